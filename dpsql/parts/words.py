@@ -132,8 +132,8 @@ def in_days(days: Sequence[dict[str, Any]], what: str) -> list[str]:
     epsilons = " / ".join(number(each["epsilon"]) for each in days)
     deltas = " / ".join(f"{each['delta']:.2g}" for each in days)
     return [
-        f"  One unit's records in any {spans} days (UTC) in a row touch up to {counts} {what}, and together cost",
-        f"  epsilon {epsilons}, delta {deltas}.",
+        f"  One unit's records in any {spans} days (UTC) in a row touch up to {counts} {what},",
+        f"  and together cost epsilon {epsilons}, delta {deltas}.",
     ]
 
 

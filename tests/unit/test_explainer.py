@@ -184,7 +184,7 @@ def test_a_week_is_any_seven_days_in_a_row(kind: str, begins: int) -> None:
 def test_a_day_a_week_and_a_month_are_told() -> None:
     """The design's figures at (6, 1e-9): 6 / 17.4 / 42. For a STREAM period there is nothing to add up."""
     plan = make_plan(query(), source())
-    (told,) = re.findall(r"epsilon ([\d.]+) / ([\d.]+) / ([\d.]+), delta", explain(plan, source()))
+    (told,) = re.findall(r"together cost epsilon ([\d.]+) / ([\d.]+) / ([\d.]+), delta", explain(plan, source()))
     assert "any 1 / 7 / 30 days (UTC) in a row touch up to 1 / 7 / 30 windows" in explain(plan, source())
     # half of delta goes to the thresholds, so mu and these are a little smaller than for the whole
     assert [float(v) for v in told] == pytest.approx([6, 17.4, 42], rel=0.05)
