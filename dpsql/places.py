@@ -1,17 +1,20 @@
 """What a source reads, told by where it is and not by its name in `sources.yaml`: caps and comparisons go by that.
 
 A place is a text: `path /data/visits` (links resolved), `file 2049:131` (device and inode: it finds hard links and renamed folders),
+`file 2049:977:1767225600000000000` (a file in the folder, with the time of its last change, because numbers are used again),
 `uri s3://bucket/visits`, `topic visits`, `topics REGEX`, `table shop.visits`, `options DIGEST`. A copy of the data is another place:
 nothing can tell that it is of the same people but its owner.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -19,6 +22,12 @@ from urllib.parse import unquote, urlsplit
 from dpsql.reader_options import CATALOG
 
 WILD = re.compile(r"[*?\[{]")
+FIRST_FILES = 20
+"""Files of a folder that are told by their own numbers: enough to know a folder of links to them."""
+PASSED_OVER = (".", "_")
+"""How names begin that Spark does not read, as those of logs."""
+ONE_TEXT = ("file ", "options ")
+"""Places that are the same only if their texts are."""
 
 
 class Reader(Protocol):
@@ -53,8 +62,12 @@ def places(source: Reader, files: Iterable[Path] = ()) -> tuple[str, ...]:
 
 def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     """Whether anything is read by both: one and the same place, or one inside the other."""
-    known = [place.split(" ", 1) for place in others]
-    return any(_meet(kind, text, *other) for kind, text in (place.split(" ", 1) for place in some) for other in known)
+    mine = set(some)
+    known = set(others)
+    if mine & known:
+        return True
+    rest = [place.split(" ", 1) for place in known if not place.startswith(ONE_TEXT)]
+    return any(_meet(kind, text, *other) for kind, text in (place.split(" ", 1) for place in mine) for other in rest)
 
 
 def is_own_input(source: Reader, given: Sequence[Path]) -> Path | None:
@@ -115,6 +128,29 @@ def _on_disk(path: Path) -> Iterator[str]:
     yield f"path {os.path.realpath(path)}"
     if os.path.exists(path):
         yield "file {}:{}".format(*_inode(path))
+    if path.is_file():
+        yield from _one_file(path)
+    for entry in islice(_entries(path), FIRST_FILES):
+        yield from _one_file(entry)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Files below a folder, and links in it, in the order of their names; without those that readers pass over."""
+    for base, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(PASSED_OVER))
+        links = [name for name in folders if os.path.islink(os.path.join(base, name))]
+        names = [name for name in files if not name.startswith(PASSED_OVER)]
+        yield from (Path(base, name) for name in sorted(names + links))
+
+
+def _one_file(path: Path) -> Iterator[str]:
+    """Where a symbolic link leads; of another file what all its hard links share."""
+    if path.is_symlink():
+        yield f"path {os.path.realpath(path)}"
+        return
+    with contextlib.suppress(OSError):  # it may be gone since it was listed
+        status = path.stat()
+        yield f"file {status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
 
 
 def _inode(path: Path) -> tuple[int, int]:

@@ -20,21 +20,21 @@ MAX_DURATION_US = 1 << 61
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def parse_duration(text: str) -> int:
-    """Microseconds of `7 days`, `15 minutes` or `1 day 12 hours`.
+def parse_duration(text: str, least_us: int = 1) -> int:
+    """Microseconds of `7 days`, `15 minutes` or `1 day 12 hours`; at least `least_us`.
 
     >>> parse_duration("1 day 12 hours")
     129600000000
 
     Raises:
-        ValueError: not a positive duration of whole weeks, days, hours, minutes, seconds or fractions of a second.
+        ValueError: too short, or not a duration of whole weeks, days, hours, minutes, seconds or fractions of a second.
     """
     parts = re.findall(r"(\d+)\s*([a-z]+)", text.strip().lower())
     total = 0
     for count, unit in parts:
         total += int(count[:20]) * UNITS_US.get(unit.removesuffix("s"), 1 << 80)
     written_wholly = re.fullmatch(r"(\d+\s*[a-z]+\s*)+", text.strip().lower())
-    if not written_wholly or not 0 < total <= MAX_DURATION_US:
+    if not written_wholly or not least_us <= total <= MAX_DURATION_US:
         raise ValueError(f"{text!r} is not a duration; write it like '7 days' or '12 hours' (months have no fixed length)")
     return total
 

@@ -69,9 +69,9 @@ class Block:
         return value.strip()
 
     def duration(self, name: str) -> int | None:
-        """Microseconds; None if it is not given."""
+        """Microseconds, perhaps 0; None if it is not given."""
         try:
-            return parse_duration(str(self.given[name])) if name in self.given else None
+            return parse_duration(str(self.given[name]), 0) if name in self.given else None
         except ValueError:
             raise self.wrong(name, "a duration like '5 minutes'") from None
 

@@ -1,6 +1,6 @@
 """The local feeder: a loop over micro-batches that calls the same two stages as the Spark engine.
 
-It splits rows by user bucket (by key bucket where no user is in them), hands them to the intake, splits what was admitted by key bucket and
+It splits rows by user bucket (where no user is in them, by key or time), hands them to the intake, splits what was admitted by key bucket and
 hands it to the release. It has no bounding, clock or release code of its own.
 """
 
@@ -114,7 +114,8 @@ class Feeder:
         self.batch += 1
         self.records += rows.num_rows
         admitted = []
-        for bucket, part in split(rows, "user" if "user" in rows.column_names else "key", self._users.buckets):
+        spread_by = next(name for name in ("user", "key", "ts") if name in rows.column_names)
+        for bucket, part in split(rows, spread_by, self._users.buckets):
             report, contributions = run_bucket(
                 self._intake, self._users, bucket, self.sequence[ADMISSION][bucket], part, clock, self._intake_key
             )

@@ -33,7 +33,7 @@ from dpsql.privacy.ledger_rules import check_cap, check_line, protects_other_uni
 from dpsql.privacy.origin import declared_cap
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.seals import FILE as SEALS
-from dpsql.privacy.seals import Seals, make_seals, read_seals, seal_lines
+from dpsql.privacy.seals import Seals, make_seals, read_seals, seal_lines, without_original
 from dpsql.privacy.secret import Secret
 
 __all__ = ["Ledger", "Line", "spent"]
@@ -42,10 +42,6 @@ MAX_LINES = 999_999
 REGISTER = "runs"
 HOME = "home"
 PUT_BACK = "nothing can be spent before it is known what was spent"
-NO_ORIGINAL = (
-    "If there is none, begin a new ledger: move this folder away, and write down the runs of each lake with `dpsql restore NAME --ledger "
-    "--lake DIR`; what only the old ledger knew is then counted no more"
-)
 
 
 @dataclass(frozen=True)
@@ -184,7 +180,7 @@ class Ledger:
         """
         here, home = self.folder.resolve(), self.folder / HOME
         with reached(f"ledger {self.folder}", BudgetError):
-            known = Path(home.read_text()) if home.exists() else None
+            known = Path(os.fsdecode(home.read_bytes())) if home.exists() else None
             if known is not None and known != here and os.path.isdir(known) and not known.samefile(here):
                 theirs, ours = read_seals(known), read_seals(here)
                 if theirs and ours and theirs.ledger_id == ours.ledger_id:
@@ -194,7 +190,7 @@ class Ledger:
                         "own, in which nothing is known to be spent"
                     )
             if known != here and here.is_dir():
-                replace_file(home, str(here).encode())
+                replace_file(home, os.fsencode(here))
 
     def _contents(self) -> list[bytes]:
         """The bytes of every line, oldest first."""
@@ -211,7 +207,8 @@ class Ledger:
     def _must_read(self, number: int) -> bytes:
         content = self._read(number)
         if content is None:
-            raise BudgetError(f"ledger line {self._path(number)} is lost; put it back: {PUT_BACK}")
+            remedy = f"put it back: {PUT_BACK}. {without_original(self.folder)}"
+            raise BudgetError(f"ledger line {self._path(number)} is lost; {remedy}")
         return content
 
     def _read(self, number: int) -> bytes | None:
@@ -224,20 +221,19 @@ class Ledger:
 
     def _check_whole(self, seals: Seals | None, contents: Sequence[bytes], lines: Sequence[Line]) -> None:
         """Hold the lines against their seals."""
+        otherwise = without_original(self.folder)
         if seals is None:
             if any(line.origin.ledger_id for line in lines):
-                raise BudgetError(f"{self.folder / SEALS} is lost; put it back: it says which lines the ledger has had. {NO_ORIGINAL}")
+                raise BudgetError(f"{self.folder / SEALS} is lost; put it back: it says which lines the ledger has had. {otherwise}")
             return
         lost = seals.lost(len(contents))
         if lost:
             names = self._path(lost[0]).name + (f" to {self._path(lost[-1]).name}" if len(lost) > 1 else "")
-            raise BudgetError(f"ledger {self.folder}: {names} {'are' if len(lost) > 1 else 'is'} lost; put back: {PUT_BACK}. {NO_ORIGINAL}")
+            raise BudgetError(f"ledger {self.folder}: {names} {'are' if len(lost) > 1 else 'is'} lost; put back: {PUT_BACK}. {otherwise}")
         edited = seals.edited(contents, self.secret) if self.secret else ()
         if edited:
             names = ", ".join(self._path(number).name for number in edited[:5]) + (" and more" if len(edited) > 5 else "")
-            raise BudgetError(
-                f"ledger {self.folder}: edited after it was written: {names}; put back the original: {PUT_BACK}. {NO_ORIGINAL}"
-            )
+            raise BudgetError(f"ledger {self.folder}: edited after it was written: {names}; put back the original: {PUT_BACK}. {otherwise}")
 
 
 def _check(before: Sequence[Line], line: Line, cap: Cap) -> None:
@@ -263,4 +259,5 @@ def _line(path: Path, content: bytes) -> Line:
     except UnknownVersion as problem:
         raise BudgetError(f"ledger line {path}: {problem}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise BudgetError(f"ledger line {path}: not readable; put back the original file (a line says what was spent)") from None
+        remedy = f"put back the original file: {PUT_BACK}. {without_original(path.parent)}"
+        raise BudgetError(f"ledger line {path}: not readable; {remedy}") from None

@@ -19,6 +19,7 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,16 @@ def read_seals(folder: Path) -> Seals | None:
     with reached(str(folder / FILE), BudgetError), contextlib.suppress(FileNotFoundError):
         return _parsed((folder / FILE).read_bytes(), folder / FILE)
     return None
+
+
+def without_original(folder: Path) -> str:
+    """Say how to begin a new ledger where no copy of a damaged one is left."""
+    move = shlex.join(("mv", str(folder), f"{folder}.damaged"))
+    return (
+        f"If there is none, begin a new ledger: `{move}`, then `dpsql restore NAME --lake DIR --ledger` "
+        "for each run in a lake, which writes down what it spends. Tries, and runs without a lake, are "
+        "then counted no more"
+    )
 
 
 def make_seals(folder: Path, found: Sequence[bytes], secret: Secret) -> Seals:
@@ -117,7 +128,8 @@ def _parsed(content: bytes, path: Path) -> Seals:
     said = HEAD.fullmatch(head)
     numbered = [ROW.fullmatch(row) for row in rows]
     if said is None or any(row is None or int(row[1]) != i for i, row in enumerate(numbered, start=1)):
-        raise BudgetError(f"{path}: damaged; put back the original file (it says which lines the ledger has had)")
+        remedy = f"put back the original file (it says which lines the ledger has had). {without_original(path.parent)}"
+        raise BudgetError(f"{path}: damaged; {remedy}")
     return Seals(said[1].decode(), tuple(rows))
 
 

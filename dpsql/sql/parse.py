@@ -99,11 +99,11 @@ def options_of(readers: Sequence[Reader]) -> tuple[Option, ...]:
 def options_of_others(draft: Draft, reader: Reader, readers: Sequence[Reader]) -> Iterator[Problem]:
     """Options that other mechanisms know and the query's own does not."""
     own = {option.name for option in reader.options}
+    known = {option.name for option in options_of(readers)}
     for given in draft.givens:
-        others = [other for other in readers if given.name not in own and any(option.name == given.name for option in other.options)]
-        if others:
-            takers = " or ".join(other.takes for other in others)
-            yield problem(given.name_span, f"The option {given.name} is for {takers}", "leave it out")
+        if given.name in known - own:
+            message = f"The option {given.name} is not supported in {reader.takes}"
+            yield problem(given.name_span, message, "omit it")
 
 
 def claiming(draft: Draft, readers: Sequence[Reader]) -> Reader:

@@ -14,12 +14,15 @@ import pytest
 import dpsql
 from dpsql.errors import DataError, InputError, LakeError
 from dpsql.jobs.histogram_table import print_comparison
-from dpsql.local.feeder import run_batches, run_local, split, try_query
+from dpsql.local.feeder import Feeder, Stages, run_batches, run_local, split, try_query
 from dpsql.local.record_reader import RowReader
 from dpsql.parsed_query import Key
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.udfs.stage import Clock
+from tests import frozen
 from tests.local.conftest import DAY, HOUR, RUN, SQL, Compile, visits
+from tests.published.test_readers import query_and_rows
 
 UNTIL = DAY + 24 * HOUR
 
@@ -200,6 +203,25 @@ def test_split_keeps_every_row_in_its_bucket(buckets: int) -> None:
     parts = dict(split(pa.table({"key": ids, "n": np.arange(100)}), "key", buckets))
     assert sorted(n for part in parts.values() for n in part.column("n").to_pylist()) == list(range(100))
     assert all((part.column("key").to_numpy() % buckets == bucket).all() for bucket, part in parts.items())
+
+
+@pytest.mark.parametrize("kind", ["sketch_event", "windows_event", "panes_event_keyless", "sketch_user"])
+def test_rows_of_what_a_stage_takes_fill_any_buckets(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: rows that are spread by a column which the intake does not take."""
+
+    class Strict(Feeder):
+        """Three buckets of units and two of keys, whose intake gets the columns that it takes and no other."""
+
+        def __init__(self, stages: Stages, noise_key: bytes) -> None:
+            super().__init__(stages, noise_key, (3, 2))
+            self._names = stages[0].takes.names
+
+        def micro_batch(self, rows: pa.Table, clock: Clock) -> None:
+            super().micro_batch(rows.select(self._names), clock)
+
+    query, expected = query_and_rows(kind)
+    monkeypatch.setattr(frozen, "Feeder", Strict)
+    assert query_and_rows(kind)[1].equals(expected), query.text
 
 
 def test_the_demo_shows_channels_that_nobody_listed(secret: Secret) -> None:

@@ -51,11 +51,11 @@ def test_how_far_ahead_records_may_be_stands_at_the_source(tmp_path: Path) -> No
     sql = """SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = u, max_rows_contributed = 4)
         k, COUNT(*) AS n FROM v GROUP BY window(ts, '1 day'), k"""
     plans = []
-    for number, more in enumerate(("", "    max_ahead: 5 minutes\n")):
+    for number, more in enumerate(("", "    max_ahead: 5 minutes\n", "    max_ahead: 0 minutes\n")):
         (tmp_path / f"{number}.yaml").write_text(text + more)
         plans.append(dpsql.compile(sql, load_sources(tmp_path / f"{number}.yaml")).plan)
-    assert [plan.query.max_ahead_us for plan in plans] == [86_400_000_000, 300_000_000]
-    assert plans[0].identity != plans[1].identity
+    assert [plan.query.max_ahead_us for plan in plans] == [86_400_000_000, 300_000_000, 0]
+    assert len({plan.identity for plan in plans}) == 3
 
 
 def test_everything_that_can_be_said(tmp_path: Path) -> None:

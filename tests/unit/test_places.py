@@ -1,6 +1,7 @@
 """What a source reads is told by where it is: links, folders around it, topics, tables; and started runs are held to their declaration."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.places import is_own_input, overlap, places
+from dpsql.places import FIRST_FILES, is_own_input, overlap, places
 from dpsql.privacy.declaration import check_declaration, declaration
 
 KAFKA = Source("k", "kafka", options=(("kafka.bootstrap.servers", "a:1"), ("subscribe", "visits, other")))
@@ -38,6 +39,41 @@ def test_one_folder_under_many_names(tmp_path: Path) -> None:
     was = places(mine)
     data.rename(tmp_path / "renamed")
     assert overlap(was, places(on(tmp_path / "renamed")))
+
+
+def test_a_folder_of_links_is_the_same_place(tmp_path: Path) -> None:
+    """Catches: two budgets for the records of one folder, by links to its files under other names."""
+    data = tmp_path / "data"
+    (data / "day=1").mkdir(parents=True)
+    for number in range(FIRST_FILES + 5):
+        (data / "day=1" / f"part-{number:02}.parquet").write_text(str(number))
+    (data / "_delta_log").mkdir()
+    (data / "_delta_log" / "0.json").touch()
+    first, last = data / "day=1" / "part-00.parquet", data / "day=1" / f"part-{FIRST_FILES + 4}.parquet"
+    links = {"hard": first, "one.parquet": first, "soft": last, "folder": data / "day=1", "copy": None}
+    for name, target in links.items():
+        place = tmp_path / "links" / name
+        place.parent.mkdir(exist_ok=True)
+        if name == "one.parquet":
+            os.link(first, place)
+            continue
+        place.mkdir()
+        if name == "hard":
+            os.link(target, place / "x")
+        elif target:
+            (place / "x").symlink_to(target)
+        else:
+            shutil.copy2(first, place)
+    assert [name for name in links if same(on(data), on(tmp_path / "links" / name))] == ["hard", "one.parquet", "soft", "folder"]
+    assert not same(on(tmp_path / "links" / "copy"), on(tmp_path / "links" / "hard"))
+    before = places(on(data))
+    assert len(before) == FIRST_FILES + 2
+    first.unlink()  # its number may go to another file at once
+    again = tmp_path / "again"
+    again.mkdir()
+    for number in range(50):
+        (again / str(number)).touch()
+    assert not overlap(before, places(on(again)))
 
 
 def test_topics_tables_buckets_and_other_readers() -> None:
