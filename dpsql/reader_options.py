@@ -66,6 +66,12 @@ def _is_no_count(name: str, value: str) -> bool:
     return name.lower() == FILES_PER_BATCH and not re.fullmatch(r"0*[1-9][0-9]{0,8}", value)
 
 
+def is_by_file(name: str, value: str) -> bool:
+    """Tell whether an option has texts read otherwise than by lines."""
+    harmless, reason = _OF_FILES.get(name.lower(), ("", ""))
+    return reason == _BY_LINE and value.lower() != harmless
+
+
 def passed_over(source: Any) -> str:
     """Tell in `explain` what a Delta source leaves out at the wish of its options; empty where it reads everything."""
     options = {name.lower(): value.lower() for name, value in source.options}

@@ -133,6 +133,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     from dpsql.lake.event_log import FILE as STATUS_FILE
     from dpsql.lake.opening import open_run
     from dpsql.lake.runs import Lake, has_begun
+    from dpsql.local.first_look import check_files, looks_at_files
     from dpsql.polling import polling_interval
     from dpsql.reachable import check_reachable
     from dpsql.spark_home import UNTESTED, check_spark
@@ -158,8 +159,13 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     secret, ledger = secret_and_ledger(flags.secret_file)
     if not begun:
         query.shape.schedule.check_behind(now_us() if flags.until_us is None else flags.until_us, query.source.start_us)
+    seen = begun or not any(map(looks_at_files, sources))
+    if not seen and master is not None and not elsewhere:
+        seen = all([check_files(source) for source in sources])
     with stop_politely():
-        if master is None or not master.startswith("local"):  # perhaps without Delta or a secret: nothing may be bound or spent then
+        if (
+            master is None or not master.startswith("local") or not seen
+        ):  # perhaps without Delta or a secret: nothing may be bound or spent then
             from dpsql.streaming.sources import check_there
 
             check_there(_session(master, properties), sources)

@@ -157,8 +157,14 @@ def _elements(line: str) -> list[str]:
     return [json.dumps(value) for value in values] if all(isinstance(value, dict) for value in values) else [line]
 
 
-def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str]) -> Iterator[tuple[pa.Table, int]]:
+def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str], skipped: int = 0) -> Iterator[tuple[pa.Table, int]]:
     """The lines of a CSV file as tables of text columns r0, r1, ..., and how many were too long or had another number of fields.
+
+    Args:
+        path: of the file.
+        columns: as declared.
+        options: by lower-case name.
+        skipped: lines at the beginning that are no records: the header.
 
     Raises:
         DataError: the file cannot be read, or an option runs on Spark only.
@@ -179,14 +185,15 @@ def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str]) -> Iter
         escape_char=options.get("escape", "\\") or False,
         invalid_row_handler=skip,
     )
-    read = pc.ReadOptions(column_names=names, skip_rows=int(options.get("header", "false").lower() == "true"), block_size=CHUNK_BYTES)
+    read = pc.ReadOptions(column_names=names, skip_rows=skipped, block_size=CHUNK_BYTES)
     convert = pc.ConvertOptions(
         column_types={name: pa.string() for name in names}, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=True
     )
+    nothing = pa.table({name: pa.array([], pa.string()) for name in names})
     try:
-        with pa.input_stream(str(path), compression="detect") as stream:
-            if not stream.read(1):
-                return
+        if _has_no_record(path, skipped):
+            yield nothing, 0
+            return
         with (
             pa.input_stream(str(path), compression="detect") as stream,
             pc.open_csv(_ShortLines(stream, wrong), read_options=read, parse_options=parse, convert_options=convert) as reader,
@@ -197,7 +204,19 @@ def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str]) -> Iter
     except (pa.ArrowException, OSError):
         raise DataError(f"{path}: cannot be read as CSV") from None
     if wrong:
-        yield pa.table({name: pa.array([], pa.string()) for name in names}), len(wrong)
+        yield nothing, len(wrong)
+
+
+def _has_no_record(path: Path, skipped: int) -> bool:
+    """Tell whether nothing but blanks is behind the first lines of a file."""
+    beginning = rb"(?:[^\r\n]*(?:\r\n|\r|\n)){%d}" % skipped
+    content = b""
+    with pa.input_stream(str(path), compression="detect") as stream:
+        while block := stream.read(1 << 16):
+            content += block
+            if (header := re.match(beginning, content)) and content[header.end() :].strip(b"\xef\xbb\xbf \t\r\n"):
+                return False
+    return True
 
 
 class _ShortLines(io.RawIOBase):

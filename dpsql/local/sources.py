@@ -21,13 +21,14 @@ from dpsql.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.config import Source, refused_schema
 from dpsql.declared_types import loses_numbers, told
 from dpsql.errors import ConfigError, DataError
+from dpsql.local.csv_header import check_header, has_header
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select
 from dpsql.local.delta_files import open_table
 from dpsql.local.from_clause import Table
 from dpsql.local.lines import csv_chunks, csv_select, json_lines, json_select
 from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl
 from dpsql.local.typed import quote
-from dpsql.reader_options import FILES_PER_BATCH
+from dpsql.reader_options import FILES_PER_BATCH, is_by_file
 
 SUFFIXES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 FORMATS = ("parquet", "json", "csv")
@@ -65,8 +66,11 @@ class InputReader:
         """The columns that the files will have, or what is wrong with them; no record is read (text files have no columns of their own)."""
         table = self._table()
         for path in paths:
-            if self._format(path) == "parquet" and not self._of_messages:
+            kind = self._format(path)
+            if kind == "parquet" and not self._of_messages:
                 table = self._fit(_parquet(path), str(path))
+            if kind == "csv" and has_header(self._source):
+                check_header(path, self._columns(kind), self._source)
         return table
 
     def frame(self, frame: Any) -> Chunk:
@@ -101,17 +105,29 @@ class InputReader:
         if kind == "parquet":
             yield self._values(_parquet(path), str(path)) if self._of_messages else Chunk(self._fit(_parquet(path), str(path)), 0)
             return
-        if self._declared is None:
-            raise ConfigError(f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}")
+        columns = self._columns(kind)
         if self._of_messages:
             for lines in json_lines(path, arrays=False):
                 yield self._messages(lines)
         elif kind == "json":
             for lines in json_lines(path):
-                yield self._lines(lines, json_select(self._declared, messages=self._source.format == "kafka"), 0)
+                yield self._lines(lines, json_select(columns, messages=self._source.format == "kafka"), 0)
         else:
-            for fields, wrong_width in csv_chunks(path, self._declared, {k.lower(): v for k, v in self._source.options}):
-                yield self._lines(fields, csv_select(self._declared), wrong_width)
+            skipped = check_header(path, columns, self._source) if has_header(self._source) else 0
+            for fields, wrong_width in csv_chunks(path, columns, {k.lower(): v for k, v in self._source.options}, skipped):
+                yield self._lines(fields, csv_select(columns), wrong_width)
+
+    def _columns(self, kind: str) -> Columns:
+        """The declared columns of a text.
+
+        Raises:
+            ConfigError: none are declared, or an option has it read otherwise than by lines.
+        """
+        if self._declared is None:
+            raise ConfigError(f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}")
+        if by_line := next((name for name, value in self._source.options if is_by_file(name, value)), None):
+            raise DataError(f"`{by_line}` of {kind} works on Spark only: use `dpsql run --until-caught-up`")
+        return self._declared
 
     def _format(self, path: Path) -> str:
         """By the file's name, else what the source says."""

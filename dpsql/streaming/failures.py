@@ -36,6 +36,9 @@ GONE = (
 LOST = (ConnectionError, Py4JNetworkError)
 """What calls to a JVM raise that is no longer there."""
 
+OTHER_HEADER = "_LEGACY_ERROR_TEMP_3241"
+"""What Spark says of a CSV file whose header names other columns; it quotes the line."""
+
 CHANGED_ROWS = ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE")
 """What Delta says of a commit that changes or deletes rows."""
 
@@ -88,7 +91,14 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
     # First: the file that is not found, or ends too early, may be one of Spark's state.
     if remedy and any(condition.startswith(DAMAGED_CONDITIONS) for condition, _, _ in causes):
         return damaged
+    is_header = any(condition == OTHER_HEADER for condition, _, _ in causes)
     for condition, parameters, name in causes:
+        if condition.startswith(FILE_CONDITIONS) and is_header:
+            return DataError(
+                f"file{_file_name(parameters)} of source {source!r}: its first line is no header with the declared columns in their order. "
+                "Nothing of its micro-batch was used: write the declared columns into the file and start again, or write `schema` in the order "
+                "of the header in a new run"
+            )
         if condition.startswith(FILE_CONDITIONS):
             return _file_error(condition, parameters, source)
         if condition.startswith("KAFKA_DATA_LOSS") or name.endswith("OffsetOutOfRangeException"):
@@ -145,9 +155,13 @@ def worker_error(problem: BaseException) -> str | None:
     return _python_kind(str(problem))
 
 
-def _file_error(condition: str, parameters: dict[str, str], source: str) -> DataError:
+def _file_name(parameters: dict[str, str]) -> str:
     path = unquote(parameters.get("path") or parameters.get("filePath") or parameters.get("fileName") or "")
-    name = f" {PurePosixPath(path).name!r}" if path else ""
+    return f" {PurePosixPath(path).name!r}" if path else ""
+
+
+def _file_error(condition: str, parameters: dict[str, str], source: str) -> DataError:
+    name = _file_name(parameters)
     if "MISMATCH" in condition or "column" in parameters:
         column = parameters.get("column") or parameters.get("columnName") or ""
         return DataError(f"file{name} of source {source!r}: column {column} has another type than declared ({condition})")

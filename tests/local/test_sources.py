@@ -115,7 +115,7 @@ def test_malformed_csv_lines_are_counted_and_left_out(tmp_path: Path, line: str)
 
 
 def test_an_option_that_we_do_not_know_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="`multiline` works on Spark only"):
+    with pytest.raises(DataError, match="`multiLine` of csv works on Spark only"):
         load(text(tmp_path / "a.csv", "a"), schema="name STRING", options=(("multiLine", "true"),))
 
 

@@ -60,6 +60,10 @@ DAMAGED = rf"^the admission query failed in Spark \(\w+\): its checkpoint may be
             r"^source 'visits': a commit has .*skipChangeCommits: true",
         ),
         (Java("x.Exception", "", Java("x.Delta", "DELTA_SOURCE_TABLE_IGNORE_CHANGES")), r"declare `change_feed: DELTA` in a new run$"),
+        (
+            Java("x.SparkException", "FAILED_READ_FILE.X", Java("x.IllegalArgument", "_LEGACY_ERROR_TEMP_3241")),
+            r"^file 'part-7.parquet' of source 'visits': its first line is no header with the declared columns in their order",
+        ),
         (Java("java.io.FileNotFoundException"), r"^a file of source 'visits' has vanished"),
         (
             Java("x.SparkException", "SOMETHING"),

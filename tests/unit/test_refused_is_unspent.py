@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shlex
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
+from pyarrow.parquet import write_table
 
 from dpsql.jobs import run_query
 from dpsql.jobs.cli import main
@@ -52,6 +54,23 @@ def query(options: str, columns: str, groups: str) -> Make:
         (folder / "views.sql").write_text(f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {options} {columns} FROM visits GROUP BY {groups}")
 
     return make
+
+
+def other_header(folder: Path) -> None:
+    """A CSV file, compressed and not the first, whose columns are declared in another order."""
+    declared = SOURCES.replace("    format: parquet\n", "    format: csv\n    options: {header: true}\n")
+    (folder / "conf/sources.yaml").write_text(declared)
+    (folder / "conf/visits/a.csv").write_text("user_id,ts,page,seconds\nu,2026-01-01 00:00:00,p,1\n")
+    with gzip.open(folder / "conf/visits/b.csv.gz", "wt") as file:
+        file.write("page,ts,user_id,seconds\np,2026-01-01 00:00:00,u,1\n")
+
+
+def large_numbers(folder: Path) -> None:
+    """Whole numbers that may not fit the declared type."""
+    (folder / "conf/sources.yaml").write_text(SOURCES.replace("user_id STRING", "user_id BIGINT"))
+    ids = pa.array([1], pa.uint64())
+    table = pa.Table.from_pandas(records(), preserve_index=False)
+    write_table(table.set_column(0, "user_id", ids), folder / "conf/visits/a.parquet")
 
 
 def table_of_somebody(folder: Path) -> None:
@@ -141,6 +160,8 @@ CAUSES = (
     Cause("lists", COMPARED, "not there yet for sketches", query(LISTS, "APPROX_TOP_COUNT(page, 3) AS top", DAY)),
     Cause("records without a column", (f"try views.sql {INPUT}",), "is missing", lambda folder: records(page=None).to_parquet(folder / "visits.parquet")),
     Cause("records of another type", (f"try views.sql {INPUT}",), "has type", lambda folder: records(ts=["x"]).to_parquet(folder / "visits.parquet")),
+    Cause("another header", ("try views.sql", f"run views.sql {LAKE} --name other"), "its header says page, ts, user_id, seconds", other_header),
+    Cause("large numbers", ("try views.sql", f"run views.sql {LAKE} --name other"), "declare `user_id DECIMAL(20,0)`", large_numbers),
     Cause("no Parquet", (f"try views.sql {INPUT}", "tune views.sql --sample visits.parquet"), "not a readable Parquet file", text("visits.parquet", "PAR1")),
 )  # fmt: skip
 CASES = [replace(cause, commands=(command,)) for cause in CAUSES for command in cause.commands]

@@ -1,0 +1,74 @@
+"""What files say of themselves, looked at before a run on Spark spends anything: headers of CSV, types of numbers in Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpsql.config import Source
+from dpsql.declared_types import loses_numbers, told
+from dpsql.errors import DataError, InputError
+from dpsql.local.csv_header import check_header, has_header
+from dpsql.local.sources import local_path, source_files
+from dpsql.local.spark_types import Columns, from_arrow, parse_ddl
+from dpsql.places import WILD
+
+SPARK_ALONE = ("orc", "avro")
+"""Formats whose files have types of their own and are read on Spark only."""
+
+
+def looks_at_files(source: Source) -> bool:
+    """Tell whether the files of a source say something that may contradict its declaration."""
+    return _is_csv(source) or (source.schema is not None and source.format in ("parquet", *SPARK_ALONE))
+
+
+def _is_csv(source: Source) -> bool:
+    return source.format == "csv" and has_header(source)
+
+
+def check_files(source: Source) -> bool:
+    """Compare what files on this machine say with what is declared of them; False if they cannot be looked at without Spark.
+
+    Raises:
+        DataError: a header has other columns, or whole numbers may not fit their declared type.
+    """
+    path = source.path or ""
+    if not looks_at_files(source):
+        return True
+    if source.format in SPARK_ALONE or WILD.search(path) or ("://" in path and not path.startswith("file:")):
+        return False
+    try:
+        root = local_path(path, "{}")
+        declared = parse_ddl(str(source.schema), source.name)
+        files = source_files(source, {})
+    except InputError:  # Spark reads more schemas, and says what is wrong with a folder
+        return False
+    for file in files:
+        columns = _in_file(file, root, declared, source)
+        if _is_csv(source):
+            check_header(file, columns, source)
+        else:
+            _check_numbers(file, columns, source)
+    return True
+
+
+def _in_file(file: Path, root: Path, declared: Columns, source: Source) -> Columns:
+    """The declared columns but those that folders like `day=2024-02-29` hold."""
+    if any(name.lower() == "recursivefilelookup" and value.lower() == "true" for name, value in source.options):
+        return declared
+    folders = file.parts[len(root.parts) : -1]
+    held = {folder.partition("=")[0].lower() for folder in folders if "=" in folder}
+    return tuple((name, kind) for name, kind in declared if name.lower() not in held)
+
+
+def _check_numbers(file: Path, declared: Columns, source: Source) -> None:
+    try:
+        there = {field.name.lower(): field.type for field in pq.read_schema(file)}
+    except (pa.ArrowException, OSError):  # Spark says so
+        return
+    for name, kind in declared:
+        have = from_arrow(there[name.lower()]) if name.lower() in there else None
+        if have is not None and loses_numbers(str(have), str(kind)):
+            raise DataError(f"{file}: {told(name, str(have), source.name, str(kind))}")
