@@ -18,6 +18,7 @@ from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import Scope, Table, read_from, split_select
+from dpsql.local.reach import AT_ONCE, makes_long_texts
 from dpsql.local.sources import Chunk, InputReader, source_files
 from dpsql.local.spark_types import MAX_KEY_SCALE, SparkType
 from dpsql.local.typed import DOUBLE, Typed, cast
@@ -29,6 +30,9 @@ from dpsql.udfs.stage import END, NO_SEQUENCE
 
 MALFORMED = 1
 LIMIT_US = 1 << 61
+FEW = "dpsql_few"
+"""The name of some rows of a table."""
+
 MAX_ROWS = 1_000_000
 """Rows of one table: what bounds the memory of reading."""
 
@@ -127,18 +131,31 @@ class RowReader:
         """Rows of what is now visible; malformed lines first."""
         if chunk.malformed:
             yield self.no_records(chunk.malformed)
-        scope = read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: chunk.table})
         try:
             waiting: list[pa.Table] = []
-            for batch in self.connection.sql(self._select(scope)).to_arrow_reader(MAX_ROWS):
-                waiting.append(_with_ids(batch))
-                if sum(table.num_rows for table in waiting) >= MAX_ROWS:
-                    yield pa.concat_tables(waiting)
-                    waiting = []
+            for table in self._few_at_once(chunk.table):
+                select = self._select(read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table}))
+                for batch in self.connection.sql(select).to_arrow_reader(MAX_ROWS):
+                    waiting.append(_with_ids(batch))
+                    if sum(rows.num_rows for rows in waiting) >= MAX_ROWS:
+                        yield pa.concat_tables(waiting)
+                        waiting = []
             if waiting:
                 yield pa.concat_tables(waiting)
         except (duckdb.Error, pa.ArrowException) as problem:
             raise DataError(f"the input of `{self._plan.query.stream}` cannot be read ({type(problem).__name__})") from None
+
+    def _few_at_once(self, table: Table) -> Iterator[Table]:
+        """A table as it is, or a few rows of it at a time where their texts may become long."""
+        query = self._plan.query
+        texts = (*(key.expression for key in query.keys), *(argument.text for argument in self._shape.arguments))
+        if not makes_long_texts(query.from_sql, texts):
+            yield table
+            return
+        rows = self.connection.sql(f'SELECT * FROM "{table.view}"').to_arrow_table()
+        for start in range(0, max(rows.num_rows, 1), AT_ONCE):
+            self.connection.register(FEW, rows.slice(start, AT_ONCE))
+            yield Table(FEW, table.columns)
 
     def no_records(self, malformed: int = 0) -> pa.Table:
         """A `rows` table of so many records that stand for malformed lines."""
