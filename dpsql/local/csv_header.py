@@ -53,11 +53,18 @@ def check_header(path: Path, declared: Columns, source: Source) -> int:
             f"{path}: its first line is no header with the declared columns ({', '.join(columns)}): {', '.join(missing)} is not in it. Write "
             f"the names of its header into `schema` of source `{source.name}`, or leave out `header` if the file has none"
         )
+    said = f"{path}: its header says {', '.join(names)}, but source `{source.name}` declares {', '.join(columns)}"
+    if "" in names or len(set(present)) < len(present):
+        raise DataError(f"{said}: give each column of the file a name of its own")
+    raise DataError(f"{said}: write `schema: {_schema(names, declared)}`")
+
+
+def _schema(names: Sequence[str], declared: Columns) -> str:
+    """The schema of a header as it can be written in sources.yaml; what is not declared is STRING."""
     kinds = {name.lower(): str(kind) for name, kind in declared}
-    schema = ", ".join(f"{name} {kinds.get(name.lower(), 'STRING')}" for name in names)
-    raise DataError(
-        f"{path}: its header says {', '.join(names)}, but source `{source.name}` declares {', '.join(columns)}: write `schema: {schema}`"
-    )
+    quoted = [name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name.replace('`', '``')}`" for name in names]
+    text = ", ".join(f"{shown} {kinds.get(name.lower(), 'STRING')}" for name, shown in zip(names, quoted, strict=True))
+    return f'"{text}"' if "`" in text else text
 
 
 def _first_line(path: Path, comment: str) -> tuple[str | None, int]:
