@@ -83,7 +83,7 @@ audit: setup ## audits and independent checks at full size; writes the tables of
 	@$(RUN) benchmarks/totality.py
 
 table1: setup ## the paper's Table 1 at full size (an hour, 8 GiB); writes docs/accuracy.md
-	@$(RUN) benchmarks/table1.py
+	@$(RUN) benchmarks/papers/table1.py
 
 throughput: setup ## speed beside plain Spark (an hour, 12 GiB); writes docs/performance.md
 	@$(RUN) benchmarks/throughput.py

@@ -24,7 +24,7 @@ if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder fi
     sys.path.insert(0, str(CHECKOUT))
 
 import dpsql  # noqa: E402
-from benchmarks.quantiles import flat, rank_error  # noqa: E402
+from benchmarks.papers.quantiles import flat, rank_error  # noqa: E402
 from dpsql.config import Sources  # noqa: E402
 from dpsql.local.record_reader import RowReader  # noqa: E402
 from dpsql.udfs.measure import quantiles  # noqa: E402

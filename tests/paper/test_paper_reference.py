@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.paper_reference import Figures, Records, Tree, figures, numbers_of, ours, paper_plan, reference, workload
+from benchmarks.papers.paper_reference import Figures, Records, Tree, figures, numbers_of, ours, paper_plan, reference, workload
 
 SCALE, TRIGGERS, SEEDS = 0.004, 16, 8
 """40,000 users, 4,000 keys; 16 triggers need one level more than ceil(log2 T) gives."""

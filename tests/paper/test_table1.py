@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.baselines import OneShot
 from benchmarks.measure import Figures, releasing, together
+from benchmarks.papers.baselines import OneShot
+from benchmarks.papers.table1 import CONFIGURATIONS, Configuration, baselines, measure, ours, paper, table
 from benchmarks.sharded import Job, run
-from benchmarks.table1 import CONFIGURATIONS, Configuration, baselines, measure, ours, paper, table
 from benchmarks.workload import DAY, SLICES, Workload, ranks, records
 
 SCALE, TRIGGERS = 0.004, 20

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.sliding import W, errors, stream, ways
+from benchmarks.papers.sliding import W, errors, stream, ways
 
 EPSILON = 0.1
 

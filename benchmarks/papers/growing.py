@@ -1,9 +1,9 @@
 """Questions to a growing table: error bars of the product's plans, beside the sum over all cells, and PMWG as it was printed.
 
-    python benchmarks/growing.py wikiticker FILE.parquet [--errors KEYS]     52 channels, 24 hours, 10 sizes; a trigger an hour
-    python benchmarks/growing.py retail FILE.parquet                         13 months, 16 hours, 7 days, 10 amounts, 70 ranges; a trigger a week
-    python benchmarks/growing.py retail_small FILE.parquet                   the same without ranges
-    python benchmarks/growing.py NAME FILE.parquet --pmwg                    PMWG, alpha = 0.1, question by question
+    python benchmarks/papers/growing.py wikiticker FILE.parquet [--errors KEYS]     52 channels, 24 hours, 10 sizes; a trigger an hour
+    python benchmarks/papers/growing.py retail FILE.parquet                         13 months, 16 hours, 7 days, 10 amounts, 70 ranges; a trigger a week
+    python benchmarks/papers/growing.py retail_small FILE.parquet                   the same without ranges
+    python benchmarks/papers/growing.py NAME FILE.parquet --pmwg                    PMWG, alpha = 0.1, question by question
 
 FILE has columns ts, key, value. epsilon = 1, delta = 1e-6, one row is protected. 10,000 questions of one to three keys (seed 7), asked at rows that are
 drawn from a fifth of the stream on, each at the trigger that ends after its row. `within` is how many answers are expected within a share
@@ -25,11 +25,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import erf
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
-from benchmarks.growing_rivals import pmwg, sum_over_cells  # noqa: E402
+from benchmarks.papers.growing_rivals import pmwg, sum_over_cells  # noqa: E402
 from dpsql.domains import Domain  # noqa: E402
 from dpsql.mechanisms.marginals.accounting import account  # noqa: E402
 from dpsql.mechanisms.marginals.grouping import cube  # noqa: E402

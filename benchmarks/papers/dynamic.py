@@ -1,7 +1,7 @@
 """What following a change feed costs, beside the intake of a table that only grows: both intakes, in turn, over the same changes.
 
-    python benchmarks/dynamic.py [live rows] [micro-batches] [changes of each] [buckets]      CPU of a change, bytes of state
-    python benchmarks/dynamic.py --quiet                                                      a trigger without changes, 100,000 shown keys
+    python benchmarks/papers/dynamic.py [live rows] [micro-batches] [changes of each] [buckets]      CPU of a change, bytes of state
+    python benchmarks/papers/dynamic.py --quiet                                                      a trigger without changes, 100,000 shown keys
 
 Feed: a table of 100,000 rows of 50,000 units in 1,000 keys. Each micro-batch updates or deletes rows and inserts as many again, so that the
 number of live rows stays the same. C = 8, c = 2: slots are kept. A change is an image of the feed, and a record of the table that only grows.
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 

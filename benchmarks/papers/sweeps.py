@@ -1,7 +1,7 @@
 """What each setting does to keys, l_1 and l_2, one at a time around the defaults, on every stream: why the defaults are what they are.
 
-    python benchmarks/sweeps.py DATA    # the folders of real_streams.py
-    python benchmarks/sweeps.py DATA --constants
+    python benchmarks/papers/sweeps.py DATA    # the folders of real_streams.py
+    python benchmarks/papers/sweeps.py DATA --constants
 
 The tables go to docs/accuracy.md. The second holds the two constants that only the data could choose against the best pair for all streams.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
@@ -26,7 +26,7 @@ import pyarrow as pa  # noqa: E402
 
 from benchmarks.measure import Figures  # noqa: E402
 from benchmarks.page import write  # noqa: E402
-from benchmarks.real_streams import DAY, STREAMS, Exact, Stream, path_of, plan_of, read, released  # noqa: E402
+from benchmarks.papers.real_streams import DAY, STREAMS, Exact, Stream, path_of, plan_of, read, released  # noqa: E402
 from benchmarks.workload import SLICES, Workload, records  # noqa: E402
 from dpsql.mechanisms.histogram.asked import ReleaseRule  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402

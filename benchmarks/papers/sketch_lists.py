@@ -1,9 +1,9 @@
 """Lists of the largest values: three public streams beside the histogram, and 26.6 million draws, through the product's own steps.
 
-    python benchmarks/sketch_lists.py real DATA [seeds]    # DATA/wikiticker/events.parquet, DATA/nasa-http-day/..., DATA/online-retail/...
-    python benchmarks/sketch_lists.py cells DATA [seeds]
-    python benchmarks/sketch_lists.py heavy [draws]
-    python benchmarks/sketch_lists.py state
+    python benchmarks/papers/sketch_lists.py real DATA [seeds]    # DATA/wikiticker/events.parquet, DATA/nasa-http-day/..., DATA/online-retail/...
+    python benchmarks/papers/sketch_lists.py cells DATA [seeds]
+    python benchmarks/papers/sketch_lists.py heavy [draws]
+    python benchmarks/papers/sketch_lists.py state
 
 `real`: epsilon 2, delta 1e-6, 24 triggers, at most one row of a unit per value, the local engine with fresh noise for each seed. Of the list at
 the last trigger: precision and recall of the k largest bounded counts (k = 50, or half of the values), the average relative error (ARE) on the 15
@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 

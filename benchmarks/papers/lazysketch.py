@@ -1,7 +1,7 @@
 """The sketches of LazySketch (arXiv 2507.03361) with the paper's own calibration, beside ours: same stream, same epsilon and delta.
 
-    python benchmarks/lazysketch.py [figures [seeds]]    # the table in docs/accuracy.md
-    python benchmarks/lazysketch.py throughput           # the table in docs/performance.md; needs a C compiler
+    python benchmarks/papers/lazysketch.py [figures [seeds]]    # the table in docs/accuracy.md
+    python benchmarks/papers/lazysketch.py throughput           # the table in docs/performance.md; needs a C compiler
 
 `figures`: average relative error (ARE) on the 15 largest of 2^20 Zipf draws over 2^20 values, in the settings of the paper's figures (b) to (f):
 delta 1e-3, d = 3. The paper's algorithms in numpy, by the law of their counters' noise at the end of the stream; widths of 24 KB are 2000, 55 and
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
@@ -150,7 +150,7 @@ def figures(seeds: int) -> list[str]:
 
 
 def compiled(folder: Path) -> Any:
-    """The paper's algorithms in C (`benchmarks/lazysketch.c`), by the machine's compiler."""
+    """The paper's algorithms in C (`benchmarks/papers/lazysketch.c`), by the machine's compiler."""
     library = folder / "lazysketch.so"
     source = Path(__file__).with_suffix(".c")
     subprocess.run(["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(source), "-lm"], check=True)

@@ -1,8 +1,8 @@
 """The mechanism of Qiu and Yi (*Differential Privacy on Dynamic Data*, arXiv 2209.01387) as printed, and ours on the same streams.
 
-    python benchmarks/qiu_yi.py [seeds]             mean absolute error of a count on three streams, epsilon = 1, one row protected
-    python benchmarks/qiu_yi.py --growth [seeds]    against the number of updates, the table as large as ever; writes docs/figures/qiu-yi.svg
-    python benchmarks/qiu_yi.py --same-item         one deletion of an item that was inserted twice; no noise
+    python benchmarks/papers/qiu_yi.py [seeds]             mean absolute error of a count on three streams, epsilon = 1, one row protected
+    python benchmarks/papers/qiu_yi.py --growth [seeds]    against the number of updates, the table as large as ever; writes docs/figures/qiu-yi.svg
+    python benchmarks/papers/qiu_yi.py --same-item         one deletion of an item that was inserted twice; no noise
 
 Theirs: pure, Laplace noise, segments by the sparse vector technique, Chan-Shi-Song counters of deletions. Of its errors (docs/privacy/dynamic.md)
 only these are mended: partition and tree share epsilon, half and half; rows are deleted by identity; the size bound of a node holds at all its
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 

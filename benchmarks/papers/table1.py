@@ -1,8 +1,8 @@
 """Table 1 of DP-SQLP (arXiv 2303.18086), record by record through the real steps.
 
-    python benchmarks/table1.py                        # every configuration that has no result yet, then the table and the figure
-    python benchmarks/table1.py --only ours-32-100     # one of them, anew
-    python benchmarks/table1.py --table                # from the stored results alone
+    python benchmarks/papers/table1.py                        # every configuration that has no result yet, then the table and the figure
+    python benchmarks/papers/table1.py --only ours-32-100     # one of them, anew
+    python benchmarks/papers/table1.py --table                # from the stored results alone
 
 10 million users, 1 million keys, about 61 million records, epsilon = 6, delta = 1e-9, one day. Records stream through `admit` and
 `release` trigger by trigger; truth is the unbounded histogram, so rows that bounding drops count as error. Results are kept in
@@ -23,17 +23,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import rich.progress  # noqa: E402
 
 import dpsql  # noqa: E402
-from benchmarks.baselines import answering  # noqa: E402
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from benchmarks.measure import releasing, together  # noqa: E402
 from benchmarks.page import FIGURES, write  # noqa: E402
+from benchmarks.papers.baselines import answering  # noqa: E402
 from benchmarks.sharded import Job, Make, run  # noqa: E402
 from benchmarks.workload import PAPER_KEYS, PAPER_USERS  # noqa: E402
 from dpsql.compiled import Query  # noqa: E402

@@ -1,7 +1,7 @@
 """Quantiles of a real table whose rows end, through both steps of a plan: online-retail, an order line is a row for 30 days, a trigger a day.
 
-    python benchmarks/quantiles.py DATA [RUNS]       DATA: a folder with `online-retail` (docs/accuracy.md)
-    python benchmarks/quantiles.py windows           what the last trigger of a window costs, by how many groups it shows (docs/performance.md)
+    python benchmarks/papers/quantiles.py DATA [RUNS]       DATA: a folder with `online-retail` (docs/accuracy.md)
+    python benchmarks/papers/quantiles.py windows           what the last trigger of a window costs, by how many groups it shows (docs/performance.md)
 
 Deciles of values in (0, 100); C = c = 8 rows of a customer for ever, epsilon = 6, delta = 1e-9. Rank error: how far the share of the bounded rows
 at or below a released value (or below it) is from the share that was asked for; mean of all deciles, every 13th trigger from the 60th on.
@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 

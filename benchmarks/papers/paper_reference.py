@@ -1,7 +1,7 @@
 """The paper's algorithm on plain lists and dicts, beside ours: the baseline of every comparison, checked by an independent hand.
 
-    python benchmarks/paper_reference.py                  # 1/20 of the paper's workload: 500,000 users, 50,000 keys
-    python benchmarks/paper_reference.py --scale 0.005    # seconds
+    python benchmarks/papers/paper_reference.py                  # 1/20 of the paper's workload: 500,000 users, 50,000 keys
+    python benchmarks/papers/paper_reference.py --scale 0.005    # seconds
 
 DP-SQLP (arXiv 2303.18086) section 4: user contribution bounding, key selection in rounds (Algorithm 2), hierarchical perturbation
 (Algorithm 3), binary trees with Honaker's bottom-up estimates (Algorithm 1). `reference` is slow and shares no code with `udfs`: it
@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 

@@ -1,6 +1,6 @@
 """Tables whose rows end, made of two real streams, through both steps of a plan; epsilon = 6, delta = 1e-9.
 
-    python benchmarks/dynamic_streams.py DATA       DATA: a folder with `nasa-http-day` and `wikiticker` (docs/accuracy.md)
+    python benchmarks/papers/dynamic_streams.py DATA       DATA: a folder with `nasa-http-day` and `wikiticker` (docs/accuracy.md)
 
 nasa-http-day: hosts that are present, that is, have asked for something in the last 10 minutes, one trigger a minute; error of COUNT(DISTINCT unit) for
 each max_spells_contributed. wikiticker: an edit is a row for 4 hours, 16 triggers; wikis that are selected and shown at the last trigger.
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 

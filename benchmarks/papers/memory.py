@@ -1,7 +1,7 @@
 """What windows that prove keys together are worth: keys and errors at each window's end, with `carry_windows` and without, through the real steps.
 
-    python benchmarks/memory.py streams DATA [NAME ...]     # DATA/wikiticker/events.parquet, DATA/nasa-http-day/..., DATA/online-retail/...
-    python benchmarks/memory.py model [DAYS]                # 50,000 keys by Zipf(1.1), 200,000 units with 5 records a day; all at the last of 24 triggers
+    python benchmarks/papers/memory.py streams DATA [NAME ...]     # DATA/wikiticker/events.parquet, DATA/nasa-http-day/..., DATA/online-retail/...
+    python benchmarks/papers/memory.py model [DAYS]  # 50,000 keys by Zipf(1.1), 200,000 units with 5 records a day; all at the last of 24 triggers
 
 epsilon = 6, delta = 1e-9, C = 32, COUNT(*). A key that is not shown counts as 0, a negative release as 0. `false`: keys shown without a record. Means
 over the second half of the windows and the noise seeds.
@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 

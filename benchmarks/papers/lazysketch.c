@@ -1,5 +1,5 @@
 /* The paper's sketches as it prints them, one core: a plain Count-Min, and the two whose cells are counters of the binary mechanism.
-   benchmarks/lazysketch.py compiles this and times it; noise is drawn as they draw it, estimates are read nowhere. */
+   benchmarks/papers/lazysketch.py compiles this and times it; noise is drawn as they draw it, estimates are read nowhere. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>

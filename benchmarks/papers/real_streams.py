@@ -1,6 +1,6 @@
 """Three public streams through the local engine: the figures of Table 1 beside other libraries', and errors over time.
 
-    python benchmarks/real_streams.py DATA    # DATA/wikiticker/events.parquet, DATA/nasa-http-day/..., DATA/online-retail/...
+    python benchmarks/papers/real_streams.py DATA    # DATA/wikiticker/events.parquet, DATA/nasa-http-day/..., DATA/online-retail/...
 
 Every file has `user_id, key, ts`. epsilon = 6, delta = 1e-9, COUNT(*) by key; truth is the exact, unbounded histogram; an unreleased key
 counts as 0, a negative release as 0. Means over noise seeds. Tables and figures go to docs/accuracy.md.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 

@@ -1,14 +1,14 @@
 """Sliding windows on models of the streams that Retroactive Grouping was published with, by the product's own steps.
 
-    python benchmarks/sliding.py [montreal | worldcup | FILE.parquet:pane seconds:bins] [epsilon] [noise keys]
-    python benchmarks/sliding.py --figures [STREAM ...]     writes docs/figures/sliding-STREAM.svg, of both models unless others are named
-    python benchmarks/sliding.py --state [BINS [PANES [WAY]]]     bytes of state after 100 and 5,000 panes, time of a pane; 40 minutes for 88,762 bins
-    python benchmarks/sliding.py --window-sqrt   standard errors of WINDOW_SQRT, up to pane 100,000
+    python benchmarks/papers/sliding.py [montreal | worldcup | FILE.parquet:pane seconds:bins] [epsilon] [noise keys]
+    python benchmarks/papers/sliding.py --figures [STREAM ...]     writes docs/figures/sliding-STREAM.svg, of both models unless others are named
+    python benchmarks/papers/sliding.py --state [BINS [PANES [WAY]]]     bytes of state after 100 and 5,000 panes, time of a pane; 40 minutes for 88,762 bins
+    python benchmarks/papers/sliding.py --window-sqrt   standard errors of WINDOW_SQRT, up to pane 100,000
 
 Squared error of a released histogram (mean over panes; w = 15, first windows as partial sums) as a share of that of PANES. The models are
 generated, not the paper's data: `montreal` has the paper's 342 stations and 504 panes of 20 minutes, `worldcup` a weighted sample of
 88,762 URLs over 528 panes of 4 hours. A file has columns key and ts; its most frequent keys are the bins. Data seed 20150912, noise keys 1..n.
-Other mechanisms: `benchmarks/sliding_rivals.py`.
+Other mechanisms: `benchmarks/papers/sliding_rivals.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import dpsql  # noqa: E402
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
-from benchmarks.sliding_rivals import RIVALS, error  # noqa: E402
+from benchmarks.papers.sliding_rivals import RIVALS, error  # noqa: E402
 from dpsql.config import Source  # noqa: E402
 from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
@@ -178,7 +178,7 @@ def panel(title: str, label: str, x: np.ndarray, weights: np.ndarray, points: Se
     return Panel(title, label, "root mean squared error of a count", curves, log=True, log_x=label == "epsilon")
 
 
-def figures(folder: Path = Path(__file__).parents[1] / "docs" / "figures") -> None:
+def figures(folder: Path = Path(__file__).parents[2] / "docs" / "figures") -> None:
     """The paper's figures 3 to 5: error against epsilon, against panes of a window, against panes of the stream."""
     for asked in sys.argv[2:] or ("montreal", "worldcup"):
         x, weights = stream(asked)
