@@ -18,7 +18,11 @@ from dpsql.parsed_query import AS_RELEASED, ParsedQuery, PrivacyLevel, Reading
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
 from dpsql.reader_options import passed_over, refused_option
+from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups
+
+UNTIL = "--until TIME (with --until-caught-up)"
+"""How a start of a run is told until when."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,23 @@ class Query:
         """What a first run of it knows; `public`: its listed groups."""
         shape, start = self.shape, self.source.start_us
         return RunFacts(public, shape.schedule.window_of(start) if shape.carries and start is not None else None)
+
+    def long_wait(self, option: str, until_us: int, closed_us: int = NO_CLOCK) -> str:
+        """Say before a release that it is long, where nobody has said until when.
+
+        Args:
+            option: says until when, as in `--until TIME`.
+            until_us: up to when triggers are to be closed.
+            closed_us: up to when they are closed already.
+
+        Returns:
+            A sentence; empty where few windows and triggers are due, or only those with records.
+        """
+        shape, start_us = self.shape, self.source.start_us
+        if start_us is None or not (shape.listed or shape.schedule.replayed):
+            return ""
+        many = shape.schedule.many(until_us, start_us, closed_us)
+        return many and f"releasing {many}, with or without records; where stored records end earlier, give {option}"
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON values, for people to read, and how its rows are shown."""

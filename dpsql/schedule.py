@@ -12,6 +12,8 @@ from dpsql.udfs.grid import NO_CLOCK, Grid
 
 AT_ONCE = 100_000
 """Triggers that are closed at once, at most, where each is replayed. A day has 86,400 seconds."""
+MANY = 1_000
+"""Windows or triggers that are released without a word."""
 ERA = 64
 """So many slots (windows, panes, triggers) share a partition of `contributions`: one for each would be thousands of small files when a year is
 replayed at once."""
@@ -72,10 +74,7 @@ class Schedule:
         """
         if not self.replayed:
             return
-        begin = max(closed_us, self.offset_us, self.offset_us if start_us is None else start_us)
-        before, now = self.points(begin), self.points(until_us)
-        if not self.windows:
-            before, now = min(before, self.grid.horizon), min(now, self.grid.horizon)
+        before, now = self._to_replay(until_us, start_us, closed_us)
         if now - before > AT_ONCE:
             since, first = (timestamp(self.offset_us + point * self.interval_us) for point in (before, before + AT_ONCE))
             raise InputError(
@@ -83,6 +82,40 @@ class Schedule:
                 f"closed at once, and at most {AT_ONCE:,} are: use a longer trigger_interval or a later `start` of the source, or go on in "
                 f"steps, the first with --until-caught-up --until {first}"
             )
+
+    def many(self, until_us: int, start_us: int, closed_us: int = NO_CLOCK) -> str:
+        """Say how many windows or triggers are released whether there are records or not, where they are more than `MANY`.
+
+        Args:
+            until_us, start_us, closed_us: as for `check_behind`.
+
+        Returns:
+            `11,440 windows of 1 day, from 1995-08-01T00:00:00Z to 2026-11-26T00:00:00Z`; empty where they are fewer.
+        """
+        grid = self.grid
+        if self.replayed:
+            before, now = self._to_replay(until_us, start_us, closed_us)
+            count = now - before
+            begin_us = self.offset_us + before * self.interval_us
+            last_us = self.offset_us + now * self.interval_us
+            what = f"triggers, one each {duration(self.interval_us)}"
+        else:
+            begin_us = max(self.window_of(start_us), self.first_free_window(closed_us))
+            windows = (until_us - begin_us - grid.trigger_us) // grid.slide_us + 1
+            last_us = begin_us + (windows - 1) * grid.slide_us + grid.window_us
+            count = windows * grid.horizon
+            what = f"windows of {duration(grid.window_us)}"
+            if grid.horizon > 1:
+                what = f"triggers of {windows:,} {what}"
+        return f"{count:,} {what}, from {timestamp(begin_us)} to {timestamp(last_us)}" if count > MANY else ""
+
+    def _to_replay(self, until_us: int, start_us: int | None, closed_us: int) -> tuple[int, int]:
+        """The grid points that are closed already, and those that are to be."""
+        begin = max(closed_us, self.offset_us, self.offset_us if start_us is None else start_us)
+        before, now = self.points(begin), self.points(until_us)
+        if not self.windows:
+            return min(before, self.grid.horizon), min(now, self.grid.horizon)
+        return before, now
 
     def due_us(self, window: int, trigger: int) -> int:
         """When a trigger is due."""

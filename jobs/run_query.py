@@ -130,6 +130,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     """
     if flags.until_us is not None and not flags.until_caught_up:
         raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
+    from dpsql.compiled import UNTIL
     from dpsql.lake.event_log import FILE as STATUS_FILE
     from dpsql.lake.opening import open_run
     from dpsql.lake.runs import Lake, has_begun
@@ -159,6 +160,8 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     secret, ledger = secret_and_ledger(flags.secret_file)
     if not begun:
         query.shape.schedule.check_behind(now_us() if flags.until_us is None else flags.until_us, query.source.start_us)
+        if flags.until_us is None and (long := query.long_wait(UNTIL, now_us())):
+            note(long)
     seen = begun or not any(map(looks_at_files, sources))
     if not seen and master is not None and not elsewhere:
         seen = all([check_files(source) for source in sources])

@@ -79,8 +79,11 @@ def try_(
         check_comparable(query)
     check_input(query, files)
     query.shape.schedule.check_behind(now_us() if until_us is None else until_us, query.source.start_us)
-    if until_us is None and query.shape.schedule.replayed:
-        note("without --until there are rows up to now, with or without records; of stored data that end earlier write --until TIME")
+    if until_us is None:
+        if long := query.long_wait("--until TIME", now_us()):
+            note(long)
+        elif query.shape.schedule.replayed:
+            note("without --until there are rows up to now, with or without records; of stored data that end earlier write --until TIME")
     secret, ledger = secret_and_ledger(secret_file)
     run_id, ledger_id, source = secrets.token_hex(16), ledger.own_id(), query.source
     origin = origin_of(source, ledger_id, files.get(source.name, ()), query.protects)

@@ -6,6 +6,7 @@ hands it to the release. It has no bounding, clock or release code of its own.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -223,7 +224,10 @@ def run_local(
         LakeError: the run id has seen another input, or is another run's.
     """
     check_frame(query, frame)
-    until_us = now_us() if until_us is None else until_us
+    if until_us is None:
+        until_us = now_us()
+        if long := query.long_wait("until", until_us):
+            print(long, file=sys.stderr)
     query.shape.schedule.check_behind(until_us, query.source.start_us)
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id

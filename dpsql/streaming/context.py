@@ -129,6 +129,8 @@ class RunContext:
         contributions, static = self.tables.contributions, self.static_pins()
         latest_us = now_us() if until_us is None else until_us
         self.query.shape.schedule.check_behind(latest_us, self.query.source.start_us, contributions.closed_us)
+        if until_us is None:
+            self.tally.tell_long_wait(self.query, latest_us, contributions.closed_us)
         catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, contributions.newest_tick, static)
         static_tables.check_unchanged(catch_up.static, static)
         with self.queries(catch_up.static) as queries:

@@ -86,6 +86,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     ticker = Ticker(contributions, checkpoint, query.max_ahead_us, interval_us, clock.time, is_cut)
     check_absence(context.folder, ticker.closed_us, wall_us(), schedule.interval_us, options.accept_clock)
     schedule.check_behind(wall_us(), context.query.source.start_us, ticker.closed_us)
+    context.tally.tell_long_wait(context.query, wall_us(), ticker.closed_us)
     if ticker.closed_us - wall_us() > schedule.interval_us:
         raise LakeError(
             f"triggers are closed up to {timestamp(ticker.closed_us)}, which is still to come: a live run would drop every record until "

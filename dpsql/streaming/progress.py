@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpsql.compiled import UNTIL, Query
 from dpsql.lake.event_log import EventLog, dropped_much
+from dpsql.udfs.grid import NO_CLOCK
 
 NAMED = 10
 """So many names of files are told."""
@@ -138,6 +140,11 @@ class Tally:
         if self.listener is not None:
             report = Progress(self.stage, self.records, self.rate, self.triggers, self.rows, dict(self.dropped), warning)
             self.listener(report)
+
+    def tell_long_wait(self, query: Query, until_us: int, closed_us: int) -> None:
+        """Tell the operator that a start after a long time releases much; `dpsql run` has told it of a new run."""
+        if closed_us != NO_CLOCK and (long := query.long_wait(UNTIL, until_us, closed_us)):
+            self.tell(long)
 
     def summary(self, stopped: bool, not_read: Sequence[str] = ()) -> Summary:
         """The counts as a value."""
