@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,6 +15,7 @@ from pyspark.sql import types as T
 
 from dpsql.change_feed import FeedForm
 from dpsql.config import Source, refused_schema
+from dpsql.declared_types import loses_numbers, told
 from dpsql.errors import ConfigError, DataError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
@@ -46,9 +48,16 @@ FORCED = (
     "ignoremissingfiles",
     "ignorecorruptfiles",
     "maxcolumns",
+    "enforceschema",  # it says whether a header counts at all
     "enabledatetimeparsingfallback",  # it takes times without a date for today's
     long_lines.LIMIT,
 )
+
+CSV_LIMITS = {"maxColumns": str(long_lines.CSV_COLUMNS), long_lines.LIMIT: str(long_lines.LONGEST_LINE)}
+"""Longer lines are left out before the parser sees them."""
+
+HEADER_COUNTS = {"enforceSchema": "false"}
+"""Of CSV with `header`: each file's is compared with the declared columns, case aside."""
 
 CHOOSING_FILES = ("pathglobfilter", "recursivefilelookup")
 
@@ -136,7 +145,10 @@ def static_files(session: SparkSession, source: Source) -> list[str]:
 
 
 def _static(session: SparkSession, source: Source, version: int | None) -> DataFrame:
-    reader = session.read.format(source.format).options(**dict(source.options))
+    options = dict(source.options)
+    if source.format == "csv":
+        options = {name: value for name, value in source.options if name.lower() != "enforceschema"} | HEADER_COUNTS
+    reader = session.read.format(source.format).options(**options)
     if source.schema and source.format in LINES:
         declared = text_times.declared(session, source)
         return text_times.typed(_load(reader.schema(text_times.as_read(declared, source)), source, source.path), declared)
@@ -173,7 +185,7 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
         schema = text_times.as_read(declared, source).add(CORRUPT, "string")
     if source.format == "csv":
-        options |= {"maxColumns": str(long_lines.CSV_COLUMNS), long_lines.LIMIT: str(long_lines.LONGEST_LINE)}
+        options |= CSV_LIMITS | HEADER_COUNTS
     reader = session.read.format(form).options(**options)
     known = _load(reader.schema(schema) if schema else reader, source, path)
     if not (may_be_empty and schema) and not known.inputFiles():
@@ -216,10 +228,36 @@ def without_malformed(frame: DataFrame) -> DataFrame:
 
 
 def check_there(session: SparkSession, sources: Iterable[Source]) -> None:
-    """Refuse a source of files where nothing is; raises as `stream`."""
+    """Refuse a source of files where nothing is, or whose first file has another header or other numbers than declared; raises as `stream`."""
     for source in sources:
         if source.path and source.format in (*FILES, "delta"):
             _existing(session, source)
+            if source.schema and source.format in ("csv", *SELF_DESCRIBING):
+                _check_first_file(session, source)
+
+
+def _check_first_file(session: SparkSession, source: Source) -> None:
+    """Read the first record of a CSV source, or the types of a file that has its own."""
+    if source.format == "csv":
+        # As the stream is read: whatever the first record is, it refuses nothing.
+        kept = tuple((name, value) for name, value in source.options if name.lower() not in FORCED)
+        try:
+            _static(session, replace(source, options=(*kept, *CSV_LIMITS.items())), None).head(1)
+        except DataError:  # there is no file yet
+            return
+        except (PySparkException, Py4JJavaError) as problem:
+            raise translate(problem, source.name, f"reading source {source.name!r}") from None
+        return
+    declared = {field.name.lower(): field for field in session.createDataFrame([], str(source.schema)).schema}
+    try:
+        there = session.read.format(source.format).load(source.path).schema
+    except PySparkException:  # no file yet, or a damaged one, which the run tells
+        return
+    for field in there:
+        wanted = declared.get(field.name.lower())
+        if wanted is not None and loses_numbers(field.dataType.simpleString(), wanted.dataType.simpleString()):
+            said = told(wanted.name, field.dataType.simpleString(), source.name, wanted.dataType.simpleString())
+            raise DataError(f"source {source.name!r}: {said}")
 
 
 def _existing(session: SparkSession, source: Source) -> str:

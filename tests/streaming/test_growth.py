@@ -23,7 +23,7 @@ from tests.streaming.test_totality import INTERPRETED
 
 LEVELS = 5
 INPUT = 1_200_000
-UNITS = ("a", "ß", "🎉a", '"', "1e6,")
+UNITS = ("ß", "🎉a", '"')
 """What the texts repeat: also what JSON writes longer than it stands there."""
 
 PLAIN = {
@@ -96,6 +96,7 @@ def session(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sp
 
 def test_nothing_grows_beyond_the_limit_however_it_is_nested(session: SparkSession) -> None:
     """Catches: memory that runs out for one person's record, which tells of it without noise."""
+
     tried = calls(session)
     assert {call.split("(")[0] for call in tried} >= {"upper", "initcap", "base64", "url_encode", "hex", "reverse"} and len(tried) > 60
     listed = ", ".join(f"length({call}) AS c{place}" for place, call in enumerate(tried))
