@@ -249,9 +249,7 @@ def _print_summary(summary: Summary, histogram: str, after: str, as_json: bool) 
         return
     click.echo(f"published {summary.triggers:,} triggers with {summary.rows:,} rows")
     if summary.overruns:
-        click.echo(
-            f"{summary.overruns:,} micro-batches took longer than the polling interval: choose a longer --interval (dpsql show says more)"
-        )
+        click.echo(f"polls that could not be made when due: {summary.overruns:,}; choose a longer --interval (dpsql show says more)")
     print_not_read(summary.not_read, summary.not_read_names)
     click.echo(f"histogram: {histogram}")
     if summary.rows:

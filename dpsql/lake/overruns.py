@@ -1,4 +1,4 @@
-"""What a live run notes where a micro-batch was still at work when the next poll was due: its promise assumes that none is (`dpsql.polling`)."""
+"""What a live run notes where a poll could not be made when it was due: its promise assumes that all are (`dpsql.polling`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Overruns:
-    """Micro-batches of a live run, of all its starts, that were not over when the next poll was due.
+    """Micro-batches and first releases of a live run, of all its starts, that were not over when the next poll was due.
 
     Args:
-        micro_batches: how many.
-        longest_us: the longest one took so long.
-        newest_us: when the newest ended; microseconds since 1970 UTC.
+        micro_batches: their number.
+        longest_us: duration of the longest.
+        newest_us: end of the newest; microseconds since 1970 UTC.
         interval_us: the polling interval at that time.
     """
 
@@ -28,7 +28,7 @@ class Overruns:
     interval_us: int = 0
 
     def after(self, began_us: int, took_us: int, interval_us: int) -> Overruns:
-        """With one more micro-batch, if it was still at work at the next multiple of the interval."""
+        """Add a stretch of time without a poll, if it lasted beyond the next multiple of the interval."""
         ended_us = began_us + took_us
         if ended_us <= (began_us // interval_us + 1) * interval_us:
             return self
@@ -38,10 +38,10 @@ class Overruns:
         """A line for people; None if there were none."""
         if not self.micro_batches:
             return None
-        count = f"{self.micro_batches:,} micro-batch" + (" was" if self.micro_batches == 1 else "es were")
+        times = f"{self.micro_batches:,} time" + ("" if self.micro_batches == 1 else "s")
         return (
-            f"{count} still at work when the next poll was due (the polling interval is {self.interval_us / 1_000_000:g} s, the longest took "
-            f"{self.longest_us / 1_000_000:.1f} s): choose a longer --interval; what it means: docs/privacy/index.md, known gaps"
+            f"{times} the run was still at work when the next poll was due (the polling interval is {self.interval_us / 1_000_000:g} s, the "
+            f"longest took {self.longest_us / 1_000_000:.1f} s): choose a longer --interval; what it means: docs/privacy/index.md, known gaps"
         )
 
 

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -32,7 +31,7 @@ from dpsql.schedule import Schedule
 from dpsql.streaming import sources
 from dpsql.streaming.clocks import Clocks, known_clocks
 from dpsql.streaming.context import RunContext
-from dpsql.streaming.microbatches import NEVER_US, POLL_SECONDS, Following, Sink, began_us
+from dpsql.streaming.microbatches import NEVER_US, POLL_SECONDS, Following, Sink
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.times import now_us as wall_us
 from dpsql.times import timestamp
@@ -99,17 +98,13 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
         clocks = Clocks(known_clocks(context.tables.admission, ticker.closed_us), ticker.clock)
         sink = context.admission_sink(clocks, retention.after(ticker.rows_are_there))
         sink = context.remembering(ADMISSION, ticker.alone(sink))
-        if not (_read_backlog(context, queries.admission, sink, ticker) and context.release(queries)):
+        pace = Pace(context.folder, interval_us, context.tally, clock.time)
+        has_read = _read_backlog(context, queries.admission, sink, ticker, pace)
+        if not (has_read and context.release(queries)):
             return context.tally.summary(stopped=True)
         context.tally.stage, released = "running", ticker.newest
-        pace = Pace(context.folder, interval_us, context.tally)
         with context.failing(ADMISSION):
-
-            def told(report: Any) -> None:
-                context.was_read(report)
-                pace.note(report)
-
-            following = Following(queries.admission, sink, ticker.checkpoint, context.stop, told, interval_us)
+            following = Following(queries.admission, sink, checkpoint, context.stop, context.was_read, pace.note, interval_us)
             ticker.idle_since_us = lambda: following.idle_since_us
             try:
                 with context.releasing(queries) as release_up_to:
@@ -121,22 +116,40 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
 
 
 class Pace:
-    """Notes micro-batches that outlast the polling interval, in the run's private folder: the promise assumes that none does."""
+    """Notes polls that could not be made when they were due, in the run's private folder: the promise assumes that there is none.
 
-    def __init__(self, folder: Place, interval_us: int, tally: Tally) -> None:
-        self._folder, self._interval_us, self._tally = folder, interval_us, tally
+    Args:
+        folder: the run's private folder.
+        interval_us: of the polls.
+        tally: is told.
+        time: when it was that the wall clock showed a time (`ClockGuard.time`).
+    """
+
+    def __init__(self, folder: Place, interval_us: int, tally: Tally, time: Callable[[int], int] = lambda shown_us: shown_us) -> None:
+        self._folder, self._interval_us, self._tally, self._time = folder, interval_us, tally, time
         self._found = self._written = read_overruns(folder)
-        self._next = 0.0
+        self._free_us: int | None = None
+        self._is_told, self._next = False, 0.0
 
-    def note(self, report: Any) -> None:
-        """Look at Spark's report of a finished micro-batch; the first one that took too long is told to the operator."""
-        found = self._found.after(began_us(report.timestamp), int(report.durationMs["triggerExecution"]) * 1000, self._interval_us)
-        if found == self._found:
+    def note(self, began_us: int, took_us: int) -> None:
+        """Look at a poll and the time before it in which none was made; the first late one is told to the operator.
+
+        Args:
+            began_us: when the poll began.
+            took_us: how long it and its micro-batch took, if known.
+        """
+        began_us = self._time(began_us)
+        before, due_us = self._found, began_us // self._interval_us * self._interval_us
+        if self._free_us is not None:
+            self._found = self._found.after(self._free_us, due_us - self._free_us, self._interval_us)
+        self._found = self._found.after(began_us, took_us, self._interval_us)
+        self._free_us = began_us + took_us
+        if self._found == before:
             return
-        self._found = found
-        self._tally.overruns += 1
-        if self._tally.overruns == 1:
-            self._tally.tell(found.said())
+        self._tally.overruns += self._found.micro_batches - before.micro_batches
+        if not self._is_told:
+            self._is_told = True
+            self._tally.tell(self._found.said())
         if time.monotonic() >= self._next:
             self.write()
 
@@ -266,7 +279,7 @@ class Ticker:
         return min(max(now_us, self.closed_us) + self._max_ahead_us, LATEST_US)
 
 
-def _read_backlog(context: RunContext, frame: DataFrame, sink: Sink, ticker: Ticker) -> bool:
+def _read_backlog(context: RunContext, frame: DataFrame, sink: Sink, ticker: Ticker, pace: Pace) -> bool:
     """Read what is stored, again while that takes long, and only then tick; False if stopped.
 
     What came in during the last reading is read live. A source that is filled faster than it is read ends the repetition too.
@@ -281,6 +294,7 @@ def _read_backlog(context: RunContext, frame: DataFrame, sink: Sink, ticker: Tic
             break
         before_us = took_us
     ticker.begin(started_us)
+    pace.note(started_us, 0)
     return True
 
 

@@ -109,13 +109,22 @@ class Following(_Query):
 
     Args:
         frame, sink, checkpoint, stop, told: as in `drain`.
+        polled: called with every poll: when it began, and how long it and its micro-batch took; microseconds.
         interval_us: of the polls, in microseconds, at multiples of it since 1970.
     """
 
     def __init__(
-        self, frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: threading.Event, told: Callable[[Any], None], interval_us: int
+        self,
+        frame: DataFrame,
+        sink: Sink,
+        checkpoint: Checkpoint,
+        stop: threading.Event,
+        told: Callable[[Any], None],
+        polled: Callable[[int, int], None],
+        interval_us: int,
     ) -> None:
-        self._told, self._listener, self._streams = told, _Listener(), frame.sparkSession.streams
+        self._told, self._polled = told, polled
+        self._listener, self._streams = _Listener(), frame.sparkSession.streams
         self._streams.addListener(self._listener)
         super().__init__(frame, _Guard(sink, stop), stop, checkpoint, interval_us)
 
@@ -151,7 +160,12 @@ class Following(_Query):
     def _pass_on(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                self._told(self._listener.reports.get_nowait())
+                report, time_us = self._listener.polls.get_nowait()
+                if report is None:
+                    self._polled(time_us, 0)
+                else:
+                    self._told(report)
+                    self._polled(time_us, int(report.durationMs["triggerExecution"]) * 1000)
 
 
 class Stepping(_Query):
@@ -228,7 +242,8 @@ class _Listener(StreamingQueryListener):
     """Collects Spark's reports of one session's query."""
 
     def __init__(self) -> None:
-        self.reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.polls: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
+        """Report of a finished micro-batch, or None of an idle poll, and when the poll began."""
         self.idle_us = NEVER_US
 
     def onQueryStarted(self, event: Any) -> None:
@@ -237,11 +252,12 @@ class _Listener(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         """A micro-batch is finished."""
         if "addBatch" in event.progress.durationMs:
-            self.reports.put(event.progress)
+            self.polls.put((event.progress, began_us(event.progress.timestamp)))
 
     def onQueryIdle(self, event: Any) -> None:
         """A poll has found nothing new."""
         self.idle_us = began_us(event.timestamp)
+        self.polls.put((None, self.idle_us))
 
     def onQueryTerminated(self, event: Any) -> None:
         """Nothing to do."""

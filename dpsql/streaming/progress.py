@@ -46,7 +46,7 @@ class Summary:
 
     A micro-batch repeated after a crash counts again, and so do records that Spark reads again because it has lost an executor.
 
-    `overruns` counts the micro-batches of a live start that took longer than the polling interval. `not_read` counts the files of the source
+    `overruns` counts how often a live start was still at work when the next poll was due. `not_read` counts the files of the source
     that the run has not read when a catch-up ends, `not_read_names` has the first of them.
     """
 

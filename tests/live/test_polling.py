@@ -159,34 +159,49 @@ def test_a_record_of_one_user_moves_no_tick_for_others(
         assert seen(mine) == without, mine
 
 
-def report(at: str, took_ms: int) -> Any:
-    return SimpleNamespace(timestamp=at, durationMs={"triggerExecution": took_ms})
-
-
-def test_micro_batches_that_take_too_long_are_noted_and_the_note_does_not_grow(tmp_path: Path) -> None:
+def test_late_polls_are_noted_once(tmp_path: Path) -> None:
+    """Catches: a note that grows, and time without a poll that nobody counts."""
     told: list[Any] = []
     tally = Tally(told.append, EventLog(tmp_path, "5a" * 16, "views"))
     pace = Pace(tmp_path, 5 * SECOND, tally)
-    pace.note(report("2027-01-15T08:00:00.010Z", 4_900))
+    pace.note(T0 + 10_000, 4_900_000)
     # The next poll is due at a multiple of the interval, whenever this one began.
     assert not (tmp_path / FILE).exists()
-    pace.note(report("2027-01-15T08:00:03.000Z", 2_100))
+    pace.note(T0 + 8 * SECOND, 2_100_000)
     size = (tmp_path / FILE).stat().st_size
-    for _ in range(98):
-        pace.note(report("2027-01-15T08:00:05.000Z", 7_300))
+    for turn in range(98):
+        pace.note(T0 + (10 + 20 * turn) * SECOND + 100_000, 7_300_000)
+        # One poll is not made while a micro-batch is at work, and each after it when it is due.
+        for idle in (17_400, 20_010, 25_010):
+            pace.note(T0 + 20 * turn * SECOND + idle * MS, 0)
     pace.write()
-    assert read_overruns(tmp_path) == Overruns(99, 7_300_000, T0 + 12_300_000, 5 * SECOND)
+    end_us = T0 + (10 + 20 * 97) * SECOND + 7_400_000
+    assert read_overruns(tmp_path) == Overruns(99, 7_300_000, end_us, 5 * SECOND)
     assert (tmp_path / FILE).stat().st_size <= size + 2
     assert [line.warning for line in told] == [Overruns(1, 2_100_000, 0, 5 * SECOND).said()]
     assert tally.summary(stopped=True).overruns == 99
     # The next start counts on.
     again = Pace(tmp_path, 10 * SECOND, Tally(None, EventLog(tmp_path, "5a" * 16, "views")))
-    again.note(report("2027-01-15T08:00:00.000Z", 10_001))
+    again.note(T0, 10_001_000)
     again.write()
     assert read_overruns(tmp_path) == Overruns(100, 10_001_000, T0 + 10_001_000, 10 * SECOND)
     (tmp_path / FILE).write_text("{")
     with pytest.raises(LakeError, match="damaged"):
         read_overruns(tmp_path)
+
+
+def test_polls_that_could_not_be_made_are_overruns(tmp_path: Path) -> None:
+    """Catches: a long first release, or a slow listing, that `show` and the summary do not know."""
+    tally = Tally(None, EventLog(tmp_path, "5a" * 16, "views"))
+    pace = Pace(tmp_path, 5 * SECOND, tally)
+    pace.note(T0 + 36 * SECOND, 0)  # the newest reading of the backlog began; then the start releases
+    pace.note(T0 + 127 * SECOND, 300_000)
+    pace.write()
+    assert read_overruns(tmp_path) == Overruns(1, 89 * SECOND, T0 + 125 * SECOND, 5 * SECOND)
+    pace.note(T0 + 130 * SECOND, 0)
+    pace.note(T0 + 148 * SECOND, 0)  # the poll before it listed for so long
+    pace.note(T0 + 150 * SECOND, 0)
+    assert tally.overruns == 2
 
 
 def test_malformed_records_are_told_at_first_and_whenever_they_have_doubled(tmp_path: Path) -> None:
@@ -210,5 +225,5 @@ def test_what_a_live_run_assumes_is_shown_with_what_was_found(tmp_path: Path) ->
     assumed, found = live_notes(lake, "views")
     assert assumed.endswith("takes less time than the polling interval")
     assert found.startswith(
-        "12 micro-batches were still at work when the next poll was due (the polling interval is 5 s, the longest took 7.3 s)"
+        "12 times the run was still at work when the next poll was due (the polling interval is 5 s, the longest took 7.3 s)"
     )

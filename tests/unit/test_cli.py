@@ -172,7 +172,7 @@ def test_what_a_live_run_assumes_is_shown(work: Path) -> None:
     assert "takes less time than the polling interval; every micro-batch did" in dp("show", "views", "--lake", "lake").stdout
     write_overruns(Path("lake/private/views"), Overruns(3, 7_300_000, 0, 5_000_000))
     found = json.loads(dp("show", "views", "--lake", "lake", "--json").stdout)["live"]
-    assert len(found) == 2 and found[1].startswith("3 micro-batches were still at work when the next poll was due")
+    assert len(found) == 2 and found[1].startswith("3 times the run was still at work when the next poll was due")
     (query,) = json.loads(dp("status", "--lake", "lake", "--json").stdout)
     assert (query["state"], query["overruns"]) == ("stopped", 3)
 
