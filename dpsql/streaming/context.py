@@ -76,11 +76,13 @@ class Queries:
 
     Args:
         admission: query 1 as a frame.
+        following: query 1 as a frame for polls, each of which reads all that is there or shows that it did not.
         release: query 2 as a frame.
         sink: of query 2.
     """
 
     admission: DataFrame
+    following: DataFrame
     release: DataFrame
     sink: ReleaseSink
 
@@ -222,13 +224,20 @@ class RunContext:
         histogram.create()
         files, to = preflight.state_files(self.engine, ADMISSION), self.tables.contributions.files
         key = randomness.intake_key(self.secret.noise_key(self.run.run_id, self.query.plan.identity))
-        if intake.tables:
-            admission = stateful(given.frame, Intake(intake, files, part.pointers, to, keys, key))
-        else:
-            of_tasks = by_task(given.frame, TaskIntake(intake, users, key))
-            admission = stateful(of_tasks, Gathered(intake.gives, files, part.pointers, to, keys))
+
+        def query_1(frame: DataFrame) -> DataFrame:
+            if intake.tables:
+                return stateful(frame, Intake(intake, files, part.pointers, to, keys, key))
+            of_tasks = by_task(frame, TaskIntake(intake, users, key))
+            return stateful(of_tasks, Gathered(intake.gives, files, part.pointers, to, keys))
+
+        admission = following = query_1(given.frame)
+        if live and sources.has_hidden_limit(stream):
+            unlimited = sources.without_limit(begun[stream.name])
+            sources.register_stream(session, self.query.parsed.stream, unlimited, may_be_empty=True)
+            following = query_1(records(session, self.query.plan, salt, users).frame)
         try:
-            yield Queries(admission, *self._release_query(release, histogram))
+            yield Queries(admission, following, *self._release_query(release, histogram))
         finally:
             for table in tables:
                 table.unpersist()

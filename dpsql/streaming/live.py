@@ -104,7 +104,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
             return context.tally.summary(stopped=True)
         context.tally.stage, released = "running", ticker.newest
         with context.failing(ADMISSION):
-            following = Following(queries.admission, sink, checkpoint, context.stop, context.was_read, pace.note, interval_us)
+            following = Following(queries.following, sink, checkpoint, context.stop, context.was_read, pace.note, interval_us)
             ticker.idle_since_us = lambda: following.idle_since_us
             try:
                 with context.releasing(queries) as release_up_to:

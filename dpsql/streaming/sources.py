@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,10 @@ BATCH_FILES = 64
 
 LIVE_FILES = 1_000
 """Default files in a micro-batch of a live run, which has one at each poll."""
+
+ALL_FILES = 999_999_999
+FILES_PER_POLL = "maxfilesper(trigger|(micro)?batch)"
+"""Names of options that limit the files of a micro-batch, in lower case and letters only; Delta has 1,000 without one."""
 
 CALENDAR = {
     "date": ("DATE '0001-01-01'", "DATE '9999-12-31'"),
@@ -85,11 +90,16 @@ def register(
     Raises:
         DataError: a source is missing, empty or unreadable.
     """
-    within_calendar(stream(session, sources[query.stream], may_be_empty)).createOrReplaceTempView(query.stream)
+    register_stream(session, query.stream, sources[query.stream], may_be_empty)
     tables = [static(session, sources[name], versions.get(name)) for name in query.static_sources]
     for name, table in zip(query.static_sources, tables, strict=True):
         table.createOrReplaceTempView(name)
     return tables
+
+
+def register_stream(session: SparkSession, name: str, source: Source, may_be_empty: bool) -> None:
+    """Make a stream a temporary view under a name; arguments and errors as in `register`."""
+    within_calendar(stream(session, source, may_be_empty)).createOrReplaceTempView(name)
 
 
 def resumed(source: Source, position: str | None) -> Source:
@@ -207,6 +217,21 @@ def most_live_files(source: Source) -> int | None:
     if source.format not in FILES:
         return None
     return int({name.lower(): value for name, value in source.options}.get(FILES_PER_BATCH, LIVE_FILES))
+
+
+def has_hidden_limit(source: Source) -> bool:
+    """Return whether a poll of a source may leave records unread, and not show it: a commit of Delta ends as a cut does."""
+    return without_limit(source) != source
+
+
+def without_limit(source: Source) -> Source:
+    """Return a source that is read whole at each poll; of files, a micro-batch shows that it may be cut."""
+    if source.format in FILES:
+        return source
+    options = tuple((name, value) for name, value in source.options if not re.search(FILES_PER_POLL, re.sub("[^a-z]", "", name.lower())))
+    if source.format == "delta":
+        options = (*options, ("maxFilesPerTrigger", str(ALL_FILES)))
+    return replace(source, options=options)
 
 
 def files_there(session: SparkSession, source: Source) -> list[str]:

@@ -9,6 +9,7 @@ from dpsql.config import Source
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import EventLog
 from dpsql.lake.spark_checkpoint import Checkpoint
+from dpsql.streaming import sources
 from dpsql.streaming.live import Cut, Ticker
 from dpsql.streaming.progress import Tally
 from dpsql.udfs.grid import NO_CLOCK
@@ -76,3 +77,21 @@ def test_a_poll_that_found_nothing_ends_what_was_cut(contributions: Contribution
         assert (clock.closed_us, ticker.closed_us) == (NO_CLOCK, NO_CLOCK)
     ticker.nothing_came(T0 + 26 * SECOND)
     assert ticks(contributions) == [(1, 26)]
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "expected"),
+    [
+        ("delta", {}, {"maxFilesPerTrigger": "999999999"}),
+        ("delta", {"MaxFilesPerTrigger": "5", "x": "y"}, {"x": "y", "maxFilesPerTrigger": "999999999"}),
+        ("iceberg", {"streaming-max-files-per-micro-batch": "5", "x": "y"}, {"x": "y"}),
+        ("kafka", {"subscribe": "t"}, {"subscribe": "t"}),
+        ("json", {"maxFilesPerTrigger": "5"}, {"maxFilesPerTrigger": "5"}),
+    ],
+)
+def test_a_poll_reads_whole_what_shows_no_cut(form: str, given: dict[str, str], expected: dict[str, str]) -> None:
+    """Catches: a poll of a table that leaves commits unread, which nothing shows."""
+    source = Source("visits", form, options=tuple(given.items()))
+    assert dict(sources.without_limit(source).options) == expected
+    assert sources.has_hidden_limit(source) is (given != expected)
+    assert (sources.most_live_files(source) is None) is (form != "json")
