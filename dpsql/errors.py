@@ -5,6 +5,7 @@
     │   ├── QueryError             the SQL text; holds one Problem per mistake, in text order
     │   ├── ConfigError            sources.yaml, options, flags, environment
     │   ├── DataError              the input files: missing, unreadable, wrong columns or types
+    │   │   └── Unreachable        a master or a broker that does not answer; exit code 1, for it may do so later
     │   ├── LakeError              the lake or the checkpoints: foreign, lost, belongs to another query
     │   │   └── NothingPublished   a query that has released no row yet
     │   ├── SparkOnly              what the local engine does not compute
@@ -78,6 +79,12 @@ class ConfigError(InputError):
 
 class DataError(InputError):
     """An input that cannot be read at all, or whose columns or types do not fit the query."""
+
+
+class Unreachable(DataError):
+    """A master or a broker that does not answer; it may do so later."""
+
+    exit_code = 1
 
 
 class LakeError(InputError):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 
 from dpsql.config import Source
-from dpsql.errors import DataError
+from dpsql.errors import DataError, Unreachable
 from dpsql.files import bucket_problem, reason
 from dpsql.reader_options import FILE_FORMATS
 from dpsql.text import without_credentials
@@ -27,12 +27,12 @@ def check_reachable(sources: Iterable[Source], as_here: bool) -> None:
         as_here: Spark finds buckets and paths as we do, by the environment alone, so those can be asked for, too.
 
     Raises:
-        DataError: names the address, and where it is declared.
+        DataError: names the address, and where it is declared (Unreachable: a broker, which may answer later).
     """
     for source in sources:
         servers = next((value for name, value in source.options if name.lower() == SERVERS), "")
         if source.format == "kafka" and servers and (problems := _brokers(servers)):
-            raise DataError(
+            raise Unreachable(
                 f"source {source.name!r}: no Kafka broker answers at {'; '.join(problems)}. Is `{SERVERS}` right at "
                 f"sources.{source.name}.options, and may this machine reach it?"
             )

@@ -5,32 +5,38 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dpsql.errors import ConfigError
+from dpsql.errors import ConfigError, Unreachable
 
 JAVA_VERSIONS = (17, 21)
-ANSWER_SECONDS = 5.0
+LAST_PORT = 65_535
+ANSWER_SECONDS, PAUSE_SECONDS, MASTER_SECONDS = 5.0, 1.0, 60.0
+"""How long one address of a master may take to answer, the pause before all are asked again, and how long that goes on."""
+
 TESTED_SPARK = "4.2"
 UNTESTED = "spark.dpsql.untestedSpark"
 """Set to true, another Spark is tried."""
 
 
-def check_spark(master: str, environment: Mapping[str, str]) -> None:
+def check_spark(master: str, environment: Mapping[str, str], tell: Callable[[str], None] = lambda text: None) -> None:
     """Refuse a machine on which Spark would not start, in one line.
 
     Args:
         master: as of `--master`.
         environment: the process's.
+        tell: is given a line before a master is tried again.
 
     Raises:
-        ConfigError: Java is missing or of another version; SPARK_HOME is another Spark; nobody answers at the master.
+        ConfigError: Java is missing or of another version; SPARK_HOME is another Spark; the master is no address.
+        Unreachable: nobody answers at the master.
     """
     _check_spark_home(environment.get("SPARK_HOME"))
     _check_java(environment.get("JAVA_HOME"))
-    _check_master(master)
+    _check_master(master, tell)
 
 
 def check_version(found: str, accepted: bool) -> None:
@@ -73,19 +79,34 @@ def _check_spark_home(home: str | None) -> None:
         )
 
 
-def _check_master(master: str) -> None:
-    """A standalone master that does not answer would be tried for a minute or two."""
+def _check_master(master: str, tell: Callable[[str], None]) -> None:
+    """Refuse a standalone master that does not answer; one that is started next to the run may take a moment."""
     if re.fullmatch(r"local(\[.*\])?|local-cluster\[.*\]|yarn|k8s://.+", master):
         return
-    given = re.fullmatch(r"spark://([^,/]+:\d+(?:,[^,/]+:\d+)*)", master)
-    if given is None:
+    parts = re.fullmatch(r"spark://([^,/]+:\d+(?:,[^,/]+:\d+)*)", master)
+    addresses = parts[1].split(",") if parts else []
+    if not addresses or any(int(address.rpartition(":")[2]) > LAST_PORT for address in addresses):
         raise ConfigError(f"--master {master}: write it like local[2], spark://host:7077, yarn or k8s://https://host:6443")
+    end, is_told = time.monotonic() + MASTER_SECONDS, False
+    while reasons := _silent(addresses):
+        silent = f"--master {master}: nobody answers there ({'; '.join(reasons)})"
+        if time.monotonic() >= end:
+            raise Unreachable(f"{silent}; start the master, or leave --master away")
+        if not is_told:
+            tell(f"{silent}; trying again for {MASTER_SECONDS:.0f} seconds")
+            is_told = True
+        time.sleep(PAUSE_SECONDS)
+
+
+def _silent(addresses: Sequence[str]) -> list[str]:
+    """Return why each address does not answer; nothing as soon as one does."""
     reasons = []
-    for one in given[1].split(","):
-        host, _, port = one.rpartition(":")
+    for address in addresses:
+        host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
-            return
-        except (OSError, OverflowError, UnicodeError) as problem:
+        except (OSError, UnicodeError) as problem:
             reasons.append(getattr(problem, "strerror", None) or str(problem))
-    raise ConfigError(f"--master {master}: nobody answers there ({'; '.join(reasons)}); start the master, or leave --master away")
+        else:
+            return []
+    return reasons

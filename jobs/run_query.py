@@ -150,7 +150,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
             writable(path, flag)  # before anything is spent
     lake = Lake(flags.lake_folder)
     if master is not None:
-        check_spark(master, os.environ)
+        check_spark(master, os.environ, note)
         check_settings(properties)
     name = flags.name or flags.query_file.stem
     begun = has_begun(lake, name)

@@ -233,8 +233,7 @@ class RunContext:
 
         admission = following = query_1(given.frame)
         if live and sources.has_hidden_limit(stream):
-            unlimited = sources.without_limit(begun[stream.name])
-            sources.register_stream(session, self.query.parsed.stream, unlimited, may_be_empty=True)
+            sources.register_stream(session, sources.without_limit(begun[stream.name]), may_be_empty=True)
             following = query_1(records(session, self.query.plan, salt, users).frame)
         try:
             yield Queries(admission, following, *self._release_query(release, histogram))

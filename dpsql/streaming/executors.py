@@ -22,10 +22,13 @@ NONE = "this run has no executor: others have all cores or memory of the cluster
 def watched(spark: SparkSession, stop: threading.Event, tell: Callable[[str], None]) -> Iterator[None]:
     """Inside, a run on a cluster that has no executor says so, and is ended when it has had none for minutes.
 
+    One that was told to stop ends at once: its micro-batch would wait. What then fails is no failure, and is not raised.
+
     Raises:
-        DpsqlError: it was ended; the same command goes on.
+        DpsqlError: it was ended, but not told to stop; the same command goes on.
     """
-    context, over, ended = internals.java_context(spark), threading.Event(), threading.Event()
+    context, over = internals.java_context(spark), threading.Event()
+    ended, broken_off = threading.Event(), threading.Event()
     if str(context.master()).startswith("local"):
         yield
         return
@@ -33,8 +36,11 @@ def watched(spark: SparkSession, stop: threading.Event, tell: Callable[[str], No
     def watch() -> None:
         since, told = time.monotonic(), False
         while not over.wait(LOOK_SECONDS):
-            if _served(context) and not ended.is_set():
+            if not (ended.is_set() or broken_off.is_set()) and _served(context):
                 since, told = time.monotonic(), False
+            elif broken_off.is_set() or (stop.is_set() and not ended.is_set()):
+                broken_off.set()
+                context.cancelAllJobs()
             elif time.monotonic() - since > END_SECONDS:
                 ended.set()
                 stop.set()
@@ -47,6 +53,9 @@ def watched(spark: SparkSession, stop: threading.Event, tell: Callable[[str], No
     thread.start()
     try:
         yield
+    except DpsqlError as problem:
+        if not broken_off.is_set() or type(problem) is not DpsqlError:
+            raise
     finally:
         over.set()
         thread.join()

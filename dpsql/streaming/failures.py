@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from dpsql.errors import DataError, DpsqlError
+from dpsql.errors import DataError, DpsqlError, Unreachable
 
 FILE_CONDITIONS = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "MALFORMED_RECORD", "PARQUET_COLUMN_DATA_TYPE_MISMATCH")
 QUOTED_IN_REASONS = {
@@ -114,7 +114,7 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
                 "declare `change_feed: DELTA` in a new run"
             )
         if name.startswith("org.apache.kafka.common.errors") and name.endswith("TimeoutException"):
-            return DataError(
+            return Unreachable(
                 f"source {source!r}: no Kafka broker answers; is `kafka.bootstrap.servers` right, and may this machine reach it?"
             )
         if name.endswith("FileNotFoundException"):

@@ -81,9 +81,12 @@ def run(
             raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
         events = EventLog(folder, run.run_id, run.name, log, metrics)
         tally = Tally(progress, events)
+        summary: Summary | None = None
         with events.of_start("catch_up" if until_caught_up else "live", stop), watched(spark, stop, tally.tell):
             context = run_context(spark, query, run, lake, secret, buckets, tally, stop, ledger, check_held)
-            return context.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(context, options)
+            summary = context.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(context, options)
+        # There is none if it was told to stop and had no executor.
+        return summary or tally.summary(stopped=True)
 
 
 __all__ = ["Engine", "LiveOptions", "run"]

@@ -90,16 +90,16 @@ def register(
     Raises:
         DataError: a source is missing, empty or unreadable.
     """
-    register_stream(session, query.stream, sources[query.stream], may_be_empty)
+    register_stream(session, sources[query.stream], may_be_empty)
     tables = [static(session, sources[name], versions.get(name)) for name in query.static_sources]
     for name, table in zip(query.static_sources, tables, strict=True):
         table.createOrReplaceTempView(name)
     return tables
 
 
-def register_stream(session: SparkSession, name: str, source: Source, may_be_empty: bool) -> None:
-    """Make a stream a temporary view under a name; arguments and errors as in `register`."""
-    within_calendar(stream(session, source, may_be_empty)).createOrReplaceTempView(name)
+def register_stream(session: SparkSession, source: Source, may_be_empty: bool) -> None:
+    """Make a stream a temporary view under its own name; arguments and errors as in `register`."""
+    within_calendar(stream(session, source, may_be_empty)).createOrReplaceTempView(source.name)
 
 
 def resumed(source: Source, position: str | None) -> Source:

@@ -1,4 +1,5 @@
-"""A source or a lake at an address where nobody answers: one line with the address, exit code 2, within seconds, nothing spent and nothing made."""
+"""A source or a lake at an address where nobody answers: one line with the address, exit code 2 (of a broker 1), within seconds, nothing spent
+and nothing made."""
 
 import socket
 import time
@@ -65,7 +66,8 @@ def test_nobody_answers(declared: str, lake: str, endpoint: str | None, says: st
     if endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     done = run(tmp_path, declared, lake, monkeypatch)
-    assert done.exit_code == 2 and says in done.output and done.output.count("\n") <= 1, done.output
+    # A broker may answer later
+    assert done.exit_code == (1 if "no Kafka broker" in says else 2) and says in done.output and done.output.count("\n") <= 1, done.output
     assert {path.name for path in tmp_path.iterdir()} == {"q.sql", "sources.yaml", "spark.conf"}  # no secret, no ledger, no lake
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("faults.toml")
-PRODUCT = ("dpsql", "jobs", "udfs")
+PRODUCT = ("dpsql", "docker-compose.yml", "jobs", "udfs")
 SHORT, LONG, NOTHING = "make test", "make test-long", "not found yet"
 LEAST, LEAST_EDITS, MOST_PER_MODULE = 60, 40, 6
 

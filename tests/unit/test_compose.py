@@ -21,9 +21,8 @@ def resolved() -> dict[str, Any]:
 
 
 def parse(document: dict[str, Any]) -> PyCompose:
-    """Read as Compose would; the reader knows neither variables nor that `on-failure` may have a number."""
-    text = re.sub(r"\$\{\w+:-(\w+)\}", r"\1", yaml.safe_dump(document, sort_keys=False))
-    return PyCompose.from_yaml(text.replace("on-failure:3", "on-failure"))
+    """Read as Compose would; the reader knows no variables."""
+    return PyCompose.from_yaml(re.sub(r"\$\{\w+:-(\w+)\}", r"\1", yaml.safe_dump(document, sort_keys=False)))
 
 
 def mounts(document: dict[str, Any]) -> dict[str, list[str]]:
@@ -66,8 +65,13 @@ def mistakes(document: dict[str, Any]) -> list[str]:
             not port.startswith("127.0.0.1:") for s in services.values() for port in s.get("ports", [])
         ),
         "a port of the cluster is published": {name for name, service in services.items() if "ports" in service} != readers,
-        "the job is not ended politely": job["command"][0] != "dpsql" or not job["init"] or job["stop_grace_period"] != "2m",
-        "a wrong query is started for ever": job["restart"] != "on-failure:3",
+        "the job is not ended politely": "trap 'kill -TERM $$job' TERM" not in job["command"][-1]
+        or not job["init"]
+        or job["stop_grace_period"] != "2m",
+        "a service stays down": {name for name, service in services.items() if service["restart"] != "unless-stopped"} != {"keys"},
+        "a wrong query is started for ever": "test $$code = 2 ||" not in job["command"][-1]
+        or "/tmp/refused" not in job.get("healthcheck", {"test": ""})["test"],
+        "a log has no limit": any(service.get("logging") != {"driver": "local"} for service in services.values()),
         "a master forgets": mounting(document, "recovery") != {"master"} or "'deploy.recoveryDirectory /recovery'" not in keys,
     }
     return [what for what, there in wrong.items() if there]
@@ -89,7 +93,12 @@ def mistakes(document: dict[str, Any]) -> list[str]:
         ("    networks: [reading]\n", "    networks: [reading, cluster]\n", ["readers reach the cluster"]),
         ("127.0.0.1:${DPSQL_PAGE", "${DPSQL_PAGE", ["a port is open to other machines"]),
         ("    build: .\n", "", ["an image is built twice"]),
-        ("on-failure:3", "on-failure", ["a wrong query is started for ever"]),
+        ("test $$code = 2 || ", "", ["a wrong query is started for ever"]),
+        ('    healthcheck: {test: ["CMD", "test", "!"', '    x: {test: ["CMD", "test", "!"', ["a wrong query is started for ever"]),
+        (" trap 'kill -TERM $$job' TERM;", "", ["the job is not ended politely"]),
+        ("    # Longer than a micro-batch takes\n", "    restart: on-failure:3\n", ["a service stays down"]),
+        ("  logging: *logging\n\nservices:", "\nservices:", ["a log has no limit"]),
+        ('    logging: *logging\n    volumes: ["public', '    volumes: ["public', ["a log has no limit"]),
     ],
 )
 def test_the_file_gives_nothing_away(old: str, new: str, says: list[str]) -> None:

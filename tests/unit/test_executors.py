@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpsql.errors import DpsqlError
+from dpsql.errors import DpsqlError, ReleaseConflict
 from dpsql.streaming import executors
 
 
@@ -73,3 +73,28 @@ def test_where_executors_come_and_go_only_a_job_misses_them(cluster: Cluster, en
     except DpsqlError:
         assert ends
     assert stop.is_set() is ends and len(said) == ends
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_stop_without_an_executor_is_at_once(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a run that is killed after its grace, since its micro-batch waits for a cluster that has ended too."""
+    monkeypatch.setattr(executors, "SAY_SECONDS", 60)
+    monkeypatch.setattr(executors, "END_SECONDS", 60)
+    cluster, stop, said = Cluster(executors=1), threading.Event(), list[str]()
+    with watched(cluster, stop, said):
+        stop.set()
+        assert not cluster.cancelled.wait(0.2), "its micro-batch may finish"
+        cluster.executors = 0
+        assert cluster.cancelled.wait(10)
+        if fails:
+            raise DpsqlError("the admission query failed in Spark (SparkException)")
+    assert said == []
+
+
+def test_a_stop_without_an_executor_hides_no_conflict() -> None:
+    """Catches: what is wrong with the lake, taken for what a stop breaks off."""
+    cluster, stop = Cluster(), threading.Event()
+    stop.set()
+    with pytest.raises(ReleaseConflict, match="other rows"), watched(cluster, stop, []):
+        assert cluster.cancelled.wait(10)
+        raise ReleaseConflict("other rows")

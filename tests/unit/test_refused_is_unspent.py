@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 from pyarrow.parquet import write_table
 
+from dpsql import spark_home
 from dpsql.jobs import run_query
 from dpsql.jobs.cli import main
 from dpsql.privacy.ledger import Ledger
@@ -116,6 +117,7 @@ class Cause:
     commands: tuple[str, ...]
     says: str
     make: Make = nothing
+    exit_code: int = 2
 
 
 CAUSES = (
@@ -145,7 +147,7 @@ CAUSES = (
     Cause("times that are none", (f"run views.sql {LAKE} --until-caught-up --until soon", f"try views.sql {INPUT} --until soon"), "write it like"),
     Cause("a live run that ends", (f"run views.sql {LAKE} --until 2026-01-31",), "--until needs --until-caught-up"),
     Cause("an interval that does not fit", (f"run views.sql {LAKE} --interval '7 seconds'",), "does not divide trigger_interval"),
-    Cause("no Spark there", (f"run views.sql {LAKE} --master spark://127.0.0.1:1",), "nobody answers there"),
+    Cause("no Spark there", (f"run views.sql {LAKE} --master spark://127.0.0.1:1",), "nobody answers there", exit_code=1),
     Cause("flags that exclude each other", (f"show views {LAKE} --all --window 2026-01-01", f"show views {LAKE} --watch --json"), "exclude each other"),
     Cause("flags of something else", (f"restore views {LAKE} --new-run --buckets 4", f"restore views {LAKE} --ledger --to x"), "leave --buckets"),
     Cause("flags of something else", (f"ask views {LAKE} --max-error 5", f"ask views --synthetic a {LAKE} --value b"), "--"),
@@ -178,6 +180,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a run that has spent, and with records."""
     folder = place(tmp_path / "work")
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(spark_home, "MASTER_SECONDS", 0)
     monkeypatch.setattr(run_query, "_session", lambda *_: pytest.fail("Spark is started for what could be refused before"))
     published()
     records().to_parquet(folder / "visits.parquet")
@@ -194,7 +197,7 @@ def test_a_refusal_leaves_the_ledger_as_it_is(case: Cause, work: Path) -> None:
         case.make(work)
     before, files = ledger(), files_of(work)
     done = CliRunner().invoke(main, shlex.split(case.commands[0]))
-    assert done.exit_code == 2, done.output
+    assert done.exit_code == case.exit_code, done.output
     assert case.says in done.stderr and done.stdout == "", done.output
     assert "Traceback" not in done.stderr and "internal error" not in done.stderr
     assert len(done.stderr.splitlines()) in ((4,) if done.stderr.startswith("views.sql:") else (1, 2)), done.stderr

@@ -24,6 +24,8 @@ PROJECT = "dpsql-check"
 CLIENTS = CHECKOUT / "tests" / "deployment"
 LISTENING = "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null"
 KILL = "kill -9 $(grep -l '^java$' /proc/[0-9]*/comm | cut -d/ -f3)"
+KILL_JOB = "kill -9 $(grep -l '^dpsql$' /proc/[0-9]*/comm | cut -d/ -f3)"
+STATE = "{{.State.Status}} {{.HostConfig.RestartPolicy.Name}} {{.HostConfig.LogConfig.Type}}"
 LOOK, SECOND = (shlex.split(line)[2:] for line in COMPOSE.replace("\\\n", "").splitlines())
 """The page's commands, after `docker compose`: a look at the live run, and a run beside it."""
 NEWEST = "import dpsql; print(dpsql.latest('/lake', 'edits').trigger_time.max())"
@@ -154,6 +156,37 @@ def test_kills_and_restarts_change_no_row(stack: Stack) -> None:
         ["docker", "inspect", "-f", "{{.RestartCount}}", stack.containers()["job-1"]], capture_output=True, text=True, check=True
     )
     said(f"the live run goes on, restarted by Docker {restarts.stdout.strip()} times: {stack.newest()}")
+
+
+def docker(*words: str) -> str:
+    """Return what a command of Docker prints."""
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_five_kills_of_the_job_leave_it_at_work(stack: Stack) -> None:
+    """Catches: a restart policy that counts the failures in the life of a container."""
+    before, name = stack.newest(), stack.containers()["job-1"]
+    for _ in range(5):
+        stack.inside("job", "sh", "-c", KILL_JOB, check=False)
+        time.sleep(12)
+    assert docker("inspect", "-f", STATE, name) == "running unless-stopped local"
+    assert int(docker("inspect", "-f", "{{.RestartCount}}", name)) >= 5
+    stack.goes_on(before)
+    said(f"the live run goes on after five kills: {stack.newest()}")
+
+
+def test_a_refused_job_waits_for_a_person(stack: Stack) -> None:
+    """Catches: a wrong declaration that is tried for ever, and a message that is not the last line."""
+    name = f"{PROJECT}-refused"
+    stack.compose("run", "-d", "--no-deps", "--name", name, "-e", "DPSQL_SOURCES=none.yaml", "job")
+    try:
+        health = ("inspect", "-f", "{{.State.Health.Status}}", name)
+        wait_until(lambda: docker(*health) == "unhealthy", "the job is unhealthy", 60)
+        assert docker("inspect", "-f", "{{.State.Status}}", name) == "running"
+        log = subprocess.run(["docker", "logs", name], capture_output=True, text=True, check=True)
+        assert "none.yaml: no such file" in (log.stdout + log.stderr).splitlines()[-1]
+    finally:
+        docker("rm", "-f", name)
 
 
 def ports_of(stack: Stack, name: str) -> dict[str, list[int]]:

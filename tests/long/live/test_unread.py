@@ -97,13 +97,13 @@ class LiveRun:
         options = ["--lake", "lake", "--name", "clicks", "--secret-file", "keys/secret"]
         options += ["--interval", "5 seconds", "--master", "local[2]", "--log", "log"]
         command = self.dpsql("run", "q.sql", *options, slow=slow)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DPSQL_SOURCES": "sources.yaml"}
         with (self.folder / "said").open("w") as said:
             self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=said, stderr=said)
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another command to its end."""
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DPSQL_SOURCES": "sources.yaml"}
         return subprocess.run(self.dpsql(*arguments), cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -174,6 +174,8 @@ def is_released_whole(live: LiveRun, writer: threading.Thread) -> None:
     live.process.terminate()
     assert live.process.wait(120) == 0, (live.folder / "said").read_text()
     assert (live.records(), live.dropped()) == (live.clicks.written, {})
+    if live.clicks.form == "delta":  # what a table had is not kept with the run
+        return
     verified = live.ask("verify", "clicks", "--lake", "lake", "--secret-file", "keys/secret")
     assert verified.stdout.startswith("identical: all"), verified
 
