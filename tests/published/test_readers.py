@@ -120,6 +120,24 @@ def test_readers_take_a_table_without_rows(name: str, tmp_path: Path, monkeypatc
     assert not Path("none.html").exists()
 
 
+def test_a_watched_page_waits_for_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a page that ends because nothing is published yet; the same words at every look."""
+    monkeypatch.chdir(tmp_path)
+    query, rows = query_and_rows("smallest")
+    write(Lake("lake").histogram("q"), rows.slice(0, 0), query.published)
+    looks = iter(range(3))
+
+    def sleep(_: float) -> None:
+        if next(looks, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpsql.jobs.watch.time.sleep", sleep)
+    monkeypatch.setattr("dpsql.jobs.view.REWRITE_SECONDS", 0.0)
+    done = read(tmp_path, "view", "q", "--watch")
+    assert done.exit_code == 0 and done.stderr.count("query 'q': No rows: no trigger has passed") == 1, done.output
+    assert not Path("q.html").exists()
+
+
 OF_NULLS = dict.fromkeys(
     ("average_beside_others", "spread", "panes_event_keyless", "table_spread", "changes_spells", "table_quantiles"), TOO_FEW
 )
