@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from dpsql.published.histogram import read_histogram
 from tests.deployment.commands import dpsql, environment
 from tests.deployment.other_user import answers, blocks_of, listening, readable, shown_of
 from tests.deployment.processes import children, free_ports, wait_until
-from tests.deployment.spark_cluster import RUN, SUBMIT, Cluster
+from tests.deployment.spark_cluster import RUN, SUBMIT, Cluster, command
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
 
 PARTS = 3
@@ -132,3 +133,42 @@ def test_strangers_get_nothing_of_a_live_run_and_it_ends_when_its_master_has_for
     assert "warning: this run has no executor: " in err and "the same command goes on from there" in err, err
     failed = dpsql("status", "visits", *lake, env=env)
     assert failed.returncode == 4 and failed.stdout.startswith("visits: failed;"), failed.stdout
+
+
+def test_a_live_run_without_its_cluster_stops_at_once(tmp_path: Path) -> None:
+    """Catches: a machine that shuts down, and kills the run after its grace, since its micro-batch waits for executors."""
+    today = [visit | {"ts": f"{datetime.now(UTC):%Y-%m-%d}{visit['ts'][10:]}"} for visit in visits()]
+    query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(today)))
+    env, lake = environment(tmp_path), tmp_path / "lake"
+    live = RUN.replace(" --until-caught-up", "")
+    with Cluster(tmp_path / "cluster", env, workers=1) as cluster:
+        job = cluster.start(live, tmp_path, query, "--sources", str(sources), "--interval", "2 seconds")
+        try:
+            checkpoints = lake / "private/visits/checkpoints"
+            released = checkpoints / "release/commits/0"
+            wait_until(lambda: released.exists() or job.poll() is not None, "a release", 200)
+            assert job.poll() is None, job.communicate()
+            for pid in cluster.executors():
+                os.kill(pid, signal.SIGKILL)
+            cluster.workers[0].kill()
+            cluster.master.kill()
+            (tmp_path / "visits/late.json").write_bytes(json_lines(today)[0])
+            wait_until((checkpoints / "admission/offsets/1").exists, "a micro-batch that waits", 60)
+            time.sleep(2)
+            driver = next(pid for pid in children(job.pid) if "/dpsql run" in command(pid))
+            began = time.monotonic()
+            os.kill(driver, signal.SIGTERM)
+            out, err = job.communicate(timeout=200)
+            took = time.monotonic() - began
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.wait()
+    assert job.returncode == 0, out + err
+    assert "stopped; the same command goes on from here" in err, err
+    assert took < 30, took
+    flags = ["--lake", str(lake), "--sources", str(sources)]
+    again = dpsql("run", str(query), *flags, "--until-caught-up", "--master", "local[1]", env=env)
+    assert again.returncode == 0, again.stderr
+    verified = dpsql("verify", "visits", *flags, env=env)
+    assert verified.stdout.startswith("identical: all "), verified.stdout + verified.stderr
