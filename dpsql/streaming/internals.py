@@ -18,6 +18,16 @@ DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 S3_FILES = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
+MOVES_FILTERS = ",".join(
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("PushDownPredicates", "PushPredicateThroughNonJoin")
+)
+
+
+def keep_filters(session: SparkSession) -> None:
+    """Leave filters where the query has them: moved below projections, they repeat what these compute, and fill the memory with plans."""
+    session.conf.set("spark.sql.optimizer.excludedRules", MOVES_FILTERS)
+
+
 def start_jvm() -> None:
     """Launch the JVM, or connect to that of spark-submit, before there is a session."""
     SparkContext._ensure_initialized()

@@ -15,6 +15,7 @@ Every guarded expression is computed once: a guard that repeats it (CASE WHEN x 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,9 @@ MOST_ROWS = 10_000
 
 MOST_ROWS_OF_ALL = 1_000_000
 """Rows that several of them together may make of one record."""
+
+MOST_REPEATED = 1_000
+"""A filter that Spark moves below projections repeats what these compute, so often at most."""
 
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 DAY_US = 86_400_000_000
@@ -81,13 +85,18 @@ class _Guards:
         self._types = self._spark.sql.types.DataType
         self._most_elements, self._made = MOST_ROWS, set[int]()
         self._explodes = 0
+        self._references = Counter[int]()
+        self._repeated = 1
 
     def whole(self, plan: Any) -> Any:
         """The plan of a query with guards."""
         explodes = _count(plan, "Generate")
         if explodes > 1:
             self._most_elements = min(MOST_ROWS, round(MOST_ROWS_OF_ALL ** (1 / explodes)))
-        return self.plan(plan)
+        made = self.plan(plan)
+        if self._repeated > MOST_REPEATED:
+            internals.keep_filters(self._session)
+        return made
 
     def plan(self, node: Any) -> Any:
         """A plan with guards; the sources (temporary views) stay as they are."""
@@ -100,7 +109,7 @@ class _Guards:
         if kind == "SubqueryAlias":
             return node
         if kind == "Project":
-            return logical.Project(self._seq([self.expression(item) for item in _list(node.projectList())]), children[0])
+            return logical.Project(self._seq(self._items(_list(node.projectList()))), children[0])
         if kind == "Filter":
             return logical.Filter(self.expression(node.condition()), children[0])
         if kind == "Join":
@@ -112,9 +121,21 @@ class _Guards:
             return self._generate(node, children[0])
         raise DataError(f"Spark reads FROM in a way ({kind}) that dpsql does not know: write it with sub-queries and joins only")
 
+    def _items(self, items: Sequence[Any]) -> list[Any]:
+        """What a projection computes, with guards; how often it names one column is counted."""
+        most, guarded_items = 1, []
+        for item in items:
+            self._references.clear()
+            guarded_items.append(self.expression(item))
+            most = max(most, *self._references.values(), 1)
+        self._repeated *= most
+        return guarded_items
+
     def expression(self, node: Any) -> Any:
         """An expression with guards around each of its nodes that needs one."""
         kind = _kind(node)
+        if kind == "AttributeReference":
+            self._references[int(node.exprId().id())] += 1
         if kind == "LambdaFunction":
             return node  # what calls it is tried as a whole
         if kind in STAND_FOR_CASTS:

@@ -111,6 +111,19 @@ def test_nothing_grows_beyond_the_limit_however_it_is_nested(session: SparkSessi
     assert too_long == {}
 
 
+def test_a_filter_does_not_repeat_nested_texts(spark: SparkSession, tmp_path: Path) -> None:
+    """Catches: a plan that is ten times as large with each sub-query, and fills the memory before a record is read."""
+    session = run_session(spark, 1)
+    pq.write_table(pa.table({"x": ["a"]}), tmp_path / "a.parquet")
+    session.read.parquet(str(tmp_path / "a.parquet")).createOrReplaceTempView("one")
+    query = "SELECT lpad(x, 10000, 'a') AS x FROM one"
+    for level in range(6):
+        query = f"SELECT concat({', '.join(['x'] * 10)}) AS x FROM ({query}) AS q{level}"
+    frame = guarded(session, session.sql(f"SELECT y FROM (SELECT length(x) AS y FROM ({query}) AS a) AS b WHERE y IS NULL OR y > 0"))
+    assert len(frame._jdf.queryExecution().optimizedPlan().toString()) < 100_000
+    assert [row.y for row in frame.collect()] == [LONGEST]
+
+
 @pytest.mark.parametrize(
     "call", ["array(split(x, ','))", "concat(split(x, ','), split(x, 'a'))", "struct(struct(x))", "named_struct('a', split(x, ','))"]
 )
