@@ -2,7 +2,7 @@
 
     python .ci/count_lines.py [FOLDER ...]     default: the three rooms of the product, and the tests
 
-As they stand, which `make check` keeps formatted at 140 columns. A docstring is any string that is a statement of its own.
+As they stand, which `make check` keeps formatted at 100 columns. A docstring is any string that is a statement of its own.
 """
 
 from __future__ import annotations
@@ -14,16 +14,34 @@ import tokenize
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-PRODUCT, TESTS = ("dpsql", "jobs", "udfs"), ("tests",)
-SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER}
+PRODUCT = ("dpsql", "jobs", "udfs")
+TESTS = ("tests",)
+SILENT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
 
 
 def code_lines(text: str) -> int:
     """Lines of a module that hold code."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    lines = {line for token in tokens if token.type not in SILENT for line in range(token.start[0], token.end[0] + 1)}
+    lines = {
+        line
+        for token in tokens
+        if token.type not in SILENT
+        for line in range(token.start[0], token.end[0] + 1)
+    }
     for node in ast.walk(ast.parse(text)):
-        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        docstring = (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        )
         if docstring or isinstance(node, ast.Import | ast.ImportFrom):
             lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(lines)
@@ -32,8 +50,13 @@ def code_lines(text: str) -> int:
 def main(folders: list[str]) -> None:
     """Print a line for each group of folders."""
     for group in [(folder,) for folder in folders] or [PRODUCT, TESTS]:
-        texts = [path.read_text(encoding="utf-8") for folder in group for path in sorted((CHECKOUT / folder).rglob("*.py"))]
-        every, code = sum(len(text.splitlines()) for text in texts), sum(map(code_lines, texts))
+        texts = [
+            path.read_text(encoding="utf-8")
+            for folder in group
+            for path in sorted((CHECKOUT / folder).rglob("*.py"))
+        ]
+        every = sum(len(text.splitlines()) for text in texts)
+        code = sum(map(code_lines, texts))
         print(f"{' '.join(group)}: {code:,} lines of code, {every:,} lines in {len(texts)} files")
 
 

@@ -17,7 +17,10 @@ LOCK = CHECKOUT / "requirements.lock"
 
 def head() -> str:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    asked = {key: project.get(key) for key in ("requires-python", "dependencies", "optional-dependencies")}
+    asked = {
+        key: project.get(key)
+        for key in ("requires-python", "dependencies", "optional-dependencies")
+    }
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     return f"# Made by `make lock` from pyproject.toml (dependencies {digest[:16]}). Do not edit.\n"
 
@@ -28,9 +31,21 @@ def main(what: str, uv: str = "") -> int:
             return 0
         print("requirements.lock is not the one of pyproject.toml; run: make lock", file=sys.stderr)
         return 1
-    asked = ["pip", "compile", "--quiet", "--universal", "--fork-strategy", "fewest", "--python-version", "3.11", "--generate-hashes"]
+    asked = [
+        "pip",
+        "compile",
+        "--quiet",
+        "--universal",
+        "--fork-strategy",
+        "fewest",
+        "--python-version",
+        "3.11",
+        "--generate-hashes",
+    ]
     quiet = ["--no-header", "--no-annotate", "--extra", "dev", "pyproject.toml"]
-    done = subprocess.run([uv, *asked, *quiet], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [uv, *asked, *quiet], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         return 1

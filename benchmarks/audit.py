@@ -17,7 +17,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 from tests.audit.auditing import Result, audit  # noqa: E402
@@ -26,8 +28,11 @@ from tests.audit.scenarios import SCENARIOS  # noqa: E402
 from tests.mechanisms.sliding import worst  # noqa: E402
 
 PAGE = CHECKOUT / "docs" / "audits.md"
-TABLES, SLIDING = "tables", "sliding"
-QUICK, FULL, PASSES = 20_000, 200_000, 10
+TABLES = "tables"
+SLIDING = "sliding"
+QUICK = 20_000
+FULL = 200_000
+PASSES = 10
 
 SCENARIO_HEAD = (
     "| scenario | delta promised | delta true | delta found | mu promised | mu observable | share | mu found | seconds |",
@@ -93,7 +98,8 @@ class Shown:
 
 def histogram(trials: int) -> tuple[list[str], list[str]]:
     """The two tables of histograms, and what is not as it should be."""
-    show, wrong = Shown(), []
+    show = Shown()
+    wrong = []
     show(f"{trials:,} trials a side; epsilon = 1; bounds at 95% confidence.\n")
     for line in SCENARIO_HEAD:
         show(line)
@@ -113,7 +119,8 @@ def histogram(trials: int) -> tuple[list[str], list[str]]:
 
 def sliding(passes: int) -> tuple[list[str], list[str]]:
     """The same of sliding windows, where neighbours are compared exactly: the largest share of the promise, and what planted bugs make of it."""
-    show, wrong = Shown(), []
+    show = Shown()
+    wrong = []
     trials = 200
     show("| plan | neighbours | largest share of the promise |")
     show("|---|---|---|")
@@ -127,15 +134,25 @@ def sliding(passes: int) -> tuple[list[str], list[str]]:
     show("|---|---|---|")
     for bug in worst.BUGS:
         share = worst.caught(bug, trials)
-        show(f"| {bug.name} | {bug.where} | {'no bound' if math.isinf(share) else f'{share:.2f}'} |")
+        show(
+            f"| {bug.name} | {bug.where} | {'no bound' if math.isinf(share) else f'{share:.2f}'} |"
+        )
         wrong += [bug.name] if share <= 1 else []
     return show.lines, wrong
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="What real releases tell, against the promise, and planted bugs.")
-    parser.add_argument("--full", action="store_true", help=f"{FULL:,} trials a side instead of {QUICK:,}; writes docs/audits.md")
-    parser.add_argument("--sliding", action="store_true", help="sliding windows only; writes docs/audits.md")
+    parser = argparse.ArgumentParser(
+        description="What real releases tell, against the promise, and planted bugs."
+    )
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help=f"{FULL:,} trials a side instead of {QUICK:,}; writes docs/audits.md",
+    )
+    parser.add_argument(
+        "--sliding", action="store_true", help="sliding windows only; writes docs/audits.md"
+    )
     asked = parser.parse_args()
     of_sliding, wrong = sliding(PASSES if asked.full or asked.sliding else 1)
     if asked.full or asked.sliding:

@@ -52,7 +52,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--buckets", type=int, default=4)
-    parser.add_argument("--fresh", action="store_true", help="each in a process of its own, as cron starts them")
+    parser.add_argument(
+        "--fresh", action="store_true", help="each in a process of its own, as cron starts them"
+    )
     parser.add_argument("--day", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp())
@@ -61,7 +63,8 @@ def main() -> None:
         return
     print(f"| catch-ups | {' | '.join(KINDS)} | in all | seconds each |")
     print("|---" * (len(KINDS) + 3) + "|")
-    since, before = time.monotonic(), 0
+    since = time.monotonic()
+    before = 0
     for day in range(given.count):
         if given.fresh:
             subprocess.run(
@@ -83,10 +86,14 @@ def main() -> None:
             catch_up(folder, day, given.rows, given.buckets)
         if day + 1 in SHOWN or day + 1 == given.count:
             each = (time.monotonic() - since) / (day + 1 - before)
-            since, before = time.monotonic(), day + 1
+            since = time.monotonic()
+            before = day + 1
             found = files(folder / "lake/private/demo", folder / "lake/public/demo")
             counts = [found[kind] for kind in KINDS]
-            print(f"| {day + 1} | {' | '.join(map(str, counts))} | {sum(counts)} | {each:.1f} |", flush=True)
+            print(
+                f"| {day + 1} | {' | '.join(map(str, counts))} | {sum(counts)} | {each:.1f} |",
+                flush=True,
+            )
 
 
 def catch_up(folder: Path, day: int, rows: int, buckets: int) -> None:
@@ -96,7 +103,9 @@ def catch_up(folder: Path, day: int, rows: int, buckets: int) -> None:
     source = Source(
         name="visits", format="parquet", path=str(folder / "visits"), event_time="ts", privacy_unit=("user_id",), max_users=10_000, max_keys=1000
     )  # fmt: skip
-    query, secret, lake = dpsql.compile(SQL, Sources((source,))), Secret(bytes(range(32))), Lake(folder / "lake")
+    query = dpsql.compile(SQL, Sources((source,)))
+    secret = Secret(bytes(range(32)))
+    lake = Lake(folder / "lake")
     named = run_of("demo", "5a" * 16, query, secret, "")
     Path(lake.private("demo")).mkdir(parents=True, exist_ok=True)
     # A week and an hour are kept of some things. Here a day takes seconds.
@@ -133,7 +142,10 @@ def _kind(parts: tuple[str, ...], public: bool) -> str:
 def write(path: Path, rows: int, day: int) -> None:
     drawn = random.Random(day)
     times = sorted(drawn.randrange(DAY) for _ in range(rows))
-    table = {"user_id": [f"u{drawn.randrange(2000)}" for _ in times], "page": [f"p{drawn.randrange(5)}" for _ in times]}
+    table = {
+        "user_id": [f"u{drawn.randrange(2000)}" for _ in times],
+        "page": [f"p{drawn.randrange(5)}" for _ in times],
+    }
     ts = pa.array([START + day * DAY + at for at in times], pa.timestamp("us", "UTC"))
     pq.write_table(pa.table({**table, "ts": ts}), path)
 

@@ -9,7 +9,12 @@ from html import escape
 from pathlib import Path
 
 COLOURS = ("#0b5fa5", "#c8501e", "#2e8540", "#7b4ea3", "#8a6d00", "#00838f", "#a3195b", "#555555")
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM, GAP = 330, 220, 82, 34, 50, 26
+WIDTH = 330
+HEIGHT = 220
+LEFT = 82
+TOP = 34
+BOTTOM = 50
+GAP = 26
 ACROSS = 2
 
 
@@ -40,7 +45,8 @@ def draw(path: Path, panels: Sequence[Panel]) -> None:
     colour = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
     rows = math.ceil(len(panels) / ACROSS)
     below = rows * (TOP + HEIGHT + BOTTOM)
-    width, height = min(len(panels), ACROSS) * (LEFT + WIDTH + GAP), below + 18 * len(labels) + 8
+    width = min(len(panels), ACROSS) * (LEFT + WIDTH + GAP)
+    height = below + 18 * len(labels) + 8
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="12" fill="#222">',
@@ -48,10 +54,14 @@ def draw(path: Path, panels: Sequence[Panel]) -> None:
     ]
     for number, panel in enumerate(panels):
         row, column = divmod(number, ACROSS)
-        out += _panel(panel, column * (LEFT + WIDTH + GAP) + LEFT, row * (TOP + HEIGHT + BOTTOM) + TOP, colour)
+        out += _panel(
+            panel, column * (LEFT + WIDTH + GAP) + LEFT, row * (TOP + HEIGHT + BOTTOM) + TOP, colour
+        )
     for i, label in enumerate(labels):
         y = below + 18 * i + 4
-        out.append(f'<line x1="{LEFT}" y1="{y}" x2="{LEFT + 26}" y2="{y}" stroke="{colour[label]}" stroke-width="3"/>')
+        out.append(
+            f'<line x1="{LEFT}" y1="{y}" x2="{LEFT + 26}" y2="{y}" stroke="{colour[label]}" stroke-width="3"/>'
+        )
         out.append(f'<text x="{LEFT + 34}" y="{y + 4}">{escape(label)}</text>')
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([*out, "</svg>", ""]), encoding="utf-8")
@@ -62,27 +72,50 @@ def _panel(panel: Panel, left: float, top: float, colour: dict[str, str]) -> lis
     ys = [y for line in panel.lines for y in line.y if y > 0 or not panel.log]
     low_x, high_x = (_scaled(x, panel.log_x) for x in (min(xs, default=0.0), max(xs, default=1.0)))
     ticks = _powers(ys) if panel.log else _steps(max(ys, default=1.0))
-    low_y, high_y = _scaled(ticks[0], panel.log), _scaled(ticks[-1], panel.log)
+    low_y = _scaled(ticks[0], panel.log)
+    high_y = _scaled(ticks[-1], panel.log)
 
     def across(x: float) -> float:
         return left + (_scaled(x, panel.log_x) - low_x) / ((high_x - low_x) or 1) * WIDTH
 
     def up(y: float) -> float:
-        return top + HEIGHT * (1 - (_scaled(max(y, ticks[0]), panel.log) - low_y) / (high_y - low_y))
+        return top + HEIGHT * (
+            1 - (_scaled(max(y, ticks[0]), panel.log) - low_y) / (high_y - low_y)
+        )
 
-    out = [f'<text x="{left}" y="{top - 14}" font-size="14" font-weight="bold">{escape(panel.title)}</text>']
+    out = [
+        f'<text x="{left}" y="{top - 14}" font-size="14" font-weight="bold">{escape(panel.title)}</text>'
+    ]
     middle = top + HEIGHT / 2
-    out.append(f'<text transform="translate({left - 58},{middle}) rotate(-90)" text-anchor="middle">{escape(panel.y_label)}</text>')
+    out.append(
+        f'<text transform="translate({left - 58},{middle}) rotate(-90)" text-anchor="middle">{escape(panel.y_label)}</text>'
+    )
     for tick in ticks:
         y = up(tick)
-        out.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + WIDTH}" y2="{y:.1f}" stroke="#dddddd"/>')
+        out.append(
+            f'<line x1="{left}" y1="{y:.1f}" x2="{left + WIDTH}" y2="{y:.1f}" stroke="#dddddd"/>'
+        )
         out.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
-    for x in sorted(set(xs)) if panel.log_x else [tick for tick in _steps(max(xs, default=1.0)) if min(xs, default=0.0) <= tick <= max(xs)]:
-        out.append(f'<text x="{across(x):.1f}" y="{top + HEIGHT + 16}" text-anchor="middle">{_short(x)}</text>')
-    out.append(f'<text x="{left + WIDTH / 2}" y="{top + HEIGHT + 34}" text-anchor="middle">{escape(panel.x_label)}</text>')
+    for x in (
+        sorted(set(xs))
+        if panel.log_x
+        else [
+            tick for tick in _steps(max(xs, default=1.0)) if min(xs, default=0.0) <= tick <= max(xs)
+        ]
+    ):
+        out.append(
+            f'<text x="{across(x):.1f}" y="{top + HEIGHT + 16}" text-anchor="middle">{_short(x)}</text>'
+        )
+    out.append(
+        f'<text x="{left + WIDTH / 2}" y="{top + HEIGHT + 34}" text-anchor="middle">{escape(panel.x_label)}</text>'
+    )
     for line in panel.lines:
-        points = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in zip(line.x, line.y, strict=True))
-        out.append(f'<polyline points="{points}" fill="none" stroke="{colour[line.label]}" stroke-width="1.8"/>')
+        points = " ".join(
+            f"{across(x):.1f},{up(y):.1f}" for x, y in zip(line.x, line.y, strict=True)
+        )
+        out.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour[line.label]}" stroke-width="1.8"/>'
+        )
     return out
 
 
@@ -91,7 +124,8 @@ def _scaled(value: float, log: bool) -> float:
 
 
 def _powers(ys: Sequence[float]) -> list[float]:
-    low, high = math.floor(math.log10(min(ys, default=1.0))), math.ceil(math.log10(max(ys, default=10.0)))
+    low = math.floor(math.log10(min(ys, default=1.0)))
+    high = math.ceil(math.log10(max(ys, default=10.0)))
     return [10.0**k for k in range(low, max(high, low + 1) + 1)]
 
 

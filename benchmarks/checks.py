@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import numpy as np  # noqa: E402
@@ -32,13 +34,26 @@ ALLOWED = 0.75
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Independent checks at full size.")
-    parser.add_argument("--words", type=int, default=1_500_000, help="random words whose normals are compared with the exact quantile")
-    parser.add_argument("--plans", type=int, default=300, help="random plans of which the worst unit of 1, 2 and 7 periods is searched for")
+    parser.add_argument(
+        "--words",
+        type=int,
+        default=1_500_000,
+        help="random words whose normals are compared with the exact quantile",
+    )
+    parser.add_argument(
+        "--plans",
+        type=int,
+        default=300,
+        help="random plans of which the worst unit of 1, 2 and 7 periods is searched for",
+    )
     asked = parser.parse_args()
-    wrong, worst = 0, 0.0
+    wrong = 0
+    worst = 0.0
     for seed in range(-(-asked.words // 10_000)):
         worst = max(worst, float(np.max(shares_of_the_stated_error(some_words(10_000, seed)))))
-    print(f"normals: {asked.words:,} words, largest error {worst:.3f} of the stated one", flush=True)
+    print(
+        f"normals: {asked.words:,} words, largest error {worst:.3f} of the stated one", flush=True
+    )
     wrong += worst > ALLOWED
     for case in CASES:
         name = "-".join(str(getattr(v, "value", v)) for v in case)
@@ -53,7 +68,8 @@ def main() -> int:
 
 def several_periods(count: int) -> int:
     """How many random plans cost some unit more than they state; prints how near the search came."""
-    wrong, nearest = 0, dict.fromkeys(PERIODS, 0.0)
+    wrong = 0
+    nearest = dict.fromkeys(PERIODS, 0.0)
     for seed, plan in enumerate(plans(count)):
         for n in PERIODS:
             found, (mu, failure) = search(plan, n, seed), stated(plan, n)
@@ -66,7 +82,10 @@ def several_periods(count: int) -> int:
                 )
                 wrong += 1
     for n, share in nearest.items():
-        print(f"periods: {count} plans, {n} periods, largest share of what is stated: {share:.4f}", flush=True)
+        print(
+            f"periods: {count} plans, {n} periods, largest share of what is stated: {share:.4f}",
+            flush=True,
+        )
     return wrong
 
 

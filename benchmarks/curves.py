@@ -10,7 +10,12 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def curves(
-    points: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, caption: str, title: str | None = None, log_x: bool = True
+    points: Mapping[str, Sequence[tuple[float, float]]],
+    x: str,
+    y: str,
+    caption: str,
+    title: str | None = None,
+    log_x: bool = True,
 ) -> Chart:
     """One line per name through (x, y) points, like error against epsilon.
 
@@ -26,8 +31,16 @@ def curves(
     axes.set_title(title or f"{y} against {x}", loc="left", fontsize=11)
     plain_axes(axes)
     for i, (name, line) in enumerate(points.items()):
-        across, up = [point[0] for point in line], [point[1] for point in line]
-        axes.plot(across, up, color=COLOURS[i % len(COLOURS)], marker=MARKS[i % len(MARKS)], markersize=5, label=name)
+        across = [point[0] for point in line]
+        up = [point[1] for point in line]
+        axes.plot(
+            across,
+            up,
+            color=COLOURS[i % len(COLOURS)],
+            marker=MARKS[i % len(MARKS)],
+            markersize=5,
+            label=name,
+        )
     if log_x:
         axes.set_xscale("log")
         ticks = sorted({point[0] for line in points.values() for point in line})

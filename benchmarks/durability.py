@@ -25,7 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import numpy as np  # noqa: E402
@@ -44,7 +46,9 @@ from dpsql.streaming.published_table import PublishedTable  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
 from dpsql.udfs.stage import ADMISSION, StateFile  # noqa: E402
 
-BUCKETS, STATE_ROWS, ROWS = 8, 60_000, 2_000
+BUCKETS = 8
+STATE_ROWS = 60_000
+ROWS = 2_000
 HOUR = 3_600_000_000
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4)
@@ -56,9 +60,13 @@ ERA_US = 64 * HOUR
 
 def main() -> int:
     """Watch, then measure; 1 if something was not on the disk in time."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=9, help="micro-batches")
-    parser.add_argument("--folder", type=Path, help="where to write; by default in the temporary folder")
+    parser.add_argument(
+        "--folder", type=Path, help="where to write; by default in the temporary folder"
+    )
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--unsynced", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -74,15 +82,35 @@ def main() -> int:
     again = [sys.executable, __file__, "--count", str(given.count), "--work"]
     calls = folder / "calls"
     subprocess.run(
-        ["strace", "-f", "--seccomp-bpf", "-y", "-e", f"trace={SYSTEM_CALLS}", "-s", "512", "-o", calls, *again, folder / "watched"],
+        [
+            "strace",
+            "-f",
+            "--seccomp-bpf",
+            "-y",
+            "-e",
+            f"trace={SYSTEM_CALLS}",
+            "-s",
+            "512",
+            "-o",
+            calls,
+            *again,
+            folder / "watched",
+        ],
         check=True,
     )
     found = watched(calls.read_text(errors="replace").splitlines(), str(folder / "watched"))
     synced, unsynced = (
-        1000 * float(subprocess.run([*again, folder / name, *flags], check=True, capture_output=True, text=True).stdout.split()[-1])
+        1000
+        * float(
+            subprocess.run(
+                [*again, folder / name, *flags], check=True, capture_output=True, text=True
+            ).stdout.split()[-1]
+        )
         for name, flags in (("timed", ()), ("unsynced", ("--unsynced",)))
     )
-    print(f"{machine()}: {found.commits} commits name {found.files} files; not on the disk in time: {len(found.late)}")
+    print(
+        f"{machine()}: {found.commits} commits name {found.files} files; not on the disk in time: {len(found.late)}"
+    )
     print(
         f"a micro-batch of {BUCKETS} state files, {BUCKETS} files of contributions and 2 commits: {synced:.0f} ms, without syncs {unsynced:.0f} ms: "
         f"they cost {synced - unsynced:.0f} ms (medians of {given.count})"
@@ -95,28 +123,58 @@ def main() -> int:
 def work(folder: Path, count: int) -> list[float]:
     """Micro-batches, each with a tick and a release; seconds of each without these two."""
     source = Source(
-        name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000
+        name="visits",
+        format="parquet",
+        path="visits",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        max_users=1000,
+        max_keys=1000,
     )
     query = dpsql.compile(SQL, Sources((source,)))
     plan = query.plan
     # Small bounds, so that there is something to merge and to remove.
-    compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS, retention.VACUUM_HOURS = 2, 3, 0, 0
-    contributions = Contributions(folder / "contributions", "5a" * 16, shape(plan).schedule, shape(plan).contributions, 1, BUCKETS)
-    histogram = PublishedTable(folder / "histogram", "5a" * 16, plan.query, shape(plan), (T.StringType(),), query.published, "described")
+    compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS, retention.VACUUM_HOURS = (
+        2,
+        3,
+        0,
+        0,
+    )
+    contributions = Contributions(
+        folder / "contributions",
+        "5a" * 16,
+        shape(plan).schedule,
+        shape(plan).contributions,
+        1,
+        BUCKETS,
+    )
+    histogram = PublishedTable(
+        folder / "histogram",
+        "5a" * 16,
+        plan.query,
+        shape(plan),
+        (T.StringType(),),
+        query.published,
+        "described",
+    )
     manifest = Manifest(folder / "files", "5a" * 16, ADMISSION, 1)
     state = BucketFiles(str(folder / "state"), ADMISSION, BUCKETS, 1, ("users",))
     for table in (contributions, histogram, manifest):
         table.create()
-    chance, seconds = np.random.default_rng(1), []
+    chance = np.random.default_rng(1)
+    seconds = []
     for batch in range(count):
-        users = pa.table({name: chance.integers(0, 1 << 62, STATE_ROWS) for name in ("user", "fingerprint")})
+        users = pa.table(
+            {name: chance.integers(0, 1 << 62, STATE_ROWS) for name in ("user", "fingerprint")}
+        )
         at = pa.array(np.full(ROWS, batch * ERA_US))
         rows = pa.table({
             field.name: at if field.name == "window" else pa.array([b"k"] * ROWS, field.type) if field.name == "key_bytes"
             else pa.array(np.arange(ROWS), pa.int64()).cast(field.type) for field in contributions.rows
         }).append_column("bucket", pa.array(np.zeros(ROWS, np.int32)))  # fmt: skip
         began = time.monotonic()
-        files, written = [], []
+        files = []
+        written = []
         for bucket in range(BUCKETS):
             size, digests = state.store(bucket, batch + 1, {"users": users})
             files.append(StateFile(bucket, batch + 1, size, {"sha256": digests}))
@@ -137,10 +195,16 @@ def work(folder: Path, count: int) -> list[float]:
 def _publish(histogram: PublishedTable, batch: int) -> None:
     """What `delta_tables.append_frame` does with the rows of a tick."""
     columns = {one.name: one.dataType.typeName() for one in histogram.schema}
-    filled = {"timestamp": pa.array([batch * HOUR], pa.timestamp("us", "UTC")), "string": pa.array(["k"]), "double": pa.array([1.0])}
+    filled = {
+        "timestamp": pa.array([batch * HOUR], pa.timestamp("us", "UTC")),
+        "string": pa.array(["k"]),
+        "double": pa.array([1.0]),
+    }
     integers = {"integer": pa.array([batch], pa.int32()), "long": pa.array([batch], pa.int64())}
     row = pa.table({name: (filled | integers)[kind] for name, kind in columns.items()})
-    delta_tables.append_files(histogram.path, [sorted_file(histogram.path, row)], {histogram.application: batch})
+    delta_tables.append_files(
+        histogram.path, [sorted_file(histogram.path, row)], {histogram.application: batch}
+    )
 
 
 @dataclass
@@ -170,9 +234,14 @@ def watched(lines: Iterable[str], root: str) -> Watched:
     been synced, under whatever name, and its folder after it got its name.
     """
     found, waiting = Watched(), dict[str, set[str]]()  # file -> what has still to be synced
-    unsynced, unnamed = dict[str, set[str]](), set[str]()
+    unsynced = dict[str, set[str]]()
+    unnamed = set[str]()
     for name, arguments, result in _calls(lines):
-        paths = [path for path in (QUOTED.findall(arguments) if name != "openat" else [result]) if path.startswith(root)]
+        paths = [
+            path
+            for path in (QUOTED.findall(arguments) if name != "openat" else [result])
+            if path.startswith(root)
+        ]
         if name in ("fsync", "fdatasync"):
             path = next(iter(DESCRIPTOR.findall(arguments)), "")
             unnamed.discard(path)
@@ -213,24 +282,36 @@ def _named(path: str, needs: set[str], waiting: dict[str, set[str]]) -> None:
         waiting[path] = needs | {path.rpartition("/")[0]}
 
 
-def _commit(found: Watched, table: str, version: str, waiting: dict[str, set[str]], unsynced: dict[str, set[str]]) -> None:
+def _commit(
+    found: Watched,
+    table: str,
+    version: str,
+    waiting: dict[str, set[str]],
+    unsynced: dict[str, set[str]],
+) -> None:
     """A commit has got its name: what it names has to be on the disk, and so the commits before it."""
     found.commits += 1
     of = f"{Path(table).name} {int(version)}"
     for path in [path for path in waiting if _is_of(path, table)]:
         found.files += 1
         if needs := waiting.pop(path):
-            found.late.append(f"{of} names {Path(path).name}, and not synced is {', '.join(sorted(Path(one).name for one in needs))}")
+            found.late.append(
+                f"{of} names {Path(path).name}, and not synced is {', '.join(sorted(Path(one).name for one in needs))}"
+            )
     for path, needs in unsynced.items():
         if needs:
-            found.late.append(f"{of} came before {path.split('/')[-3]} {int(Path(path).stem)} was synced")
+            found.late.append(
+                f"{of} came before {path.split('/')[-3]} {int(Path(path).stem)} was synced"
+            )
     counted = Counter(found.late)
     found.late = list(counted)
     unsynced.clear()
 
 
 def _is_of(path: str, table: str) -> bool:
-    return "_delta_log" not in path and (path.startswith(f"{table}/") or (table.endswith("/files") and "/state/" in path))
+    return "_delta_log" not in path and (
+        path.startswith(f"{table}/") or (table.endswith("/files") and "/state/" in path)
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import dpsql  # noqa: E402
@@ -74,7 +76,9 @@ class Samples:
     def note(self, what: str, batch: int) -> None:
         """Note the resources used so far."""
         used = processes(os.getsid(0))
-        self._noted.append({"what": what, "batch": batch, "time": time.time(), "used": used, **self._state()})
+        self._noted.append(
+            {"what": what, "batch": batch, "time": time.time(), "used": used, **self._state()}
+        )
         self._out.write_text(json.dumps(self._noted))
 
 
@@ -82,7 +86,10 @@ def session(master: str) -> Any:
     """The session that dpsql makes, for all engines alike."""
     from dpsql.streaming import session as made
 
-    properties = {"spark.driver.memory": MEMORY, "spark.driver.extraJavaOptions": "-Xss4m " + os.environ.get("JAVA_FLAGS", "")}
+    properties = {
+        "spark.driver.memory": MEMORY,
+        "spark.driver.extraJavaOptions": "-Xss4m " + os.environ.get("JAVA_FLAGS", ""),
+    }
     if master.startswith("local-cluster"):
         properties["spark.authenticate.secret"] = secrets.token_hex(32)
     return made.session(master, properties)
@@ -137,19 +144,31 @@ def private(
     options = (("maxFilesPerTrigger", "1"),)
     bounds = {"max_users": 5_000_000, "max_keys": 1_000_000}
     source = Source(
-        "visits", "parquet", str(stream), options, SCHEMA, event_time="ts", privacy_unit=("user_id",), start_us=START_US, **bounds
+        "visits",
+        "parquet",
+        str(stream),
+        options,
+        SCHEMA,
+        event_time="ts",
+        privacy_unit=("user_id",),
+        start_us=START_US,
+        **bounds,
     )
     query = dpsql.compile(sql(engine, rows, triggers), {"visits": source})
-    secret, ledger = Secret.load(lake.parent / "secret"), Ledger.beside(lake.parent / "secret")
+    secret = Secret.load(lake.parent / "secret")
+    ledger = Ledger.beside(lake.parent / "secret")
     opened = Lake(lake)
     run = open_run(opened, "q", query, secret, ledger, source)
     stop = threading.Event()
     tally = Tally(None, EventLog(lake / "private/q", run.run_id, run.name))
-    job = run_context(spark, query, run, opened, secret, None, tally, threading.Event(), ledger, lambda: None)
+    job = run_context(
+        spark, query, run, opened, secret, None, tally, threading.Event(), ledger, lambda: None
+    )
     job.check()
     state = lake / "private/q/state"
     samples = samples_of(lambda: {"state": stored(state)})
-    ready, room = threading.Semaphore(0), threading.Semaphore(2)
+    ready = threading.Semaphore(0)
+    room = threading.Semaphore(2)
     contributions = job.tables.contributions
     clock = Clock(closed_us=contributions.closed_us, latest_us=1 << 60)
 
@@ -172,7 +191,9 @@ def private(
 
         def read() -> None:
             try:
-                drain(queries.admission, sink, job.engine.checkpoint("admission"), stop, job.was_read)
+                drain(
+                    queries.admission, sink, job.engine.checkpoint("admission"), stop, job.was_read
+                )
             except BaseException as problem:
                 failed.append(problem)
                 ready.release()
@@ -195,7 +216,9 @@ def private(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("engine", choices=["count", "distinct", *QUERIES])
     parser.add_argument("--stream", type=Path, required=True)
     parser.add_argument("--batches", type=int, required=True)
@@ -205,7 +228,10 @@ def main() -> int:
     parser.add_argument("--triggers", type=int, default=100)
     parser.add_argument("--silent", type=int, default=0, help="ticks without records at the end")
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--master", help="instead of local[cores]; with executors of their own: local-cluster[executors,cores,MiB]")
+    parser.add_argument(
+        "--master",
+        help="instead of local[cores]; with executors of their own: local-cluster[executors,cores,MiB]",
+    )
     given = parser.parse_args()
     spark = session(given.master or f"local[{given.cores}]")
     if given.engine in QUERIES:
@@ -221,7 +247,9 @@ def main() -> int:
             given.triggers,
         )
     else:
-        plain(spark, given.stream, given.batches, given.engine == "distinct", given.out, given.cores)
+        plain(
+            spark, given.stream, given.batches, given.engine == "distinct", given.out, given.cores
+        )
     spark.stop()
     return 0
 

@@ -11,7 +11,31 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.signal import lfilter
 
-HORIZONS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 128, 200, 256, 365, 512, 720, 1024, 1440, 2048, 4096, 10000)
+HORIZONS = (
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+    16,
+    24,
+    32,
+    48,
+    64,
+    100,
+    128,
+    200,
+    256,
+    365,
+    512,
+    720,
+    1024,
+    1440,
+    2048,
+    4096,
+    10000,
+)
 
 
 def impulse(theta: np.ndarray, omega: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
@@ -30,7 +54,8 @@ def impulse(theta: np.ndarray, omega: np.ndarray, horizon: int) -> tuple[np.ndar
 
 def loss(parameters: np.ndarray, horizon: int) -> float:
     half = len(parameters) // 2
-    theta, omega = 1 / (1 + np.exp(-parameters[:half])), np.exp(parameters[half:])
+    theta = 1 / (1 + np.exp(-parameters[:half]))
+    omega = np.exp(parameters[half:])
     strategy, noise = impulse(theta, omega, horizon)
     value = 0.5 * np.log(np.sum(strategy**2)) + 0.5 * np.log(np.sum(noise**2))
     return float(value) if np.isfinite(value) else 1e9
@@ -40,13 +65,26 @@ def fit(horizon: int, buffers: int) -> tuple[float, np.ndarray, np.ndarray]:
     """(loss, theta, omega) of the best of several starts."""
     best = (np.inf, np.zeros(0), np.zeros(0))
     for spread in (1.0, 1.6, 2.4):
-        gap = np.linspace(np.log(1.0 / max(horizon, 2)), np.log(0.3), buffers) if buffers > 1 else np.array([np.log(1.0 / horizon**0.5)])
-        start = np.concatenate([-gap * spread / 1.6 * 1.0, np.log(0.35 / np.arange(1, buffers + 1)[::-1])])
-        options = {"maxiter": 40000, "maxfev": 40000, "xatol": 1e-10, "fatol": 1e-13, "adaptive": True}
+        gap = (
+            np.linspace(np.log(1.0 / max(horizon, 2)), np.log(0.3), buffers)
+            if buffers > 1
+            else np.array([np.log(1.0 / horizon**0.5)])
+        )
+        start = np.concatenate(
+            [-gap * spread / 1.6 * 1.0, np.log(0.35 / np.arange(1, buffers + 1)[::-1])]
+        )
+        options = {
+            "maxiter": 40000,
+            "maxfev": 40000,
+            "xatol": 1e-10,
+            "fatol": 1e-13,
+            "adaptive": True,
+        }
         found = minimize(loss, start, args=(horizon,), method="Nelder-Mead", options=options)
         found = minimize(loss, found.x, args=(horizon,), method="Nelder-Mead", options=options)
         half = buffers
-        theta, omega = 1 / (1 + np.exp(-found.x[:half])), np.exp(found.x[half:])
+        theta = 1 / (1 + np.exp(-found.x[:half]))
+        omega = np.exp(found.x[half:])
         if found.fun < best[0]:
             best = (found.fun, theta, omega)
     return best
@@ -57,7 +95,9 @@ def main() -> None:
         '"""BLT constants by horizon: {horizon: (theta, omega)}. Made by benchmarks/fit_blt.py; checked in, because a refit\n'
         'on another machine could change bits of the noise. A query takes the smallest horizon that is not below its own.\n"""\n'
     )
-    print("BLT_CONSTANTS: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {\n    1: ((), ()),")
+    print(
+        "BLT_CONSTANTS: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {\n    1: ((), ()),"
+    )
     for horizon in HORIZONS:
         best = fit(horizon, 1)
         for buffers in (2, 3, 4):

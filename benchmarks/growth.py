@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import numpy as np  # noqa: E402
@@ -40,7 +42,8 @@ from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 SECOND = 1_000_000
 BUCKETS = 4
-WARM, MEASURED = 3, 3
+WARM = 3
+MEASURED = 3
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,21 @@ class Load:
               trigger_interval = '1 second', allowed_lateness = '{self.triggers - window} seconds') page, COUNT(*) AS views
             FROM visits GROUP BY window(ts, '{window} seconds'), page"""
         bounds = {"max_users": self.users, "max_keys": self.keys}
-        return dpsql.compile(sql, {"visits": Source("visits", "parquet", event_time="ts", privacy_unit=("user_id",), **bounds)})
+        return dpsql.compile(
+            sql,
+            {
+                "visits": Source(
+                    "visits", "parquet", event_time="ts", privacy_unit=("user_id",), **bounds
+                )
+            },
+        )
 
     def batch(self, number: int) -> pa.Table:
         """The records of one trigger, spread over the open windows."""
         generator = np.random.default_rng([7, number])
-        popularity = zipf_mandelbrot(self.keys, (PAPER_FLAT + 0.5) * self.keys / PAPER_KEYS - 0.5, 1.4)
+        popularity = zipf_mandelbrot(
+            self.keys, (PAPER_FLAT + 0.5) * self.keys / PAPER_KEYS - 0.5, 1.4
+        )
         window = self.triggers // self.windows
         ts = (self.triggers + number) * SECOND + generator.integers(0, SECOND, self.rows)
         ts -= generator.integers(0, self.windows, self.rows) * window * SECOND
@@ -102,7 +114,9 @@ class Steps:
         plan = self.load.query().plan
         self.bounding, self.parameters = bounding_parameters(plan), release_parameters(plan)
         self.users = BucketFiles(str(self.folder), "admission", BUCKETS, 1, ("users",))
-        self.keys = BucketFiles(str(self.folder), "release", BUCKETS, 1, ("groups", "pending", "seen"))
+        self.keys = BucketFiles(
+            str(self.folder), "release", BUCKETS, 1, ("groups", "pending", "seen")
+        )
         self.versions: dict[tuple[str, int], int] = {}
         self.bytes = 0
 
@@ -113,14 +127,24 @@ class Steps:
         parts = []
         for bucket, mine in split(rows, "user", BUCKETS):
             before = self._load(self.users, bucket)
-            done = admit(before["users"] if before else None, mine, Clock(start * SECOND), self.bounding)
+            done = admit(
+                before["users"] if before else None, mine, Clock(start * SECOND), self.bounding
+            )
             self._store(self.users, bucket, {"users": done.state})
             parts.append(done.contributions)
-        given = pa.concat_tables(parts).append_column("batch", pa.array(np.full(sum(p.num_rows for p in parts), number)))
+        given = pa.concat_tables(parts).append_column(
+            "batch", pa.array(np.full(sum(p.num_rows for p in parts), number))
+        )
         for bucket, mine in split(given, "key", BUCKETS):
             before = self._load(self.keys, bucket)
             tick = [Tick(number, (start + 1) * SECOND)]
-            step = release(ReleaseState(**before) if before else None, mine, tick, self.parameters, b"growth" * 5 + b"!!")
+            step = release(
+                ReleaseState(**before) if before else None,
+                mine,
+                tick,
+                self.parameters,
+                b"growth" * 5 + b"!!",
+            )
             self._store(self.keys, bucket, step.state.tables())
 
     def _load(self, files: BucketFiles, bucket: int) -> dict[str, pa.Table] | None:
@@ -128,14 +152,18 @@ class Steps:
         return files.load(bucket, version) if version else None
 
     def _store(self, files: BucketFiles, bucket: int, tables: dict[str, pa.Table]) -> None:
-        version = self.versions[files.operator, bucket] = self.versions.get((files.operator, bucket), 0) + 1
+        version = self.versions[files.operator, bucket] = (
+            self.versions.get((files.operator, bucket), 0) + 1
+        )
         self.bytes += files.store(bucket, version, tables)[0]
 
 
 def cost(load: Load) -> tuple[float, float]:
     """(CPU seconds, megabytes of state written) per trigger: medians."""
     with tempfile.TemporaryDirectory() as folder:
-        steps, spent, written = Steps(load, Path(folder)), [], []
+        steps = Steps(load, Path(folder))
+        spent = []
+        written = []
         for number in range(WARM + MEASURED):
             rows = load.batch(number)
             begun = time.process_time()
@@ -147,7 +175,8 @@ def cost(load: Load) -> tuple[float, float]:
 
 def steady(load: Load) -> tuple[list[str], Panel]:
     """Every trigger of a whole window: does its cost decay or grow?"""
-    spent, written = [], []
+    spent = []
+    written = []
     with tempfile.TemporaryDirectory() as folder:
         steps = Steps(load, Path(folder))
         for number in range(load.triggers):
@@ -159,7 +188,9 @@ def steady(load: Load) -> tuple[list[str], Panel]:
     at = {n: (statistics.median(spent[n - 6 : n + 5]), written[n - 1]) for n in (10, 30, 50, 95)}
     lines = ["| around trigger | CPU-s per trigger | state written |", "|---|---|---|"]
     lines += [f"| {n} | {seconds:.2f} | {size:.1f} MB |" for n, (seconds, size) in at.items()]
-    return lines, Panel("Over a window", "trigger", SECONDS, [Line("measured", range(1, len(spent) + 1), spent)])
+    return lines, Panel(
+        "Over a window", "trigger", SECONDS, [Line("measured", range(1, len(spent) + 1), spent)]
+    )
 
 
 def sweep(name: str) -> Iterator[tuple[int, float, float]]:
@@ -167,26 +198,47 @@ def sweep(name: str) -> Iterator[tuple[int, float, float]]:
     for load in SWEEPS[name]:
         value = getattr(load, name)
         found = cost(replace(load, users=max(load.users, 1)))
-        print(f"{name} = {value:,}: {found[0]:.2f} CPU-s, {found[1]:.1f} MB", file=sys.stderr, flush=True)
+        print(
+            f"{name} = {value:,}: {found[0]:.2f} CPU-s, {found[1]:.1f} MB",
+            file=sys.stderr,
+            flush=True,
+        )
         yield value, *found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=SWEEPS)
     given = parser.parse_args()
     pa.set_cpu_count(1)
-    lines = [f"{machine()}; one core.", "", "| what grows | CPU-s per trigger | fit | state written per trigger |", "|---|---|---|---|"]
+    lines = [
+        f"{machine()}; one core.",
+        "",
+        "| what grows | CPU-s per trigger | fit | state written per trigger |",
+        "|---|---|---|---|",
+    ]
     panels = []
     for name in [given.only] if given.only else SWEEPS:
         points = list(sweep(name))
-        x, y = np.array([p[0] for p in points], float), np.array([p[1] for p in points])
+        x = np.array([p[0] for p in points], float)
+        y = np.array([p[1] for p in points])
         slope, constant = np.polyfit(x, y, 1)
         unit = 10 ** int(np.floor(np.log10(x[-1])))
         seconds = ", ".join(f"{value:,}: {spent:.2f}" for value, spent, _ in points)
         written = ", ".join(f"{size:.1f}" for _, _, size in points)
-        lines.append(f"| {LABELS[name]} | {seconds} | {constant:.2f} + {slope * unit:.2f} per {unit:,} | {written} MB |")
-        panels.append(Panel(f"By {LABELS[name]}", LABELS[name], SECONDS, [Line("measured", x, y), Line("fit", x, constant + slope * x)]))
+        lines.append(
+            f"| {LABELS[name]} | {seconds} | {constant:.2f} + {slope * unit:.2f} per {unit:,} | {written} MB |"
+        )
+        panels.append(
+            Panel(
+                f"By {LABELS[name]}",
+                LABELS[name],
+                SECONDS,
+                [Line("measured", x, y), Line("fit", x, constant + slope * x)],
+            )
+        )
     lasting, panel = ([], None) if given.only else steady(Load())
     if panel is None:
         print("\n".join(lines))

@@ -29,14 +29,24 @@ class Figures:
 
     def __add__(self, other: Figures) -> Figures:
         """Of two sets of keys together."""
-        return Figures(self.keys + other.keys, max(self.l_inf, other.l_inf), self.l_1 + other.l_1, math.hypot(self.l_2, other.l_2))
+        return Figures(
+            self.keys + other.keys,
+            max(self.l_inf, other.l_inf),
+            self.l_1 + other.l_1,
+            math.hypot(self.l_2, other.l_2),
+        )
 
     @classmethod
     def of(cls, truth: Int, shown: np.ndarray) -> Figures:
         """`shown`: the newest released value per key, NaN where there is none."""
         error = np.abs(truth - np.maximum(np.nan_to_num(shown), 0.0))
         known = int((~np.isnan(shown)).sum())
-        return cls(known, float(error.max(initial=0)), float(error.sum()), float(math.sqrt(np.sum(error**2))))
+        return cls(
+            known,
+            float(error.max(initial=0)),
+            float(error.sum()),
+            float(math.sqrt(np.sum(error**2))),
+        )
 
 
 class Releasing:
@@ -56,7 +66,11 @@ class Releasing:
         nothing = contributions.slice(0, 0).append_column("batch", pa.array([], pa.int64()))
         for bucket in self._owned:
             step = release(
-                self._states.get(bucket), parts.get(bucket, nothing), [Tick(batch, closed_us)], self._parameters, self._noise_key
+                self._states.get(bucket),
+                parts.get(bucket, nothing),
+                [Tick(batch, closed_us)],
+                self._parameters,
+                self._noise_key,
             )
             self._states[bucket] = step.state
             # Rows are in order of triggers: the newest of a key stays.

@@ -13,7 +13,8 @@ FIGURES = PAGE.parent / "figures"
 def write(name: str, lines: Sequence[str], page: Path = PAGE) -> None:
     """Print the lines and put them between the markers of that name."""
     print("\n".join(lines))
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    begin = f"<!-- {name}: begin -->"
+    end = f"<!-- {name}: end -->"
     before, rest = page.read_text(encoding="utf-8").split(begin)
     _, after = rest.split(end)
     page.write_text(before + begin + "\n" + "\n".join(lines) + "\n" + end + after, encoding="utf-8")

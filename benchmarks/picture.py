@@ -22,16 +22,24 @@ from dpsql.view.charts import COLOURS, NUMBERS
 CHECKOUT = Path(__file__).resolve().parents[1]
 WIKI = CHECKOUT / "conf" / "demo" / "wiki"
 PICTURE = CHECKOUT / "docs" / "figures" / "demo.svg"
-SECRET, RUN_ID = bytes(range(32)), "de" * 16
-LARGEST, SHOWN = 5, 22
+SECRET = bytes(range(32))
+RUN_ID = "de" * 16
+LARGEST = 5
+SHOWN = 22
 GREY = "#444444"
 
 
 def released() -> pd.DataFrame:
     """The demo's histogram of the one day there is."""
-    query = dpsql.compile((CHECKOUT / "conf/queries/demo.sql").read_text(), dpsql.load_sources(CHECKOUT / "conf/sources.yaml"))
+    query = dpsql.compile(
+        (CHECKOUT / "conf/queries/demo.sql").read_text(),
+        dpsql.load_sources(CHECKOUT / "conf/sources.yaml"),
+    )
     rows = try_query(query, {"wiki": [WIKI]}, run_id=RUN_ID, secret=dpsql.Secret(SECRET)).histogram
-    return rows.assign(channel=rows["channel"].astype(str).str.removeprefix("#"), trigger_time=rows["trigger_time"].dt.tz_localize(None))
+    return rows.assign(
+        channel=rows["channel"].astype(str).str.removeprefix("#"),
+        trigger_time=rows["trigger_time"].dt.tz_localize(None),
+    )
 
 
 def edits() -> pd.DataFrame:
@@ -47,18 +55,43 @@ def truth() -> pd.DataFrame:
     return counts.cumsum()
 
 
-def through_the_day(axes: mpl.axes.Axes, rows: pd.DataFrame, true: pd.DataFrame, channels: list[str]) -> None:
+def through_the_day(
+    axes: mpl.axes.Axes, rows: pd.DataFrame, true: pd.DataFrame, channels: list[str]
+) -> None:
     """Lines of the largest channels."""
     below = float("inf")
     for colour, channel in zip(COLOURS, channels, strict=False):
         mine = rows[rows["channel"] == channel].sort_values("trigger")
         error = Z95 * mine["editors_stderr"]
-        axes.fill_between(mine["trigger_time"], mine["editors"] - error, mine["editors"] + error, color=colour, alpha=0.25, linewidth=0)
-        axes.plot(mine["trigger_time"], mine["editors"], color=colour, marker="o", markersize=3, linewidth=1.2)
+        axes.fill_between(
+            mine["trigger_time"],
+            mine["editors"] - error,
+            mine["editors"] + error,
+            color=colour,
+            alpha=0.25,
+            linewidth=0,
+        )
+        axes.plot(
+            mine["trigger_time"],
+            mine["editors"],
+            color=colour,
+            marker="o",
+            markersize=3,
+            linewidth=1.2,
+        )
         axes.plot(true.index, true[channel], color=GREY, linewidth=0.8, linestyle=(0, (2, 2)))
         end = mine.iloc[-1]
-        below = min(below - axes.get_ylim()[1] / 18, end["editors"])  # so that labels do not lie upon each other
-        axes.annotate(channel, (end["trigger_time"], below), xytext=(5, 0), textcoords="offset points", va="center", color=colour)
+        below = min(
+            below - axes.get_ylim()[1] / 18, end["editors"]
+        )  # so that labels do not lie upon each other
+        axes.annotate(
+            channel,
+            (end["trigger_time"], below),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+        )
     axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
     axes.margins(x=0.02)
     axes.set_ylabel("editors")
@@ -67,22 +100,41 @@ def through_the_day(axes: mpl.axes.Axes, rows: pd.DataFrame, true: pd.DataFrame,
     axes.set_title("Editors so far, released every hour", loc="left", fontsize=10)
 
 
-def at_the_end(axes: mpl.axes.Axes, rows: pd.DataFrame, true: pd.DataFrame, channels: list[str]) -> None:
+def at_the_end(
+    axes: mpl.axes.Axes, rows: pd.DataFrame, true: pd.DataFrame, channels: list[str]
+) -> None:
     """Dots with whiskers for the smaller channels, and a stroke where the truth is."""
     last = rows[rows["trigger"] == rows["trigger"].max()].set_index("channel").loc[channels[::-1]]
     places = list(range(len(last)))
-    axes.errorbar(last["editors"], places, xerr=Z95 * last["editors_stderr"], fmt="o", color=COLOURS[0], markersize=3.5, capsize=2.5)
-    axes.plot(true.iloc[-1][last.index], places, "|", color=GREY, markersize=11, markeredgewidth=1.4)
+    axes.errorbar(
+        last["editors"],
+        places,
+        xerr=Z95 * last["editors_stderr"],
+        fmt="o",
+        color=COLOURS[0],
+        markersize=3.5,
+        capsize=2.5,
+    )
+    axes.plot(
+        true.iloc[-1][last.index], places, "|", color=GREY, markersize=11, markeredgewidth=1.4
+    )
     axes.set_yticks(places, list(last.index), fontsize=8)
     axes.set_xlabel("editors")
     axes.xaxis.set_major_formatter(NUMBERS)
-    axes.set_title(f"At the end of the day, ranks {LARGEST + 1} to {SHOWN}", loc="left", fontsize=10)
+    axes.set_title(
+        f"At the end of the day, ranks {LARGEST + 1} to {SHOWN}", loc="left", fontsize=10
+    )
 
 
 def picture() -> Figure:
     """Both panels."""
-    rows, true = released(), truth()
-    last = rows[rows["trigger"] == rows["trigger"].max()].nlargest(SHOWN, "editors")["channel"].tolist()
+    rows = released()
+    true = truth()
+    last = (
+        rows[rows["trigger"] == rows["trigger"].max()]
+        .nlargest(SHOWN, "editors")["channel"]
+        .tolist()
+    )
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     through_the_day(left, rows, true, last[:LARGEST])
@@ -98,7 +150,9 @@ def picture() -> Figure:
 
 def main() -> None:
     """Write the picture."""
-    with mpl.rc_context({"svg.hashsalt": "dpsql", "svg.fonttype": "none", "font.family": "sans-serif"}):
+    with mpl.rc_context(
+        {"svg.hashsalt": "dpsql", "svg.fonttype": "none", "font.family": "sans-serif"}
+    ):
         picture().savefig(PICTURE, metadata={"Date": None})
     print(f"wrote {PICTURE.relative_to(CHECKOUT)}")
 

@@ -70,7 +70,9 @@ Make = Callable[[Job, int, int, Bool], Consumer]
 """(job, number of the process, processes, which keys are its own) -> consumer; a plain function of a module."""
 
 
-def run(job: Job, make: Make, processes: int, progress: Callable[[int], None]) -> tuple[list[Any], Usage]:
+def run(
+    job: Job, make: Make, processes: int, progress: Callable[[int], None]
+) -> tuple[list[Any], Usage]:
     """The results of all processes in order; `progress` is told how many records have been read. One process: this one."""
     start = time.perf_counter()
     if processes == 1:
@@ -81,12 +83,20 @@ def run(job: Job, make: Make, processes: int, progress: Callable[[int], None]) -
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(processes)
     results: dict[int, Any] = {}
-    cpu, memory = 0.0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with tempfile.TemporaryDirectory(prefix="contributions-") as folder, contextlib.ExitStack() as stack:
+    cpu = 0.0
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with (
+        tempfile.TemporaryDirectory(prefix="contributions-") as folder,
+        contextlib.ExitStack() as stack,
+    ):
         pipes: dict[Connection, int] = {}
         for number in range(processes):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(job, make, number, processes, Path(folder), barrier, theirs), daemon=True)
+            process = context.Process(
+                target=_work,
+                args=(job, make, number, processes, Path(folder), barrier, theirs),
+                daemon=True,
+            )
             process.start()
             theirs.close()
             stack.callback(process.join)
@@ -100,16 +110,36 @@ def run(job: Job, make: Make, processes: int, progress: Callable[[int], None]) -
                     raise RuntimeError(said[0])
                 else:
                     results[pipes.pop(pipe)] = said[0]  # type: ignore[call-overload]
-                    cpu, memory = cpu + said[1], memory + said[2]
-    return [results[number] for number in range(processes)], Usage(time.perf_counter() - start, cpu, memory * 1024)
+                    cpu = cpu + said[1]
+                    memory = memory + said[2]
+    return [results[number] for number in range(processes)], Usage(
+        time.perf_counter() - start, cpu, memory * 1024
+    )
 
 
-def _work(job: Job, make: Make, number: int, processes: int, folder: Path, barrier: Barrier, parent: Connection) -> None:
+def _work(
+    job: Job,
+    make: Make,
+    number: int,
+    processes: int,
+    folder: Path,
+    barrier: Barrier,
+    parent: Connection,
+) -> None:
     try:
         pa.set_cpu_count(1)
         exchange = Exchange(number, processes, job.buckets, folder, barrier)
-        result = _share(job, make, number, processes, exchange, lambda read: parent.send(("read", read)) if number == 0 else None)
-        parent.send(("done", result, _cpu_seconds(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+        result = _share(
+            job,
+            make,
+            number,
+            processes,
+            exchange,
+            lambda read: parent.send(("read", read)) if number == 0 else None,
+        )
+        parent.send(
+            ("done", result, _cpu_seconds(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        )
     except BaseException:
         barrier.abort()
         parent.send(("failed", traceback.format_exc()))
@@ -121,9 +151,15 @@ def _cpu_seconds() -> float:
 
 
 def _share(
-    job: Job, make: Make, number: int, processes: int, exchange: Callable[[pa.Table, int], pa.Table], progress: Callable[[int], None]
+    job: Job,
+    make: Make,
+    number: int,
+    processes: int,
+    exchange: Callable[[pa.Table, int], pa.Table],
+    progress: Callable[[int], None],
 ) -> Any:
-    workload, bounding = Workload.of(job.scale, job.seed), bounding_parameters(job.plan)
+    workload = Workload.of(job.scale, job.seed)
+    bounding = bounding_parameters(job.plan)
     ids = identifiers(np.arange(workload.keys))
     consumer = make(job, number, processes, _owner(ids, job.buckets, processes) == number)
     states: list[pa.Table | None] = [None] * job.buckets
@@ -165,7 +201,10 @@ class Exchange:
         owner = _owner(admitted.column("key").to_numpy(), self.buckets, self.processes)
         others = [other for other in range(self.processes) if other != self.number]
         for other in others:
-            _write(admitted.filter(pa.array(owner == other)), self.folder / f"{batch}-{self.number}-{other}")
+            _write(
+                admitted.filter(pa.array(owner == other)),
+                self.folder / f"{batch}-{self.number}-{other}",
+            )
         parts = [admitted.filter(pa.array(owner == self.number))]
         self.barrier.wait(timeout=1800)
         for other in others:
@@ -183,5 +222,7 @@ def _write(table: pa.Table, path: Path) -> None:
 
 def by_bucket(contributions: pa.Table, batch: int, buckets: int) -> Iterator[tuple[int, pa.Table]]:
     """The contributions of every key bucket that has any, with their arrival batch."""
-    rows = contributions.append_column("batch", pa.array(np.full(contributions.num_rows, batch, np.int64)))
+    rows = contributions.append_column(
+        "batch", pa.array(np.full(contributions.num_rows, batch, np.int64))
+    )
     return split(rows, "key", buckets)

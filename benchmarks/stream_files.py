@@ -46,21 +46,40 @@ class Stream:
         missing = [number for number in range(files) if not (out / f"{number:04}.parquet").exists()]
         if missing:
             generator = np.random.default_rng(self.seed)
-            activity = 1 + np.searchsorted(zipf_mandelbrot(100_000, 26, 6.738), generator.random(self.users))
+            activity = 1 + np.searchsorted(
+                zipf_mandelbrot(100_000, 26, 6.738), generator.random(self.users)
+            )
             tickets = np.repeat(np.arange(self.users, dtype=np.int32), activity)
-            popularity = zipf_mandelbrot(self.keys, (PAPER_FLAT + 0.5) * self.keys / PAPER_KEYS - 0.5, 1.4)
-            users, pages = _names("user-", self.users), _names("/page/", self.keys)
+            popularity = zipf_mandelbrot(
+                self.keys, (PAPER_FLAT + 0.5) * self.keys / PAPER_KEYS - 0.5, 1.4
+            )
+            users = _names("user-", self.users)
+            pages = _names("/page/", self.keys)
             for number in missing:
-                self._write_file(out / f"{number:04}.parquet", number, tickets, popularity, users, pages)
+                self._write_file(
+                    out / f"{number:04}.parquet", number, tickets, popularity, users, pages
+                )
         (out.parent / f"{self.name}.json").write_text(json.dumps(asdict(self)))
         return out
 
-    def _write_file(self, path: Path, number: int, tickets: Int, popularity: np.ndarray, users: pa.Array, pages: pa.Array) -> None:
+    def _write_file(
+        self,
+        path: Path,
+        number: int,
+        tickets: Int,
+        popularity: np.ndarray,
+        users: pa.Array,
+        pages: pa.Array,
+    ) -> None:
         generator = np.random.default_rng([self.seed, number])
-        ts = START_US + number * INTERVAL_US + np.sort(generator.integers(0, INTERVAL_US, self.rows))
+        ts = (
+            START_US + number * INTERVAL_US + np.sort(generator.integers(0, INTERVAL_US, self.rows))
+        )
         user = users.take(pa.array(tickets[generator.integers(0, len(tickets), self.rows)]))
         page = pages.take(pa.array(np.searchsorted(popularity, generator.random(self.rows))))
-        table = pa.table({"user_id": user, "ts": pa.array(ts, pa.timestamp("us", "UTC")), "page": page})
+        table = pa.table(
+            {"user_id": user, "ts": pa.array(ts, pa.timestamp("us", "UTC")), "page": page}
+        )
         temporary = path.with_suffix(".tmp")
         pq.write_table(table, temporary)
         # Spark's file source reads files in order of age.

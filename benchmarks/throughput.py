@@ -26,13 +26,19 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 from benchmarks.page import PERFORMANCE, write  # noqa: E402
 from benchmarks.stream_files import Stream  # noqa: E402
 
-ENGINES = {"count": "plain `groupBy(key).count()`", "distinct": "plain exact distinct users", "dpsql": "dpsql"}
+ENGINES = {
+    "count": "plain `groupBy(key).count()`",
+    "distinct": "plain exact distinct users",
+    "dpsql": "dpsql",
+}
 SKETCHES = {
     "top-units": "dpsql, `APPROX_TOP_COUNT(page, 100)` of units",
     "top-events": "dpsql, the same of single events",
@@ -71,11 +77,20 @@ def costs(path: Path, what: str, first: int | None = None, last: int | None = No
     found = []
     for before, after in pairwise(noted):
         if after["what"] == what:
-            cpu = {kind: after["used"][kind][1] - before["used"].get(kind, (0, 0.0))[1] for kind in after["used"]}
+            cpu = {
+                kind: after["used"][kind][1] - before["used"].get(kind, (0, 0.0))[1]
+                for kind in after["used"]
+            }
             python = sum(seconds for kind, seconds in cpu.items() if kind != "jvm")
             memory = sum(resident for resident, _ in after["used"].values()) * 1024
             found.append(
-                Cost(after["time"] - before["time"], cpu.get("jvm", 0.0), python, memory, after.get("state", 0) - before.get("state", 0))
+                Cost(
+                    after["time"] - before["time"],
+                    cpu.get("jvm", 0.0),
+                    python,
+                    memory,
+                    after.get("state", 0) - before.get("state", 0),
+                )
             )
     if first is not None:
         return found[first:last]
@@ -87,7 +102,9 @@ def measure(given: argparse.Namespace) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     streams = {name: Stream(*STREAMS[name], given.rows) for name in given.streams}
     folders = {
-        name: stream.write(given.out / "data", given.batches or max(BATCHES[engine] for engine in given.engines))
+        name: stream.write(
+            given.out / "data", given.batches or max(BATCHES[engine] for engine in given.engines)
+        )
         for name, stream in streams.items()
     }
     for turn in range(given.rounds):
@@ -95,7 +112,15 @@ def measure(given: argparse.Namespace) -> None:
             for engine in given.engines:
                 out = given.out / f"{name}-{engine}-{turn}.json"
                 print(f"{name}, {engine}, round {turn + 1}", file=sys.stderr, flush=True)
-                command = [sys.executable, str(CHECKOUT / "benchmarks" / "engines.py"), engine, "--stream", str(folder), "--out", str(out)]
+                command = [
+                    sys.executable,
+                    str(CHECKOUT / "benchmarks" / "engines.py"),
+                    engine,
+                    "--stream",
+                    str(folder),
+                    "--out",
+                    str(out),
+                ]
                 command += [
                     "--batches",
                     str(given.batches or BATCHES[engine]),
@@ -107,7 +132,14 @@ def measure(given: argparse.Namespace) -> None:
                 command += ["--cores", str(given.cores)]
                 environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
                 with (given.out / "log").open("a") as log:
-                    subprocess.run(command, check=True, env=environment, start_new_session=True, stdout=log, stderr=log)
+                    subprocess.run(
+                        command,
+                        check=True,
+                        env=environment,
+                        start_new_session=True,
+                        stdout=log,
+                        stderr=log,
+                    )
                 shutil.rmtree(given.out / "lake", ignore_errors=True)
 
 
@@ -136,18 +168,30 @@ def table(given: argparse.Namespace) -> list[str]:
                 f"{statistics.median(cpu) / base:.1f} | {max(c.memory for c in found) / 2**30:.1f} GiB | {median(c.state for c in found) / 1e6:.0f} MB |"
             )
         for first, last in SPANS:
-            found = [cost for path in sorted(given.out.glob(f"{name}-dpsql-*.json")) for cost in costs(path, "batch", first, last)]
+            found = [
+                cost
+                for path in sorted(given.out.glob(f"{name}-dpsql-*.json"))
+                for cost in costs(path, "batch", first, last)
+            ]
             if found:
                 cpu = [cost.cpu / (given.rows / 1e6) for cost in found]
                 rates = [given.rows / cost.wall for cost in found]
-                split = f"{median(c.jvm for c in found):.1f} / {median(c.python for c in found):.1f}"
+                split = (
+                    f"{median(c.jvm for c in found):.1f} / {median(c.python for c in found):.1f}"
+                )
                 lines.append(
                     f"| | dpsql, triggers {first} - {last} | {len(found)} | {spread(rates, ',.0f')} | {spread(cpu, '.1f')} | {split} | "
                     f"{statistics.median(cpu) / base:.1f} | | {median(c.state for c in found) / 1e6:.0f} MB |"
                 )
-        silent = [cost for path in sorted(given.out.glob(f"{name}-dpsql-*.json")) for cost in costs(path, "silent")]
+        silent = [
+            cost
+            for path in sorted(given.out.glob(f"{name}-dpsql-*.json"))
+            for cost in costs(path, "silent")
+        ]
         if silent:
-            text = f"{median(c.wall for c in silent):.1f} s, {median(c.cpu for c in silent):.1f} CPU-s"
+            text = (
+                f"{median(c.wall for c in silent):.1f} s, {median(c.cpu for c in silent):.1f} CPU-s"
+            )
             lines.append(
                 f"| {STREAMS[name][1]:,} keys | dpsql, a silent trigger | {len(silent)} | | {text} | | | | {median(c.state for c in silent) / 1e6:.0f} MB |"
             )
@@ -174,26 +218,48 @@ def spread(values: Sequence[float], form: str) -> str:
 def machine() -> str:
     """Processor, memory, versions and date."""
     info = Path("/proc/cpuinfo").read_text()
-    model = next((line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), platform.machine())
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in info.splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()[0].split('"')[1]
-    versions = {name: importlib.metadata.version(name) for name in ("pyspark", "delta-spark", "pyarrow", "numpy")}
+    java = (
+        subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+        .stderr.splitlines()[0]
+        .split('"')[1]
+    )
+    versions = {
+        name: importlib.metadata.version(name)
+        for name in ("pyspark", "delta-spark", "pyarrow", "numpy")
+    }
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     return f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB; Java {java}, Python {platform.python_version()}, {listed}; {datetime.date.today()}"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--engines", nargs="+", choices=ENGINES | SKETCHES, default=list(ENGINES))
     parser.add_argument("--rows", type=int, default=1_000_000, help="per micro-batch")
-    parser.add_argument("--batches", type=int, help="micro-batches of each run; default: as many as each engine needs to be steady")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        help="micro-batches of each run; default: as many as each engine needs to be steady",
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--silent", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("throughput-out"))
     parser.add_argument("--table", action="store_true", help="only make the table again")
-    parser.add_argument("--section", default="throughput", help="of the page: where the table is written")
+    parser.add_argument(
+        "--section", default="throughput", help="of the page: where the table is written"
+    )
     parser.add_argument("--no-page", action="store_true", help="do not write docs/performance.md")
     given = parser.parse_args()
     given.out = given.out.absolute()

@@ -20,13 +20,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 from tests import totality  # noqa: E402
 from tests.local.test_totality import PLAIN, Extremes  # noqa: E402
 
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 def main() -> int:
@@ -52,8 +57,12 @@ def main() -> int:
 
 def local(path: Path, chosen: Callable[[Sequence[str]], list[str]]) -> int:
     """The local engine: everything that it takes."""
-    extremes, wrong = Extremes(path), 0
-    for view, expressions in (("one", totality.of_one_argument(PLAIN)), ("two", totality.of_two_arguments(PLAIN))):
+    extremes = Extremes(path)
+    wrong = 0
+    for view, expressions in (
+        ("one", totality.of_one_argument(PLAIN)),
+        ("two", totality.of_two_arguments(PLAIN)),
+    ):
         taken, failing = extremes.failures(chosen(expressions), view)
         wrong += told(f"locally, {view}", taken, failing)
     return wrong
@@ -67,8 +76,13 @@ def spark(path: Path, steps: Sequence[tuple[str, list[str]]]) -> int:
 
     os.environ["TZ"] = "UTC"
     time.tzset()
-    settings = {"spark.jars": ",".join(map(str, jars.ensure())), "spark.driver.memory": "3g", "spark.sql.shuffle.partitions": "2"}
-    started, wrong = session("local[2]", settings), 0
+    settings = {
+        "spark.jars": ",".join(map(str, jars.ensure())),
+        "spark.driver.memory": "3g",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    started = session("local[2]", settings)
+    wrong = 0
     quick = run_session(started, 1)
     for key, value in INTERPRETED.items():
         quick.conf.set(key, value)
@@ -77,15 +91,24 @@ def spark(path: Path, steps: Sequence[tuple[str, list[str]]]) -> int:
         totality.views(one, path)
     for view, expressions in steps:
         fitting = totality.accepted(quick, expressions, view)
-        wrong += told(f"Spark, {view}", len(fitting), totality.failures(quick, fitting, view, guarded))
-        wrong += told(f"Spark with generated code, {view}", len(fitting[::10]), totality.failures(usual, fitting[::10], view, guarded))
+        wrong += told(
+            f"Spark, {view}", len(fitting), totality.failures(quick, fitting, view, guarded)
+        )
+        wrong += told(
+            f"Spark with generated code, {view}",
+            len(fitting[::10]),
+            totality.failures(usual, fitting[::10], view, guarded),
+        )
     started.stop()
     return wrong
 
 
 def told(where: str, tried: int, failing: Sequence[str]) -> int:
     """One line, and the expressions that fail."""
-    print(f"{where}: {tried:,} expressions, {len(failing)} end a job or leave the years 1 to 9999", flush=True)
+    print(
+        f"{where}: {tried:,} expressions, {len(failing)} end a job or leave the years 1 to 9999",
+        flush=True,
+    )
     for expression in failing:
         print(f"  {expression}", file=sys.stderr)
     return len(failing)

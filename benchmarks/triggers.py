@@ -27,14 +27,17 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(os.environ.get("DPSQL_CHECKOUT") or Path(__file__).resolve().parents[1])
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 from benchmarks.engines import SCHEMA, session, sql  # noqa: E402
 from benchmarks.processes import processes  # noqa: E402
 from benchmarks.stream_files import INTERVAL_US, START_US, Stream  # noqa: E402
 
-USERS, KEYS = 500_000, 100_000
+USERS = 500_000
+KEYS = 100_000
 PLAIN = {"noop": "plain count into nothing", "complete": "plain count, the whole table into Delta"}
 
 
@@ -48,7 +51,9 @@ class Counters:
 
     def __init__(self, spark: Any) -> None:
         self._jobs = spark.sparkContext._jsc.sc().dagScheduler()
-        self._classes = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+        self._classes = (
+            spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+        )
 
     def now(self) -> dict[str, int]:
         """Both."""
@@ -62,7 +67,9 @@ class Counters:
 class Private:
     """A run whose micro-batches, ticks and releases come one after the other, each when it is told."""
 
-    def __init__(self, spark: Any, stream: Path, lake: Path, buckets: tuple[int, int] | None) -> None:
+    def __init__(
+        self, spark: Any, stream: Path, lake: Path, buckets: tuple[int, int] | None
+    ) -> None:
         import dpsql
         from dpsql.config import Source
         from dpsql.lake.event_log import EventLog
@@ -78,28 +85,59 @@ class Private:
         bounds = {"max_users": 5_000_000, "max_keys": 1_000_000}
         options = (("maxFilesPerTrigger", "1"),)
         source = Source(
-            "visits", "parquet", str(stream), options, SCHEMA, event_time="ts", privacy_unit=("user_id",), start_us=START_US, **bounds
+            "visits",
+            "parquet",
+            str(stream),
+            options,
+            SCHEMA,
+            event_time="ts",
+            privacy_unit=("user_id",),
+            start_us=START_US,
+            **bounds,
         )
         query = dpsql.compile(sql("dpsql", 32, 100), {"visits": source})
         (lake.parent / "secret").write_bytes(bytes(range(32)))
         (lake.parent / "secret").chmod(0o600)
-        secret, ledger = Secret.load(lake.parent / "secret"), Ledger.beside(lake.parent / "secret")
+        secret = Secret.load(lake.parent / "secret")
+        ledger = Ledger.beside(lake.parent / "secret")
         opened = Lake(lake)
         # One run id for all: so they must publish the same rows.
-        run = replace(open_run(opened, "q", query, secret, ledger, source), run_id="f" * 32, ledger_id="e" * 32)
+        run = replace(
+            open_run(opened, "q", query, secret, ledger, source),
+            run_id="f" * 32,
+            ledger_id="e" * 32,
+        )
         stop = threading.Event()
         tally = Tally(None, EventLog(lake / "private/q", run.run_id, run.name))
-        self._job = run_context(spark, query, run, opened, secret, buckets, tally, stop, None, lambda: None)
+        self._job = run_context(
+            spark, query, run, opened, secret, buckets, tally, stop, None, lambda: None
+        )
         self._job.check()
-        self._contributions, self._newest, self._failed = self._job.tables.contributions, -1, list[BaseException]()
-        self._planned, self._go, self._done = threading.Semaphore(0), threading.Semaphore(0), threading.Semaphore(0)
+        self._contributions, self._newest, self._failed = (
+            self._job.tables.contributions,
+            -1,
+            list[BaseException](),
+        )
+        self._planned, self._go, self._done = (
+            threading.Semaphore(0),
+            threading.Semaphore(0),
+            threading.Semaphore(0),
+        )
         self._open = ExitStack()
         queries = self._open.enter_context(self._job.queries({}))
-        sink = self._job.remembering("admission", self._job.admission_sink(Clocks({}, self._clock), self._rows_are_there))
+        sink = self._job.remembering(
+            "admission", self._job.admission_sink(Clocks({}, self._clock), self._rows_are_there)
+        )
 
         def read() -> None:
             try:
-                drain(queries.admission, sink, self._job.engine.checkpoint("admission"), stop, self._job.was_read)
+                drain(
+                    queries.admission,
+                    sink,
+                    self._job.engine.checkpoint("admission"),
+                    stop,
+                    self._job.was_read,
+                )
             except BaseException as problem:
                 self._failed.append(problem)
             self._done.release()
@@ -158,17 +196,31 @@ class Plain:
     def __init__(self, spark: Any, stream: Path, folder: Path, complete: bool) -> None:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
         spark.conf.set("spark.sql.adaptive.enabled", "false")
-        self._planned, self._go, self._done = threading.Semaphore(0), threading.Semaphore(0), threading.Semaphore(0)
+        self._planned, self._go, self._done = (
+            threading.Semaphore(0),
+            threading.Semaphore(0),
+            threading.Semaphore(0),
+        )
 
         def sink(frame: Any, batch: int) -> None:
             self._planned.release()
             self._go.acquire()
             writer = frame.write.mode("overwrite")
-            writer.format("delta").save(str(folder / "out")) if complete else writer.format("noop").save()
+            writer.format("delta").save(str(folder / "out")) if complete else writer.format(
+                "noop"
+            ).save()
             self._done.release()
 
-        counted = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(stream)).groupBy("page").count()
-        query = counted.writeStream.outputMode("complete" if complete else "update").foreachBatch(sink)
+        counted = (
+            spark.readStream.schema(SCHEMA)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(stream))
+            .groupBy("page")
+            .count()
+        )
+        query = counted.writeStream.outputMode("complete" if complete else "update").foreachBatch(
+            sink
+        )
         query.option("checkpointLocation", str(folder / "checkpoint")).start()
         self._planned.acquire()
 
@@ -188,17 +240,28 @@ def serve(given: argparse.Namespace) -> int:
         if given.serve in PLAIN:
             work = Plain(spark, given.stream, Path(folder), given.serve == "complete")
         else:
-            work = Private(spark, given.stream, Path(folder) / "lake", tuple(given.buckets) if given.buckets else None)
+            work = Private(
+                spark,
+                given.stream,
+                Path(folder) / "lake",
+                tuple(given.buckets) if given.buckets else None,
+            )
         print("ready", flush=True)
         for line in sys.stdin:
             what, number = line.split()
             if what == "digest":
                 print(work.digest() if given.serve not in PLAIN else "", flush=True)
                 continue
-            before, counted, began = processes(os.getsid(0)), counters.now(), time.perf_counter()
+            before = processes(os.getsid(0))
+            counted = counters.now()
+            began = time.perf_counter()
             getattr(work, what)(int(number))
-            wall, after = time.perf_counter() - began, processes(os.getsid(0))
-            cpu = {kind: seconds - before.get(kind, (0, 0.0))[1] for kind, (_, seconds) in after.items()}
+            wall = time.perf_counter() - began
+            after = processes(os.getsid(0))
+            cpu = {
+                kind: seconds - before.get(kind, (0, 0.0))[1]
+                for kind, (_, seconds) in after.items()
+            }
             print(json.dumps({"wall": wall, "cpu": cpu, **counters.since(counted)}), flush=True)
     os._exit(0)
 
@@ -206,15 +269,32 @@ def serve(given: argparse.Namespace) -> int:
 class Variant:
     """A process that serves one variant."""
 
-    def __init__(self, name: str, label: str, checkout: Path, stream: Path, scratch: Path, buckets: list[int] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        checkout: Path,
+        stream: Path,
+        scratch: Path,
+        buckets: list[int] | None,
+    ) -> None:
         self.label, self.found = label, {"batch": list[Any](), "silent": list[Any]()}
         self.plain = name in PLAIN
-        command = [sys.executable if checkout == CHECKOUT else str(checkout / ".venv/bin/python"), str(Path(__file__).resolve())]
+        command = [
+            sys.executable if checkout == CHECKOUT else str(checkout / ".venv/bin/python"),
+            str(Path(__file__).resolve()),
+        ]
         command += ["--serve", name, "--stream", str(stream), "--scratch", str(scratch)]
         command += ["--buckets", *map(str, buckets)] if buckets else []
         environment = {**os.environ, "DPSQL_CHECKOUT": str(checkout), "PYTHONPATH": str(checkout)}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=checkout, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=checkout,
+            env=environment,
+            start_new_session=True,
         )
         if self._answer() != "ready":
             raise RuntimeError(f"{label} did not start")
@@ -237,7 +317,12 @@ class Variant:
     def _answer(self) -> str:
         assert self._process.stdout
         for line in self._process.stdout:
-            if line.strip() == "ready" or line.startswith("{") or " rows " in line or not line.strip():
+            if (
+                line.strip() == "ready"
+                or line.startswith("{")
+                or " rows " in line
+                or not line.strip()
+            ):
                 return line.strip()
         raise RuntimeError(f"{self.label} has ended")
 
@@ -253,21 +338,32 @@ def line(variant: Variant, what: str, base: float) -> str:
     turns = turns[len(turns) // 2 :] if what == "batch" else turns[1:]
     used = [cpu(turn) for turn in turns]
     low, middle, high = statistics.quantiles(used, n=4)
-    parts = " / ".join(f"{statistics.median(turn['cpu'].get(kind, 0.0) for turn in turns):.2f}" for kind in ("jvm", "workers", "driver"))
-    wall, jobs, classes = (statistics.median(turn[name] for turn in turns) for name in ("wall", "jobs", "classes"))
+    parts = " / ".join(
+        f"{statistics.median(turn['cpu'].get(kind, 0.0) for turn in turns):.2f}"
+        for kind in ("jvm", "workers", "driver")
+    )
+    wall, jobs, classes = (
+        statistics.median(turn[name] for turn in turns) for name in ("wall", "jobs", "classes")
+    )
     ratio = f"{middle / base:.2f}" if base else ""
     return f"| {variant.label} | {len(turns)} | {middle:.2f} ({low:.2f} - {high:.2f}) | {ratio} | {parts} | {wall:.2f} s | {jobs:.0f} | {classes:.0f} |"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--before", type=Path, help="a checkout of another commit, set up")
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 1_000_000])
     parser.add_argument("--turns", type=int, default=24)
     parser.add_argument("--silent", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("triggers-out"))
     parser.add_argument("--no-plain", action="store_true", help="leave plain counts away")
-    parser.add_argument("--no-page", action="store_true", help="print the table, and do not write docs/performance.md")
+    parser.add_argument(
+        "--no-page",
+        action="store_true",
+        help="print the table, and do not write docs/performance.md",
+    )
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--stream", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
@@ -280,8 +376,12 @@ def main() -> int:
     for rows in given.rows:
         folder = Stream(USERS, KEYS, rows).write(given.out.absolute() / "data", given.turns + 1)
         scratch = Path(tempfile.mkdtemp(dir=given.out.absolute()))
-        wanted = [("dpsql", "dpsql", CHECKOUT)] + ([("dpsql", "dpsql before", given.before.absolute())] if given.before else [])
-        wanted += [] if given.no_plain else [(name, label, CHECKOUT) for name, label in PLAIN.items()]
+        wanted = [("dpsql", "dpsql", CHECKOUT)] + (
+            [("dpsql", "dpsql before", given.before.absolute())] if given.before else []
+        )
+        wanted += (
+            [] if given.no_plain else [(name, label, CHECKOUT) for name, label in PLAIN.items()]
+        )
         variants = [Variant(*each, folder, scratch, given.buckets) for each in wanted]
         try:
             for number in range(given.turns):
@@ -298,7 +398,9 @@ def main() -> int:
             for variant in variants:
                 variant.end()
             shutil.rmtree(scratch, ignore_errors=True)
-        base = statistics.median(cpu(turn) for turn in variants[0].found["batch"][given.turns // 2 :])
+        base = statistics.median(
+            cpu(turn) for turn in variants[0].found["batch"][given.turns // 2 :]
+        )
         lines += [
             f"Records per trigger: {rows:,}.",
             "",
@@ -307,9 +409,14 @@ def main() -> int:
         lines += ["|---|---|---|---|---|---|---|---|"]
         lines += [line(variant, "batch", base) for variant in variants]
         base = statistics.median(cpu(turn) for turn in variants[0].found["silent"][1:])
-        lines += [line(variant, "silent", base).replace("| dpsql", "| silent, dpsql", 1) for variant in private]
+        lines += [
+            line(variant, "silent", base).replace("| dpsql", "| silent, dpsql", 1)
+            for variant in private
+        ]
         lines.append("")
-        (given.out / f"{rows}.json").write_text(json.dumps({variant.label: variant.found for variant in variants}))
+        (given.out / f"{rows}.json").write_text(
+            json.dumps({variant.label: variant.found for variant in variants})
+        )
     print("\n".join(lines))
     return 0
 

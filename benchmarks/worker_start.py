@@ -74,28 +74,53 @@ def in_a_worker(what: str, folder: Path) -> dict[str, Any]:
     if what != "udfs":
         function, frame, plan = STAGES[what](folder)
         told = {MICRO_BATCH: str(plan)}
-        given.write_bytes(cloudpickle.dumps(function) + b"".join(pickle.dumps(part) for part in (frame, told)))
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "PYTHONWARNINGS": "ignore"}
+        given.write_bytes(
+            cloudpickle.dumps(function) + b"".join(pickle.dumps(part) for part in (frame, told))
+        )
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONWARNINGS": "ignore",
+    }
     command = [sys.executable, "-c", CHILD, what, str(given)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
 def _records() -> pa.Table:
     key = encode([b"Home"])
-    users = [int.from_bytes(hashlib.sha256(b"%d" % user).digest()[:8], "big", signed=True) for user in range(900)]
+    users = [
+        int.from_bytes(hashlib.sha256(b"%d" % user).digest()[:8], "big", signed=True)
+        for user in range(900)
+    ]
     columns = {"user": users, "ts": [19_700 * DAY + user for user in range(900)], "key": [7] * 900}
     table = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
-    return pa.table(table | {"key_bytes": pa.array([key] * 900, pa.binary()), "a0": pa.array([1.0] * 900)})
+    return pa.table(
+        table | {"key_bytes": pa.array([key] * 900, pa.binary()), "a0": pa.array([1.0] * 900)}
+    )
 
 
 def _admission(folder: Path) -> tuple[Any, pd.DataFrame, MicroBatch]:
     stage, _ = stages(make_plan(query(aggregates=(COUNT, SUM)), source()))
-    fields = [("kind", pa.int32()), *stage.gives, ("bucket", pa.int32()), ("batch", pa.int64()), ("closed_us", pa.int64())]
+    fields = [
+        ("kind", pa.int32()),
+        *stage.gives,
+        ("bucket", pa.int32()),
+        ("batch", pa.int64()),
+        ("closed_us", pa.int64()),
+    ]
     files = BucketFiles(str(folder / "state"), ADMISSION, 1, 1, tuple(stage.tables))
-    contributions = ContributionFiles(str(folder / "contributions"), pa.schema(fields), "window", 0, 64 * DAY)
-    return shipped(Intake(stage, files, {}, contributions, 1, bytes(32))), _records().to_pandas(), MicroBatch(0, Clock())
+    contributions = ContributionFiles(
+        str(folder / "contributions"), pa.schema(fields), "window", 0, 64 * DAY
+    )
+    return (
+        shipped(Intake(stage, files, {}, contributions, 1, bytes(32))),
+        _records().to_pandas(),
+        MicroBatch(0, Clock()),
+    )
 
 
 def _release(folder: Path) -> tuple[Any, pd.DataFrame, ReleasePlan]:
@@ -104,11 +129,18 @@ def _release(folder: Path) -> tuple[Any, pd.DataFrame, ReleasePlan]:
     rows = admit(None, records, Clock(), admission.parameters).contributions
     rows = rows.append_column("bucket", pa.array(np.zeros(len(rows), np.int32)))
     fields = [("kind", pa.int32()), *stage.takes, ("bucket", pa.int32()), ("closed_us", pa.int64())]
-    written = ContributionFiles(str(folder / "contributions"), pa.schema(fields), "window", 0, 64 * DAY).write(rows, 0, 0)
+    written = ContributionFiles(
+        str(folder / "contributions"), pa.schema(fields), "window", 0, 64 * DAY
+    ).write(rows, 0, 0)
     files = BucketFiles(str(folder / "state"), RELEASE, 1, 1, tuple(stage.tables))
-    to, given = ReleasedFiles(str(folder / "released"), 1), ContributionRows(str(folder / "contributions"), stage.takes, 1)
+    to = ReleasedFiles(str(folder / "released"), 1)
+    given = ContributionRows(str(folder / "contributions"), stage.takes, 1)
     plan = ReleasePlan(-1, 1, tuple(file["path"] for file in written), (Tick(0, 19_702 * DAY),))
-    return shipped(Release(stage, files, {}, given, to, bytes(32))), pd.DataFrame({"label": [0]}), plan
+    return (
+        shipped(Release(stage, files, {}, given, to, bytes(32))),
+        pd.DataFrame({"label": [0]}),
+        plan,
+    )
 
 
 STAGES = {ADMISSION: _admission, RELEASE: _release}
@@ -124,7 +156,9 @@ def main() -> None:
                 turns.append(in_a_worker(what, Path(folder)))
         memory, cpu = (sorted(turn[name] for turn in turns)[TURNS // 2] for name in ("rss", "cpu"))
         print(f"| {what} | {len(turns[0]['modules'])} | {memory / 1e6:.0f} | {cpu:.2f} |")
-    print(f"beyond Spark's own worker: {turns[0]['worker_rss'] / 1e6:.0f} MB, {turns[0]['worker_cpu']:.2f} CPU-s")
+    print(
+        f"beyond Spark's own worker: {turns[0]['worker_rss'] / 1e6:.0f} MB, {turns[0]['worker_cpu']:.2f} CPU-s"
+    )
 
 
 if __name__ == "__main__":

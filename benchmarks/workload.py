@@ -19,7 +19,9 @@ import pyarrow as pa
 
 DAY = 86_400_000_000
 SLICES = 1000
-PAPER_USERS, PAPER_KEYS, PAPER_FLAT = 10_000_000, 1_000_000, 1000
+PAPER_USERS = 10_000_000
+PAPER_KEYS = 1_000_000
+PAPER_FLAT = 1000
 
 Int = npt.NDArray[np.int64]
 
@@ -37,10 +39,15 @@ class Workload:
     def of(cls, scale: float = 1.0, seed: int = 1) -> Workload:
         """Draw who comes when."""
         generator = np.random.default_rng(seed)
-        population, keys = round(PAPER_USERS * scale), round(PAPER_KEYS * scale)
-        each = 1 + np.searchsorted(zipf_mandelbrot(100_000, 26, 6.738), generator.random(population))
+        population = round(PAPER_USERS * scale)
+        keys = round(PAPER_KEYS * scale)
+        each = 1 + np.searchsorted(
+            zipf_mandelbrot(100_000, 26, 6.738), generator.random(population)
+        )
         users = np.repeat(np.arange(population, dtype=np.int32), each)
-        generator.shuffle(users)  # times are independent and uniform: every order of the records is as likely
+        generator.shuffle(
+            users
+        )  # times are independent and uniform: every order of the records is as likely
         sizes = generator.multinomial(len(users), np.full(SLICES, 1 / SLICES))
         popularity = zipf_mandelbrot(keys, (PAPER_FLAT + 0.5) * scale - 0.5, 1.4)
         return cls(users, np.concatenate([[0], np.cumsum(sizes)]), popularity, seed)
@@ -53,7 +60,9 @@ class Workload:
     def slices(self, first: int, last: int) -> tuple[npt.NDArray[np.int32], Int, Int]:
         """(user, key, event time) of slices first..last - 1, in order of time."""
         parts = [self._slice(number) for number in range(first, last)]
-        return self.users[self.edges[first] : self.edges[last]], *(np.concatenate(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
+        return self.users[self.edges[first] : self.edges[last]], *(
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )  # type: ignore[return-value]
 
     def _slice(self, number: int) -> tuple[Int, Int]:
         generator = np.random.default_rng([self.seed, number])
@@ -79,8 +88,18 @@ def identifiers(numbers: npt.NDArray[np.integer]) -> Int:
 def records(user: npt.NDArray[np.integer], key: Int, ts: Int) -> pa.Table:
     """The records table of docs/architecture.md; a key's bytes are its rank, eight bytes, big-endian."""
     ends = pa.py_buffer(np.arange(0, 8 * len(key) + 1, 8, dtype=np.int32))
-    names = pa.Array.from_buffers(pa.binary(), len(key), [None, ends, pa.py_buffer(key.astype(">u8").tobytes())])
-    return pa.table({"drop": np.zeros(len(key), np.int8), "user": identifiers(user), "ts": ts, "key": identifiers(key), "key_bytes": names})
+    names = pa.Array.from_buffers(
+        pa.binary(), len(key), [None, ends, pa.py_buffer(key.astype(">u8").tobytes())]
+    )
+    return pa.table(
+        {
+            "drop": np.zeros(len(key), np.int8),
+            "user": identifiers(user),
+            "ts": ts,
+            "key": identifiers(key),
+            "key_bytes": names,
+        }
+    )
 
 
 def ranks(key_bytes: pa.ChunkedArray) -> Int:

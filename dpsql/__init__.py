@@ -56,7 +56,11 @@ def __getattr__(name: str) -> Any:
     elif name in ("Source", "Sources", "load_sources"):
         from dpsql import config
 
-        found = {"Source": config.Source, "Sources": config.Sources, "load_sources": config.load_sources}
+        found = {
+            "Source": config.Source,
+            "Sources": config.Sources,
+            "load_sources": config.load_sources,
+        }
     elif name in ("Answer", "query"):
         from dpsql import frame_query
 
@@ -79,7 +83,9 @@ def __getattr__(name: str) -> Any:
     return found[name]
 
 
-def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | None = None, **options: Any) -> pd.DataFrame:
+def run_local(
+    query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | None = None, **options: Any
+) -> pd.DataFrame:
     """Run a query over a frame on the local engine, without Spark. Each run writes a ledger line.
 
     Args:
@@ -97,7 +103,15 @@ def run_local(query: Query, frame: pd.DataFrame, secret: Secret, run_id: str | N
     return run(query, frame, secret, run_id, **options)
 
 
-def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secret, ledger: Ledger, **options: Any) -> Handle:
+def start(
+    spark: SparkSession,
+    query: Query,
+    lake: str,
+    name: str,
+    secret: Secret,
+    ledger: Ledger,
+    **options: Any,
+) -> Handle:
     """Start a query on Spark in a thread of this process: live, unless `until_caught_up=True`.
 
     Args:
@@ -115,10 +129,14 @@ def start(spark: SparkSession, query: Query, lake: str, name: str, secret: Secre
     from dpsql.lake.runs import Lake
     from dpsql.streaming.handle import Handle
 
-    return Handle(spark, query, Lake(lake), name, secret, ledger, {"until_caught_up": False, **options})
+    return Handle(
+        spark, query, Lake(lake), name, secret, ledger, {"until_caught_up": False, **options}
+    )
 
 
-def sketch(lake: str, name: str, window: str | None = None, alias: str | None = None) -> PublishedSketch:
+def sketch(
+    lake: str, name: str, window: str | None = None, alias: str | None = None
+) -> PublishedSketch:
     """A published sketch, from the public part of a lake alone: `.estimate(values)`, `.top(candidates, k)`, `.noise_sd`.
 
     Args:
@@ -131,7 +149,9 @@ def sketch(lake: str, name: str, window: str | None = None, alias: str | None = 
     from dpsql.published.sketches import open_sketch
     from dpsql.times import microseconds
 
-    return open_sketch(Lake(lake), name, None if window is None else microseconds(window), alias=alias)
+    return open_sketch(
+        Lake(lake), name, None if window is None else microseconds(window), alias=alias
+    )
 
 
 def open(path: str) -> PublicRows:  # `dpsql.open`: nobody imports it by itself

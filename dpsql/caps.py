@@ -30,7 +30,9 @@ class Cap:
     protects: PrivacyLevel = PrivacyLevel.USER
 
 
-def read_caps(document: YamlDocument, at: tuple[str, ...], duration: Callable[[str], int]) -> dict[PrivacyLevel, Cap]:
+def read_caps(
+    document: YamlDocument, at: tuple[str, ...], duration: Callable[[str], int]
+) -> dict[PrivacyLevel, Cap]:
     """The caps at a path: one mapping, which is USER's unless it says otherwise, or a list of them, one per level.
 
     Raises:
@@ -46,7 +48,9 @@ def read_caps(document: YamlDocument, at: tuple[str, ...], duration: Callable[[s
     for i in range(len(value)):
         cap = _cap(document, (*at, str(i)), duration)
         if cap.protects in found:
-            raise document.error(f"two caps of level {cap.protects}: a ledger has one cap per level", (*at, str(i)))
+            raise document.error(
+                f"two caps of level {cap.protects}: a ledger has one cap per level", (*at, str(i))
+            )
         found[cap.protects] = cap
     if not found:
         raise document.error("no cap is declared: write one, or `cap: none`", at)
@@ -60,7 +64,10 @@ def _cap(document: YamlDocument, at: tuple[str, ...], duration: Callable[[str], 
         raise read.wrong("privacy_level", " or ".join(PrivacyLevel))
     event = level == PrivacyLevel.EVENT
     if event and "period" in read.given:
-        raise document.error("a cap of level EVENT bounds one row, whenever it is: it has no `period`", (*at, "period"))
+        raise document.error(
+            "a cap of level EVENT bounds one row, whenever it is: it has no `period`",
+            (*at, "period"),
+        )
     period_us = 0
     if not event:
         try:
@@ -68,7 +75,12 @@ def _cap(document: YamlDocument, at: tuple[str, ...], duration: Callable[[str], 
         except ValueError as problem:
             raise document.error(str(problem), (*at, "period")) from None
     no_delta = event and read.given.get("delta") in (0, "0") and read.given["delta"] is not False
-    cap = Cap(read.positive("epsilon"), 0.0 if no_delta else read.positive("delta"), period_us, PrivacyLevel(level))
+    cap = Cap(
+        read.positive("epsilon"),
+        0.0 if no_delta else read.positive("delta"),
+        period_us,
+        PrivacyLevel(level),
+    )
     if cap.delta >= 1:
         raise document.error("`delta` must be below 1", (*at, "delta"))
     return cap

@@ -13,7 +13,9 @@ from typing import Any
 
 from dpsql.udfs.stage import BEGIN, END
 
-CHANGE, POSITION, TIME = "_change_type", "_commit_version", "_commit_timestamp"
+CHANGE = "_change_type"
+POSITION = "_commit_version"
+TIME = "_commit_timestamp"
 BESIDE = (CHANGE, POSITION, TIME)
 """What an image is, its place in the feed, and when it was committed."""
 
@@ -53,7 +55,13 @@ class Feed:
 
 
 READS_CHANGES = ("readchangefeed", "readchangedata")
-FEED_OPTIONS = (*READS_CHANGES, "skipchangecommits", "ignorechanges", "ignoredeletes", "excluderegex")
+FEED_OPTIONS = (
+    *READS_CHANGES,
+    "skipchangecommits",
+    "ignorechanges",
+    "ignoredeletes",
+    "excluderegex",
+)
 """Options of Delta's source that choose what is read of a table's changes."""
 
 LINE_ENDS = "linesep"
@@ -62,32 +70,64 @@ LINE_ENDS = "linesep"
 
 def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
     """Settings of a `dpsql.config.Source` that depend on one another: whether one is broken, by which key, and what is wrong."""
-    feed, debezium = source.change_feed is not None, source.change_feed is FeedForm.DEBEZIUM
+    feed = source.change_feed is not None
+    debezium = source.change_feed is FeedForm.DEBEZIUM
     named = {name.lower() for name, _ in source.options}
     if not feed:
-        yield source.primary_key != (), "primary_key", "`primary_key` is for sources with `change_feed`"
+        yield (
+            source.primary_key != (),
+            "primary_key",
+            "`primary_key` is for sources with `change_feed`",
+        )
         images = not source.static and bool(named & {*READS_CHANGES})
-        yield images, "options", "leave readChangeFeed away and write `change_feed: DELTA`: rows of a feed begin and end"
+        yield (
+            images,
+            "options",
+            "leave readChangeFeed away and write `change_feed: DELTA`: rows of a feed begin and end",
+        )
     if not debezium:
-        yield source.sequence_by is not None, "sequence_by", "`sequence_by` is for sources with `change_feed: DEBEZIUM`"
+        yield (
+            source.sequence_by is not None,
+            "sequence_by",
+            "`sequence_by` is for sources with `change_feed: DEBEZIUM`",
+        )
     if not feed:
         return
-    yield source.change_feed is FeedForm.DELTA and source.format != "delta", "change_feed", "`change_feed: DELTA` is for `format: delta`"
+    yield (
+        source.change_feed is FeedForm.DELTA and source.format != "delta",
+        "change_feed",
+        "`change_feed: DELTA` is for `format: delta`",
+    )
     yield source.static, "static", "a table whose changes are read cannot be static"
-    yield source.event_time != TIME, "event_time", f"leave it out: a change counts from its commit on, `{TIME}`"
-    yield bool(named & {*FEED_OPTIONS}), "options", f"leave {', '.join(FEED_OPTIONS)} away: every change is read, once"
+    yield (
+        source.event_time != TIME,
+        "event_time",
+        f"leave it out: a change counts from its commit on, `{TIME}`",
+    )
+    yield (
+        bool(named & {*FEED_OPTIONS}),
+        "options",
+        f"leave {', '.join(FEED_OPTIONS)} away: every change is read, once",
+    )
     if debezium:
         said = "`change_feed: DEBEZIUM` is for messages: `format: kafka`, or `format: json` for files with one in a line"
         yield source.format not in ("kafka", "json"), "change_feed", said
-        yield source.value_format == "avro", "value_format", "`change_feed: DEBEZIUM` reads `value_format: json`"
+        yield (
+            source.value_format == "avro",
+            "value_format",
+            "`change_feed: DEBEZIUM` reads `value_format: json`",
+        )
         said = "`change_feed: DEBEZIUM` needs `primary_key`: the columns of the row that name it, like `primary_key: account_id`"
         yield not source.primary_key, "", said
-        said = (
-            "needs `sequence_by`: the number in `source` of a message that grows with each change of a row, like `sequence_by: source.lsn`"
-        )
+        said = "needs `sequence_by`: the number in `source` of a message that grows with each change of a row, like `sequence_by: source.lsn`"
         yield source.sequence_by is None, "", f"`change_feed: DEBEZIUM` {said}"
         said = "`sequence_by` must be a whole number in `source` of a message, like `source.lsn` or `source.ts_ms`"
-        yield re.fullmatch(r"source\.[A-Za-z_][A-Za-z0-9_]*", source.sequence_by or "source.lsn") is None, "sequence_by", said
+        yield (
+            re.fullmatch(r"source\.[A-Za-z_][A-Za-z0-9_]*", source.sequence_by or "source.lsn")
+            is None,
+            "sequence_by",
+            said,
+        )
         yield LINE_ENDS in named, "options", "leave lineSep out: a message is a line"
 
 

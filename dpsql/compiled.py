@@ -70,8 +70,11 @@ class Query:
 
     def facts(self, public: PublicGroups | None) -> RunFacts:
         """What a first run of it knows; `public`: its listed groups."""
-        shape, start = self.shape, self.source.start_us
-        return RunFacts(public, shape.schedule.window_of(start) if shape.carries and start is not None else None)
+        shape = self.shape
+        start = self.source.start_us
+        return RunFacts(
+            public, shape.schedule.window_of(start) if shape.carries and start is not None else None
+        )
 
     def long_wait(self, option: str, until_us: int, closed_us: int = NO_CLOCK) -> str:
         """Say before a release that it is long, where nobody has said until when.
@@ -84,11 +87,15 @@ class Query:
         Returns:
             A sentence; empty where few windows and triggers are due, or only those with records.
         """
-        shape, start_us = self.shape, self.source.start_us
+        shape = self.shape
+        start_us = self.source.start_us
         if start_us is None or not (shape.listed or shape.schedule.replayed):
             return ""
         many = shape.schedule.many(until_us, start_us, closed_us)
-        return many and f"releasing {many}, with or without records; where stored records end earlier, give {option}"
+        return (
+            many
+            and f"releasing {many}, with or without records; where stored records end earlier, give {option}"
+        )
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON values, for people to read, and how its rows are shown."""
@@ -103,7 +110,8 @@ class Query:
             kind: `run`, `try`, `compare` or `local`.
             origin: whose data, under which cap.
         """
-        plan, grid = self.plan, self.shape.schedule.grid
+        plan = self.plan
+        grid = self.shape.schedule.grid
         return Line(
             ledger=self.source.ledger,
             source=self.source.name,
@@ -156,7 +164,9 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
     sources = _declared(sources)
     parsed = parse_query(sql, sources, name)
     source = sources[parsed.stream]
-    if problem := cut_by_records(source) or refused_option(source):  # sources that were made in code; sources.yaml is refused with the line
+    if problem := cut_by_records(source) or refused_option(
+        source
+    ):  # sources that were made in code; sources.yaml is refused with the line
         raise ConfigError(f"source {source.name!r}: {problem}")
     mechanism = registry.named(parsed.mechanism)
     plan = mechanism.plan(parsed, source)
@@ -181,12 +191,16 @@ def _declared(sources: Mapping[str, Any]) -> Mapping[str, Source]:
         ConfigError: they are something else.
     """
     if not isinstance(sources, Mapping):
-        raise ConfigError("sources are given by name: dpsql.load_sources('sources.yaml'), or {'visits': {'format': 'parquet', ...}}")
+        raise ConfigError(
+            "sources are given by name: dpsql.load_sources('sources.yaml'), or {'visits': {'format': 'parquet', ...}}"
+        )
     if all(isinstance(source, Source) for source in sources.values()):
         return sources
     for name, source in sources.items():
         if not isinstance(source, Mapping):
-            raise ConfigError(f"source {name!r} is no declaration; to ask about records that are at hand: dpsql.query(sql, records, ...)")
+            raise ConfigError(
+                f"source {name!r} is no declaration; to ask about records that are at hand: dpsql.query(sql, records, ...)"
+            )
     return load_sources(sources)
 
 
@@ -196,6 +210,8 @@ def parse_query(sql: str, sources: Mapping[str, Source], name: str = "query") ->
     Raises:
         QueryError: as `compile_query`.
     """
-    from dpsql.sql.parse import parse_query as parse  # here, because a run's plan is made once and sqlglot is slow to import
+    from dpsql.sql.parse import (
+        parse_query as parse,
+    )  # here, because a run's plan is made once and sqlglot is slow to import
 
     return parse(sql, sources, registry.MECHANISMS, name)

@@ -107,7 +107,11 @@ class Source:
         return self.event_cap if level is PrivacyLevel.EVENT else self.cap
 
 
-SOURCE_KEYS = tuple(each.name.removesuffix("_us") for each in fields(Source) if each.name not in ("name", "uncapped", "event_cap"))
+SOURCE_KEYS = tuple(
+    each.name.removesuffix("_us")
+    for each in fields(Source)
+    if each.name not in ("name", "uncapped", "event_cap")
+)
 """What the block of a source in sources.yaml may have: `cap` tells three of the fields."""
 
 
@@ -156,7 +160,12 @@ def _check_places(sources: list[Source], document: YamlDocument) -> None:
         for other, other_reads in streams[:number]:
             caps = source.cap, source.event_cap, other.cap, other.event_cap
             is_apart = other.ledger in source.apart_from or source.ledger in other.apart_from
-            if source.ledger == other.ledger or is_apart or not any(caps) or not overlap(reads, other_reads):
+            if (
+                source.ledger == other.ledger
+                or is_apart
+                or not any(caps)
+                or not overlap(reads, other_reads)
+            ):
                 continue
             raise document.error(
                 f"source {source.name!r} reads what {other.name!r} reads, but they spend on two ledgers, and a cap of one does not see the "
@@ -176,7 +185,12 @@ def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[So
             said = f"source {first.name!r} declares another cap for ledger {source.ledger!r}; sources that share a ledger share its cap"
             raise document.error(said, ("sources", source.name, "cap"))
     return tuple(
-        replace(source, cap=caps[source.ledger].cap, event_cap=caps[source.ledger].event_cap, uncapped=caps[source.ledger].uncapped)
+        replace(
+            source,
+            cap=caps[source.ledger].cap,
+            event_cap=caps[source.ledger].event_cap,
+            uncapped=caps[source.ledger].uncapped,
+        )
         if source.ledger in caps and not source.static
         else source
         for source in sources
@@ -192,9 +206,7 @@ def cut_by_records(source: Source) -> str | None:
         if re.search(CUTS_BY_RECORDS, re.sub("[^a-z]", "", name.lower())):
             instead = "leave it away; cut files by `maxFilesPerTrigger`"
             if source.format == "kafka":
-                instead = (
-                    "leave it away; a large backlog is read in one micro-batch: start the run with more --buckets (docs/deployment.md)"
-                )
+                instead = "leave it away; a large backlog is read in one micro-batch: start the run with more --buckets (docs/deployment.md)"
             return f"`{name}` is refused: one user's records would decide in which micro-batch others' are; {instead}"
     return None
 
@@ -202,10 +214,16 @@ def cut_by_records(source: Source) -> str | None:
 def _source(document: YamlDocument, name: str) -> Source:
     at = ("sources", name)
     if not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
-        raise document.error(f"source name {name!r} may have lower-case letters, digits and _ only", at)
+        raise document.error(
+            f"source name {name!r} may have lower-case letters, digits and _ only", at
+        )
     read = document.block(at, SOURCE_KEYS)
     static = read.boolean("static")
-    caps = read_caps(document, (*at, "cap"), parse_duration) if read.given.get("cap", NO_CAP) != NO_CAP else {}
+    caps = (
+        read_caps(document, (*at, "cap"), parse_duration)
+        if read.given.get("cap", NO_CAP) != NO_CAP
+        else {}
+    )
     source = Source(
         name=name,
         format=read.text("format", required="like `format: parquet`").lower(),
@@ -240,50 +258,117 @@ def _source(document: YamlDocument, name: str) -> Source:
 
 def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...]) -> None:
     """Settings that depend on one another."""
-    wants_schema = source.static and source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
+    wants_schema = (
+        source.static and source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
+    )
     kafka = source.format == "kafka"
-    named, part = source.format == CATALOG, r"[A-Za-z_][A-Za-z0-9_]*"
+    named = source.format == CATALOG
+    part = r"[A-Za-z_][A-Za-z0-9_]*"
     avro = source.value_format == "avro"
     cut = cut_by_records(source)
     rules: tuple[tuple[bool, str, str], ...] = (
         (cut is not None, "options", str(cut)),
-        (named and source.table is None, "", "format table needs `table`: its name in the catalog, like `table: shop.visits`"),
+        (
+            named and source.table is None,
+            "",
+            "format table needs `table`: its name in the catalog, like `table: shop.visits`",
+        ),
         (not named and source.table is not None, "table", "`table` is for `format: table` only"),
-        (named and source.path is not None, "path", "a table of the catalog has no `path`: the catalog knows where it is"),
+        (
+            named and source.path is not None,
+            "path",
+            "a table of the catalog has no `path`: the catalog knows where it is",
+        ),
         (
             named and not re.fullmatch(rf"{part}(\.{part}){{0,2}}", source.table or "t"),
             "table",
             "write the table's name like `visits`, `shop.visits` or `catalog.shop.visits`",
         ),
-        (source.path is None and not source.options and not named, "", "a source needs `path` or `options`"),
-        (wants_schema, "", f"format {source.format} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP`"),
-        (kafka and source.path is not None, "path", "Kafka has no path: give `kafka.bootstrap.servers` and `subscribe` under `options`"),
-        (kafka and source.value_format is None, "", f"a Kafka source needs `value_format`: {' or '.join(VALUE_FORMATS)}"),
-        (not kafka and source.value_format is not None, "value_format", "`value_format` is for Kafka sources only"),
-        (kafka and source.value_format not in (*VALUE_FORMATS, None), "value_format", f"value_format must be {' or '.join(VALUE_FORMATS)}"),
-        (avro and source.value_schema is None, "", "`value_format: avro` needs `value_schema`, like `value_schema: visits.avsc`"),
-        (not avro and source.value_schema is not None, "value_schema", "`value_schema` is for `value_format: avro` only"),
+        (
+            source.path is None and not source.options and not named,
+            "",
+            "a source needs `path` or `options`",
+        ),
+        (
+            wants_schema,
+            "",
+            f"format {source.format} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP`",
+        ),
+        (
+            kafka and source.path is not None,
+            "path",
+            "Kafka has no path: give `kafka.bootstrap.servers` and `subscribe` under `options`",
+        ),
+        (
+            kafka and source.value_format is None,
+            "",
+            f"a Kafka source needs `value_format`: {' or '.join(VALUE_FORMATS)}",
+        ),
+        (
+            not kafka and source.value_format is not None,
+            "value_format",
+            "`value_format` is for Kafka sources only",
+        ),
+        (
+            kafka and source.value_format not in (*VALUE_FORMATS, None),
+            "value_format",
+            f"value_format must be {' or '.join(VALUE_FORMATS)}",
+        ),
+        (
+            avro and source.value_schema is None,
+            "",
+            "`value_format: avro` needs `value_schema`, like `value_schema: visits.avsc`",
+        ),
+        (
+            not avro and source.value_schema is not None,
+            "value_schema",
+            "`value_schema` is for `value_format: avro` only",
+        ),
         (refused_option(source) is not None, "options", refused_option(source) or ""),
         (refused_schema(source) is not None, "schema", refused_schema(source) or ""),
         (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
         *feed_rules(source),
         *column_rules(source),
-        (not source.static and source.event_time is None, "", "a stream needs `event_time`: the column that windows are cut by"),
+        (
+            not source.static and source.event_time is None,
+            "",
+            "a stream needs `event_time`: the column that windows are cut by",
+        ),
         (
             not source.static and not source.privacy_unit and source.cap is not None,
             "cap",
             "a cap of users needs `privacy_unit`, the column or columns that name a user; a cap of rows says `privacy_level: EVENT`",
         ),
-        (source.static and source.privacy_unit != (), "privacy_unit", "a static source is public: it has no privacy unit"),
-        (source.static and source.domains != (), "domains", "domains are declared at the stream whose keys they are of"),
-        (source.static and source.public, "public", "a static source is public: `static: true` says so already"),
-        (source.ledger in source.apart_from, "apart_from", f"this names the source's own ledger: name another than {source.ledger!r}"),
+        (
+            source.static and source.privacy_unit != (),
+            "privacy_unit",
+            "a static source is public: it has no privacy unit",
+        ),
+        (
+            source.static and source.domains != (),
+            "domains",
+            "domains are declared at the stream whose keys they are of",
+        ),
+        (
+            source.static and source.public,
+            "public",
+            "a static source is public: `static: true` says so already",
+        ),
+        (
+            source.ledger in source.apart_from,
+            "apart_from",
+            f"this names the source's own ledger: name another than {source.ledger!r}",
+        ),
         (
             source.static and bool(source.cap or source.event_cap),
             "cap",
             "a static source is public: nothing is spent on it, so it has no cap",
         ),
-        (not re.fullmatch(r"[A-Za-z0-9_-]+", source.ledger), "ledger", "a ledger name may have letters, digits, _ and - only"),
+        (
+            not re.fullmatch(r"[A-Za-z0-9_-]+", source.ledger),
+            "ledger",
+            "a ledger name may have letters, digits, _ and - only",
+        ),
     )
     for broken, key, message in rules:
         if broken:
@@ -295,7 +380,9 @@ def refused_schema(source: Source) -> str | None:
     texts = source.format in ("json", "csv", "xml") or source.value_format == "json"
     plain = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", "x", source.schema or "")
     # A word that another one or a colon follows is the name of a column.
-    found = re.search(r"(?i)\b(decimal|dec|numeric)\b(?!\s*:|\s+(?!not\b|comment\b|default\b)\w)", plain)
+    found = re.search(
+        r"(?i)\b(decimal|dec|numeric)\b(?!\s*:|\s+(?!not\b|comment\b|default\b)\w)", plain
+    )
     if source.static or not texts or not found:
         return None
     return "DECIMAL cannot be read safely from text: declare the column as STRING and cast it in FROM, like CAST(price AS DECIMAL(10, 2))"
@@ -312,7 +399,9 @@ def _value_schema(read: Block, document: YamlDocument, at: tuple[str, ...]) -> s
     except OSError as problem:
         raise document.error(f"{path}: {problem.strerror}", (*at, "value_schema")) from None
     except (ValueError, TypeError, KeyError):
-        raise document.error(f"{path}: not an Avro schema of a record", (*at, "value_schema")) from None
+        raise document.error(
+            f"{path}: not an Avro schema of a record", (*at, "value_schema")
+        ) from None
     return text
 
 
@@ -351,7 +440,9 @@ def _change_feed(read: Block) -> FeedForm | None:
 def _columns(read: Block, name: str) -> tuple[str, ...]:
     value = read.given.get(name, [])
     columns = [value] if isinstance(value, str) else value
-    named = isinstance(columns, list) and all(isinstance(column, str) and column.strip() for column in columns)
+    named = isinstance(columns, list) and all(
+        isinstance(column, str) and column.strip() for column in columns
+    )
     if not named or (name in read.given and not columns):
         raise read.wrong(name, "a column name or a list of them")
     names = tuple(column.strip().lower() for column in columns)
@@ -363,7 +454,9 @@ def _columns(read: Block, name: str) -> tuple[str, ...]:
 def _apart_from(read: Block) -> tuple[str, ...]:
     value = read.given.get("apart_from", [])
     named = [value] if isinstance(value, str) else value
-    if not isinstance(named, list) or not all(isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in named):
+    if not isinstance(named, list) or not all(
+        isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in named
+    ):
         raise read.wrong("apart_from", "the name of a ledger or a list of them")
     return tuple(sorted(set(named)))
 

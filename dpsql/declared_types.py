@@ -14,7 +14,8 @@ UNSIGNED_64 = "decimal(20,0)"
 
 def loses_numbers(have: str, declared: str) -> bool:
     """Tell whether whole numbers of a column may not fit its declared type, or numbers are declared whole that are not."""
-    have, declared = _name(have), _name(declared)
+    have = _name(have)
+    declared = _name(declared)
     if have in BITS and declared in BITS:
         return BITS[have] > BITS[declared]
     if declared in BITS:

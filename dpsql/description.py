@@ -18,9 +18,14 @@ PROPERTY = "dpsql.table"
 VERSION = 2
 CELLS_ENDING = "sketch"
 """The table of cells beside the public table of a query: `NAME.sketch`."""
-START, END, DUE = "window_start", "window_end", "trigger_time"
+START = "window_start"
+END = "window_end"
+DUE = "trigger_time"
 GROUPING_ID = "grouping_id"
-STDERR, RANK_STDERR, SMOOTHED, MEASURED = "stderr", "rank_stderr", "smoothed", "measured"
+STDERR = "stderr"
+RANK_STDERR = "rank_stderr"
+SMOOTHED = "smoothed"
+MEASURED = "measured"
 """Endings of the names of the columns beside an aggregate. Whoever writes or names such a column takes them from here."""
 ADDITIVE = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM)
 
@@ -78,7 +83,9 @@ class Measure:
             return None
         if self.function is AggregateFunction.AVG:
             return self.bounds
-        largest = ((self.bounds[1] - self.bounds[0]) / 2) ** 2 * (2 if self.function in SAMPLES else 1)
+        largest = ((self.bounds[1] - self.bounds[0]) / 2) ** 2 * (
+            2 if self.function in SAMPLES else 1
+        )
         return 0.0, largest**0.5 if self.function in DEVIATIONS else largest
 
     @property
@@ -196,7 +203,9 @@ class Published:
 
     def text(self) -> str:
         """As the property has it: canonical JSON; equal descriptions have equal texts."""
-        return json.dumps({"version": VERSION} | asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(
+            {"version": VERSION} | asdict(self), sort_keys=True, separators=(",", ":")
+        )
 
     @property
     def properties(self) -> dict[str, str]:
@@ -205,7 +214,9 @@ class Published:
 
     def after(self, older: Published, first: bool) -> Published:
         """The description of a table that had another before; `first`: the run has not written into it yet."""
-        return replace(self, protects=(*older.protects, *self.protects) if first else older.protects)
+        return replace(
+            self, protects=(*older.protects, *self.protects) if first else older.protects
+        )
 
     @property
     def keys(self) -> list[str]:
@@ -236,7 +247,11 @@ class Published:
     @property
     def fitted(self) -> list[str]:
         """The aggregates that are numbers without an error."""
-        return [alias for alias in self.names(Role.VALUE) if not self.of(alias, Role.STDERR, Role.RANK_STDERR)]
+        return [
+            alias
+            for alias in self.names(Role.VALUE)
+            if not self.of(alias, Role.STDERR, Role.RANK_STDERR)
+        ]
 
     @property
     def lists(self) -> list[str]:
@@ -246,7 +261,9 @@ class Published:
     @property
     def selects(self) -> bool:
         """Whether a key that records have may be missing: it was not found, or is not shown."""
-        return any(run.units_needed is not None for run in self.protects) or self.reading != Reading(order=self.reading.order)
+        return any(
+            run.units_needed is not None for run in self.protects
+        ) or self.reading != Reading(order=self.reading.order)
 
     @property
     def predicts(self) -> bool:
@@ -260,7 +277,9 @@ class Published:
     def beside(self, alias: str) -> dict[str, Column]:
         """The columns that say more of an aggregate, by their endings."""
         return {
-            column.name.removeprefix(f"{alias}_"): column for column in self.shown if column.of == alias and column.role is not Role.VALUE
+            column.name.removeprefix(f"{alias}_"): column
+            for column in self.shown
+            if column.of == alias and column.role is not Role.VALUE
         }
 
     def names(self, *roles: Role) -> list[str]:
@@ -269,7 +288,9 @@ class Published:
 
     def of(self, alias: str, *roles: Role) -> list[str]:
         """The columns of an aggregate with some roles, in order."""
-        return [column.name for column in self.columns if column.of == alias and column.role in roles]
+        return [
+            column.name for column in self.columns if column.of == alias and column.role in roles
+        ]
 
 
 def read(text: str) -> Published | None:

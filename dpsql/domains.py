@@ -42,7 +42,10 @@ def read_domains(document: YamlDocument, at: tuple[str, ...]) -> tuple[tuple[str
     Raises:
         ConfigError: it is something else, with the line.
     """
-    found = {name: _domain(document.block((*at, name), ("values", "range", "other")), name) for name in document.block(at).given}
+    found = {
+        name: _domain(document.block((*at, name), ("values", "range", "other")), name)
+        for name in document.block(at).given
+    }
     if len({name.lower() for name in found}) < len(found):
         raise document.error("a key has two domains", at)
     return tuple(sorted((name.lower(), domain) for name, domain in found.items()))
@@ -54,36 +57,58 @@ def _domain(block: Block, name: str) -> Domain:
         raise block.document.error(f"the domain of `{name}` needs {FORMS}", block.at)
     if "range" in given:
         if "other" in given:
-            raise block.document.error("`other` is a text, and a range has whole numbers: list them as texts under `values`", block.at)
+            raise block.document.error(
+                "`other` is a text, and a range has whole numbers: list them as texts under `values`",
+                block.at,
+            )
         return _range(block)
     return _listed(block, given)
 
 
 def _range(block: Block) -> Domain:
     bounds = block.given["range"]
-    whole = isinstance(bounds, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in bounds)
+    whole = isinstance(bounds, list) and all(
+        isinstance(each, int) and not isinstance(each, bool) for each in bounds
+    )
     if not whole or len(bounds) != 2 or not -(2**63) <= bounds[0] <= bounds[1] < 2**63:
-        raise block.wrong("range", "two whole numbers, the lowest and the highest value, like `range: [0, 23]`")
+        raise block.wrong(
+            "range", "two whole numbers, the lowest and the highest value, like `range: [0, 23]`"
+        )
     if bounds[1] - bounds[0] >= MOST_VALUES:
         raise block.wrong("range", f"of at most {MOST_VALUES:,} values")
-    return Domain(tuple(str(each) for each in range(bounds[0], bounds[1] + 1)), ordered=True, whole=True)
+    return Domain(
+        tuple(str(each) for each in range(bounds[0], bounds[1] + 1)), ordered=True, whole=True
+    )
 
 
 def _listed(block: Block, given: Mapping[str, Any]) -> Domain:
-    values, other = given["values"], block.boolean("other")
+    values = given["values"]
+    other = block.boolean("other")
     texts = isinstance(values, list) and all(isinstance(each, str) for each in values)
-    numbers = isinstance(values, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in values)
+    numbers = isinstance(values, list) and all(
+        isinstance(each, int) and not isinstance(each, bool) for each in values
+    )
     if not values or not (texts or numbers):
-        raise block.wrong("values", "a list of texts, or of whole numbers (put quotes around what YAML reads as something else)")
+        raise block.wrong(
+            "values",
+            "a list of texts, or of whole numbers (put quotes around what YAML reads as something else)",
+        )
     named = (*map(str, values), *([OTHER] if other else []))
     if len(named) > MOST_VALUES:
-        raise block.document.error(f"a domain has at most {MOST_VALUES:,} values, this one {len(named):,}", block.at)
+        raise block.document.error(
+            f"a domain has at most {MOST_VALUES:,} values, this one {len(named):,}", block.at
+        )
     if other and numbers:
-        raise block.wrong("other", "left out of a list of numbers: what it stands for is the text `other`")
+        raise block.wrong(
+            "other", "left out of a list of numbers: what it stands for is the text `other`"
+        )
     if len(set(named)) < len(named):
         raise block.wrong(
-            "values", f"a list that names each value once{', and `other` not at all: `other: true` adds it' if other else ''}"
+            "values",
+            f"a list that names each value once{', and `other` not at all: `other: true` adds it' if other else ''}",
         )
     if any(len(each.encode()) > MAX_BYTES for each in named):
         raise block.wrong("values", f"a list of texts of at most {MAX_BYTES:,} bytes")
-    return Domain(named, ordered=numbers and list(values) == sorted(values), whole=numbers, other=other)
+    return Domain(
+        named, ordered=numbers and list(values) == sorted(values), whole=numbers, other=other
+    )

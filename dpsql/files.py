@@ -115,7 +115,9 @@ def reason(problem: Exception) -> str:
     if unreached := re.search(r"curlCode: .*Details: (.+)", str(problem)):
         return f"the object store is not reached ({unreached[1]}): is AWS_ENDPOINT_URL right, and may this machine reach it?"
     code = re.search(r"AWS Error ([A-Z_]+)", str(problem))
-    return getattr(problem, "strerror", None) or (f"the object store says {code[1]}" if code else type(problem).__name__)
+    return getattr(problem, "strerror", None) or (
+        f"the object store says {code[1]}" if code else type(problem).__name__
+    )
 
 
 @contextmanager
@@ -158,7 +160,9 @@ def replace_file(path: Place, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
         _sync_folder(path.parent)
-    except OSError:  # on a full disk, a file written at every micro-batch would leave as many behind
+    except (
+        OSError
+    ):  # on a full disk, a file written at every micro-batch would leave as many behind
         partial.unlink(missing_ok=True)
         raise
 
@@ -207,7 +211,12 @@ def _create_object(path: ObjectPath, content: bytes) -> None:
 
     claim = str(path.parent / f".{path.name}")
     try:
-        DeltaTable.create(claim, Schema.from_arrow(pa.schema([("claimed", pa.bool_())])), mode="error", description=content.decode())
+        DeltaTable.create(
+            claim,
+            Schema.from_arrow(pa.schema([("claimed", pa.bool_())])),
+            mode="error",
+            description=content.decode(),
+        )
     except DeltaError:
         # Not only "it is there": of two at once the second one's commit fails.
         first = DeltaTable(claim).metadata().description

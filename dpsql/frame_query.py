@@ -88,11 +88,14 @@ def query(
         BudgetError: the ledger's cap would be exceeded.
     """
     table = _arrow(records)
-    name, units = stream_named(sql), (unit,) if isinstance(unit, str) else tuple(unit)
+    name = stream_named(sql)
+    units = (unit,) if isinstance(unit, str) else tuple(unit)
     names = {column.lower() for column in table.column_names}
     for column in (*units, time):
         if column.lower() not in names:
-            raise DataError(f"the records have no column `{column}`; they have {', '.join(table.column_names)}")
+            raise DataError(
+                f"the records have no column `{column}`; they have {', '.join(table.column_names)}"
+            )
     source = Source(
         name=name,
         format="parquet",
@@ -103,7 +106,9 @@ def query(
         max_keys=max_keys,
         start_us=None if start is None else _moment(start, "start"),
     )
-    compiled = compile_query(sql, Sources((source, *(_public(name, file) for name, file in (tables or {}).items()))))
+    compiled = compile_query(
+        sql, Sources((source, *(_public(name, file) for name, file in (tables or {}).items())))
+    )
     if until is None and (compiled.parsed.public_groups is not None or not compiled.parsed.keys):
         raise ConfigError(
             "this query releases windows whether there are records or not; say until when, like until='2026-02-01': the data must not tell"
@@ -116,27 +121,40 @@ def query(
 def _arrow(records: Any) -> pa.Table:
     """The records as an Arrow table."""
     if getattr(records, "isStreaming", False):
-        raise DataError("a stream has no end: declare it in sources.yaml, and start the query with dpsql.start or `dpsql run`")
+        raise DataError(
+            "a stream has no end: declare it in sources.yaml, and start the query with dpsql.start or `dpsql run`"
+        )
     try:
         if hasattr(records, "toArrow"):  # Spark
             return records.toArrow()
-        if hasattr(records, "to_dict") and hasattr(records, "columns"):  # pandas, whose index is no column
+        if hasattr(records, "to_dict") and hasattr(
+            records, "columns"
+        ):  # pandas, whose index is no column
             return pa.Table.from_pandas(records, preserve_index=False)
         return pa.table(records)
     except (pa.ArrowException, TypeError, ValueError, AttributeError):
-        raise DataError("the records are no table with one type per column: give a pandas, Arrow, DuckDB or Spark one") from None
+        raise DataError(
+            "the records are no table with one type per column: give a pandas, Arrow, DuckDB or Spark one"
+        ) from None
 
 
 def _schema(table: pa.Table) -> str:
     """The columns that expressions may touch, as Spark DDL."""
     known = {field.name: from_arrow(field.type) for field in table.schema}
-    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in known.items() if kind is not None)
+    return ", ".join(
+        f"`{name.replace('`', '``')}` {kind}" for name, kind in known.items() if kind is not None
+    )
 
 
 def _public(name: str, file: str | Path) -> Source:
     """A file of a public table."""
     path = Path(file).expanduser().absolute()
-    return Source(name=name.lower(), format=path.suffix.removeprefix(".") or "parquet", path=str(path), static=True)
+    return Source(
+        name=name.lower(),
+        format=path.suffix.removeprefix(".") or "parquet",
+        path=str(path),
+        static=True,
+    )
 
 
 def _moment(given: str | date, name: str) -> int:
@@ -144,6 +162,12 @@ def _moment(given: str | date, name: str) -> int:
     try:
         moment = datetime.fromisoformat(given) if isinstance(given, str) else given
     except ValueError:
-        raise ConfigError(f"{name}={given!r}: write a date or a time, like '2026-01-31' or '2026-01-31 12:00'") from None
-    moment = moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day)
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
+        raise ConfigError(
+            f"{name}={given!r}: write a date or a time, like '2026-01-31' or '2026-01-31 12:00'"
+        ) from None
+    moment = (
+        moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day)
+    )
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // timedelta(
+        microseconds=1
+    )

@@ -22,7 +22,9 @@ from dpsql.errors import ConfigError
 CHECKOUT = Path(__file__).resolve().parent.parent
 IN_CHECKOUT = (CHECKOUT / "conf" / "ivy.xml").is_file()
 CONF = CHECKOUT / "conf" if IN_CHECKOUT else Path(__file__).resolve().parent / "conf"
-SPARK, S3, BROKER = "spark", "s3", "broker"
+SPARK = "spark"
+S3 = "s3"
+BROKER = "broker"
 """Configurations: what every run needs (with Kafka and Avro), what s3a:// needs besides, and a Kafka broker for tests."""
 
 
@@ -37,12 +39,17 @@ def ensure(*configurations: str, target: str | Path | None = None) -> list[Path]
         ConfigError: no ivy.xml, no java, no network, or a jar whose bytes are not the pinned ones.
     """
     target = Path(target or _kept_in()).resolve()
-    return [jar for configuration in configurations or (SPARK,) for jar in _ensure(configuration, target)]
+    return [
+        jar
+        for configuration in configurations or (SPARK,)
+        for jar in _ensure(configuration, target)
+    ]
 
 
 def _ensure(configuration: str, target: Path) -> list[Path]:
     stamp = target / f"done-{configuration}"
-    wanted, jars = _wanted(), sorted(target / name for name in _pins() if name.startswith(f"{configuration}/"))
+    wanted = _wanted()
+    jars = sorted(target / name for name in _pins() if name.startswith(f"{configuration}/"))
     if _done(stamp, wanted, jars):
         return jars
     target.mkdir(parents=True, exist_ok=True)
@@ -60,7 +67,11 @@ def _ensure(configuration: str, target: Path) -> list[Path]:
 def properties_text(jars: list[Path]) -> str:
     """The Spark settings of conf/spark-defaults.template, with the jars, this Python and this place."""
     text = (CONF / "spark-defaults.template").read_text()
-    return text.replace("@JARS@", ",".join(map(str, jars))).replace("@PYTHON@", sys.executable).replace("@CONF@", str(CONF))
+    return (
+        text.replace("@JARS@", ",".join(map(str, jars)))
+        .replace("@PYTHON@", sys.executable)
+        .replace("@CONF@", str(CONF))
+    )
 
 
 def write_properties(path: Path, jars: list[Path]) -> None:
@@ -79,7 +90,9 @@ def _wanted() -> str:
     try:
         return (CONF / "ivy.xml").read_text() + (CONF / "jars.sha256").read_text()
     except OSError:
-        raise ConfigError(f"{CONF / 'ivy.xml'}: not found: it belongs to dpsql; install dpsql again") from None
+        raise ConfigError(
+            f"{CONF / 'ivy.xml'}: not found: it belongs to dpsql; install dpsql again"
+        ) from None
 
 
 def _done(stamp: Path, wanted: str, jars: list[Path]) -> bool:
@@ -89,22 +102,38 @@ def _done(stamp: Path, wanted: str, jars: list[Path]) -> bool:
 def _pins() -> dict[str, str]:
     """Digests by configuration and file name, in the form of `sha256sum`."""
     lines = (CONF / "jars.sha256").read_text().splitlines()
-    return {name: digest for digest, name in (line.split() for line in lines if line and not line.startswith("#"))}
+    return {
+        name: digest
+        for digest, name in (line.split() for line in lines if line and not line.startswith("#"))
+    }
 
 
 def _retrieve(target: Path, configuration: str) -> None:
     command = [
-        *(_java(), "-jar", str(_ivy()), "-warn", "-settings", str(CONF / "ivysettings.xml"), "-cache", str(target / "cache")),
+        *(
+            _java(),
+            "-jar",
+            str(_ivy()),
+            "-warn",
+            "-settings",
+            str(CONF / "ivysettings.xml"),
+            "-cache",
+            str(target / "cache"),
+        ),
         *("-ivy", str(CONF / "ivy.xml"), "-confs", configuration, "-types", "jar", "bundle"),
         *("-retrieve", str(target / "[conf]" / "[artifact]-[revision].[ext]")),
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as problem:
-        raise ConfigError(f"{command[0]}: {problem.strerror}; install Java 17 or 21 or set JAVA_HOME") from None
+        raise ConfigError(
+            f"{command[0]}: {problem.strerror}; install Java 17 or 21 or set JAVA_HOME"
+        ) from None
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise ConfigError(f"the jars of {CONF / 'ivy.xml'} could not be fetched; is the network there? Ivy says:\n{tail}")
+        raise ConfigError(
+            f"the jars of {CONF / 'ivy.xml'} could not be fetched; is the network there? Ivy says:\n{tail}"
+        )
 
 
 def _java() -> str:
@@ -125,7 +154,9 @@ def _verify(jars: list[Path]) -> None:
     for jar in jars:
         digest = hashlib.sha256(jar.read_bytes()).hexdigest() if jar.is_file() else "missing"
         if digest != _pins()[f"{jar.parent.name}/{jar.name}"]:
-            raise ConfigError(f"{jar}: its SHA-256 is {digest}, not the one in {CONF / 'jars.sha256'}; it was not used")
+            raise ConfigError(
+                f"{jar}: its SHA-256 is {digest}, not the one in {CONF / 'jars.sha256'}; it was not used"
+            )
 
 
 def main(arguments: list[str]) -> int:

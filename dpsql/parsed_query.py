@@ -31,7 +31,11 @@ class AggregateFunction(StrEnum):
     COUNT_SKETCH = "COUNT_SKETCH"
 
 
-SKETCHES = (AggregateFunction.APPROX_TOP_COUNT, AggregateFunction.APPROX_TOP_SUM, AggregateFunction.COUNT_SKETCH)
+SKETCHES = (
+    AggregateFunction.APPROX_TOP_COUNT,
+    AggregateFunction.APPROX_TOP_SUM,
+    AggregateFunction.COUNT_SKETCH,
+)
 """Aggregates that are about the values of an expression, which no GROUP BY names (docs/privacy/sketch.md)."""
 
 
@@ -190,6 +194,8 @@ class ParsedQuery(Generic[Asked_co]):
 
 def changed(query: ParsedQuery[Any], **changes: Any) -> ParsedQuery[Any]:
     """The same query with other fields, wherever they are."""
-    asked = {name: value for name, value in changes.items() if name in query.asked.__dataclass_fields__}
+    asked = {
+        name: value for name, value in changes.items() if name in query.asked.__dataclass_fields__
+    }
     rest = {name: value for name, value in changes.items() if name not in asked}
     return replace(query, **rest, asked=replace(query.asked, **asked))

@@ -57,7 +57,9 @@ def places(source: Reader, files: Iterable[Path] = ()) -> tuple[str, ...]:
         source: as declared.
         files: files or folders that are read in its name (`dpsql try --input`).
     """
-    return tuple(dict.fromkeys((*_declared(source), *(place for file in files for place in _on_disk(file)))))
+    return tuple(
+        dict.fromkeys((*_declared(source), *(place for file in files for place in _on_disk(file))))
+    )
 
 
 def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
@@ -67,7 +69,11 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     if mine & known:
         return True
     rest = [place.split(" ", 1) for place in known if not place.startswith(ONE_TEXT)]
-    return any(_meet(kind, text, *other) for kind, text in (place.split(" ", 1) for place in mine) for other in rest)
+    return any(
+        _meet(kind, text, *other)
+        for kind, text in (place.split(" ", 1) for place in mine)
+        for other in rest
+    )
 
 
 def is_own_input(source: Reader, given: Sequence[Path]) -> Path | None:
@@ -79,7 +85,15 @@ def is_own_input(source: Reader, given: Sequence[Path]) -> Path | None:
     for path in given:
         if overlap((f"path {os.path.realpath(path)}",), declared):
             return path
-        own = own if own is not None else {_inode(file) for place in declared for file in _files(Path(place.removeprefix("path ")))}
+        own = (
+            own
+            if own is not None
+            else {
+                _inode(file)
+                for place in declared
+                for file in _files(Path(place.removeprefix("path ")))
+            }
+        )
         if any(_inode(file) in own for file in _files(path)):
             return path
     return None
@@ -102,7 +116,10 @@ def _declared(source: Reader) -> Iterator[str]:
     elif "subscribepattern" in options:
         yield f"topics {options['subscribepattern']}"
     else:  # a digest, because options may hold a password
-        yield "options " + hashlib.sha256(json.dumps([source.format, source.options]).encode()).hexdigest()
+        yield (
+            "options "
+            + hashlib.sha256(json.dumps([source.format, source.options]).encode()).hexdigest()
+        )
 
 
 def _uri(path: str) -> str:
@@ -123,7 +140,11 @@ def _assigned(text: str) -> Iterator[str]:
 
 def _on_disk(path: Path) -> Iterator[str]:
     """A pattern stands for the folder that it searches."""
-    searched = Path(*path.parts[: next((i for i, part in enumerate(path.parts) if WILD.search(part)), len(path.parts))])
+    searched = Path(
+        *path.parts[
+            : next((i for i, part in enumerate(path.parts) if WILD.search(part)), len(path.parts))
+        ]
+    )
     path = path if os.path.exists(path) else searched
     yield f"path {os.path.realpath(path)}"
     if os.path.exists(path):
@@ -173,7 +194,11 @@ def _meet(kind: str, text: str, other_kind: str, other: str) -> bool:
     if kind != other_kind:
         return False
     if kind in ("path", "uri"):
-        return text == other or text.startswith(other.rstrip("/") + "/") or other.startswith(text.rstrip("/") + "/")
+        return (
+            text == other
+            or text.startswith(other.rstrip("/") + "/")
+            or other.startswith(text.rstrip("/") + "/")
+        )
     if kind == "table":  # a name with and without its catalog or schema
         return text == other or text.endswith(f".{other}") or other.endswith(f".{text}")
     return text == other

@@ -8,12 +8,16 @@ from dpsql.errors import InputError
 from dpsql.schedule import Schedule
 from dpsql.times import show_duration
 
-MILLISECOND, SECOND = 1_000, 1_000_000
-SHORTEST_US, LONGEST_US = SECOND, 60 * SECOND
+MILLISECOND = 1_000
+SECOND = 1_000_000
+SHORTEST_US = SECOND
+LONGEST_US = 60 * SECOND
 """Of the default interval, where the grid of triggers allows it."""
 
 LARGEST_DIVISOR = 60_000
-ASSUMPTION = "live, the promise assumes that every micro-batch takes less time than the polling interval"
+ASSUMPTION = (
+    "live, the promise assumes that every micro-batch takes less time than the polling interval"
+)
 
 
 def polling_interval(schedule: Schedule, asked_us: int | None = None) -> int:
@@ -48,14 +52,25 @@ def _divisors(common_us: int) -> list[int]:
     if common_us % MILLISECOND:
         return []
     common = common_us // MILLISECOND
-    short = [number for number in range(1, min(LARGEST_DIVISOR, common) + 1) if common % number == 0]
-    return sorted({number * MILLISECOND for divisor in short for number in (divisor, common // divisor)})
+    short = [
+        number for number in range(1, min(LARGEST_DIVISOR, common) + 1) if common % number == 0
+    ]
+    return sorted(
+        {number * MILLISECOND for divisor in short for number in (divisor, common // divisor)}
+    )
 
 
 def _refusal(schedule: Schedule, asked_us: int, divisors: list[int]) -> str:
-    near = [max((d for d in divisors if d < asked_us), default=None), min((d for d in divisors if d > asked_us), default=None)]
+    near = [
+        max((d for d in divisors if d < asked_us), default=None),
+        min((d for d in divisors if d > asked_us), default=None),
+    ]
     accepted = " or ".join(show_duration(divisor) for divisor in near if divisor is not None)
-    offset = f" and the windows' offset {show_duration(schedule.offset_us)}" if schedule.offset_us else ""
+    offset = (
+        f" and the windows' offset {show_duration(schedule.offset_us)}"
+        if schedule.offset_us
+        else ""
+    )
     return (
         f"--interval {show_duration(asked_us)} does not divide trigger_interval {show_duration(schedule.interval_us)}{offset}: triggers would be "
         f"due between two polls. Write {accepted}, or leave it away ({show_duration(polling_interval(schedule))})"

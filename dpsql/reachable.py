@@ -15,7 +15,8 @@ from dpsql.reader_options import FILE_FORMATS
 from dpsql.text import without_credentials
 
 SERVERS = "kafka.bootstrap.servers"
-PATIENCE, PAUSE = 10.0, 1.0
+PATIENCE = 10.0
+PAUSE = 1.0
 """Seconds: a broker that is started beside the run may take a moment."""
 
 
@@ -37,14 +38,20 @@ def check_reachable(sources: Iterable[Source], as_here: bool) -> None:
                 f"sources.{source.name}.options, and may this machine reach it?"
             )
         if as_here and source.path and (problem := _path_problem(source, source.path)):
-            raise DataError(f"source {source.name!r}: {without_credentials(source.path)} at sources.{source.name}.path: {problem}")
+            raise DataError(
+                f"source {source.name!r}: {without_credentials(source.path)} at sources.{source.name}.path: {problem}"
+            )
 
 
 def _path_problem(source: Source, path: str) -> str:
     if re.match("s3[an]?://", path):
         return "" if any("fs.s3" in name for name, _ in source.options) else bucket_problem(path)
     local = re.sub("^file:/+", "/", path)
-    if local.startswith("/") and source.format in (*FILE_FORMATS, "delta") and not re.search(r"[*?\[\]{}\\%]", local):  # else a pattern
+    if (
+        local.startswith("/")
+        and source.format in (*FILE_FORMATS, "delta")
+        and not re.search(r"[*?\[\]{}\\%]", local)
+    ):  # else a pattern
         try:
             os.stat(local)
         except OSError as problem:
@@ -62,10 +69,14 @@ def _brokers(servers: str) -> list[str]:
             if not port.isdigit():
                 return []  # Kafka's client says what it wants
             try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE / 2).close()
+                socket.create_connection(
+                    (host.strip("[]"), int(port)), timeout=PATIENCE / 2
+                ).close()
                 return []
             except (OSError, OverflowError, UnicodeError) as problem:
-                problems.append(f"{host}:{port} ({getattr(problem, 'strerror', None) or 'no answer'})")
+                problems.append(
+                    f"{host}:{port} ({getattr(problem, 'strerror', None) or 'no answer'})"
+                )
         if time.monotonic() > end:
             return problems
         time.sleep(PAUSE)

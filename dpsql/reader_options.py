@@ -15,11 +15,11 @@ FILES_PER_BATCH = "maxfilespertrigger"
 
 _EVERY_FILE = "leave it out: every file is read, once, however old it is, and stays where it is"
 _IN_ORDER = "leave it out: files are read in the order of their modification times, and each poll looks anew"
-_BY_LINE = (
-    "one record with an open quote or bracket would take the records after it. Leave it out and write one record per line, or write Parquet"
-)
+_BY_LINE = "one record with an open quote or bracket would take the records after it. Leave it out and write one record per line, or write Parquet"
 _OF_CHANGES = "Leave it out; to pass over commits that change or delete rows write `skipChangeCommits: true`, to count changes declare `change_feed: DELTA`"
-_LOST = "failOnDataLoss stays true: records that were lost would be missing from a histogram in silence"
+_LOST = (
+    "failOnDataLoss stays true: records that were lost would be missing from a histogram in silence"
+)
 
 _OF_FILES: Mapping[str, tuple[str, str]] = {
     "maxfileage": ("", _EVERY_FILE),
@@ -36,14 +36,28 @@ _OF_FILES: Mapping[str, tuple[str, str]] = {
 
 _OF_DELTA: Mapping[str, tuple[str, str]] = {
     "ignorechanges": ("false", f"rows that a commit writes again would count twice. {_OF_CHANGES}"),
-    "ignorefiledeletion": ("false", f"rows that a commit writes again would count twice. {_OF_CHANGES}"),
-    "ignoredeletes": ("false", f"deleted rows would stay in the counts without a word. {_OF_CHANGES}"),
-    "excluderegex": ("", "rows of the files that it names would be missing. Leave it out, and filter with WHERE"),
+    "ignorefiledeletion": (
+        "false",
+        f"rows that a commit writes again would count twice. {_OF_CHANGES}",
+    ),
+    "ignoredeletes": (
+        "false",
+        f"deleted rows would stay in the counts without a word. {_OF_CHANGES}",
+    ),
+    "excluderegex": (
+        "",
+        "rows of the files that it names would be missing. Leave it out, and filter with WHERE",
+    ),
     "failondataloss": ("true", _LOST),
 }
 _OF_KAFKA: Mapping[str, tuple[str, str]] = {"failondataloss": ("true", _LOST)}
 
-_BY_FORMAT = {**dict.fromkeys(FILE_FORMATS, _OF_FILES), "delta": _OF_DELTA, CATALOG: {**_OF_FILES, **_OF_DELTA}, "kafka": _OF_KAFKA}
+_BY_FORMAT = {
+    **dict.fromkeys(FILE_FORMATS, _OF_FILES),
+    "delta": _OF_DELTA,
+    CATALOG: {**_OF_FILES, **_OF_DELTA},
+    "kafka": _OF_KAFKA,
+}
 SKIPS_CHANGES = "skipchangecommits"
 
 

@@ -62,7 +62,9 @@ def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T 
         raise LakeError(f"{path}: {reason(problem)}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DamagedFile(f"{path}: damaged; {remedy}") from None
-    raise LakeError(f"{path}: version {found!r} was written by another release of dpsql; this one reads version {version}")
+    raise LakeError(
+        f"{path}: version {found!r} was written by another release of dpsql; this one reads version {version}"
+    )
 
 
 def read_if_whole(path: Place, kind: type[T], version: int) -> T | None:
@@ -85,9 +87,14 @@ def parse(given: Any, kind: Any) -> Any:
     """
     if kind is Any:
         return given
-    origin, of = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    of = get_args(kind)
     if origin in (Union, UnionType):
-        return None if given is None and NoneType in of else _first(given, [each for each in of if each is not NoneType])
+        return (
+            None
+            if given is None and NoneType in of
+            else _first(given, [each for each in of if each is not NoneType])
+        )
     if origin is Literal:
         return of[of.index(given)]
     if origin is tuple:
@@ -99,7 +106,11 @@ def parse(given: Any, kind: Any) -> Any:
     if issubclass(kind, Enum):
         return kind(given)
     if kind is float:
-        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        if (
+            isinstance(given, bool)
+            or not isinstance(given, int | float)
+            or not math.isfinite(given)
+        ):
             raise ValueError("no number")
         return given
     if type(given) is not kind:
@@ -113,7 +124,11 @@ def _types(kind: type) -> Mapping[str, Any]:
 
 
 def _dataclass(given: dict[str, Any], kind: Any) -> Any:
-    needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+    needed = {
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    }
     types = _types(kind)
     if not needed <= set(given) <= {field.name for field in fields(kind)}:
         raise ValueError("a field too many, or one is missing")

@@ -14,7 +14,17 @@ DESCRIBED = ("parquet", "orc", "avro", "xml", "text", "delta", "table")
 """Formats of streams that say themselves which columns records have; for every other one `schema` has to."""
 
 NOT_OF_RECORDS = frozenset(
-    (*BESIDE, "_metadata", "_file", "_pos", "_partition", "_spec_id", "_deleted", "_row_id", "_last_updated_sequence_number")
+    (
+        *BESIDE,
+        "_metadata",
+        "_file",
+        "_pos",
+        "_partition",
+        "_spec_id",
+        "_deleted",
+        "_row_id",
+        "_last_updated_sequence_number",
+    )
 )
 """Names that Spark, Delta and Iceberg give to columns beside the records', whatever a schema says."""
 

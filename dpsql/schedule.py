@@ -76,7 +76,10 @@ class Schedule:
             return
         before, now = self._to_replay(until_us, start_us, closed_us)
         if now - before > AT_ONCE:
-            since, first = (timestamp(self.offset_us + point * self.interval_us) for point in (before, before + AT_ONCE))
+            since, first = (
+                timestamp(self.offset_us + point * self.interval_us)
+                for point in (before, before + AT_ONCE)
+            )
             raise InputError(
                 f"{now - before:,} triggers, one each {duration(self.interval_us)} after {since}, would be "
                 f"closed at once, and at most {AT_ONCE:,} are: use a longer trigger_interval or a later `start` of the source, or go on in "
@@ -107,12 +110,17 @@ class Schedule:
             what = f"windows of {duration(grid.window_us)}"
             if grid.horizon > 1:
                 what = f"triggers of {windows:,} {what}"
-        return f"{count:,} {what}, from {timestamp(begin_us)} to {timestamp(last_us)}" if count > MANY else ""
+        return (
+            f"{count:,} {what}, from {timestamp(begin_us)} to {timestamp(last_us)}"
+            if count > MANY
+            else ""
+        )
 
     def _to_replay(self, until_us: int, start_us: int | None, closed_us: int) -> tuple[int, int]:
         """The grid points that are closed already, and those that are to be."""
         begin = max(closed_us, self.offset_us, self.offset_us if start_us is None else start_us)
-        before, now = self.points(begin), self.points(until_us)
+        before = self.points(begin)
+        now = self.points(until_us)
         if not self.windows:
             return min(before, self.grid.horizon), min(now, self.grid.horizon)
         return before, now
@@ -132,5 +140,11 @@ class Schedule:
 
 def by_window(grid: Grid) -> Schedule:
     """The schedule of windows whose triggers are the grid's own, each window until its last one."""
-    eras = Eras("window", grid.offset_us, grid.slide_us, grid.offset_us + grid.horizon * grid.trigger_us, grid.slide_us)
+    eras = Eras(
+        "window",
+        grid.offset_us,
+        grid.slide_us,
+        grid.offset_us + grid.horizon * grid.trigger_us,
+        grid.slide_us,
+    )
     return Schedule(grid, grid.offset_us, grid.trigger_us, eras)

@@ -34,7 +34,9 @@ def scratch(base: str | Path | None = None) -> Path:
         ConfigError: BASE cannot be written, or somebody else has taken the name.
     """
     base = Path(base or tempfile.gettempdir()).absolute()
-    ours = _held.get((os.getpid(), base))  # a forked child has its parent's lock, but not its folder
+    ours = _held.get(
+        (os.getpid(), base)
+    )  # a forked child has its parent's lock, but not its folder
     if ours is None or not ours[0].is_dir():
         ours = _held[os.getpid(), base] = _take(base)
         atexit.register(_remove, os.getpid(), ours[0])
@@ -82,7 +84,9 @@ def _take(base: Path) -> tuple[Path, int]:
         own = home(base)
         gate = os.open(own, os.O_RDONLY)
         try:
-            fcntl.flock(gate, fcntl.LOCK_EX)  # between the making of a folder and its lock nobody may sweep
+            fcntl.flock(
+                gate, fcntl.LOCK_EX
+            )  # between the making of a folder and its lock nobody may sweep
             for left in own.glob(PREFIX + "*"):
                 _sweep(left)
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=own))
@@ -91,7 +95,9 @@ def _take(base: Path) -> tuple[Path, int]:
         finally:
             os.close(gate)
     except OSError as problem:
-        raise ConfigError(f"temporary files cannot be kept in {base}: {problem.strerror}; name another folder with TMPDIR") from None
+        raise ConfigError(
+            f"temporary files cannot be kept in {base}: {problem.strerror}; name another folder with TMPDIR"
+        ) from None
     return folder, held
 
 

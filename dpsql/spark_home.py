@@ -14,7 +14,9 @@ from dpsql.errors import ConfigError, Unreachable
 
 JAVA_VERSIONS = (17, 21)
 LAST_PORT = 65_535
-ANSWER_SECONDS, PAUSE_SECONDS, MASTER_SECONDS = 5.0, 1.0, 60.0
+ANSWER_SECONDS = 5.0
+PAUSE_SECONDS = 1.0
+MASTER_SECONDS = 60.0
 """How long one address of a master may take to answer, the pause before all are asked again, and how long that goes on."""
 
 TESTED_SPARK = "4.2"
@@ -22,7 +24,9 @@ UNTESTED = "spark.dpsql.untestedSpark"
 """Set to true, another Spark is tried."""
 
 
-def check_spark(master: str, environment: Mapping[str, str], tell: Callable[[str], None] = lambda text: None) -> None:
+def check_spark(
+    master: str, environment: Mapping[str, str], tell: Callable[[str], None] = lambda text: None
+) -> None:
     """Refuse a machine on which Spark would not start, in one line.
 
     Args:
@@ -52,13 +56,17 @@ def _check_java(home: str | None) -> None:
     java = str(Path(home) / "bin" / "java") if home else "java"
     wanted = "install a JRE 17 or 21 (Debian, Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME to one"
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+        said = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=False
+        ).stderr
     except OSError:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "Java is missing"
         raise ConfigError(f"{where}: {wanted}") from None
     found = re.search(r' version "(\d+)', said)  # like: openjdk version "17.0.15" 2025-04-15
     if found is None or int(found[1]) not in JAVA_VERSIONS:
-        raise ConfigError(f"{java} is Java {found[1] if found else 'of an unknown version'}, and Spark needs 17 or 21: {wanted}")
+        raise ConfigError(
+            f"{java} is Java {found[1] if found else 'of an unknown version'}, and Spark needs 17 or 21: {wanted}"
+        )
 
 
 def _check_spark_home(home: str | None) -> None:
@@ -66,12 +74,18 @@ def _check_spark_home(home: str | None) -> None:
     try:
         wanted = version("pyspark")
     except PackageNotFoundError:
-        raise ConfigError("pyspark is not installed: pip install dpsql, or run `make setup` in a checkout") from None
+        raise ConfigError(
+            "pyspark is not installed: pip install dpsql, or run `make setup` in a checkout"
+        ) from None
     if home is None:
         return
-    found = next((Path(home) / "jars").glob("spark-core_*.jar"), None) if Path(home).is_dir() else None
+    found = (
+        next((Path(home) / "jars").glob("spark-core_*.jar"), None) if Path(home).is_dir() else None
+    )
     if found is None:
-        raise ConfigError(f"SPARK_HOME is {home}, where there is no Spark: unset it, and the Spark that came with pyspark is taken")
+        raise ConfigError(
+            f"SPARK_HOME is {home}, where there is no Spark: unset it, and the Spark that came with pyspark is taken"
+        )
     there = found.stem.rpartition("-")[2]
     if there != wanted:
         raise ConfigError(
@@ -86,8 +100,11 @@ def _check_master(master: str, tell: Callable[[str], None]) -> None:
     parts = re.fullmatch(r"spark://([^,/]+:\d+(?:,[^,/]+:\d+)*)", master)
     addresses = parts[1].split(",") if parts else []
     if not addresses or any(int(address.rpartition(":")[2]) > LAST_PORT for address in addresses):
-        raise ConfigError(f"--master {master}: write it like local[2], spark://host:7077, yarn or k8s://https://host:6443")
-    end, is_told = time.monotonic() + MASTER_SECONDS, False
+        raise ConfigError(
+            f"--master {master}: write it like local[2], spark://host:7077, yarn or k8s://https://host:6443"
+        )
+    end = time.monotonic() + MASTER_SECONDS
+    is_told = False
     while reasons := _silent(addresses):
         silent = f"--master {master}: nobody answers there ({'; '.join(reasons)})"
         if time.monotonic() >= end:

@@ -29,10 +29,17 @@ def percent(share: float) -> str:
 
 def without_credentials(address: str | None) -> str:
     """A path or address as it may be printed: `user:password@` and `?key=...` are left out."""
-    return re.sub(r"//[^@]*:[^@]*@|\?[^/]*=.*", lambda found: "//" if found[0].endswith("@") else "", str(address))
+    return re.sub(
+        r"//[^@]*:[^@]*@|\?[^/]*=.*",
+        lambda found: "//" if found[0].endswith("@") else "",
+        str(address),
+    )
 
 
 def in_short(lines: Mapping[str, str]) -> str:
     """The head of an explanation: a few words, and what is to be said under each."""
-    wrapped = [textwrap.wrap(f"{name + ':':<12}{text}", WIDTH, subsequent_indent=" " * 12) for name, text in lines.items()]
+    wrapped = [
+        textwrap.wrap(f"{name + ':':<12}{text}", WIDTH, subsequent_indent=" " * 12)
+        for name, text in lines.items()
+    ]
     return "\n".join(["In short", *("  " + line for one in wrapped for line in one)])

@@ -35,7 +35,9 @@ def parse_duration(text: str, least_us: int = 1) -> int:
         total += int(count[:20]) * UNITS_US.get(unit.removesuffix("s"), 1 << 80)
     written_wholly = re.fullmatch(r"(\d+\s*[a-z]+\s*)+", text.strip().lower())
     if not written_wholly or not least_us <= total <= MAX_DURATION_US:
-        raise ValueError(f"{text!r} is not a duration; write it like '7 days' or '12 hours' (months have no fixed length)")
+        raise ValueError(
+            f"{text!r} is not a duration; write it like '7 days' or '12 hours' (months have no fixed length)"
+        )
     return total
 
 
@@ -45,7 +47,11 @@ def duration(us: int) -> str:
     >>> duration(5_400_000_000)
     '90 minutes'
     """
-    return _in_one_unit(us, ("day", "hour", "minute", "second", "millisecond", "microsecond")) if us else "0 seconds"
+    return (
+        _in_one_unit(us, ("day", "hour", "minute", "second", "millisecond", "microsecond"))
+        if us
+        else "0 seconds"
+    )
 
 
 def show_duration(us: int) -> str:
@@ -71,7 +77,9 @@ def microseconds(text: str) -> int:
         ValueError: it is none.
     """
     time = datetime.fromisoformat(text)
-    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(
+        microseconds=1
+    )
 
 
 def timestamp(us: int) -> str:

@@ -30,4 +30,10 @@ def _valid_text(values: pa.Array) -> pa.Array:
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([None if value is None else value.decode("utf-8", "replace") for value in values.to_pylist()], pa.string())
+        return pa.array(
+            [
+                None if value is None else value.decode("utf-8", "replace")
+                for value in values.to_pylist()
+            ],
+            pa.string(),
+        )

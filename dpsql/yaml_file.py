@@ -105,7 +105,10 @@ class Block:
     def wrong(self, key: str, wanted: str) -> ConfigError:
         """The error for a value of the wrong type."""
         shown = repr(self.given.get(key))
-        return self.document.error(f"`{key}` must be {wanted}, not {shown[:60]}{'...' * (len(shown) > 60)}", (*self.at, key))
+        return self.document.error(
+            f"`{key}` must be {wanted}, not {shown[:60]}{'...' * (len(shown) > 60)}",
+            (*self.at, key),
+        )
 
 
 def read_yaml(path: Path) -> YamlDocument:
@@ -125,7 +128,9 @@ def read_yaml(path: Path) -> YamlDocument:
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}{where}: not valid YAML: {problem.problem or problem.context}") from None
+        raise ConfigError(
+            f"{path}{where}: not valid YAML: {problem.problem or problem.context}"
+        ) from None
     except ConfigError:
         raise
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as problem:
@@ -142,7 +147,9 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; name the right one with --sources, or make one to start from: dpsql init") from None
+        raise ConfigError(
+            f"{path}: no such file; name the right one with --sources, or make one to start from: dpsql init"
+        ) from None
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else str(problem)
         raise ConfigError(f"{path}: cannot be read: {reason}") from None
@@ -154,7 +161,13 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: not UTF-8 (byte {problem.start + 1})") from None
 
 
-def _walk(path: Path, node: yaml.Node, at: tuple[str, ...], lines: dict[tuple[str, ...], int], above: set[int]) -> None:
+def _walk(
+    path: Path,
+    node: yaml.Node,
+    at: tuple[str, ...],
+    lines: dict[tuple[str, ...], int],
+    above: set[int],
+) -> None:
     """Note the line of every named value; aliases are followed, but never in a circle."""
     lines.setdefault(at, node.start_mark.line + 1)
     if isinstance(node, yaml.ScalarNode) or id(node) in above:
@@ -171,7 +184,9 @@ def _walk(path: Path, node: yaml.Node, at: tuple[str, ...], lines: dict[tuple[st
             raise ConfigError(f"{path}:{key.start_mark.line + 1}: a name must be text")
         below = (*at, key.value)
         if key.value in seen and key.value != "<<":
-            raise ConfigError(f"{path}:{key.start_mark.line + 1}: `{key.value}` is written twice at {'.'.join(below)}")
+            raise ConfigError(
+                f"{path}:{key.start_mark.line + 1}: `{key.value}` is written twice at {'.'.join(below)}"
+            )
         seen.add(key.value)
         lines[below] = key.start_mark.line + 1
         _walk(path, value, below, lines, above | {id(node)})

@@ -37,14 +37,49 @@ MOST_ROWS = 1_000
 @name_argument
 @click.argument("question", metavar="[SQL]", nargs=-1)
 @lake_option
-@click.option("--value", "values", metavar="VALUE", multiple=True, help="How often it came, from a sketch; may be repeated.")
-@click.option("--keys", "file", metavar="FILE", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Values, one a line.")
-@click.option("--of", "alias", metavar="ALIAS", help="Which sketch of the query.  [default: the first]")
-@click.option("--window", "window_us", **INSTANT, help="The window that starts at TIME (UTC).  [default: the newest finished]")
-@click.option("--to", "until_us", **INSTANT, help="Add up all windows from --window on that end by TIME (UTC).")
-@click.option("--trigger", type=click.IntRange(1), help="As published at this trigger.  [default: the newest]")
-@click.option("--max-error", metavar="ROWS|P%", help="Of a question in SQL: refuse an answer that is further off.")
-@click.option("--confidence", type=float, metavar="P", help="Of a question in SQL: of low .. high, per question.  [default: 0.95]")
+@click.option(
+    "--value",
+    "values",
+    metavar="VALUE",
+    multiple=True,
+    help="How often it came, from a sketch; may be repeated.",
+)
+@click.option(
+    "--keys",
+    "file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="Values, one a line.",
+)
+@click.option(
+    "--of", "alias", metavar="ALIAS", help="Which sketch of the query.  [default: the first]"
+)
+@click.option(
+    "--window",
+    "window_us",
+    **INSTANT,
+    help="The window that starts at TIME (UTC).  [default: the newest finished]",
+)
+@click.option(
+    "--to",
+    "until_us",
+    **INSTANT,
+    help="Add up all windows from --window on that end by TIME (UTC).",
+)
+@click.option(
+    "--trigger", type=click.IntRange(1), help="As published at this trigger.  [default: the newest]"
+)
+@click.option(
+    "--max-error",
+    metavar="ROWS|P%",
+    help="Of a question in SQL: refuse an answer that is further off.",
+)
+@click.option(
+    "--confidence",
+    type=float,
+    metavar="P",
+    help="Of a question in SQL: of low .. high, per question.  [default: 0.95]",
+)
 @click.option(
     "--synthetic",
     "out",
@@ -54,7 +89,11 @@ MOST_ROWS = 1_000
     help="Append a synthetic table, fitted to what a CUBE has published, to this Delta table.  [default: NAME.synthetic beside the public table]",
 )
 @click.option(
-    "--rows", "drawn", type=click.IntRange(1), metavar="N", help="Of it: N rows of equal weight.  [default: every cell, with its weight]"
+    "--rows",
+    "drawn",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Of it: N rows of equal weight.  [default: every cell, with its weight]",
 )
 @json_option
 def ask(
@@ -88,8 +127,17 @@ def ask(
     from dpsql.lake.runs import Lake
 
     if out is not None or drawn is not None:
-        if question or values or file or window_us is not None or until_us is not None or trigger is not None:
-            raise click.UsageError("--synthetic makes a table of the newest trigger, and answers nothing")
+        if (
+            question
+            or values
+            or file
+            or window_us is not None
+            or until_us is not None
+            or trigger is not None
+        ):
+            raise click.UsageError(
+                "--synthetic makes a table of the newest trigger, and answers nothing"
+            )
         _synthesize(Lake(lake_folder), name, drawn, out, alias, as_json)
         return
     if question:
@@ -98,18 +146,34 @@ def ask(
                 f'ask one question, like "SELECT COUNT(*) FROM {name} WHERE ..."; a value is asked for with --value VALUE'
             )
         if values or file or alias or window_us is not None or until_us is not None:
-            raise click.UsageError("--value, --keys, --of, --window and --to are of a sketch: leave them away, or the question")
-        answer_question(Lake(lake_folder), name, question[0], trigger, max_error, 0.95 if confidence is None else confidence, as_json)
+            raise click.UsageError(
+                "--value, --keys, --of, --window and --to are of a sketch: leave them away, or the question"
+            )
+        answer_question(
+            Lake(lake_folder),
+            name,
+            question[0],
+            trigger,
+            max_error,
+            0.95 if confidence is None else confidence,
+            as_json,
+        )
         return
     if max_error is not None or confidence is not None:
         raise click.UsageError("--max-error and --confidence are of a question in SQL")
     which = {"window_us": window_us, "until_us": until_us, "trigger": trigger, "alias": alias}
     _values_of_a_sketch(
-        Lake(lake_folder), name, [*values, *(file.read_text(encoding="utf-8").splitlines() if file else [])], which, as_json
+        Lake(lake_folder),
+        name,
+        [*values, *(file.read_text(encoding="utf-8").splitlines() if file else [])],
+        which,
+        as_json,
     )
 
 
-def _synthesize(lake: Lake, name: str, rows: int | None, out: str | None, alias: str | None, as_json: bool) -> None:
+def _synthesize(
+    lake: Lake, name: str, rows: int | None, out: str | None, alias: str | None, as_json: bool
+) -> None:
     from dpsql.lake.runs import Lake
     from dpsql.published.marginals import open_marginals
     from dpsql.published.synthetic import publish, synthetic_path
@@ -123,17 +187,41 @@ def _synthesize(lake: Lake, name: str, rows: int | None, out: str | None, alias:
     written = publish(path, name, made, rows)
     if as_json:
         tables = [asdict(each) for each in made.misfits]
-        given = {"name": name, "trigger": made.trigger, DUE: timestamp(found.time_us), "table": str(path), "written": written}
+        given = {
+            "name": name,
+            "trigger": made.trigger,
+            DUE: timestamp(found.time_us),
+            "table": str(path),
+            "written": written,
+        }
         print_json(given | {"rows": made.rows.num_rows, "total": made.total, "tables": tables})
         return
-    shown = [(", ".join(each.keys) or "(all)", f"{each.cells:,}", f"± {each.stderr:,.3g}", f"{each.off:.2f}") for each in made.misfits]
+    shown = [
+        (
+            ", ".join(each.keys) or "(all)",
+            f"{each.cells:,}",
+            f"± {each.stderr:,.3g}",
+            f"{each.off:.2f}",
+        )
+        for each in made.misfits
+    ]
     print_table(("table", "cells", "noise", "off"), tuple(shown), 1)
     done = f"{made.rows.num_rows:,} rows" if written else "was there already, nothing is written"
-    click.echo(f"{path}: {done}; {made.total:,.0f} {made.column} in all, trigger {made.trigger} ({timestamp(found.time_us)}).")
+    click.echo(
+        f"{path}: {done}; {made.total:,.0f} {made.column} in all, trigger {made.trigger} ({timestamp(found.time_us)})."
+    )
     click.echo(f"{OFF} {FITTED} Nothing was spent: it is made of the public table alone.")
 
 
-def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_error: str | None, confidence: float, as_json: bool) -> None:
+def answer_question(
+    lake: Lake,
+    name: str,
+    text: str,
+    trigger: int | None,
+    max_error: str | None,
+    confidence: float,
+    as_json: bool,
+) -> None:
     """Print the answer to one question, a row for each cell of its GROUP BY."""
     from scipy.special import ndtri
 
@@ -144,34 +232,76 @@ def answer_question(lake: Lake, name: str, text: str, trigger: int | None, max_e
     if not 0 < confidence < 1:
         raise DataError(f"confidence is {confidence:g}: give a number between 0 and 1, like 0.95")
     if table_of(text).lower() != name.lower():
-        raise DataError(f"the question is about `{table_of(text)}`, and {name} was named: write FROM {name}")
+        raise DataError(
+            f"the question is about `{table_of(text)}`, and {name} was named: write FROM {name}"
+        )
     found = open_marginals(lake, name, trigger)
     asked = read_question(text, found.keys)
-    column, z = found.column(asked.column), float(ndtri(0.5 + confidence / 2))
+    column = found.column(asked.column)
+    z = float(ndtri(0.5 + confidence / 2))
     names = [list(found.keys)[key] for key in asked.by]
     if (size := math.prod(len(found.keys[key]) for key in names)) > MOST_ROWS:
-        raise DataError(f"the answer would have {size:,} rows, and at most {MOST_ROWS:,} are given: name fewer keys in GROUP BY")
-    wanted = math.inf if max_error is None else _largest(max_error, found.estimate(column, [{}]).value)
+        raise DataError(
+            f"the answer would have {size:,} rows, and at most {MOST_ROWS:,} are given: name fewer keys in GROUP BY"
+        )
+    wanted = (
+        math.inf if max_error is None else _largest(max_error, found.estimate(column, [{}]).value)
+    )
     rows: list[dict[str, Any]] = []
     for given, products in per_cell(asked, found.keys):
         answer = found.estimate(column, products)
         half = z * answer.stderr
         if not half <= wanted or math.isinf(half):
-            told = f"is ± {half:,.6g} at {confidence:.4g}" if math.isfinite(half) else "is not covered: no measured table has all its keys"
-            raise DataError(f"a free answer to this {told}; allow that, or ask for more of it at once")
-        rows.append(given | {column: answer.value, "stderr": answer.stderr, "low": answer.value - half, "high": answer.value + half})
-    when, bound = timestamp(found.time_us), found.bound
+            told = (
+                f"is ± {half:,.6g} at {confidence:.4g}"
+                if math.isfinite(half)
+                else "is not covered: no measured table has all its keys"
+            )
+            raise DataError(
+                f"a free answer to this {told}; allow that, or ask for more of it at once"
+            )
+        rows.append(
+            given
+            | {
+                column: answer.value,
+                "stderr": answer.stderr,
+                "low": answer.value - half,
+                "high": answer.value + half,
+            }
+        )
+    when = timestamp(found.time_us)
+    bound = found.bound
     if as_json:
-        said = {"name": name, "trigger": found.trigger, DUE: when, "confidence": confidence, "source": "free", "rows": rows}
+        said = {
+            "name": name,
+            "trigger": found.trigger,
+            DUE: when,
+            "confidence": confidence,
+            "source": "free",
+            "rows": rows,
+        }
         print_json(said | {"counted": bound, "other_with_null": list(asked.with_null)})
         return
     shown = []
     for row in rows:
         interval = f"{row['low']:,.6g} .. {row['high']:,.6g}"
-        shown.append((*(str(row[key]) for key in names), f"{row[column]:,.6g}", f"{row['stderr']:,.3g}", interval))
+        shown.append(
+            (
+                *(str(row[key]) for key in names),
+                f"{row[column]:,.6g}",
+                f"{row['stderr']:,.3g}",
+                interval,
+            )
+        )
     print_table((*names, column, "stderr", f"{confidence:.4g}"), shown, len(names))
-    nulls = f" `other` of {', '.join(asked.with_null)} holds NULL too, so unlike in SQL <> and NOT count it." if asked.with_null else ""
-    click.echo(f"At trigger {found.trigger} ({when}), free. {MARGINALS_NOTE.format(bound=bound, nulls=nulls)}")
+    nulls = (
+        f" `other` of {', '.join(asked.with_null)} holds NULL too, so unlike in SQL <> and NOT count it."
+        if asked.with_null
+        else ""
+    )
+    click.echo(
+        f"At trigger {found.trigger} ({when}), free. {MARGINALS_NOTE.format(bound=bound, nulls=nulls)}"
+    )
 
 
 def _largest(written: str, total: float) -> float:
@@ -186,37 +316,74 @@ def _largest(written: str, total: float) -> float:
     except ValueError:
         amount = math.nan
     if not 0 < amount < math.inf:
-        raise DataError(f"--max-error is {written!r}: give a number of rows like 100, or a share of the total like 0.5%")
+        raise DataError(
+            f"--max-error is {written!r}: give a number of rows like 100, or a share of the total like 0.5%"
+        )
     if share and not total > 0:
-        raise DataError("the noisy total is not positive, so a share of it means nothing: give --max-error in rows")
+        raise DataError(
+            "the noisy total is not positive, so a share of it means nothing: give --max-error in rows"
+        )
     return amount * total / 100 if share else amount
 
 
-def _values_of_a_sketch(lake: Lake, name: str, given: list[str], which: dict[str, Any], as_json: bool) -> None:
+def _values_of_a_sketch(
+    lake: Lake, name: str, given: list[str], which: dict[str, Any], as_json: bool
+) -> None:
     from dpsql.published.sketches import open_sketch
     from dpsql.times import timestamp
 
     if not given:
-        raise click.UsageError("ask a question in SQL, or name a value with --value, or a file of values with --keys")
+        raise click.UsageError(
+            "ask a question in SQL, or name a value with --value, or a file of values with --keys"
+        )
     sketch = open_sketch(lake, name, **which)
-    found = sketch.estimate(given if len(sketch.shape.value) == 1 else [_parts(value) for value in given])
+    found = sketch.estimate(
+        given if len(sketch.shape.value) == 1 else [_parts(value) for value in given]
+    )
     found = found.assign(value=given)
     if as_json:
-        window = {START: timestamp(sketch.start), END: timestamp(sketch.end), "trigger": sketch.trigger}
-        print_json({"name": name, **window, "noise_sd": sketch.noise_sd, "missed": sketch.shape.missed, "rows": records(found)})
+        window = {
+            START: timestamp(sketch.start),
+            END: timestamp(sketch.end),
+            "trigger": sketch.trigger,
+        }
+        print_json(
+            {
+                "name": name,
+                **window,
+                "noise_sd": sketch.noise_sd,
+                "missed": sketch.shape.missed,
+                "rows": records(found),
+            }
+        )
         return
     amount = str(found.columns[1])
     rows = []
     for row in found.to_dict("records"):
         number = f"{row[amount]:,.6g}" if amount == "sum" else f"{row[amount]:,}"
-        rows.append((row["value"], number, f"± {1.96 * row['stderr']:,.3g}", f"{row['low']:,} .. {row['high']:,}"))
+        rows.append(
+            (
+                row["value"],
+                number,
+                f"± {1.96 * row['stderr']:,.3g}",
+                f"{row['low']:,} .. {row['high']:,}",
+            )
+        )
     print_table(("value", amount, "noise alone", "95%"), rows, 1)
-    further = f" Ends reach {sketch.shape.missed:.2%} further, for what the one-cell rule may leave out." if sketch.shape.missed else ""
-    click.echo(f"Of {timestamp(sketch.start)} to {timestamp(sketch.end)}, trigger {sketch.trigger}.{further} {NOTE}")
+    further = (
+        f" Ends reach {sketch.shape.missed:.2%} further, for what the one-cell rule may leave out."
+        if sketch.shape.missed
+        else ""
+    )
+    click.echo(
+        f"Of {timestamp(sketch.start)} to {timestamp(sketch.end)}, trigger {sketch.trigger}.{further} {NOTE}"
+    )
 
 
 def _parts(value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError:
-        raise DataError('what is counted has several columns: give a value as a JSON array, like ["en", "/index.html"]') from None
+        raise DataError(
+            'what is counted has several columns: give a value as a JSON array, like ["en", "/index.html"]'
+        ) from None

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpsql.jobs.options import caps_option, default_sources, json_option, secret_and_ledger, secret_option
+from dpsql.jobs.options import (
+    caps_option,
+    default_sources,
+    json_option,
+    secret_and_ledger,
+    secret_option,
+)
 from dpsql.jobs.terminal import note, print_json
 
 if TYPE_CHECKING:
@@ -30,14 +36,25 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool) -
 
     sources_file = default_sources(sources_file)
     _, ledger = secret_and_ledger(secret_file, create=False)
-    found = budgets(ledger.lines(), dpsql.load_sources(sources_file).values() if sources_file else ())
+    found = budgets(
+        ledger.lines(), dpsql.load_sources(sources_file).values() if sources_file else ()
+    )
     if unchecked := ledger.unchecked():
-        note(f"{unchecked} lines were sealed with another secret than this one: whether they were edited cannot be told")
+        note(
+            f"{unchecked} lines were sealed with another secret than this one: whether they were edited cannot be told"
+        )
     if as_json:
         print_json([facts(one) for one in found])
         return
     runs = {line.run_id: ledger.register.find(line.run_id) for one in found for line in one.lines}
-    names = {run_id: PurePosixPath(run.place).name for run_id, run in runs.items() if run is not None and run.place}  # a try has no place
-    click.echo("\n\n".join(describe(one, names=names) for one in found) or f"nothing was spent: {ledger.folder} has no line")
+    names = {
+        run_id: PurePosixPath(run.place).name
+        for run_id, run in runs.items()
+        if run is not None and run.place
+    }  # a try has no place
+    click.echo(
+        "\n\n".join(describe(one, names=names) for one in found)
+        or f"nothing was spent: {ledger.folder} has no line"
+    )
     if sources_file is None:
         note("caps are not known: name the file that declares them with --sources")

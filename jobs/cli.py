@@ -27,7 +27,9 @@ from dpsql.jobs.verify import verify
 from dpsql.jobs.view import view
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="dpsql")
 def main(debug: bool) -> None:
@@ -41,7 +43,23 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (init, explain, tune, try_, run, stop, status, show, compare, view, verify, budget, savepoint, restore, ask):
+for command in (
+    init,
+    explain,
+    tune,
+    try_,
+    run,
+    stop,
+    status,
+    show,
+    compare,
+    view,
+    verify,
+    budget,
+    savepoint,
+    restore,
+    ask,
+):
     main.add_command(command)
 
 

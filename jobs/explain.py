@@ -13,7 +13,11 @@ from dpsql.jobs.terminal import print_json
 @click.command(short_help="what a query promises and how noisy it is; no data")
 @query_argument
 @sources_option
-@click.option("--missing", is_flag=True, help="Instead: why a key may be missing, and how many units it takes at each trigger.")
+@click.option(
+    "--missing",
+    is_flag=True,
+    help="Instead: why a key may be missing, and how many units it takes at each trigger.",
+)
 @json_option
 def explain(query_file: Path, sources_file: Path, missing: bool, as_json: bool) -> None:
     """Say what a query promises and how noisy it will be: no Spark, no data, nothing spent.

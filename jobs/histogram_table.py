@@ -17,7 +17,16 @@ from dpsql.published.frames import newest_triggers, published_of
 from dpsql.published.words import AT_END, TOO_FEW, null_of
 from dpsql.text import Z95
 from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import TIME, absent, amount, key_text, marked, measured, printable, text_of
+from dpsql.view.formatting import (
+    TIME,
+    absent,
+    amount,
+    key_text,
+    marked,
+    measured,
+    printable,
+    text_of,
+)
 from dpsql.view.measures import size_of
 from dpsql.view.reading import is_ordered
 from dpsql.view.windows import finished, in_order
@@ -29,7 +38,11 @@ PLACES = "Each place holds with 95% of the noise; keys that share places cannot 
 
 
 def print_histogram(
-    frame: pd.DataFrame, limit: int, every: bool = False, clock: Any = None, ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
+    frame: pd.DataFrame,
+    limit: int,
+    every: bool = False,
+    clock: Any = None,
+    ranks: tuple[str | None, Mapping[Any, str]] = (None, {}),
 ) -> None:
     """A table with a 95% error on every cell; `?` marks a value that is smaller than its own error.
 
@@ -41,16 +54,23 @@ def print_histogram(
         ranks: a column, and which places rows can have by it.
     """
     published = published_of(frame)
-    aggregates, keys = published.amounts, published.keys
+    aggregates = published.amounts
+    keys = published.keys
     if not published.names(Role.VALUE):
         print_lists(frame, limit, every, clock)
         return
     if every:
-        largest = [] if is_ordered(frame) else [each for each in (size_of(frame), *aggregates) if each][:1]
+        largest = (
+            []
+            if is_ordered(frame)
+            else [each for each in (size_of(frame), *aggregates) if each][:1]
+        )
         rows = frame.sort_values([*published.release, *largest], ascending=False, kind="stable")
     else:
         rows = in_order(newest_triggers(frame), keep=is_ordered(frame))
-    table, caps, ended = _table(keys, bool(published.windows)), heads(published), finished(frame, clock)
+    table = _table(keys, bool(published.windows))
+    caps = heads(published)
+    ended = finished(frame, clock)
     for column in published.shown:
         _number(table, column.name, caps.get(column.name, ""))
     (by, places), small = ranks, False
@@ -59,8 +79,15 @@ def print_histogram(
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         cells = [text_of(row, column, published) for column in published.shown]
         small |= any(cell.startswith("?") for cell in cells)
-        dimmed = [Text(cell, style="dim" if cell.startswith(("?", "NULL", TOO_FEW, AT_END)) else "") for cell in cells]
-        table.add_row(*_place(row, published, bool(ended[index])), *dimmed, *([places.get(index, "")] if by else []))
+        dimmed = [
+            Text(cell, style="dim" if cell.startswith(("?", "NULL", TOO_FEW, AT_END)) else "")
+            for cell in cells
+        ]
+        table.add_row(
+            *_place(row, published, bool(ended[index])),
+            *dimmed,
+            *([places.get(index, "")] if by else []),
+        )
     out = console()
     out.print(table)
     below = bool((rows[aggregates].head(limit).fillna(0) < 0).to_numpy().any())
@@ -68,10 +95,14 @@ def print_histogram(
         out,
         [
             "? smaller than its own error: it may well be nothing." if small else "",
-            "Below zero is noise: leave it in when you add rows up, or sums come out too large." if below else "",
+            "Below zero is noise: leave it in when you add rows up, or sums come out too large."
+            if below
+            else "",
             *left_out(published),
             PLACES if by else "",
-            "A key that is missing is not zero: dpsql explain QUERY.sql --missing" if published.selects else "",
+            "A key that is missing is not zero: dpsql explain QUERY.sql --missing"
+            if published.selects
+            else "",
             _more(len(rows), limit),
         ],
     )
@@ -86,7 +117,9 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
     aggregates = list(comparison["columns"])
     keys = published.keys
     rows = in_order(both, by=f"{aggregates[0]}_true")
-    table, caps, ended = _table(keys), heads(published), finished(both)
+    table = _table(keys)
+    caps = heads(published)
+    ended = finished(both)
     for alias in aggregates:
         _number(table, alias, caps.get(alias, ""))
         _number(table, "true")
@@ -96,13 +129,21 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
         cells = [
             cell
             for alias in aggregates
-            for cell in _compared(row[alias], row[published.stderr(alias)], row[f"{alias}_true"], missing, null_of(alias, published))
+            for cell in _compared(
+                row[alias],
+                row[published.stderr(alias)],
+                row[f"{alias}_true"],
+                missing,
+                null_of(alias, published),
+            )
         ]
         table.add_row(*_place(row, published, bool(ended[index])), *cells)
     out = console()
     out.print(table)
     windows = f"{comparison['windows']:,} window{'' if comparison['windows'] == 1 else 's'}"
-    kept = f"{comparison['keys_kept']:,} of {comparison['keys']:,} groups in {windows} are released."
+    kept = (
+        f"{comparison['keys_kept']:,} of {comparison['keys']:,} groups in {windows} are released."
+    )
     sentences = [_sentence(alias, made_of) for alias, made_of in comparison["made_of"].items()]
     for line in (kept, *sentences):
         out.print(line, markup=False)
@@ -119,9 +160,7 @@ def _sentence(alias: str, made_of: Mapping[str, float]) -> str:
     bounds = f"the contribution bounds {'took' if took > 0 else 'added'} about {abs(took):.0%}"
     if abs(took) <= made_of["bounds_error"]:
         bounds = "the contribution bounds took less than the noise lets one see"
-    return (
-        f"{name}: of all that is truly there, missing keys hold {made_of['missing']:.0%}, {bounds}, noise is about {made_of['noise']:.1%}."
-    )
+    return f"{name}: of all that is truly there, missing keys hold {made_of['missing']:.0%}, {bounds}, noise is about {made_of['noise']:.1%}."
 
 
 def _table(keys: Sequence[str], windows: bool = True) -> Table:
@@ -143,16 +182,35 @@ def _place(row: Mapping[Any, Any], published: Published, ended: bool) -> list[st
     return [
         f"{row[START if published.windows else DUE]:{TIME}}",
         trigger if ended else f"{trigger}, unfinished",
-        *[Text(key_text(row, key, published), style="dim italic" if absent(row[key]) else "") for key in published.keys],
+        *[
+            Text(key_text(row, key, published), style="dim italic" if absent(row[key]) else "")
+            for key in published.keys
+        ],
     ]
 
 
-def _compared(value: Any, stderr: Any, true: Any, missing: bool, null: tuple[str, str]) -> tuple[Text, Text, Text]:
-    exact = Text("NULL" if absent(true) else f"{true:,.6g}" if isinstance(true, float) and abs(true) < 1e6 else f"{true:,.0f}")
+def _compared(
+    value: Any, stderr: Any, true: Any, missing: bool, null: tuple[str, str]
+) -> tuple[Text, Text, Text]:
+    exact = Text(
+        "NULL"
+        if absent(true)
+        else f"{true:,.6g}"
+        if isinstance(true, float) and abs(true) < 1e6
+        else f"{true:,.0f}"
+    )
     if missing:
         return Text("missing", style="dim"), exact, Text("")
-    off = "" if absent(value) or absent(true) else amount(value - true, Z95 * stderr, isinstance(value, Integral))
-    return Text(marked(value, stderr, null), style="dim" if measured(value, stderr)[1] else ""), exact, Text(off)
+    off = (
+        ""
+        if absent(value) or absent(true)
+        else amount(value - true, Z95 * stderr, isinstance(value, Integral))
+    )
+    return (
+        Text(marked(value, stderr, null), style="dim" if measured(value, stderr)[1] else ""),
+        exact,
+        Text(off),
+    )
 
 
 def _foot(out: Console, lines: Sequence[str]) -> None:

@@ -18,7 +18,9 @@ made {conf}: sources.yaml, queries, and a day of Wikipedia edits that are public
 
 
 @click.command(short_help="a folder with a query, sources.yaml and public data to start from")
-@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path))
+@click.argument(
+    "folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path)
+)
 def init(folder: Path) -> None:
     """Make DIR/conf (default: here) with a sources.yaml, queries and a day of public data, to try things with and to change.
 
@@ -30,10 +32,16 @@ def init(folder: Path) -> None:
 
     conf = folder / "conf"
     if conf.exists():
-        raise ConfigError(f"{conf} is there already: give another folder, like `dpsql init private`")
+        raise ConfigError(
+            f"{conf} is there already: give another folder, like `dpsql init private`"
+        )
     with reached(str(conf), ConfigError):
         conf.mkdir(parents=True)
-        (conf / "sources.yaml").write_text((jars.CONF / "sources.yaml").read_text().replace("    # cap:", "    cap:"))
+        (conf / "sources.yaml").write_text(
+            (jars.CONF / "sources.yaml").read_text().replace("    # cap:", "    cap:")
+        )
         for name in ("queries", "demo"):
-            shutil.copytree(jars.CONF / name, conf / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                jars.CONF / name, conf / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
     click.echo(NEXT.format(conf=conf, where="" if folder == Path() else f", in {folder}"))

@@ -24,15 +24,30 @@ if TYPE_CHECKING:
 STOPPED = "stopped; the same command goes on from here"
 Command = Callable[..., Any]
 
-ELSEWHERE = {"list": "status", "synthesize": "ask NAME --synthetic", "budget --record": "restore NAME --ledger"}
+ELSEWHERE = {
+    "list": "status",
+    "synthesize": "ask NAME --synthetic",
+    "budget --record": "restore NAME --ledger",
+}
 """What was written otherwise."""
 
-query_argument = click.argument("query_file", metavar="QUERY.sql", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+query_argument = click.argument(
+    "query_file", metavar="QUERY.sql", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 name_argument = click.argument("name", metavar="NAME")
 DECLARED = Path("conf/sources.yaml")
-SOURCES: dict[str, Any] = {"metavar": "FILE", "type": click.Path(path_type=Path), "envvar": "DPSQL_SOURCES"}
+SOURCES: dict[str, Any] = {
+    "metavar": "FILE",
+    "type": click.Path(path_type=Path),
+    "envvar": "DPSQL_SOURCES",
+}
 sources_option = click.option(
-    "--sources", "sources_file", **SOURCES, default=DECLARED, show_default=True, help="What may be queried (sources.yaml)."
+    "--sources",
+    "sources_file",
+    **SOURCES,
+    default=DECLARED,
+    show_default=True,
+    help="What may be queried (sources.yaml).",
 )
 CAPS = f"What declares the caps (sources.yaml).  [default: {DECLARED}, if it is there]"
 caps_option = click.option("--sources", "sources_file", **SOURCES, help=CAPS)
@@ -70,8 +85,14 @@ class Microseconds(click.ParamType):
             self.fail(f"{value!r} is not {self._written}", param, ctx)
 
 
-DURATION = Microseconds("duration", parse_duration, "a length of time; write it like '30 seconds', '10 minutes' or '7 days'")
-UTC_TIME = Microseconds("time", microseconds, "a time; write it like 2026-01-31 or 2026-01-31T12:00 (UTC)")
+DURATION = Microseconds(
+    "duration",
+    parse_duration,
+    "a length of time; write it like '30 seconds', '10 minutes' or '7 days'",
+)
+UTC_TIME = Microseconds(
+    "time", microseconds, "a time; write it like 2026-01-31 or 2026-01-31T12:00 (UTC)"
+)
 SPAN: dict[str, Any] = {"metavar": "TIME", "type": DURATION}
 INSTANT: dict[str, Any] = {"metavar": "TIME", "type": UTC_TIME}
 """UTC unless it says otherwise."""
@@ -125,7 +146,9 @@ def one_line_errors(debug: bool) -> Iterator[None]:
         if debug:
             raise
         # only the type: the text of a foreign exception may quote a record
-        note(f"internal error ({type(problem).__name__}); `dpsql --debug ...` shows where. Please report it")
+        note(
+            f"internal error ({type(problem).__name__}); `dpsql --debug ...` shows where. Please report it"
+        )
         raise SystemExit(1) from None
 
 
@@ -166,18 +189,25 @@ def compiled_text(text: str, sources_file: Path, name: str) -> Query:
     return dpsql.compile(text, dpsql.load_sources(sources_file), name=name)
 
 
-def files_by_source(given: tuple[str, ...], query: Query, flag: str = "--input") -> dict[str, list[Path]]:
+def files_by_source(
+    given: tuple[str, ...], query: Query, flag: str = "--input"
+) -> dict[str, list[Path]]:
     """`NAME=FILE` or `FILE` (the stream) to files by source; what is not there is refused before anything is spent."""
     from dpsql.local.sources import source_files
 
-    stream, sources = query.parsed.stream, (query.parsed.stream, *query.parsed.static_sources)
+    stream = query.parsed.stream
+    sources = (query.parsed.stream, *query.parsed.static_sources)
     files: dict[str, list[Path]] = {}
     for text in given:
         head, equals, tail = text.partition("=")
         named = bool(equals) and head.lower() in sources
         if equals and not named and not Path(text).exists():
-            raise ConfigError(f"{flag} {text}: no such file, and no such source: the query reads {', '.join(sources)}")
-        files.setdefault(head.lower() if named else stream, []).append(Path(tail if named else text))
+            raise ConfigError(
+                f"{flag} {text}: no such file, and no such source: the query reads {', '.join(sources)}"
+            )
+        files.setdefault(head.lower() if named else stream, []).append(
+            Path(tail if named else text)
+        )
     for name in {stream, *files}:
         source_files(query.sources[name], files)
     return files
@@ -210,7 +240,11 @@ def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Se
     secret = Secret.load(path, create=create)
     ledger = Ledger.beside(path, secret)
     if is_new:
-        known = "the ledger beside it was another secret's" if ledger.folder.is_dir() else "new ledger: nothing is known to be spent"
+        known = (
+            "the ledger beside it was another secret's"
+            if ledger.folder.is_dir()
+            else "new ledger: nothing is known to be spent"
+        )
         note(f"new secret {path}, {known}")
     return secret, ledger
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from dpsql.errors import ConfigError
-from dpsql.jobs.options import compiled_text, json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
+from dpsql.jobs.options import (
+    compiled_text,
+    json_option,
+    lake_option,
+    name_argument,
+    secret_and_ledger,
+    secret_option,
+    sources_option,
+)
 from dpsql.jobs.terminal import say
 
 if TYPE_CHECKING:
@@ -18,11 +26,31 @@ if TYPE_CHECKING:
 @click.command(short_help="mend a stopped run that lost a piece")
 @name_argument
 @lake_option
-@click.option("--buckets", type=click.IntRange(1, 4096), help="Cut the state of users, and of keys, into so many parts.")
-@click.option("--to", "label", metavar="LABEL", help="Go back to a savepoint.  [default: the newest state that is whole]")
-@click.option("--checkpoints", is_flag=True, help="Make Spark's checkpoints anew, even where they look whole.")
-@click.option("--new-run", is_flag=True, help="End the run and begin a new one under its name; costs a ledger line.")
-@click.option("--ledger", "lost_ledger", is_flag=True, help="Write down anew what the run spends, after the ledger was lost; nothing else.")
+@click.option(
+    "--buckets",
+    type=click.IntRange(1, 4096),
+    help="Cut the state of users, and of keys, into so many parts.",
+)
+@click.option(
+    "--to",
+    "label",
+    metavar="LABEL",
+    help="Go back to a savepoint.  [default: the newest state that is whole]",
+)
+@click.option(
+    "--checkpoints", is_flag=True, help="Make Spark's checkpoints anew, even where they look whole."
+)
+@click.option(
+    "--new-run",
+    is_flag=True,
+    help="End the run and begin a new one under its name; costs a ledger line.",
+)
+@click.option(
+    "--ledger",
+    "lost_ledger",
+    is_flag=True,
+    help="Write down anew what the run spends, after the ledger was lost; nothing else.",
+)
 @sources_option
 @secret_option
 @json_option
@@ -51,12 +79,16 @@ def restore(
     lake = Lake(lake_folder)
     if lost_ledger:
         if buckets or label or checkpoints or new_run:
-            raise ConfigError("--ledger touches the ledger alone: leave --buckets, --to, --checkpoints and --new-run away")
+            raise ConfigError(
+                "--ledger touches the ledger alone: leave --buckets, --to, --checkpoints and --new-run away"
+            )
         _write_down(lake, name, sources_file, secret_file, as_json)
         return
     if new_run:
         if buckets or label or checkpoints:
-            raise ConfigError("--new-run begins with no state: leave --buckets, --to and --checkpoints away")
+            raise ConfigError(
+                "--new-run begins with no state: leave --buckets, --to and --checkpoints away"
+            )
         from dpsql.lake.new_run import begin_new_run, finish_new_run
 
         secret, ledger = secret_and_ledger(secret_file, create=False)
@@ -71,13 +103,25 @@ def restore(
 
     done = restore_run(lake, name, (buckets, buckets) if buckets else None, label, checkpoints)
     told = {"listed": list(done.listed), "batches": dict(done.batches), "mended": list(done.mended)}
-    lines = [*done.mended, *(f"{operator}: its newest state is listed again" for operator in done.listed)]
+    lines = [
+        *done.mended,
+        *(f"{operator}: its newest state is listed again" for operator in done.listed),
+    ]
     for operator, batch in done.batches.items():
-        lines.append(f"{operator}: goes on " + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning"))
-    say({"name": name, "new_run": False, **told}, "\n".join(lines or ["nothing is lost: the run can go on as it is"]), as_json)
+        lines.append(
+            f"{operator}: goes on "
+            + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning")
+        )
+    say(
+        {"name": name, "new_run": False, **told},
+        "\n".join(lines or ["nothing is lost: the run can go on as it is"]),
+        as_json,
+    )
 
 
-def _write_down(lake: Lake, name: str, sources_file: Path, secret_file: Path | None, as_json: bool) -> None:
+def _write_down(
+    lake: Lake, name: str, sources_file: Path, secret_file: Path | None, as_json: bool
+) -> None:
     from dpsql.lake.lost_ledger import record_run
     from dpsql.lake.opening import check_binding
     from dpsql.lake.runs import read_run

@@ -11,7 +11,12 @@ from dpsql.jobs.run_query import RunFlags, needs_s3, run_options, spark_properti
 
 @click.command(short_help="on Spark: live, or the stored input")
 @run_options
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, like spark://host:7077.")
+@click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    help="Where Spark runs, like spark://host:7077.",
+)
 @click.option(
     "--properties-file",
     metavar="FILE",

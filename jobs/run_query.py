@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-if __package__ in (None, ""):  # run as a script: its own folder is on the path, the checkout or --py-files zip may not be
+if __package__ in (
+    None,
+    "",
+):  # run as a script: its own folder is on the path, the checkout or --py-files zip may not be
     sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from dpsql.errors import ConfigError
@@ -90,16 +93,32 @@ def run_options(command: Command) -> Command:
         return command(flags=RunFlags(**shared), **given)
 
     buckets = "Parts that users, and keys, are hashed to; fixed once a run has begun.  [default: two per core, of keys one]"
-    interval = "It divides the trigger interval.  [default: about a tenth of it, 1 second to 1 minute]"
+    interval = (
+        "It divides the trigger interval.  [default: about a tenth of it, 1 second to 1 minute]"
+    )
     options = (
         query_argument,
         sources_option,
         lake_option,
         secret_option,
         click.option("--name", help="The query's name in the lake.  [default: the file's]"),
-        click.option("--until-caught-up", is_flag=True, help="Release the stored input, then stop; without it the job runs live."),
-        click.option("--until", "until_us", **INSTANT, help="Of stored input: close triggers up to TIME (UTC).  [default: now]"),
-        click.option("--interval", "interval_us", **SPAN, help=f"Live: how often to look for input.  {interval}"),
+        click.option(
+            "--until-caught-up",
+            is_flag=True,
+            help="Release the stored input, then stop; without it the job runs live.",
+        ),
+        click.option(
+            "--until",
+            "until_us",
+            **INSTANT,
+            help="Of stored input: close triggers up to TIME (UTC).  [default: now]",
+        ),
+        click.option(
+            "--interval",
+            "interval_us",
+            **SPAN,
+            help=f"Live: how often to look for input.  {interval}",
+        ),
         click.option(
             "--retention",
             "retention_us",
@@ -108,13 +127,29 @@ def run_options(command: Command) -> Command:
             show_default=True,
             help="How long the contributions of closed windows are kept.",
         ),
-        click.option("--accept-clock", is_flag=True, help="Live: the clock is right, though the newest trigger closed days ago."),
-        click.option("--untested-spark", is_flag=True, help="Go on with a Spark of a version that was not tested."),
+        click.option(
+            "--accept-clock",
+            is_flag=True,
+            help="Live: the clock is right, though the newest trigger closed days ago.",
+        ),
+        click.option(
+            "--untested-spark",
+            is_flag=True,
+            help="Go on with a Spark of a version that was not tested.",
+        ),
         click.option("--buckets", type=click.IntRange(1, 4096), help=buckets),
         click.option(
-            "--log", metavar="FILE", type=FILE, help="Append a JSON line to FILE for every event: exact totals, for the operator."
+            "--log",
+            metavar="FILE",
+            type=FILE,
+            help="Append a JSON line to FILE for every event: exact totals, for the operator.",
         ),
-        click.option("--metrics", metavar="FILE", type=FILE, help="Keep the totals in FILE as Prometheus reads them."),
+        click.option(
+            "--metrics",
+            metavar="FILE",
+            type=FILE,
+            help="Keep the totals in FILE as Prometheus reads them.",
+        ),
         json_option,
     )
     for option in reversed(options):
@@ -129,7 +164,9 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         DpsqlError: the query, configuration, secret, lake or budget does not allow it; nothing has been read.
     """
     if flags.until_us is not None and not flags.until_caught_up:
-        raise ConfigError("--until needs --until-caught-up: a live run releases every trigger when its time has come")
+        raise ConfigError(
+            "--until needs --until-caught-up: a live run releases every trigger when its time has come"
+        )
     from dpsql.compiled import UNTIL
     from dpsql.lake.event_log import FILE as STATUS_FILE
     from dpsql.lake.opening import open_run
@@ -154,12 +191,16 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         check_settings(properties)
     name = flags.name or flags.query_file.stem
     begun = has_begun(lake, name)
-    elsewhere = not OTHER_SETTINGS.isdisjoint(os.environ) or any(OTHER_STORE.search(setting) for setting in properties)
+    elsewhere = not OTHER_SETTINGS.isdisjoint(os.environ) or any(
+        OTHER_STORE.search(setting) for setting in properties
+    )
     sources = [query.sources[each] for each in (query.parsed.stream, *query.parsed.static_sources)]
     check_reachable(sources, as_here=master is not None and not elsewhere)
     secret, ledger = secret_and_ledger(flags.secret_file)
     if not begun:
-        query.shape.schedule.check_behind(now_us() if flags.until_us is None else flags.until_us, query.source.start_us)
+        query.shape.schedule.check_behind(
+            now_us() if flags.until_us is None else flags.until_us, query.source.start_us
+        )
         if flags.until_us is None and (long := query.long_wait(UNTIL, now_us())):
             note(long)
     seen = begun or not any(map(looks_at_files, sources))
@@ -175,13 +216,22 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         run = open_run(lake, name, query, secret, ledger, query.source)
         from dpsql.streaming.failures import stopping
 
-        os.umask(0o077)  # for all that is written from here on; the histogram is opened to readers by name
+        os.umask(
+            0o077
+        )  # for all that is written from here on; the histogram is opened to readers by name
         folder = lake.private(name)
-        spark = _session(master, properties, folder / SPARK_SAID if isinstance(folder, Path) else None)
+        spark = _session(
+            master, properties, folder / SPARK_SAID if isinstance(folder, Path) else None
+        )
         with stopping(spark):
             summary = _run(flags, spark, query, run, lake, secret, ledger)
         note_totals(query.source, summary.records, summary.dropped, kept=str(folder / STATUS_FILE))
-        _print_summary(summary, str(lake.histogram(name)), f"dpsql show {name} --lake {flags.lake_folder}", flags.as_json)
+        _print_summary(
+            summary,
+            str(lake.histogram(name)),
+            f"dpsql show {name} --lake {flags.lake_folder}",
+            flags.as_json,
+        )
 
 
 def needs_s3(flags: RunFlags) -> bool:
@@ -206,12 +256,16 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        setting = re.fullmatch(r"([^\s=:]+)(?:\s*[=:]\s*|\s+)(.+)", line.strip())  # as Java reads a properties file
+        setting = re.fullmatch(
+            r"([^\s=:]+)(?:\s*[=:]\s*|\s+)(.+)", line.strip()
+        )  # as Java reads a properties file
         if setting is None:
             raise ConfigError(f"{path}:{number}: not a setting; write it as `name value`")
         properties[setting[1]] = setting[2]
         if open_to_others and CREDENTIAL.search(setting[1]):
-            raise ConfigError(f"{path}: others may read it, and it has {setting[1]}: chmod 600 {path}")
+            raise ConfigError(
+                f"{path}: others may read it, and it has {setting[1]}: chmod 600 {path}"
+            )
     if properties_file is None:
         properties["spark.jars"] = ",".join(map(str, fetched))
     return properties
@@ -229,7 +283,9 @@ def _session(master: str | None, properties: Mapping[str, str], said: Path | Non
         os.umask(before)
 
 
-def _run(flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret, ledger: Ledger) -> Summary:
+def _run(
+    flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret, ledger: Ledger
+) -> Summary:
     from dpsql.streaming.job import LiveOptions
     from dpsql.streaming.job import run as run_job
 
@@ -249,7 +305,9 @@ def _print_summary(summary: Summary, histogram: str, after: str, as_json: bool) 
         return
     click.echo(f"published {summary.triggers:,} triggers with {summary.rows:,} rows")
     if summary.overruns:
-        click.echo(f"polls that could not be made when due: {summary.overruns:,}; choose a longer --interval (dpsql show says more)")
+        click.echo(
+            f"polls that could not be made when due: {summary.overruns:,}; choose a longer --interval (dpsql show says more)"
+        )
     print_not_read(summary.not_read, summary.not_read_names)
     click.echo(f"histogram: {histogram}")
     if summary.rows:

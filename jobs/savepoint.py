@@ -24,4 +24,8 @@ def savepoint(name: str, label: str | None, lake_folder: str, as_json: bool) -> 
     from dpsql.lake.savepoints import take_savepoint
 
     taken = take_savepoint(Lake(lake_folder), name, label)
-    say({"name": name, "label": taken.label, "folder": str(taken.folder)}, f"savepoint {taken.label}: {taken.folder}", as_json)
+    say(
+        {"name": name, "label": taken.label, "folder": str(taken.folder)},
+        f"savepoint {taken.label}: {taken.folder}",
+        as_json,
+    )

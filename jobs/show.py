@@ -28,12 +28,35 @@ SHOWN_ROWS = 20
 @click.command(short_help="the newest histogram as a table")
 @click.argument("name", metavar="NAME|TABLE")
 @optional_lake
-@click.option("--window", "window_us", **INSTANT, help="The window that starts at TIME (UTC); default: see above.")
+@click.option(
+    "--window",
+    "window_us",
+    **INSTANT,
+    help="The window that starts at TIME (UTC); default: see above.",
+)
 @click.option("--all", "every", is_flag=True, help="Every window and trigger.")
-@click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json prints all.")
-@click.option("--watch", is_flag=True, help="Print the newest window whenever a trigger is published, until Ctrl-C.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=SHOWN_ROWS,
+    show_default=True,
+    help="Rows to print; --json prints all.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Print the newest window whenever a trigger is published, until Ctrl-C.",
+)
 @json_option
-def show(name: str, lake_folder: str | None, window_us: int | None, every: bool, limit: int, watch: bool, as_json: bool) -> None:
+def show(
+    name: str,
+    lake_folder: str | None,
+    window_us: int | None,
+    every: bool,
+    limit: int,
+    watch: bool,
+    as_json: bool,
+) -> None:
     """Print a window's newest histogram, each value with its 95% error.
 
     It is the newest finished window that has a value above its own noise; with --json the newest finished one, with --watch the newest.
@@ -94,7 +117,9 @@ def _document(lake: Lake, name: str, window_us: int | None, every: bool) -> dict
     }
 
 
-def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int, growing: bool = False) -> None:
+def _print(
+    lake: Lake, name: str, window_us: int | None, every: bool, limit: int, growing: bool = False
+) -> None:
     from dpsql.jobs.histogram_table import print_histogram  # slow to import
     from dpsql.lake.running import is_running
     from dpsql.published import words
@@ -121,14 +146,20 @@ def _print(lake: Lake, name: str, window_us: int | None, every: bool, limit: int
     if rows.empty:
         click.echo(why_nothing(published))
         if is_running(lake.private(name)):
-            click.echo(f"It is running; the next trigger is at {next_trigger(published, now_us())}.")
+            click.echo(
+                f"It is running; the next trigger is at {next_trigger(published, now_us())}."
+            )
         return
-    chosen = _chosen(rows, name, window_us, every, growing, counted(rows) if published.amounts else ())
+    chosen = _chosen(
+        rows, name, window_us, every, growing, counted(rows) if published.amounts else ()
+    )
     own = own_reading(lake, name)
     shown = as_read(chosen, own)
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
     if not every and published.amounts:
-        ranks = places_shown(chosen, in_order(newest_triggers(shown), keep=is_ordered(shown)).head(limit))
+        ranks = places_shown(
+            chosen, in_order(newest_triggers(shown), keep=is_ordered(shown)).head(limit)
+        )
     print_histogram(shown, limit, every, clock=rows[DUE].max(), ranks=ranks)
     if not every and window_us is None and (passed := passed_over(rows, chosen)):
         click.echo(passed)
@@ -159,7 +190,12 @@ def _rows(lake: Lake, name: str, every: bool) -> pd.DataFrame:
 
 
 def _chosen(
-    rows: pd.DataFrame, name: str, window_us: int | None, every: bool, growing: bool = False, of: Sequence[str] = ()
+    rows: pd.DataFrame,
+    name: str,
+    window_us: int | None,
+    every: bool,
+    growing: bool = False,
+    of: Sequence[str] = (),
 ) -> pd.DataFrame:
     from dpsql.published.frames import published_of
     from dpsql.view.top_lists import listing

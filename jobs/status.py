@@ -16,16 +16,30 @@ from dpsql.times import duration
 if TYPE_CHECKING:
     from dpsql.lake.runs import Lake
 
-ALARM, DAMAGED = 4, 5
+ALARM = 4
+DAMAGED = 5
 
 
-@click.command(short_help="is it at work, how far behind, is anything damaged; without a name: the queries of a lake")
+@click.command(
+    short_help="is it at work, how far behind, is anything damaged; without a name: the queries of a lake"
+)
 @click.argument("name", metavar="[NAME]", required=False)
 @lake_option
 @click.option("--max-lag", "max_lag_us", **SPAN, help="More behind than this is an alarm.")
-@click.option("--max-drop-share", type=click.FloatRange(0, 1), metavar="SHARE", help="More of the newest micro-batch dropped is an alarm.")
+@click.option(
+    "--max-drop-share",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="More of the newest micro-batch dropped is an alarm.",
+)
 @json_option
-def status(name: str | None, lake_folder: str, max_lag_us: int | None, max_drop_share: float | None, as_json: bool) -> None:
+def status(
+    name: str | None,
+    lake_folder: str,
+    max_lag_us: int | None,
+    max_drop_share: float | None,
+    as_json: bool,
+) -> None:
     """Say how a run stands; without a name the queries of the lake, what they promise, and how far they are (run ids: --json).
 
     Exit code 0: all is well; 4: an alarm, or the lake cannot be reached; 5: something is damaged. Needs no Spark and no secret.
@@ -77,15 +91,24 @@ def _told(lake: Lake, name: str) -> dict[str, Any]:
     from dpsql.lake.runs import read_run
     from dpsql.published.histogram import newest_trigger  # slow to import
 
-    told: dict[str, Any] = dict.fromkeys(("source", "privacy_unit", "epsilon", "delta", "period_us", "newest_trigger", "rows"))
+    told: dict[str, Any] = dict.fromkeys(
+        ("source", "privacy_unit", "epsilon", "delta", "period_us", "newest_trigger", "rows")
+    )
     try:
         plan = read_run(lake, name).plan
         query = plan["query"]
-        period = query["window"]["size_us"] if query["window"] and query["contribution_period"] == "WINDOW" else None
+        period = (
+            query["window"]["size_us"]
+            if query["window"] and query["contribution_period"] == "WINDOW"
+            else None
+        )
         told |= {"source": query["stream"], "privacy_unit": query["privacy_unit"]}
         told |= {"epsilon": plan["epsilon"], "delta": plan["delta"], "period_us": period}
         newest, rows = newest_trigger(lake, name)
-        told |= {"newest_trigger": None if newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}", "rows": rows}
+        told |= {
+            "newest_trigger": None if newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}",
+            "rows": rows,
+        }
     except (LakeError, KeyError):
         pass
     return told

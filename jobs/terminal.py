@@ -43,17 +43,28 @@ def records(frame: pd.DataFrame, published: Published | None = None) -> list[dic
     """The rows, errors of a published table to six digits."""
     errors = {*published.names(Role.STDERR, Role.RANK_STDERR)} if published else ()
     rows = frame.to_dict("records")
-    return [{str(column): float(f"{value:.6g}") if column in errors else value for column, value in row.items()} for row in rows]
+    return [
+        {
+            str(column): float(f"{value:.6g}") if column in errors else value
+            for column, value in row.items()
+        }
+        for row in rows
+    ]
 
 
-def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_from: int | None = None) -> None:
+def print_table(
+    heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_from: int | None = None
+) -> None:
     """A plain table; columns from `right_from` on are numbers."""
     from rich.table import Table  # slow to import
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for i, head in enumerate(heads):
-        table.add_column(Text(printable(head)), justify="right" if right_from is not None and i >= right_from else "left")
+        table.add_column(
+            Text(printable(head)),
+            justify="right" if right_from is not None and i >= right_from else "left",
+        )
     for row in rows:
         table.add_row(*[Text(printable(cell)) for cell in row])
     console().print(table)
@@ -62,7 +73,9 @@ def print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_f
 def print_not_read(count: int, names: Sequence[str]) -> None:
     """Files of the source that a run has not read; on stdout."""
     if count:
-        print(f"not read: {count:,} files of the source ({_some(names)}); the next start of the run reads them")
+        print(
+            f"not read: {count:,} files of the source ({_some(names)}); the next start of the run reads them"
+        )
 
 
 def print_gone(count: int, names: Sequence[str], from_us: int | None) -> None:
@@ -75,10 +88,14 @@ def print_gone(count: int, names: Sequence[str], from_us: int | None) -> None:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(PurePath(name).name for name in names[:3]) + (", ..." if len(names) > 3 else "")
+    return ", ".join(PurePath(name).name for name in names[:3]) + (
+        ", ..." if len(names) > 3 else ""
+    )
 
 
-def note_totals(source: Source, records: int, dropped: Mapping[str, int], compared: bool = False, kept: str = "") -> None:
+def note_totals(
+    source: Source, records: int, dropped: Mapping[str, int], compared: bool = False, kept: str = ""
+) -> None:
     """How many records were read, how many dropped and why, if they may be told; on stderr.
 
     Args:
@@ -110,7 +127,11 @@ class ProgressBar:
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         console = Console(stderr=True)
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+        )
         self._exact, self._live = exact, console.is_terminal
         self._progress = Progress(*columns, console=console, transient=True, disable=not self._live)
         self._task = self._progress.add_task("reading", total=None)
@@ -124,7 +145,9 @@ class ProgressBar:
 
     def records(self, count: int) -> None:
         """Records that the local engine has read so far."""
-        self._progress.update(self._task, description=f"{count:,} records" if self._exact else "reading")
+        self._progress.update(
+            self._task, description=f"{count:,} records" if self._exact else "reading"
+        )
 
     def settings(self, count: int, least: float) -> None:
         """Settings that `tune` has measured so far, and the least error of them."""
@@ -132,14 +155,20 @@ class ProgressBar:
 
     def stage(self, report: Report) -> None:
         """A report of the Spark job; its warnings always become a line."""
-        read = f"{report.records:,} records, {report.records_per_second:,.0f} a second; " if self._exact else ""
+        read = (
+            f"{report.records:,} records, {report.records_per_second:,.0f} a second; "
+            if self._exact
+            else ""
+        )
         text = f"{report.stage}: {read}{report.triggers:,} triggers, {report.rows:,} rows published"
         if self._live:
             self._progress.update(self._task, description=text)
         else:
             note(text)
         if report.warning:
-            self._progress.console.print(f"warning: {report.warning}", markup=False, highlight=False, soft_wrap=True)
+            self._progress.console.print(
+                f"warning: {report.warning}", markup=False, highlight=False, soft_wrap=True
+            )
 
 
 def console() -> Console:
@@ -160,7 +189,11 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if hasattr(value, "tz_convert"):
-        return (value.tz_convert(UTC) if value.tzinfo else value.tz_localize(UTC)).isoformat().replace("+00:00", "Z")
+        return (
+            (value.tz_convert(UTC) if value.tzinfo else value.tz_localize(UTC))
+            .isoformat()
+            .replace("+00:00", "Z")
+        )
     if hasattr(value, "tolist"):
         return _json_value(value.tolist())
     return value if isinstance(value, bool | int | float | str) else str(value)

@@ -32,11 +32,29 @@ INPUT = "Files or folders with the records of the stream, or of source NAME"
 @query_argument
 @sources_option
 @secret_option
-@click.option("--input", "inputs", metavar="[NAME=]FILE", multiple=True, help=f"{INPUT}; repeatable.  [default: as in --sources]")
+@click.option(
+    "--input",
+    "inputs",
+    metavar="[NAME=]FILE",
+    multiple=True,
+    help=f"{INPUT}; repeatable.  [default: as in --sources]",
+)
 @click.option("--output", metavar="FILE.parquet", type=FILE, help="Where to write the histogram.")
-@click.option("--compare", is_flag=True, help="Also the true histogram and the errors: only of data that you may look at.")
-@click.option("--until", "until_us", **INSTANT, help="Release triggers up to TIME (UTC).  [default: now]")
-@click.option("--limit", type=click.IntRange(1), default=SHOWN_ROWS, show_default=True, help="Rows to print; --json and --output have all.")
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Also the true histogram and the errors: only of data that you may look at.",
+)
+@click.option(
+    "--until", "until_us", **INSTANT, help="Release triggers up to TIME (UTC).  [default: now]"
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=SHOWN_ROWS,
+    show_default=True,
+    help="Rows to print; --json and --output have all.",
+)
 @json_option
 def try_(
     query_file: Path,
@@ -78,29 +96,61 @@ def try_(
         refuse_own_input(query, files.get(query.parsed.stream), "--compare", EXACT)
         check_comparable(query)
     check_input(query, files)
-    query.shape.schedule.check_behind(now_us() if until_us is None else until_us, query.source.start_us)
+    query.shape.schedule.check_behind(
+        now_us() if until_us is None else until_us, query.source.start_us
+    )
     if until_us is None:
         if long := query.long_wait("--until TIME", now_us()):
             note(long)
         elif query.shape.schedule.replayed:
-            note("without --until there are rows up to now, with or without records; of stored data that end earlier write --until TIME")
+            note(
+                "without --until there are rows up to now, with or without records; of stored data that end earlier write --until TIME"
+            )
     secret, ledger = secret_and_ledger(secret_file)
-    run_id, ledger_id, source = secrets.token_hex(16), ledger.own_id(), query.source
+    run_id = secrets.token_hex(16)
+    ledger_id = ledger.own_id()
+    source = query.source
     origin = origin_of(source, ledger_id, files.get(source.name, ()), query.protects)
-    ledger.append(query.line(run_id, "compare" if compare else "try", origin), cap_for(source, query.protects))
+    ledger.append(
+        query.line(run_id, "compare" if compare else "try", origin), cap_for(source, query.protects)
+    )
     bound = secret.of_ledger(ledger_id)
     exact = may_be_told(source, compare)
     with ProgressBar(exact) as bar:
-        result = try_query(query, files, run_id=run_id, secret=bound, until_us=until_us, progress=bar.records, compare=compare)
+        result = try_query(
+            query,
+            files,
+            run_id=run_id,
+            secret=bound,
+            until_us=until_us,
+            progress=bar.records,
+            compare=compare,
+        )
     note_totals(source, result.records, result.drops, compare)
     if output is not None:
         write_parquet(result.table, query.published, output)
         note(f"wrote {len(result.table)} rows to {output}")
     if as_json:
-        compared = {name: value for name, value in (result.comparison or {}).items() if name != "compared"}  # which the two histograms say
-        comparison = {"comparison": compared | {"true_histogram": records(compared["true_histogram"])}} if compared else {}
-        head = {"run_id": run_id, "query_identity": query.plan.identity, **({"drops": result.drops} if exact else {})}
-        print_json({**head, **comparison, "rows": records(as_read(result.histogram, query.reading), query.published)})
+        compared = {
+            name: value for name, value in (result.comparison or {}).items() if name != "compared"
+        }  # which the two histograms say
+        comparison = (
+            {"comparison": compared | {"true_histogram": records(compared["true_histogram"])}}
+            if compared
+            else {}
+        )
+        head = {
+            "run_id": run_id,
+            "query_identity": query.plan.identity,
+            **({"drops": result.drops} if exact else {}),
+        }
+        print_json(
+            {
+                **head,
+                **comparison,
+                "rows": records(as_read(result.histogram, query.reading), query.published),
+            }
+        )
         return
     from dpsql.jobs.histogram_table import print_comparison, print_histogram  # slow to import
 

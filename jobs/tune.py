@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.jobs.options import FILE, compiled, files_by_source, json_option, query_argument, refuse_own_input, sources_option, writable
+from dpsql.jobs.options import (
+    FILE,
+    compiled,
+    files_by_source,
+    json_option,
+    query_argument,
+    refuse_own_input,
+    sources_option,
+    writable,
+)
 from dpsql.jobs.terminal import ProgressBar, note, print_json, print_table
 from dpsql.text import Z95
 
@@ -18,7 +27,11 @@ if TYPE_CHECKING:
 WARNING = """\
 Choose on data that you may look at: synthetic, public or last year's, or of people who agreed. A setting chosen on the private records
 themselves tells about them, and no epsilon covers that."""
-REASONS = {"over_max_groups": "over G", "over_max_rows_per_group": "over c", "over_max_rows": "over C"}
+REASONS = {
+    "over_max_groups": "over G",
+    "over_max_rows_per_group": "over c",
+    "over_max_rows": "over C",
+}
 SYMBOLS = {"max_rows_contributed": "C", "max_rows_per_group": "c", "max_groups_contributed": "G"}
 FIXED = {
     "epsilon": "more is always more accurate, and less private: your choice",
@@ -30,7 +43,12 @@ FIXED = {
 @query_argument
 @sources_option
 @click.option(
-    "--sample", "samples", metavar="[NAME=]FILE", multiple=True, required=True, help="Records like those of the stream; repeatable."
+    "--sample",
+    "samples",
+    metavar="[NAME=]FILE",
+    multiple=True,
+    required=True,
+    help="Records like those of the stream; repeatable.",
 )
 @click.option(
     "--scale",
@@ -39,7 +57,9 @@ FIXED = {
     show_default=True,
     help="The stream's users for each user of the sample: 20 when the sample has a twentieth of the users.",
 )
-@click.option("--column", metavar="ALIAS", help="The aggregate whose error counts.  [default: all, equally]")
+@click.option(
+    "--column", metavar="ALIAS", help="The aggregate whose error counts.  [default: all, equally]"
+)
 @click.option(
     "--goal",
     type=click.Choice(["l_1", "l_2", "keys"]),
@@ -79,8 +99,11 @@ def tune(
     with ProgressBar(exact=True) as bar:
         bench = Workbench(query, read_sample(query, files, bar.records), scale, column, goal)
         best = search(bench, bar.settings)
-        written, recommended = bench.measure(bench.written), bench.measure(best)
-        lines = {name: [bench.measure(setting) for setting in line] for name, line in around(bench, best)}
+        written = bench.measure(bench.written)
+        recommended = bench.measure(best)
+        lines = {
+            name: [bench.measure(setting) for setting in line] for name, line in around(bench, best)
+        }
     text = edited(bench, best)
     if output is not None:
         output.write_text(text, encoding="utf-8")
@@ -96,7 +119,11 @@ def tune(
 
 
 def _document(
-    bench: Workbench, written: Measurement, recommended: Measurement, lines: dict[str, list[Measurement]], text: str
+    bench: Workbench,
+    written: Measurement,
+    recommended: Measurement,
+    lines: dict[str, list[Measurement]],
+    text: str,
 ) -> dict[str, Any]:
     sample = bench.sample
     return {
@@ -112,16 +139,30 @@ def _document(
     }
 
 
-def _print(bench: Workbench, written: Measurement, recommended: Measurement, lines: dict[str, list[Measurement]]) -> None:
-    sample, scale = bench.sample, bench.scale
+def _print(
+    bench: Workbench,
+    written: Measurement,
+    recommended: Measurement,
+    lines: dict[str, list[Measurement]],
+) -> None:
+    sample = bench.sample
+    scale = bench.scale
     click.echo(WARNING)
-    counted = "counted as the whole stream (--scale 1)" if scale == 1 else f"counted {scale:g} times (--scale {scale:g})"
-    click.echo(f"\nSample: {sample.users:,} users, {sample.rows.num_rows:,} records, {written.keys:,} keys in all windows; {counted}.")
+    counted = (
+        "counted as the whole stream (--scale 1)"
+        if scale == 1
+        else f"counted {scale:g} times (--scale {scale:g})"
+    )
+    click.echo(
+        f"\nSample: {sample.users:,} users, {sample.rows.num_rows:,} records, {written.keys:,} keys in all windows; {counted}."
+    )
     click.echo(
         f"So the stream would have {sample.users * scale:,.0f} users. Noise does not grow with them: a wrong scale gives wrong bounds."
     )
     if scale > 1:
-        click.echo("Keys that nobody in the sample has cannot be seen here; in the stream they add to what is missing.")
+        click.echo(
+            "Keys that nobody in the sample has cannot be seen here; in the stream they add to what is missing."
+        )
     for reason, count in sample.drops.items():
         if count:
             click.echo(f"Dropped before any bound: {count:,} {reason.replace('_', ' ')}.")
@@ -130,11 +171,18 @@ def _print(bench: Workbench, written: Measurement, recommended: Measurement, lin
     _table("", both, bench, with_errors=False)
     click.echo("")
     _errors(both)
-    click.echo("\nOne option at a time, the rest as recommended (*). Errors are l_1 as shares of the true total")
+    click.echo(
+        "\nOne option at a time, the rest as recommended (*). Errors are l_1 as shares of the true total"
+    )
     for name, line in lines.items():
         label = name.removesuffix("_us")
-        click.echo(f"\n{label}{f' ({SYMBOLS[name]})' if name in SYMBOLS else ''}{f': {FIXED[name]}' if name in FIXED else ''}")
-        marked = [(("* " if each.setting == recommended.setting else "  ") + _value(name, each), each) for each in line]
+        click.echo(
+            f"\n{label}{f' ({SYMBOLS[name]})' if name in SYMBOLS else ''}{f': {FIXED[name]}' if name in FIXED else ''}"
+        )
+        marked = [
+            (("* " if each.setting == recommended.setting else "  ") + _value(name, each), each)
+            for each in line
+        ]
         _table("", marked, bench, with_errors=True)
     for alias, what in bench.clamped().items():
         if what["clamped"] > 0.0005:
@@ -144,11 +192,20 @@ def _print(bench: Workbench, written: Measurement, recommended: Measurement, lin
             )
 
 
-def _table(label: str, rows: list[tuple[str, Measurement]], bench: Workbench, with_errors: bool) -> None:
+def _table(
+    label: str, rows: list[tuple[str, Measurement]], bench: Workbench, with_errors: bool
+) -> None:
     """What each setting keeps."""
     aliases = list(rows[0][1].columns) if with_errors else []
     heads = (label, "C", "c", "G", "kept", *REASONS.values(), "keys", *aliases)
-    print_table(heads, [(head, *_kept(each, bench), *(_share(each, alias) for alias in aliases)) for head, each in rows], right_from=1)
+    print_table(
+        heads,
+        [
+            (head, *_kept(each, bench), *(_share(each, alias) for alias in aliases))
+            for head, each in rows
+        ],
+        right_from=1,
+    )
 
 
 def _errors(rows: list[tuple[str, Measurement]]) -> None:
@@ -157,15 +214,24 @@ def _errors(rows: list[tuple[str, Measurement]]) -> None:
     for alias in rows[0][1].columns:
         for head, each in rows:
             column = each.columns[alias]
-            further = (_short(error) for error in (column["l_2"], column["l_inf"], Z95 * column["stderr"]))
+            further = (
+                _short(error) for error in (column["l_2"], column["l_inf"], Z95 * column["stderr"])
+            )
             out.append((alias, head, f"{column['l_1']:,.0f}", _share(each, alias), *further))
     print_table(("error of", "", "l_1", "of true", "l_2", "l_inf", "noise ±"), out, right_from=2)
 
 
 def _kept(each: Measurement, bench: Workbench) -> list[str]:
     setting = each.setting
-    cells = [f"{setting.max_rows_contributed:,}", f"{setting.max_rows_per_group:,}", f"{setting.max_groups_contributed:,}"]
-    cells += [f"{each.kept:.0%}", *(f"{each.dropped[reason] / bench.sample.rows.num_rows:.1%}" for reason in REASONS)]
+    cells = [
+        f"{setting.max_rows_contributed:,}",
+        f"{setting.max_rows_per_group:,}",
+        f"{setting.max_groups_contributed:,}",
+    ]
+    cells += [
+        f"{each.kept:.0%}",
+        *(f"{each.dropped[reason] / bench.sample.rows.num_rows:.1%}" for reason in REASONS),
+    ]
     return [*cells, f"{each.keys_kept:,.0f} of {each.keys:,}"]
 
 

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from dpsql.jobs.options import compiled_text, json_option, lake_option, name_argument, secret_and_ledger, secret_option, sources_option
+from dpsql.jobs.options import (
+    compiled_text,
+    json_option,
+    lake_option,
+    name_argument,
+    secret_and_ledger,
+    secret_option,
+    sources_option,
+)
 from dpsql.jobs.terminal import ProgressBar, print_gone, print_not_read, say
 
 
@@ -17,7 +25,9 @@ from dpsql.jobs.terminal import ProgressBar, print_gone, print_not_read, say
 @sources_option
 @secret_option
 @json_option
-def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | None, as_json: bool) -> None:
+def verify(
+    name: str, lake_folder: str, sources_file: Path, secret_file: Path | None, as_json: bool
+) -> None:
     """Recompute a run from its source with the local engine and compare every published row; publishes nothing.
 
     Exit code 1 when a row differs.
@@ -39,7 +49,9 @@ def verify(name: str, lake_folder: str, sources_file: Path, secret_file: Path | 
         verification = verify_run(lake, name, found, query, secret, bar.records)
     text = f"identical: all {verification.published:,} published rows were recomputed"
     if not verification.identical:
-        counted = f"{verification.published:,} rows published, {verification.recomputed:,} recomputed"
+        counted = (
+            f"{verification.published:,} rows published, {verification.recomputed:,} recomputed"
+        )
         text = f"NOT identical: {counted}, {verification.differences:,} differ"
     say(asdict(verification), text, as_json)
     if not as_json:

@@ -42,10 +42,27 @@ REWRITE_SECONDS = 15.0
 @click.command(short_help="the newest histogram as a page with charts")
 @name_argument
 @lake_option
-@click.option("--out", metavar="FILE.html", type=FILE, help="Where to write the page.  [default: NAME.html]")
-@click.option("--window", "window_us", **INSTANT, help="The window that starts at TIME (UTC); default: see above.")
-@click.option("--limit", type=click.IntRange(1), default=200, show_default=True, help="Keys in the table, the largest first.")
-@click.option("--watch", is_flag=True, help="Make the page anew whenever a trigger is published, until Ctrl-C; browsers follow.")
+@click.option(
+    "--out", metavar="FILE.html", type=FILE, help="Where to write the page.  [default: NAME.html]"
+)
+@click.option(
+    "--window",
+    "window_us",
+    **INSTANT,
+    help="The window that starts at TIME (UTC); default: see above.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Keys in the table, the largest first.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Make the page anew whenever a trigger is published, until Ctrl-C; browsers follow.",
+)
 @caps_option
 @secret_option
 def view(
@@ -73,15 +90,31 @@ def view(
     from dpsql.published.histogram import histogram_version
 
     if missing := [package for package in ("matplotlib", "jinja2") if find_spec(package) is None]:
-        raise ConfigError(f"dpsql view draws with {missing[0]}, which is not installed: pip install 'dpsql[notebooks]'")
+        raise ConfigError(
+            f"dpsql view draws with {missing[0]}, which is not installed: pip install 'dpsql[notebooks]'"
+        )
     lake = Lake(lake_folder)
     target = out or Path(f"{name}.html")
     writable(target, "--out")
-    histogram_version(lake, name)  # a name that is not there is refused before anything is waited for
-    ledger, sources_file = secret_file or default_secret_path(os.environ), default_sources(sources_file)
+    histogram_version(
+        lake, name
+    )  # a name that is not there is refused before anything is waited for
+    ledger = secret_file or default_secret_path(os.environ)
+    sources_file = default_sources(sources_file)
 
     def write(refresh: int | None) -> None:
-        _write(target, _made(lake, name, window_us, watch, limit, _budget(lake, name, ledger, sources_file), refresh))
+        _write(
+            target,
+            _made(
+                lake,
+                name,
+                window_us,
+                watch,
+                limit,
+                _budget(lake, name, ledger, sources_file),
+                refresh,
+            ),
+        )
 
     if not watch:
         write(None)
@@ -94,7 +127,15 @@ def view(
         write(None)
 
 
-def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: int, budget: Budget | None, refresh: int | None) -> str:
+def _made(
+    lake: Lake,
+    name: str,
+    window_us: int | None,
+    growing: bool,
+    limit: int,
+    budget: Budget | None,
+    refresh: int | None,
+) -> str:
     from dpsql.published.frames import published_of
     from dpsql.published.histogram import all_rows, own_reading
     from dpsql.view.measures import counted
@@ -112,9 +153,13 @@ def _made(lake: Lake, name: str, window_us: int | None, growing: bool, limit: in
         empty = listing(every)[1]
         every = as_histogram(every)
         if every.empty:
-            raise NothingPublished(f"query {name!r}: no value is listed. How often any value came: dpsql ask {name} --value VALUE")
+            raise NothingPublished(
+                f"query {name!r}: no value is listed. How often any value came: dpsql ask {name} --value VALUE"
+            )
     if not published_of(every).amounts and not published_of(every).quantiles:
-        raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE")
+        raise ConfigError(
+            f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE"
+        )
     rows = one_window(every, name, window_us, growing, counted(every))
     passed = (empty if listed else passed_over(every, rows)) if window_us is None else ""
     now = standing(lake, name, rows, budget, clock=every[DUE].max())
@@ -143,5 +188,10 @@ def _budget(lake: Lake, name: str, secret_path: Path, sources_file: Path | None)
         run_id = read_run(lake, name).run_id
     except LakeError:
         return None
-    found = budgets(Ledger.beside(secret_path).lines(), dpsql.load_sources(sources_file).values() if sources_file else ())
-    return next((budget for budget in found if any(line.run_id == run_id for line in budget.lines)), None)
+    found = budgets(
+        Ledger.beside(secret_path).lines(),
+        dpsql.load_sources(sources_file).values() if sources_file else (),
+    )
+    return next(
+        (budget for budget in found if any(line.run_id == run_id for line in budget.lines)), None
+    )

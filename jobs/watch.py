@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 
 
-def follow(lake: Lake, name: str, show: Callable[[], None], again_seconds: float = math.inf) -> None:
+def follow(
+    lake: Lake, name: str, show: Callable[[], None], again_seconds: float = math.inf
+) -> None:
     """Show what there is, after every commit and at least so often, until it is interrupted.
 
     Args:
@@ -29,7 +31,8 @@ def follow(lake: Lake, name: str, show: Callable[[], None], again_seconds: float
     """
     from dpsql.published.histogram import histogram_version
 
-    seen, shown = -1, 0.0
+    seen = -1
+    shown = 0.0
     while True:
         version = histogram_version(lake, name)
         if version and (version != seen or time.monotonic() - shown > again_seconds):

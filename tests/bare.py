@@ -21,7 +21,12 @@ def bare_environment(folder: Path, wheel: Path) -> Path:
     """
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
-    site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    site = (
+        folder
+        / "lib"
+        / f"python{sys.version_info.major}.{sys.version_info.minor}"
+        / "site-packages"
+    )
     for package in required("dpsql"):
         for name in _top_level(package):
             (site / name).symlink_to(package.locate_file(name))
@@ -33,13 +38,22 @@ def bare_environment(folder: Path, wheel: Path) -> Path:
 
 def pip(python: Path, *words: str) -> None:
     """Run this environment's pip on another one."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        str(python),
+        *words,
+    ]
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
 def required(name: str) -> Iterable[Distribution]:
     """Everything that a package without extras requires, itself left out."""
-    names, packages = [name], dict[str, Distribution]()
+    names = [name]
+    packages = dict[str, Distribution]()
     while names:
         package = distribution(names.pop())
         for text in package.requires or ():
@@ -53,4 +67,8 @@ def required(name: str) -> Iterable[Distribution]:
 
 def _top_level(package: Distribution) -> set[str]:
     parts = {path.parts[0] for path in package.files or ()}
-    return {part for part in parts if part not in (os.pardir, "__pycache__") and not part.endswith(".pth")}
+    return {
+        part
+        for part in parts
+        if part not in (os.pardir, "__pycache__") and not part.endswith(".pth")
+    }

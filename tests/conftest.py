@@ -58,7 +58,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from dpsql.streaming.session import session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
-    properties = {**SMALL, "spark.jars": ",".join(map(str, jars.ensure())), "spark.sql.warehouse.dir": str(warehouse)}
+    properties = {
+        **SMALL,
+        "spark.jars": ",".join(map(str, jars.ensure())),
+        "spark.sql.warehouse.dir": str(warehouse),
+    }
     started = session("local[2]", properties)
     yield started
     started.stop()

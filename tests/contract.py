@@ -21,7 +21,18 @@ from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups, encode
 from dpsql.udfs.sketch.partial import KEY, add_cells
-from dpsql.udfs.stage import BEGIN, END, OPERATORS, RELEASE, Clock, Stage, Tables, Tick, check_state, run_bucket
+from dpsql.udfs.stage import (
+    BEGIN,
+    END,
+    OPERATORS,
+    RELEASE,
+    Clock,
+    Stage,
+    Tables,
+    Tick,
+    check_state,
+    run_bucket,
+)
 
 HOUR = 3_600_000_000
 START = 19_700 * 24 * HOUR
@@ -43,7 +54,10 @@ def records(stage: Stage[Any], seed: int, size: int, low_us: int, high_us: int) 
     chance = np.random.default_rng(seed)
     ids = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, UNITS + KEYS)
     key = np.minimum(chance.geometric(0.3, size) - 1, KEYS - 1)
-    table: dict[str, Any] = {"drop": np.zeros(size, np.int8), "user": ids[chance.integers(0, UNITS, size)]}
+    table: dict[str, Any] = {
+        "drop": np.zeros(size, np.int8),
+        "user": ids[chance.integers(0, UNITS, size)],
+    }
     table["ts"] = np.sort(chance.choice(np.arange(low_us, high_us, 1_000_000), size, replace=False))
     table["key"] = ids[UNITS + key]
     table["key_bytes"] = pa.array([encode([b"key %d" % number]) for number in key], pa.binary())
@@ -57,7 +71,12 @@ def records(stage: Stage[Any], seed: int, size: int, low_us: int, high_us: int) 
 def listed() -> PublicGroups:
     """Half of the keys of `records`, and one that no record has."""
     ids = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, UNITS + KEYS)[UNITS:].tolist()
-    keys = sorted([*((ids[number], encode([b"key %d" % number])) for number in range(0, KEYS, 2)), (77, encode([b"key none"]))])
+    keys = sorted(
+        [
+            *((ids[number], encode([b"key %d" % number])) for number in range(0, KEYS, 2)),
+            (77, encode([b"key none"])),
+        ]
+    )
     return PublicGroups(tuple(key for key, _ in keys), tuple(name for _, name in keys), START)
 
 
@@ -75,20 +94,36 @@ class Way:
     empty: bool = False
 
 
-def run(stages: Stages, folder: Path, way: Way = Way(), extra: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> list[Any]:
+def run(
+    stages: Stages,
+    folder: Path,
+    way: Way = Way(),
+    extra: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+) -> list[Any]:
     """The released rows of all ticks, sorted, as Python values that tell every bit."""
-    stores = _stores(stages, folder, way.buckets, 1) if way.retried else tuple(map(Kept, way.buckets))
-    feeder, out, closed = Feeder(stages, NOISE_KEY, stores=stores), list[pa.Table](), Clock().closed_us
+    stores = (
+        _stores(stages, folder, way.buckets, 1) if way.retried else tuple(map(Kept, way.buckets))
+    )
+    feeder = Feeder(stages, NOISE_KEY, stores=stores)
+    out = list[pa.Table]()
+    closed = Clock().closed_us
     for number, until in enumerate(TICKS):
         if number and way.restarted:
             feeder = _again(stages, feeder, stores)
         if number and way.then:
             after = tuple(map(Kept, way.then))
-            feeder, stores = _rescaled(stages, feeder, stores, after), after
-        rows = extra(records(stages[0], number, 400, closed if number else START, min(until, START + 40 * HOUR)))
+            feeder = _rescaled(stages, feeder, stores, after)
+            stores = after
+        rows = extra(
+            records(
+                stages[0], number, 400, closed if number else START, min(until, START + 40 * HOUR)
+            )
+        )
         for piece in _pieces(rows, way):
             for _ in range(1 + way.retried):
-                before = {operator: dict(versions) for operator, versions in feeder.sequence.items()}
+                before = {
+                    operator: dict(versions) for operator, versions in feeder.sequence.items()
+                }
                 batch = feeder.batch
                 feeder.micro_batch(piece, Clock(closed, LATEST))
                 if way.retried and _ == 0:
@@ -106,17 +141,31 @@ def plain(stages: Stages) -> list[Any]:
 
 def cut_order_and_buckets(stages: Stages, folder: Path) -> None:
     """Any cut into micro-batches, any order inside one, any number of buckets: the same bits."""
-    _same(stages, folder, Way(pieces=5), Way(shuffled=True), Way(buckets=(3, 4)), Way(pieces=3, shuffled=True, buckets=(2, 7)))
+    _same(
+        stages,
+        folder,
+        Way(pieces=5),
+        Way(shuffled=True),
+        Way(buckets=(3, 4)),
+        Way(pieces=3, shuffled=True, buckets=(2, 7)),
+    )
 
 
 def rescale(stages: Stages, folder: Path) -> None:
     """Other numbers of buckets from one moment on: the same bits."""
-    _same(stages, folder, Way(buckets=(4, 3), then=(3, 5)), Way(pieces=2, buckets=(1, 2), then=(2, 1)))
+    _same(
+        stages, folder, Way(buckets=(4, 3), then=(3, 5)), Way(pieces=2, buckets=(1, 2), then=(2, 1))
+    )
 
 
 def retry_and_restart(stages: Stages, folder: Path) -> None:
     """Micro-batches that are done twice from the same state, and a new process between two ticks: the same bits."""
-    _same(stages, folder, Way(pieces=3, buckets=(2, 2), retried=True), Way(buckets=(2, 2), restarted=True))
+    _same(
+        stages,
+        folder,
+        Way(pieces=3, buckets=(2, 2), retried=True),
+        Way(buckets=(2, 2), restarted=True),
+    )
 
 
 def what_is_dropped_moves_nothing(stages: Stages, folder: Path) -> None:
@@ -125,7 +174,9 @@ def what_is_dropped_moves_nothing(stages: Stages, folder: Path) -> None:
 
     def with_dropped(rows: pa.Table) -> pa.Table:
         none = rows.set_column(0, "drop", pa.array(np.arange(rows.num_rows, dtype=np.int8) % 4 + 1))
-        ahead = rows.set_column(rows.column_names.index("ts"), "ts", pa.array(np.full(rows.num_rows, (1 << 61) - 1)))
+        ahead = rows.set_column(
+            rows.column_names.index("ts"), "ts", pa.array(np.full(rows.num_rows, (1 << 61) - 1))
+        )
         if "kind" in rows.column_names:  # an end is never dropped
             ahead = ahead.filter(pa.array(ahead["kind"].to_numpy() == BEGIN))
         return pa.concat_tables([none, rows, ahead])
@@ -141,18 +192,30 @@ def strange_values_move_no_others(stages: Stages, folder: Path) -> None:
     def with_strange(rows: pa.Table) -> pa.Table:
         size = len(mine)
         strange: dict[str, Any] = {"drop": np.zeros(size, np.int8), "user": -mine, "key": mine}
-        strange["ts"] = [rows["ts"][0].as_py() + i if i % 2 else -(1 << 61) + i for i in range(size)]
-        strange["key_bytes"] = pa.array([encode([[b"", None, b"\xff" * 4096, b"\0"][i % 4]]) for i in range(size)], pa.binary())
-        strange |= {name: np.full(size, BEGIN) for name in ("row", "seq", "kind") if name in rows.column_names}
+        strange["ts"] = [
+            rows["ts"][0].as_py() + i if i % 2 else -(1 << 61) + i for i in range(size)
+        ]
+        strange["key_bytes"] = pa.array(
+            [encode([[b"", None, b"\xff" * 4096, b"\0"][i % 4]]) for i in range(size)], pa.binary()
+        )
+        strange |= {
+            name: np.full(size, BEGIN)
+            for name in ("row", "seq", "kind")
+            if name in rows.column_names
+        }
         values = [np.nan, np.inf, -np.inf, 1.8e308, -1.8e308, 5e-324, -0.0, 0.0]
-        more = pa.table(strange | {name: values for name in rows.column_names if re.fullmatch(r"a\d+", name)})
+        more = pa.table(
+            strange | {name: values for name in rows.column_names if re.fullmatch(r"a\d+", name)}
+        )
         return pa.concat_tables([rows, more.select(rows.column_names).cast(rows.schema)])
 
     def others(released: list[Any]) -> list[Any]:
         return [row for row in released if b"key " in row[2]]
 
     expected = plain(stages)
-    assert others(run(stages, folder / "more", Way(buckets=(3, 2)), with_strange)) == others(expected)
+    assert others(run(stages, folder / "more", Way(buckets=(3, 2)), with_strange)) == others(
+        expected
+    )
 
 
 def damaged_state_is_refused(stages: Stages, folder: Path) -> None:
@@ -258,7 +321,9 @@ def _stream(intake: Stage[Any], chance: np.random.Generator) -> Stream:
     hours_closed = np.sort(chance.integers(-20, 50, batches))
     closed = np.where(hours_closed < 0, NO_CLOCK, START + hours_closed * HOUR)
     latest = LATEST if chance.random() < 0.7 else START + 3 * HOUR
-    return [(rows.filter(pa.array(batch == n)), Clock(int(closed[n]), latest)) for n in range(batches)]
+    return [
+        (rows.filter(pa.array(batch == n)), Clock(int(closed[n]), latest)) for n in range(batches)
+    ]
 
 
 def _units(intake: Stage[Any], stream: Stream) -> Iterator[Stream]:
@@ -280,7 +345,9 @@ def _taken(intake: Stage[Any], stream: Stream, buckets: int) -> Taken:
         column = "user" if "user" in intake.takes.names else "seq"
         for bucket, part in split(rows, column, buckets):
             records_of_bucket = part.select(intake.takes.names)
-            report, contributions = run_bucket(intake, store, bucket, versions[bucket], records_of_bucket, clock, NOISE_KEY)
+            report, contributions = run_bucket(
+                intake, store, bucket, versions[bucket], records_of_bucket, clock, NOISE_KEY
+            )
             versions[bucket] = report.sequence
             taken.add_rows(contributions)
             taken.drops.update(report.counted["drops"])
@@ -329,7 +396,11 @@ def _pieces(rows: pa.Table, way: Way) -> Iterator[pa.Table]:
         if way.empty:
             yield rows.slice(0, 0)
         piece = rows.slice(low, high - low)
-        yield piece.take(np.random.default_rng(7).permutation(piece.num_rows)) if way.shuffled else piece
+        yield (
+            piece.take(np.random.default_rng(7).permutation(piece.num_rows))
+            if way.shuffled
+            else piece
+        )
 
 
 def _stores(stages: Stages, folder: Path, buckets: tuple[int, int], generation: int) -> Any:
@@ -350,7 +421,9 @@ def _rescaled(stages: Stages, feeder: Feeder, stores: Any, after: Any) -> Feeder
     again.batch = feeder.batch
     for stage, old, new in zip(stages, stores, after, strict=True):
         versions = feeder.sequence[stage.operator]
-        state: dict[int, Tables] = {bucket: old.load(bucket, version) for bucket, version in versions.items() if version}
+        state: dict[int, Tables] = {
+            bucket: old.load(bucket, version) for bucket, version in versions.items() if version
+        }
         for bucket, tables in recut(state, new.buckets, stage.tables).items():
             new.store(bucket, 1, tables)
             again.sequence[stage.operator][bucket] = 1
@@ -364,4 +437,7 @@ def _bits(rows: pa.Table) -> list[Any]:
 
 def _each(rows: pa.Table) -> list[tuple[Any, ...]]:
     """Rows that are equal where all their bits are; NaN is one value."""
-    return [tuple(value.hex() if isinstance(value, float) else value for value in row.values()) for row in rows.to_pylist()]
+    return [
+        tuple(value.hex() if isinstance(value, float) else value for value in row.values())
+        for row in rows.to_pylist()
+    ]

@@ -14,30 +14,65 @@ AT = 1_700_000_000_000
 """Of commits, in milliseconds."""
 
 Row = dict[str, Any]
-OLD: Row = {"account": 1, "user_id": "u", "branch": "b", "balance": 1.5, "opened": "2024-02-29T12:00:00Z"}
+OLD: Row = {
+    "account": 1,
+    "user_id": "u",
+    "branch": "b",
+    "balance": 1.5,
+    "opened": "2024-02-29T12:00:00Z",
+}
 NEW: Row = {**OLD, "branch": "c"}
 OLD_IMAGE = (1, "u", "b", 1.5, 1_709_208_000_000_000)
 NEW_IMAGE = (1, "u", "c", 1.5, 1_709_208_000_000_000)
 
 
-def message(op: str, before: Row | None = None, after: Row | None = None, lsn: int = 7, at: int = AT) -> dict[str, Any]:
+def message(
+    op: str, before: Row | None = None, after: Row | None = None, lsn: int = 7, at: int = AT
+) -> dict[str, Any]:
     """As the connector of PostgreSQL writes it, without a schema beside it."""
-    source = {"version": "2.5", "connector": "postgresql", "ts_ms": at, "snapshot": "false", "sequence": '["1","2"]', "lsn": lsn}
-    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": at + 5, "transaction": None}
+    source = {
+        "version": "2.5",
+        "connector": "postgresql",
+        "ts_ms": at,
+        "snapshot": "false",
+        "sequence": '["1","2"]',
+        "lsn": lsn,
+    }
+    return {
+        "before": before,
+        "after": after,
+        "source": source,
+        "op": op,
+        "ts_ms": at + 5,
+        "transaction": None,
+    }
 
 
 def with_schema(given: dict[str, Any]) -> dict[str, Any]:
     """The same as JsonConverter writes it with `schemas.enable`."""
-    fields = [{"type": "struct", "fields": [{"type": "int64", "optional": False, "field": "account"}], "optional": True, "field": "before"}]
-    return {"schema": {"type": "struct", "fields": fields, "optional": False, "doc": "a, {b}: 1.50"}, "payload": given}
+    fields = [
+        {
+            "type": "struct",
+            "fields": [{"type": "int64", "optional": False, "field": "account"}],
+            "optional": True,
+            "field": "before",
+        }
+    ]
+    return {
+        "schema": {"type": "struct", "fields": fields, "optional": False, "doc": "a, {b}: 1.50"},
+        "payload": given,
+    }
 
 
-def images(*listed: tuple[str, tuple[Any, ...]], lsn: int = 7, at: int | None = AT) -> list[tuple[Any, ...]]:
+def images(
+    *listed: tuple[str, tuple[Any, ...]], lsn: int = 7, at: int | None = AT
+) -> list[tuple[Any, ...]]:
     """Rows as a reader gives them."""
     return [(*row, change, lsn, None if at is None else at * 1000) for change, row in listed]
 
 
-BEGUN, ENDED = images(("insert", OLD_IMAGE)), images(("delete", OLD_IMAGE))
+BEGUN = images(("insert", OLD_IMAGE))
+ENDED = images(("delete", OLD_IMAGE))
 BOTH = images(("update_preimage", OLD_IMAGE), ("update_postimage", NEW_IMAGE))
 TEXT = json.dumps(message("c", None, OLD))
 INNER = {**OLD, "branch": {"a": [1.50, 2], "b": None}}
@@ -114,12 +149,16 @@ def of_changes(changes: pa.Table) -> list[str]:
     at = changes[TIME].cast(pa.int64()).to_pylist()
     rows = changes.drop_columns([CHANGE, POSITION, TIME]).to_pylist()
     found: dict[tuple[int, int], dict[str, tuple[Row, int]]] = {}
-    for row, change, version, us in zip(rows, changes[CHANGE].to_pylist(), changes[POSITION].to_pylist(), at, strict=True):
+    for row, change, version, us in zip(
+        rows, changes[CHANGE].to_pylist(), changes[POSITION].to_pylist(), at, strict=True
+    ):
         found.setdefault((version, row["account"]), {})[change] = (row, us // 1000)
     said = []
     for number, (_, change) in enumerate(sorted(found.items(), key=lambda item: item[0])):
         before = change.get("update_preimage", change.get("delete", (None, 0)))[0]
         after, ms = change.get("update_postimage", change.get("insert", (None, 0)))
         op = "d" if after is None else "u" if before else "c"
-        said.append(json.dumps(message(op, before, after, number, ms or next(iter(change.values()))[1])))
+        said.append(
+            json.dumps(message(op, before, after, number, ms or next(iter(change.values()))[1]))
+        )
     return said

@@ -20,7 +20,8 @@ DAY_US = 86_400_000_000
 
 def described(names: Iterable[str]) -> Published:
     """By the names of its columns: a made-up table has no plan."""
-    known, columns = list(map(str, names)), list[Column]()
+    known = list(map(str, names))
+    columns = list[Column]()
     for name in known:
         of, _, ending = name.rpartition("_")
         if name in TIMES:
@@ -38,10 +39,23 @@ def described(names: Iterable[str]) -> Published:
     windows = Windows(DAY_US, DAY_US, 0, 0, 24) if "window_start" in known else None
     keys = tuple(column.name for column in columns if column.role is Role.KEY)
     sets = Sets(keys, (2,) * len(keys), (0,)) if "grouping_id" in known else None
-    counted = AggregateFunction.COUNT_ROWS if sets else AggregateFunction.COUNT_DISTINCT_UNIT  # of cells there are no people
-    measures = tuple(Measure(each.name, counted, bool(sets), None, None) for each in columns if each.role is Role.VALUE)
+    counted = (
+        AggregateFunction.COUNT_ROWS if sets else AggregateFunction.COUNT_DISTINCT_UNIT
+    )  # of cells there are no people
+    measures = tuple(
+        Measure(each.name, counted, bool(sets), None, None)
+        for each in columns
+        if each.role is Role.VALUE
+    )
     rows = Rows.CUBE if sets else Rows.HISTOGRAM
-    return Published(rows=rows, trigger_us=DAY_US, columns=tuple(columns), windows=windows, sets=sets, measures=measures)
+    return Published(
+        rows=rows,
+        trigger_us=DAY_US,
+        columns=tuple(columns),
+        windows=windows,
+        sets=sets,
+        measures=measures,
+    )
 
 
 def of_plan(plan: Plan) -> Published:
@@ -55,7 +69,12 @@ def told(frame: pd.DataFrame) -> pd.DataFrame:
 
 def write(path: Place, rows: pd.DataFrame | pa.Table, published: Published) -> None:
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pandas(rows, preserve_index=False)
-    in_us = [pa.field(each.name, pa.timestamp("us", "UTC") if pa.types.is_timestamp(each.type) else each.type) for each in table.schema]
+    in_us = [
+        pa.field(
+            each.name, pa.timestamp("us", "UTC") if pa.types.is_timestamp(each.type) else each.type
+        )
+        for each in table.schema
+    ]
     table = table.cast(pa.schema(in_us))
     delta_tables.create(path, Schema.from_arrow(table.schema), properties=published.properties)
     delta_tables.append(path, table, {"made up": 1})

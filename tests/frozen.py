@@ -34,9 +34,11 @@ from dpsql.udfs.keys import encode
 from dpsql.udfs.stage import BEGIN, END, Clock
 
 FILE = Path(__file__).parent / "golden" / "frozen.txt"
-SECRET, RUN_ID = Secret(bytes(range(32))), "5a" * 16
+SECRET = Secret(bytes(range(32)))
+RUN_ID = "5a" * 16
 DIGITS = 16
-RECORDS, USERS = 2000, 1500
+RECORDS = 2000
+USERS = 1500
 WINDOWS = 2.5
 TRIGGERS = 12
 """Records are of two and a half windows, but of no more triggers: some windows have thousands."""
@@ -70,7 +72,11 @@ def line(query: Query, rows: pa.Table) -> str:
 def numbers_said(facts: dict[str, Any], explanation: str) -> str:
     """A digest of the facts of a query, but for its identity, and of the numbers in its explanation, in their order. Floats of facts count
     with 32 bits: quantiles and square roots may end in another bit on another machine."""
-    lines = [line for line in explanation.splitlines() if not line.startswith(("  1. read", "Query identity"))]
+    lines = [
+        line
+        for line in explanation.splitlines()
+        if not line.startswith(("  1. read", "Query identity"))
+    ]
     said = [rounded(facts | {"query_identity": ""}), re.findall(NUMBER, " ".join(lines))]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:DIGITS]
 
@@ -90,15 +96,28 @@ def rounded(value: Any) -> Any:
 def shown(query: Query) -> str:
     """The whole plan, the facts, and what the public table says of itself, a text for each fact, as JSON; lists of numbers are on a line each."""
     said = [
-        (name, one) for name, value in json.loads(query.published.text()).items() for one in (value if isinstance(value, list) else [value])
+        (name, one)
+        for name, value in json.loads(query.published.text()).items()
+        for one in (value if isinstance(value, list) else [value])
     ]
     told = [f"{name}: {json.dumps(one)}".replace('"', "") for name, one in said]
-    text = json.dumps({"plan": query.document(), "facts": query.explain_json(), "published": told}, indent=2, ensure_ascii=False)
-    return re.sub(r"\[\n([^][{}]*)\n *\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+    text = json.dumps(
+        {"plan": query.document(), "facts": query.explain_json(), "published": told},
+        indent=2,
+        ensure_ascii=False,
+    )
+    return (
+        re.sub(r"\[\n([^][{}]*)\n *\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+        + "\n"
+    )
 
 
 def frozen() -> dict[str, str]:
-    lines = [line for line in FILE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in FILE.read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
     return {name: value.strip() for name, _, value in (line.partition(": ") for line in lines)}
 
 
@@ -108,14 +127,24 @@ def released(query: Query) -> pa.Table:
     Args:
         query: any; its FROM part takes no part, so that it need not be readable here.
     """
-    plan, salt = query.plan, SECRET.salt(RUN_ID)
+    plan = query.plan
+    salt = SECRET.salt(RUN_ID)
     names = [encode([f"key {i}".encode()] * len(plan.query.keys)) for i in range(3)]
     if domains := getattr(plan.query.asked, "domains", ()):  # other keys would be dropped
-        names = [encode([domain.values[i % domain.size].encode() for domain in domains]) for i in range(3)]
+        names = [
+            encode([domain.values[i % domain.size].encode() for domain in domains])
+            for i in range(3)
+        ]
     public = (
-        public_groups(plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))]) if query.shape.listed else None
+        public_groups(
+            plan, query.source, salt, [*names[1:], encode([b"nobody"] * len(plan.query.keys))]
+        )
+        if query.shape.listed
+        else None
     )
-    feeder = Feeder(query.mechanism.stages(plan, query.facts(public)), SECRET.noise_key(RUN_ID, plan.identity))
+    feeder = Feeder(
+        query.mechanism.stages(plan, query.facts(public)), SECRET.noise_key(RUN_ID, plan.identity)
+    )
     first = public.first_window_us if public else _begin_us(query)
     for rows in _records(query, first, [b""] * 3 if not plan.query.keys else names):
         feeder.micro_batch(rows, Clock(NO_CLOCK, 1 << 62))
@@ -140,19 +169,40 @@ def _span_us(query: Query) -> int:
 
 
 def _records(query: Query, first_us: int, names: list[bytes]) -> Iterator[pa.Table]:
-    salt, number = SECRET.salt(RUN_ID), np.arange(RECORDS)
-    keys = [int.from_bytes(hashlib.sha256(salt + b"k" + name).digest()[:8], "big", signed=True) for name in names]
+    salt = SECRET.salt(RUN_ID)
+    number = np.arange(RECORDS)
+    keys = [
+        int.from_bytes(hashlib.sha256(salt + b"k" + name).digest()[:8], "big", signed=True)
+        for name in names
+    ]
     key = np.where(number % 97 == 0, 2, number % 2)
-    users = [int.from_bytes(hashlib.sha256(salt + b"u%d" % user).digest()[:8], "big", signed=True) for user in range(USERS)]
-    columns = {"drop": pa.array(np.zeros(RECORDS, np.int8)), "user": pa.array(np.array(users, np.int64)[number * 7 % USERS])}
-    columns |= {"ts": pa.array(first_us + number * _span_us(query) // RECORDS), "key": pa.array(np.array(keys, np.int64)[key])}
+    users = [
+        int.from_bytes(hashlib.sha256(salt + b"u%d" % user).digest()[:8], "big", signed=True)
+        for user in range(USERS)
+    ]
+    columns = {
+        "drop": pa.array(np.zeros(RECORDS, np.int8)),
+        "user": pa.array(np.array(users, np.int64)[number * 7 % USERS]),
+    }
+    columns |= {
+        "ts": pa.array(first_us + number * _span_us(query) // RECORDS),
+        "key": pa.array(np.array(keys, np.int64)[key]),
+    }
     columns |= {"key_bytes": pa.array([names[i] for i in key], pa.binary())}
     for i, presence in enumerate(argument.presence_only for argument in query.shape.arguments):
         values = np.where(number % 11 == i, np.nan, 1.0 if presence else number % 83 / 4 - 3)
-        columns[f"a{i}"] = pa.array(values if presence else np.where(number % 101 == 0, np.inf, values))
+        columns[f"a{i}"] = pa.array(
+            values if presence else np.where(number % 101 == 0, np.inf, values)
+        )
     if query.shape.feed:  # of a row's three images the second ends it
-        row, kind = number * 7 % USERS // 3, np.where(number % 3 == 1, END, BEGIN).astype(np.int8)
-        columns |= {"user": pa.array(np.array(users, np.int64)[row]), "row": pa.array(row), "seq": pa.array(number), "kind": pa.array(kind)}
+        row = number * 7 % USERS // 3
+        kind = np.where(number % 3 == 1, END, BEGIN).astype(np.int8)
+        columns |= {
+            "user": pa.array(np.array(users, np.int64)[row]),
+            "row": pa.array(row),
+            "seq": pa.array(number),
+            "kind": pa.array(kind),
+        }
     table = pa.table(columns)
     yield from (table.slice(0, RECORDS // 3), table.slice(RECORDS // 3))
 
@@ -172,10 +222,17 @@ def current(folder: Path) -> Mapping[str, Callable[[], str]]:
 
     def matrix_line(name: str) -> str:
         query = wiki().query(name, folder / name / "data")
-        return line(query, _spark_rows(query, folder / name) if name in SPARK_ONLY else local_rows(query, wiki(), 1, (1, 1)))
+        return line(
+            query,
+            _spark_rows(query, folder / name)
+            if name in SPARK_ONLY
+            else local_rows(query, wiki(), 1, (1, 1)),
+        )
 
     accepted = {golden.name: golden for golden in goldens("accepted")}
-    return {name: partial(golden_line, name) for name in accepted} | {f"matrix/{name}": partial(matrix_line, name) for name in QUERIES}
+    return {name: partial(golden_line, name) for name in accepted} | {
+        f"matrix/{name}": partial(matrix_line, name) for name in QUERIES
+    }
 
 
 def _spark_rows(query: Query, folder: Path) -> pa.Table:
@@ -184,14 +241,18 @@ def _spark_rows(query: Query, folder: Path) -> pa.Table:
     from dpsql.streaming.session import session
     from tests.matrix.same_rows import spark_rows, wiki
 
-    spark = session("local[2]", {"spark.jars": ",".join(map(str, jars.ensure())), "spark.ui.enabled": "false"})
+    spark = session(
+        "local[2]", {"spark.jars": ",".join(map(str, jars.ensure())), "spark.ui.enabled": "false"}
+    )
     return spark_rows(spark, query, wiki(), 2, (2, 2), folder / "lake")
 
 
 def show(name: str) -> int:
     from tests.sql.golden import compiled, goldens
 
-    found = [compiled(golden) for golden in goldens("accepted") if name in (golden.name, golden.stem)]
+    found = [
+        compiled(golden) for golden in goldens("accepted") if name in (golden.name, golden.stem)
+    ]
     if not found:
         sys.exit(f"no such golden query: {name}")
     print(f"{shown(found[0])}\n{found[0].explain()}")

@@ -12,6 +12,13 @@ def check_line(event: dict[str, Any]) -> None:
     assert {name: type(value) for name, value in event.items()} == fields, event
     assert event["version"] == VERSION and event["time"].endswith("Z")
     datetime.fromisoformat(event["time"])
-    assert all(event[name] >= 0 for name, kind in fields.items() if kind is int and name != "closed_us"), event
-    assert all(type(count) is int and count >= 0 for count in event.get("dropped", {}).values()), event
-    assert all(type(seconds) in (int, float) and seconds >= 0 for seconds in event.get("seconds", {}).values()), event
+    assert all(
+        event[name] >= 0 for name, kind in fields.items() if kind is int and name != "closed_us"
+    ), event
+    assert all(type(count) is int and count >= 0 for count in event.get("dropped", {}).values()), (
+        event
+    )
+    assert all(
+        type(seconds) in (int, float) and seconds >= 0
+        for seconds in event.get("seconds", {}).values()
+    ), event

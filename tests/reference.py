@@ -71,7 +71,11 @@ def windows_of(ts: int, grid: Grid) -> list[int]:
 
 def period_of(ts: int, p: BoundingParameters) -> int:
     """Start of the contribution period: as long as the window, or one for the whole stream."""
-    return p.grid.offset_us + (ts - p.grid.offset_us) // p.grid.window_us * p.grid.window_us if p.renews else 0
+    return (
+        p.grid.offset_us + (ts - p.grid.offset_us) // p.grid.window_us * p.grid.window_us
+        if p.renews
+        else 0
+    )
 
 
 def trigger_of(ts: int, window: int, grid: Grid, closed_us: int) -> int | None:
@@ -102,7 +106,9 @@ def increment(values: Sequence[float], rule: Increment, first: bool) -> int:
     if rule.rule == "squares":
         square = (x - rule.centre) ** 2 / rule.grid if abs(x) < 1e150 else math.inf
         return rule.upper if square >= 2 * rule.upper else round(square) - rule.upper
-    return rule.upper if steps >= rule.upper else rule.lower if steps <= rule.lower else round(steps)
+    return (
+        rule.upper if steps >= rule.upper else rule.lower if steps <= rule.lower else round(steps)
+    )
 
 
 def brings(values: Sequence[float], rule: Increment) -> int:
@@ -158,17 +164,29 @@ class Bounder:
 
         def order(record: Record) -> tuple[int, int]:
             brought = (
-                brings(record.values, rule) if rule.per_group else increment(record.values, rule, True) for rule in self.p.increments
+                brings(record.values, rule)
+                if rule.per_group
+                else increment(record.values, rule, True)
+                for rule in self.p.increments
             )
             return record.ts, digest(record, list(brought))
 
         timely = [r for r in records if self._timely(r, closed_us, latest_us)]
-        return [copy for r in sorted(timely, key=order) if self._within_bounds(r, closed_us) for copy in self._copies(r, closed_us)]
+        return [
+            copy
+            for r in sorted(timely, key=order)
+            if self._within_bounds(r, closed_us)
+            for copy in self._copies(r, closed_us)
+        ]
 
     def _open(self, record: Record, closed_us: int) -> list[tuple[int, int, int]]:
         """(number of the copy, window, trigger) of the windows that exist and are open."""
-        grid, first = self.p.grid, self.p.first_window_us
-        found = [(i, w, trigger_of(record.ts, w, grid, closed_us)) for i, w in enumerate(windows_of(record.ts, grid))]
+        grid = self.p.grid
+        first = self.p.first_window_us
+        found = [
+            (i, w, trigger_of(record.ts, w, grid, closed_us))
+            for i, w in enumerate(windows_of(record.ts, grid))
+        ]
         return [(i, w, t) for i, w, t in found if t is not None and (first is None or w >= first)]
 
     def _timely(self, record: Record, closed_us: int, latest_us: int) -> bool:
@@ -207,7 +225,9 @@ class Bounder:
             return False
         for _, window, _ in self._open(record, closed_us):
             rooms = [self._room(mine, (window, record.key), j, record.values) for j in self.rooms]
-            if any(brought and had < most for _, had, most, brought in rooms) or not any(brought and most for _, _, most, brought in rooms):
+            if any(brought and had < most for _, had, most, brought in rooms) or not any(
+                brought and most for _, _, most, brought in rooms
+            ):
                 return False
         return True
 
@@ -215,9 +235,12 @@ class Bounder:
     def rooms(self) -> list[int]:
         return [j for j, rule in enumerate(self.p.increments) if rule.per_group]
 
-    def _room(self, mine: Allowance, group: Group, j: int, values: Sequence[float]) -> tuple[tuple[Group, int, bool], int, int, int]:
+    def _room(
+        self, mine: Allowance, group: Group, j: int, values: Sequence[float]
+    ) -> tuple[tuple[Group, int, bool], int, int, int]:
         """Of increment j: the room on the side of what the record brings, what is in it, what it holds, and what is brought."""
-        rule, brought = self.p.increments[j], brings(values, self.p.increments[j])
+        rule = self.p.increments[j]
+        brought = brings(values, self.p.increments[j])
         side = group, j, brought < 0
         bound = -rule.lower if brought < 0 else rule.upper
         return side, mine.rooms[side], bound * parts_of(rule), abs(brought)
@@ -227,7 +250,9 @@ class Bounder:
         side, had, most, brought = self._room(mine, group, j, values)
         unit = Fraction(1, parts_of(self.p.increments[j]))
         mine.rooms[side] = min(had + brought, most)
-        more = math.floor(mine.rooms[side] * unit + Fraction(1, 2)) - math.floor(had * unit + Fraction(1, 2))
+        more = math.floor(mine.rooms[side] * unit + Fraction(1, 2)) - math.floor(
+            had * unit + Fraction(1, 2)
+        )
         return -more if side[2] else more
 
     def _copies(self, record: Record, closed_us: int) -> list[Admitted]:
@@ -246,9 +271,20 @@ class Bounder:
             new = (record.user, group) not in self.seen  # in any period: as a user, it counts once
             self.seen.add((record.user, group))
             increments = tuple(
-                filled[j] if j in filled else increment(record.values, rule, new) for j, rule in enumerate(self.p.increments)
+                filled[j] if j in filled else increment(record.values, rule, new)
+                for j, rule in enumerate(self.p.increments)
             )
-            out.append(Admitted(record, window, trigger, weight, first, increments, self._counted(record, window)))
+            out.append(
+                Admitted(
+                    record,
+                    window,
+                    trigger,
+                    weight,
+                    first,
+                    increments,
+                    self._counted(record, window),
+                )
+            )
         return out
 
     def _counted(self, record: Record, window: int) -> int:
@@ -268,7 +304,10 @@ def sums(admitted: Iterable[Admitted], by_user: bool = False) -> Cells:
         cell = (a.window, a.trigger, a.record.key, *([a.counted] if by_user else []))
         weight, *others = out.get(cell, (0,) * (2 + len(a.increments)))
         added = (int(a.first), *a.increments)
-        out[cell] = (max(weight, a.weight) if by_user else weight + a.weight, *(x + y for x, y in zip(others, added, strict=True)))
+        out[cell] = (
+            max(weight, a.weight) if by_user else weight + a.weight,
+            *(x + y for x, y in zip(others, added, strict=True)),
+        )
     return out
 
 
@@ -278,27 +317,43 @@ Row = tuple[int, int, bytes, tuple[float | None, ...]]
 """(window, trigger, key bytes, released values)."""
 
 
-def released(admitted: Sequence[Admitted], p: ReleaseParameters, closed_us: int, noise: Noise | None = None) -> list[Row]:
+def released(
+    admitted: Sequence[Admitted], p: ReleaseParameters, closed_us: int, noise: Noise | None = None
+) -> list[Row]:
     """All rows of triggers up to closed_us, in the order of the table; every key is tested at every trigger, nothing sleeps. Without
     `noise` everything is exact: a group appears from the first trigger on at which its weight reaches tau."""
     groups = {a.group: a.record.key_bytes for a in admitted}
     if p.public:
         windows = {w for w in range(p.public.first_window_us, closed_us + 1, p.grid.slide_us)}
-        groups = {(w, k): name for w in windows for k, name in zip(p.public.keys, p.public.key_bytes, strict=True)}
+        groups = {
+            (w, k): name
+            for w in windows
+            for k, name in zip(p.public.keys, p.public.key_bytes, strict=True)
+        }
     rows = []
     for (window, key), name in groups.items():
         mine = [a for a in admitted if a.group == (window, key)]
         shown = _shown(mine, window, key, p, noise)
         for i in range(1, p.grid.horizon + 1):
             if window + i * p.grid.trigger_us <= closed_us and i in shown:
-                totals = [sum(a.increments[j] for a in mine if a.trigger <= i) for j in range(len(p.perturbations))]
-                paths = [_path(q.counter, i, window, key, q.mechanism, 0, noise) * (q.sigma / q.grid) for q in p.perturbations]
+                totals = [
+                    sum(a.increments[j] for a in mine if a.trigger <= i)
+                    for j in range(len(p.perturbations))
+                ]
+                paths = [
+                    _path(q.counter, i, window, key, q.mechanism, 0, noise) * (q.sigma / q.grid)
+                    for q in p.perturbations
+                ]
                 values = [v + round(x) for v, x in zip(totals, paths, strict=True)]
-                rows.append((window, i, name, tuple(_output(column, values, i) for column in p.columns)))
+                rows.append(
+                    (window, i, name, tuple(_output(column, values, i) for column in p.columns))
+                )
     return sorted(rows, key=lambda row: row[:3])
 
 
-def _shown(mine: Sequence[Admitted], window: int, key: int, p: ReleaseParameters, noise: Noise | None) -> set[int]:
+def _shown(
+    mine: Sequence[Admitted], window: int, key: int, p: ReleaseParameters, noise: Noise | None
+) -> set[int]:
     """Triggers at which a group is released."""
     every = range(1, p.grid.horizon + 1)
     s = p.selection
@@ -318,10 +373,15 @@ def _shown(mine: Sequence[Admitted], window: int, key: int, p: ReleaseParameters
         else:
             users |= {(i, n): a.weight for n, a in enumerate(now) if a.first}
         path = s.sigma * _path(s.counter, i, window, key, 0, round_, noise)
-        if users and len(users) >= s.min_users and path >= (s.thresholds[i - 1] - sum(users.values())) / 2**20:
+        if (
+            users
+            and len(users) >= s.min_users
+            and path >= (s.thresholds[i - 1] - sum(users.values())) / 2**20
+        ):
             shown.add(i)
             if s.rounds:
-                users, round_ = {}, round_ + 1
+                users = {}
+                round_ = round_ + 1
     return shown
 
 
@@ -329,11 +389,23 @@ def _output(column: OutputColumn, values: Sequence[int], trigger: int) -> float 
     """Of noisy sums; what quotients are made of them has tests of its own (tests/mechanisms/histogram/test_spread.py)."""
     if column.kind in ("count", "sum"):
         return values[column.perturbations[0]] * (column.grids[0] if column.kind == "sum" else 1)
-    found = float(finish(column, [np.array([value]) for value in values], np.array([trigger]))[0][0])
+    found = float(
+        finish(column, [np.array([value]) for value in values], np.array([trigger]))[0][0]
+    )
     return None if math.isnan(found) else found
 
 
-def _path(counter: NoiseCounter, trigger: int, window: int, key: int, mechanism: int, round_: int, noise: Noise | None) -> float:
+def _path(
+    counter: NoiseCounter,
+    trigger: int,
+    window: int,
+    key: int,
+    mechanism: int,
+    round_: int,
+    noise: Noise | None,
+) -> float:
     if noise is None:
         return 0.0
-    return unit_path(counter, trigger, lambda step, number: noise(window, key, mechanism, round_, step, number))
+    return unit_path(
+        counter, trigger, lambda step, number: noise(window, key, mechanism, round_, step, number)
+    )

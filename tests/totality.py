@@ -37,13 +37,29 @@ CRITICAL = {
 }
 """Accepted expressions that ended a job of Spark at one record before there were guards, and the columns that they read."""
 
-INT, LONG = 2**31, 2**63
-FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+INT = 2**31
+LONG = 2**63
+FIRST_US = -62_135_596_800_000_000
+LAST_US = 253_402_300_799_999_999
 POWERS = [0, 1, -1, 2, -2, 3, 7, -7, 9, 10, 12, 13, 31, 32, 33, 59, 60, 61, 63, 64, 65, 99, 100, -100, 127, -127, -128, 17, 23, 24, 25,
     28, 29, 30,
     53, 54, 5, -5, 126, -126, 77]  # fmt: skip
 SHORTS = [*POWERS, 128, 255, 366, 1000, 1582, 9999, 10_000, 32_766, 32_767, -32_767, -32_768]
-INTS = [*SHORTS, 719_162, -719_162, -719_163, 2_932_896, 2_932_897, 106_751_991, 106_751_992, -106_751_991, INT - 2, INT - 1, 1 - INT, -INT]
+INTS = [
+    *SHORTS,
+    719_162,
+    -719_162,
+    -719_163,
+    2_932_896,
+    2_932_897,
+    106_751_991,
+    106_751_992,
+    -106_751_991,
+    INT - 2,
+    INT - 1,
+    1 - INT,
+    -INT,
+]
 LONGS = [*INTS, INT, -INT - 1, 253_402_300_799, 253_402_300_800, -62_135_596_801, FIRST_US, FIRST_US - 1, LAST_US, LAST_US + 1,
     9_223_372_036_854, 9_223_372_036_855, 9_223_372_036_854_775, 9_223_372_036_854_776, 2**53 + 1, LONG // 2, LONG - 2, LONG - 1,
     1 - LONG, -LONG]  # fmt: skip
@@ -98,12 +114,24 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "bare": (pa.timestamp("us"), TIMES),
     "texts": (
         pa.list_(pa.string()),
-        [[], [None], *([text] for text in TEXTS[:20]), *([text, None, text] for text in TEXTS[40:60]), ["x"] * 12_000],
+        [
+            [],
+            [None],
+            *([text] for text in TEXTS[:20]),
+            *([text, None, text] for text in TEXTS[40:60]),
+            ["x"] * 12_000,
+        ],
     ),
-    "ints": (pa.list_(pa.int32()), [[], [None], *([n, None, -1] for n in INTS[-30:]), *([n] * 3 for n in INTS[:10])]),
+    "ints": (
+        pa.list_(pa.int32()),
+        [[], [None], *([n, None, -1] for n in INTS[-30:]), *([n] * 3 for n in INTS[:10])],
+    ),
     "days": (pa.list_(pa.date32()), [[], [None], *([n, None] for n in DAYS)]),
     "pairs": (pa.map_(pa.string(), pa.string()), [[], *([(text, text)] for text in TEXTS[:45])]),
-    "part": (pa.struct([("x", pa.date32()), ("y", pa.string())]), [{"x": n, "y": text} for n, text in zip(DAYS, TEXTS, strict=False)]),
+    "part": (
+        pa.struct([("x", pa.date32()), ("y", pa.string())]),
+        [{"x": n, "y": text} for n, text in zip(DAYS, TEXTS, strict=False)],
+    ),
 }
 """Columns of every type with their extreme values; NULL is added to each."""
 
@@ -111,7 +139,16 @@ PLAIN = tuple(name for name in VALUES if name not in ("texts", "ints", "days", "
 NESTED = ("texts", "ints", "days", "pairs", "part")
 PATTERNS = ["'b+'", "'(\\\\d+)-(\\\\w*)'", "'^.*a.*$'", "',' ", "'([^,]*)'"]
 FORMATS = ["'yyyy-MM-dd'", "'G yyyyy D HH:mm:ss.SSSSSS VV XXX'"]
-UNITS = ["'YEAR'", "'QUARTER'", "'MONTH'", "'WEEK'", "'DAY'", "'HOUR'", "'MICROSECOND'", "'nonsense'"]
+UNITS = [
+    "'YEAR'",
+    "'QUARTER'",
+    "'MONTH'",
+    "'WEEK'",
+    "'DAY'",
+    "'HOUR'",
+    "'MICROSECOND'",
+    "'nonsense'",
+]
 ZONES = ["'Europe/Berlin'", "'Asia/Tokyo'", "'America/Los_Angeles'", "'+17:59'", "'-17:59'"]
 PARTS = ["'YEAR'", "'YEAROFWEEK'", "'WEEK'", "'DOY'", "'SECONDS'", "'DAYOFWEEK_ISO'"]
 COUNTS = ["1", "0", "-1", "37"]
@@ -153,7 +190,27 @@ LITERALS: dict[str, dict[int, list[str]]] = {
 TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(10, 2)", "DECIMAL(38, 38)", "BOOLEAN", "STRING", "BINARY",
     "DATE", "TIMESTAMP",
     "TIMESTAMP_NTZ", "ARRAY<DATE>", "ARRAY<TIMESTAMP>", "ARRAY<INT>")  # fmt: skip
-BINARY_OPERATORS = ("+", "-", "*", "/", "%", "DIV", "&", "|", "^", "||", "=", "<>", "<", "<=", ">", ">=", "<=>", "AND", "OR")
+BINARY_OPERATORS = (
+    "+",
+    "-",
+    "*",
+    "/",
+    "%",
+    "DIV",
+    "&",
+    "|",
+    "^",
+    "||",
+    "=",
+    "<>",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "<=>",
+    "AND",
+    "OR",
+)
 OF_ONE = (
     *(f"CAST({{0}} AS {kind})" for kind in TYPES),
     *(f"TRY_CAST({{0}} AS {kind})" for kind in TYPES[-6:]),
@@ -176,30 +233,51 @@ OF_TWO = (
 def of_one_argument(columns: Sequence[str] = tuple(VALUES)) -> list[str]:
     """Casts, operators and functions of one column (and literals) each."""
     made = [form.format(column) for form in OF_ONE for column in columns]
-    return made + [call for name, signature in FUNCTIONS.items() for call in _calls(name, signature, 1, [(c,) for c in columns])]
+    return made + [
+        call
+        for name, signature in FUNCTIONS.items()
+        for call in _calls(name, signature, 1, [(c,) for c in columns])
+    ]
 
 
 def of_two_arguments(columns: Sequence[str] = PLAIN) -> list[str]:
     """The same of two columns; those of the second table have a `2` behind their names."""
     pairs = [(first, second + "2") for first in columns for second in columns]
     made = [form.format(*pair) for form in OF_TWO for pair in pairs]
-    return made + [call for name, signature in FUNCTIONS.items() for call in _calls(name, signature, 2, pairs)]
+    return made + [
+        call for name, signature in FUNCTIONS.items() for call in _calls(name, signature, 2, pairs)
+    ]
 
 
 def of_more_arguments(columns: Sequence[str] = PLAIN, each: int = 40, seed: int = 1) -> list[str]:
     """Functions of three and four columns, for types drawn at random."""
     rng = random.Random(seed)
-    drawn = [[(rng.choice(columns), *(rng.choice(columns) + "2" for _ in range(n - 1))) for _ in range(each)] for n in (3, 4)]
+    drawn = [
+        [
+            (rng.choice(columns), *(rng.choice(columns) + "2" for _ in range(n - 1)))
+            for _ in range(each)
+        ]
+        for n in (3, 4)
+    ]
     return [
-        c for name, signature in FUNCTIONS.items() for n, some in zip((3, 4), drawn, strict=True) for c in _calls(name, signature, n, some)
+        c
+        for name, signature in FUNCTIONS.items()
+        for n, some in zip((3, 4), drawn, strict=True)
+        for c in _calls(name, signature, n, some)
     ]
 
 
-def _calls(name: str, signature: Signature, columns: int, choices: Iterable[tuple[str, ...]]) -> Iterator[str]:
+def _calls(
+    name: str, signature: Signature, columns: int, choices: Iterable[tuple[str, ...]]
+) -> Iterator[str]:
     """Calls of a function with that many columns among its arguments, and literals where it wants them."""
     most = signature.least + 4 if signature.most is None else signature.most
     for count in range(signature.least, most + 1):
-        literal = [place for place in range(count) if place in signature.constant or (name == "named_struct" and place % 2 == 0)]
+        literal = [
+            place
+            for place in range(count)
+            if place in signature.constant or (name == "named_struct" and place % 2 == 0)
+        ]
         if count - len(literal) != columns:
             continue
         for given in choices:
@@ -208,7 +286,8 @@ def _calls(name: str, signature: Signature, columns: int, choices: Iterable[tupl
 
 def _filled(name: str, count: int, literal: Sequence[int], given: tuple[str, ...]) -> Iterator[str]:
     for chosen in itertools.product(*(LITERALS[name].get(place, ["'z'"]) for place in literal)):
-        literals, columns = iter(chosen), iter(given)
+        literals = iter(chosen)
+        columns = iter(given)
         yield f"{name}({', '.join(next(literals) if place in literal else next(columns) for place in range(count))})"
 
 
@@ -216,7 +295,8 @@ def write(folder: Path) -> Path:
     """The table of extreme values as a Parquet file: every value of every column at least once, and NULL."""
     rows = max(len(values) for _, values in VALUES.values()) + 1
     columns = {
-        name: pa.array(list(itertools.islice(itertools.cycle([None, *values]), rows)), kind) for name, (kind, values) in VALUES.items()
+        name: pa.array(list(itertools.islice(itertools.cycle([None, *values]), rows)), kind)
+        for name, (kind, values) in VALUES.items()
     }
     path = folder / "extremes.parquet"
     pq.write_table(pa.table(columns), path)
@@ -243,7 +323,9 @@ def accepted(session: SparkSession, expressions: Iterable[str], view: str) -> li
     for expression in expressions:
         try:
             frame = session.sql(f"SELECT {expression} AS c FROM {view}")
-        except Exception:  # it has several kinds for types that do not fit, some of them internal errors
+        except (
+            Exception
+        ):  # it has several kinds for types that do not fit, some of them internal errors
             continue
         try:
             guarded(session, frame)
@@ -253,7 +335,9 @@ def accepted(session: SparkSession, expressions: Iterable[str], view: str) -> li
     return fitting
 
 
-def failures(session: SparkSession, expressions: Sequence[str], view: str, guard: Guard, at_once: int = 40) -> list[str]:
+def failures(
+    session: SparkSession, expressions: Sequence[str], view: str, guard: Guard, at_once: int = 40
+) -> list[str]:
     """The expressions that end a job at some row, or give a DATE or TIMESTAMP outside the years 1 to 9999."""
     found = []
     for start in range(0, len(expressions), at_once):
@@ -267,15 +351,25 @@ def _failing(session: SparkSession, some: Sequence[str], view: str, guard: Guard
     if len(some) == 1:
         return list(some)
     middle = len(some) // 2
-    return _failing(session, some[:middle], view, guard) + _failing(session, some[middle:], view, guard)
+    return _failing(session, some[:middle], view, guard) + _failing(
+        session, some[middle:], view, guard
+    )
 
 
 def _passes(session: SparkSession, some: Sequence[str], view: str, guard: Guard) -> bool:
     from dpsql.streaming.sources import CALENDAR
 
-    frame = guard(session, session.sql(f"SELECT {', '.join(f'{expression} AS c{i}' for i, expression in enumerate(some))} FROM {view}"))
+    frame = guard(
+        session,
+        session.sql(
+            f"SELECT {', '.join(f'{expression} AS c{i}' for i, expression in enumerate(some))} FROM {view}"
+        ),
+    )
     # One number of all columns, so that Spark computes every value and hands over one
-    outside = [f"count_if(c{i} NOT BETWEEN {low} AND {high})" for i, (low, high) in _bounds(frame, CALENDAR)]
+    outside = [
+        f"count_if(c{i} NOT BETWEEN {low} AND {high})"
+        for i, (low, high) in _bounds(frame, CALENDAR)
+    ]
     try:
         row = frame.selectExpr(*outside, *_computed(frame)).collect()[0]
     except Exception as problem:
@@ -287,10 +381,15 @@ def _passes(session: SparkSession, some: Sequence[str], view: str, guard: Guard)
 
 def _computed(frame: DataFrame) -> Iterator[str]:
     """What cannot be known without every value of a column; a count could, where a column is never NULL."""
-    return (f"count(c{i})" if "map<" in kind else f"max(xxhash64(c{i}))" for i, (_, kind) in enumerate(frame.dtypes))
+    return (
+        f"count(c{i})" if "map<" in kind else f"max(xxhash64(c{i}))"
+        for i, (_, kind) in enumerate(frame.dtypes)
+    )
 
 
 def _bounds(frame: DataFrame, calendar: Any) -> Iterator[tuple[int, tuple[str, str]]]:
     return (
-        (i, calendar[field.dataType.typeName()]) for i, field in enumerate(frame.schema.fields) if field.dataType.typeName() in calendar
+        (i, calendar[field.dataType.typeName()])
+        for i, field in enumerate(frame.schema.fields)
+        if field.dataType.typeName() in calendar
     )

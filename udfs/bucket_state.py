@@ -74,13 +74,19 @@ class BucketFiles:
             UnknownVersion: a file was written in another version of this format.
         """
         system, folder = filesystem(self.folder(bucket))
-        read = {name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet") for name in self.names}
+        read = {
+            name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet") for name in self.names
+        }
         found = fingerprint({name: digest for name, (_, digest) in read.items()})
         if self.known.get(sequence, found) != found:
-            raise DamagedFile(f"version {sequence} of the state in {folder} is another one than was listed")
+            raise DamagedFile(
+                f"version {sequence} of the state in {folder} is another one than was listed"
+            )
         return {name: table for name, (table, _) in read.items()}
 
-    def check(self, bucket: int, sequence: int, whole: bool = False, digests: Mapping[str, str] = {}) -> None:
+    def check(
+        self, bucket: int, sequence: int, whole: bool = False, digests: Mapping[str, str] = {}
+    ) -> None:
         """Look at one version: at the footers only, or at all bytes.
 
         Args:
@@ -105,7 +111,9 @@ class BucketFiles:
     def digests(self, bucket: int, sequence: int) -> dict[str, str]:
         """Table -> digest of its file, as `store` gave it; raises as `load`."""
         system, folder = filesystem(self.folder(bucket))
-        return {name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet")[1] for name in self.names}
+        return {
+            name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet")[1] for name in self.names
+        }
 
     def newest(self, bucket: int) -> int:
         """The newest version that is stored whole; 0 if there is none, as of a stage without state."""
@@ -114,25 +122,40 @@ class BucketFiles:
         system, folder = filesystem(self.folder(bucket))
         found = system.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
         stored = {
-            name: {int(file.base_name[: -len(end)]) for file in found if file.base_name[0] != "." and file.base_name.endswith(end)}
+            name: {
+                int(file.base_name[: -len(end)])
+                for file in found
+                if file.base_name[0] != "." and file.base_name.endswith(end)
+            }
             for name in self.names
             for end in (f".{name}.parquet",)
         }
         return max(set.intersection(*stored.values()), default=0)
 
-    def store(self, bucket: int, sequence: int, tables: Mapping[str, pa.Table]) -> tuple[int, dict[str, str]]:
+    def store(
+        self, bucket: int, sequence: int, tables: Mapping[str, pa.Table]
+    ) -> tuple[int, dict[str, str]]:
         """Write one version; returns its bytes, and of each table the digest in the seal of its file. Nobody ever sees half a file."""
         if tuple(tables) != self.names:
-            raise ValueError(f"state of {self.operator} is made of {self.names}, not {tuple(tables)}")
+            raise ValueError(
+                f"state of {self.operator} is made of {self.names}, not {tuple(tables)}"
+            )
         system, folder = filesystem(self.folder(bucket))
         make_folder(system, folder)
-        written = {name: _write(system, folder, f"{sequence:06d}.{name}.parquet", table) for name, table in tables.items()}
-        return sum(size for size, _ in written.values()), {name: digest for name, (_, digest) in written.items()}
+        written = {
+            name: _write(system, folder, f"{sequence:06d}.{name}.parquet", table)
+            for name, table in tables.items()
+        }
+        return sum(size for size, _ in written.values()), {
+            name: digest for name, (_, digest) in written.items()
+        }
 
 
 def fingerprint(digests: Mapping[str, str]) -> str:
     """Of a version of a bucket, from the digests of its tables' files: short, for it is told to every task."""
-    return hashlib.sha256("".join(f"{name} {digest} " for name, digest in sorted(digests.items())).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        "".join(f"{name} {digest} " for name, digest in sorted(digests.items())).encode()
+    ).hexdigest()[:16]
 
 
 def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
@@ -193,8 +216,11 @@ def _metadata(schema: pa.Schema, path: str) -> dict[bytes, bytes]:
 
 def _sealed(content: pa.Buffer) -> tuple[pa.Buffer, str]:
     """A Parquet file with the SHA-256 of its bytes put before the footer, and that digest; columns stay where the footer says."""
-    at, digest = _footer_at(content), hashlib.sha256(content)
-    return pa.py_buffer(b"".join((content[:at], SEAL, digest.digest(), content[at:]))), digest.hexdigest()
+    at = _footer_at(content)
+    digest = hashlib.sha256(content)
+    return pa.py_buffer(
+        b"".join((content[:at], SEAL, digest.digest(), content[at:]))
+    ), digest.hexdigest()
 
 
 def _seal(data: pa.Buffer, path: str) -> str | None:

@@ -23,7 +23,8 @@ def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
     size = len(columns[0])
     index_bits = max(size - 1, 1).bit_length()
     row = np.arange(size, dtype=np.uint64)
-    packed, used = np.zeros(size, np.uint64), 0
+    packed = np.zeros(size, np.uint64)
+    used = 0
     for column in columns:
         codes, bits = _codes(column)
         if bits and used + bits + index_bits > 64:
@@ -34,7 +35,8 @@ def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
             packed, used = _ranks(packed)
         if used + bits + index_bits > 64:
             return np.lexsort(columns[::-1]).astype(np.int64, copy=False)
-        packed, used = packed << np.uint64(bits) | codes, used + bits
+        packed = packed << np.uint64(bits) | codes
+        used = used + bits
     words = np.sort(packed << np.uint64(index_bits) | row)
     return (words & np.uint64((1 << index_bits) - 1)).astype(np.int64)
 
@@ -43,10 +45,14 @@ def _codes(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
     """Numbers from 0 in the order of the values, and how many bits they need."""
     if not len(column):
         return np.zeros(0, np.uint64), 0
-    low, high = column.min(), column.max()
+    low = column.min()
+    high = column.max()
     bits = (int(high) - int(low)).bit_length()
     # Differences of 64-bit integers are right modulo 2^64, and nothing wider is asked for.
-    return (column.astype(np.int64 if column.dtype.kind == "i" else np.uint64).view(np.uint64) - np.uint64(int(low) % (1 << 64))), bits
+    return (
+        column.astype(np.int64 if column.dtype.kind == "i" else np.uint64).view(np.uint64)
+        - np.uint64(int(low) % (1 << 64))
+    ), bits
 
 
 def _ranks(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
@@ -98,39 +104,56 @@ def running_count(flags: Bool | Int, starts: Bool) -> Int:
     return total - np.repeat(before, np.diff(np.append(first, len(flags))))
 
 
-def find(keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[np.generic]]) -> tuple[Int, Int]:
+def find(
+    keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[np.generic]]
+) -> tuple[Int, Int]:
     """Where the rows of `keys` are in a *sorted* table: they equal its rows low..high - 1, and would be inserted at low.
 
     Args:
         keys, table: column by column, same types.
     """
-    low, high = np.zeros(len(keys[0]), np.int64), np.full(len(keys[0]), len(table[0]), np.int64)
+    low = np.zeros(len(keys[0]), np.int64)
+    high = np.full(len(keys[0]), len(table[0]), np.int64)
     whole = True
     for number, (wanted, column) in enumerate(zip(keys, table, strict=True)):
         if not whole:
-            low, high = _bisect(column, wanted, low, high, False), _bisect(column, wanted, low, high, True)
+            low, high = (
+                _bisect(column, wanted, low, high, False),
+                _bisect(column, wanted, low, high, True),
+            )
         elif len(column) and column[0] == column[-1]:  # one value, as where one window is open
             same = wanted == column[0]
             if not same.all():
                 low = np.where(wanted > column[0], len(column), 0)
                 high = low.copy()
                 if number + 1 < len(keys):
-                    low[same], high[same] = find([k[same] for k in keys[number + 1 :]], table[number + 1 :])
+                    low[same], high[same] = find(
+                        [k[same] for k in keys[number + 1 :]], table[number + 1 :]
+                    )
                 else:
                     high[same] = len(column)
                 return low, high
         else:
-            low, high = np.searchsorted(column, wanted), np.searchsorted(column, wanted, side="right")
+            low = np.searchsorted(column, wanted)
+            high = np.searchsorted(column, wanted, side="right")
             whole = False
     return low, high
 
 
-def _bisect(column: npt.NDArray[np.generic], wanted: npt.NDArray[np.generic], low: Int, high: Int, right: bool) -> Int:
+def _bisect(
+    column: npt.NDArray[np.generic],
+    wanted: npt.NDArray[np.generic],
+    low: Int,
+    high: Int,
+    right: bool,
+) -> Int:
     """Binary search for every wanted value in its own part of the column."""
-    low, high = low.copy(), high.copy()
+    low = low.copy()
+    high = high.copy()
     while len(open_ := np.flatnonzero(low < high)):
         middle = (low[open_] + high[open_]) // 2
-        found, value = column[middle], wanted[open_]
+        found = column[middle]
+        value = wanted[open_]
         after = found <= value if right else found < value
         low[open_[after]] = middle[after] + 1
         high[open_[~after]] = middle[~after]

@@ -62,13 +62,18 @@ class ContributionFiles:
         era = (rows.column(self.era_of).to_numpy() - self.first) // self.width
         constants = {"kind": ROW, "batch": batch, "closed_us": 0}
         columns = [
-            pa.array(np.full(len(era), constants[field.name]), field.type) if field.name in constants else rows[field.name]
+            pa.array(np.full(len(era), constants[field.name]), field.type)
+            if field.name in constants
+            else rows[field.name]
             for field in self.schema
         ]
         table = pa.table(columns, schema=self.schema)
         order = np.lexsort((rows.column("bucket").to_numpy(), era))
-        table, edges = table.take(pa.array(order)), [*np.flatnonzero(run_starts(era)), len(era)]
-        return [self.write_era(table.slice(a, b - a), int(era[a]), bucket) for a, b in pairwise(edges)]
+        table = table.take(pa.array(order))
+        edges = [*np.flatnonzero(run_starts(era)), len(era)]
+        return [
+            self.write_era(table.slice(a, b - a), int(era[a]), bucket) for a, b in pairwise(edges)
+        ]
 
     def write_era(self, table: pa.Table, era: int, bucket: int) -> dict[str, Any]:
         """One file of rows or ticks in all columns, sorted by bucket; returns its path below the table, bytes, rows and partition."""
@@ -78,14 +83,23 @@ class ContributionFiles:
         coded = [column for column in table.column_names if column not in RANDOM_COLUMNS]
         buckets = table["bucket"].to_numpy()
         starts = np.flatnonzero(run_starts(buckets))
-        schema = table.schema.with_metadata({BUCKETS: json.dumps(buckets[starts].tolist()).encode()})
-        with pq.ParquetWriter(sink, schema, compression="lz4", use_dictionary=coded, write_statistics=False) as file:
+        schema = table.schema.with_metadata(
+            {BUCKETS: json.dumps(buckets[starts].tolist()).encode()}
+        )
+        with pq.ParquetWriter(
+            sink, schema, compression="lz4", use_dictionary=coded, write_statistics=False
+        ) as file:
             for a, b in pairwise([*starts, len(buckets)]):
                 file.write_table(table.slice(a, b - a), row_group_size=b - a)
         content = sink.getvalue()
         name = f"part-{bucket:05d}-{hashlib.sha256(content).hexdigest()}.parquet"
         size = write_whole(system, f"{root}/era={era}", name, content)
-        return {"path": f"era={era}/{name}", "bytes": size, "rows": table.num_rows, "partition": {"era": str(era)}}
+        return {
+            "path": f"era={era}/{name}",
+            "bytes": size,
+            "rows": table.num_rows,
+            "partition": {"era": str(era)},
+        }
 
 
 @dataclass(frozen=True)
@@ -116,14 +130,21 @@ class ContributionRows:
         return pa.concat_tables(parts).combine_chunks()
 
     def _of_bucket(self, file: pq.ParquetFile, bucket: int) -> pa.Table:
-        columns = [*self.takes.names, *(["batch"] if self.void and "batch" not in self.takes.names else [])]
+        columns = [
+            *self.takes.names,
+            *(["batch"] if self.void and "batch" not in self.takes.names else []),
+        ]
         if self.relabelled:
             rows = file.read([*dict.fromkeys([*columns, "kind", "key"])])
             mine = pa.array(rows["key"].to_numpy() % self.buckets == bucket)
             rows = rows.filter(pc.and_(mine, pc.equal(rows["kind"], ROW)))
         else:
             listed = json.loads(file.schema_arrow.metadata[BUCKETS])
-            rows = file.read_row_groups([group for group, found in enumerate(listed) if found == bucket], columns)
+            rows = file.read_row_groups(
+                [group for group, found in enumerate(listed) if found == bucket], columns
+            )
         for first, last in self.void:
-            rows = rows.filter(pc.or_(pc.less(rows["batch"], first), pc.greater(rows["batch"], last)))
+            rows = rows.filter(
+                pc.or_(pc.less(rows["batch"], first), pc.greater(rows["batch"], last))
+            )
         return rows.select(self.takes.names).cast(self.takes)

@@ -64,20 +64,42 @@ class Increment:
         null = np.isnan(x)
         if rule == "valid":
             return (~null).astype(np.int64) * one
-        with np.errstate(over="ignore"):  # a warning would tell of a value; infinity is clamped like any other
+        with np.errstate(
+            over="ignore"
+        ):  # a warning would tell of a value; infinity is clamped like any other
             centred = np.where(null, 0.0, x) - self.centre
             if self.per_group:
-                return np.rint(np.clip(centred / self.grid, self.lower, self.upper) * one).astype(np.int64)
+                return np.rint(np.clip(centred / self.grid, self.lower, self.upper) * one).astype(
+                    np.int64
+                )
             rounded = np.ceil if self.rule == "leaf" else np.rint
-            scaled = np.rint(centred * centred / self.grid) - self.upper if self.rule == "squares" else rounded(centred / self.grid)
+            scaled = (
+                np.rint(centred * centred / self.grid) - self.upper
+                if self.rule == "squares"
+                else rounded(centred / self.grid)
+            )
             scaled = np.clip(scaled, self.lower, self.upper)
         return np.where(null, 0, scaled.astype(np.int64))
 
 
-def contributions(values: int, by_user: bool = False, by_level: bool = False, by_leaf: bool = False) -> pa.Schema:
+def contributions(
+    values: int, by_user: bool = False, by_level: bool = False, by_leaf: bool = False
+) -> pa.Schema:
     """What the intake tells the release: sums of so many increments, per user where rounds of selection want that, per level of an interval tree,
     per leaf of quantiles."""
     ints = ["window", "trigger", "key", *(["user"] if by_user else [])]
-    sums = ["weight", "users", *(f"v{j}" for j in range(values)), *(["level"] if by_level else []), *(["leaf"] if by_leaf else [])]
+    sums = [
+        "weight",
+        "users",
+        *(f"v{j}" for j in range(values)),
+        *(["level"] if by_level else []),
+        *(["leaf"] if by_leaf else []),
+    ]
     int64 = pa.int64()
-    return pa.schema([*((name, int64) for name in ints), ("key_bytes", pa.binary()), *((name, int64) for name in sums)])
+    return pa.schema(
+        [
+            *((name, int64) for name in ints),
+            ("key_bytes", pa.binary()),
+            *((name, int64) for name in sums),
+        ]
+    )

@@ -38,7 +38,9 @@ class Grid:
         """All (record, window start) pairs: the windows that hold each event time, newest first within a record."""
         r = self.windows_per_record
         record = np.repeat(np.arange(len(ts)), r)
-        start = np.repeat(self.latest_window(ts), r) - np.tile(np.arange(r) * self.slide_us, len(ts))
+        start = np.repeat(self.latest_window(ts), r) - np.tile(
+            np.arange(r) * self.slide_us, len(ts)
+        )
         inside = start + self.window_us > ts[record]
         return record[inside], start[inside]
 
@@ -59,5 +61,9 @@ class Grid:
 
         A period's users may be forgotten then and not before: earlier would renew an allowance.
         """
-        last_start = period + (self.window_us - self.slide_us if self.window_us % self.slide_us == 0 else self.window_us)
+        last_start = period + (
+            self.window_us - self.slide_us
+            if self.window_us % self.slide_us == 0
+            else self.window_us
+        )
         return self.closed_triggers(last_start, closed_us) == self.horizon

@@ -27,7 +27,11 @@ class PublicGroups:
     def for_bucket(self, bucket: int, buckets: int) -> PublicGroups:
         """Those of one bucket only."""
         mine = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
-        return PublicGroups(tuple(self.keys[i] for i in mine), tuple(self.key_bytes[i] for i in mine), self.first_window_us)
+        return PublicGroups(
+            tuple(self.keys[i] for i in mine),
+            tuple(self.key_bytes[i] for i in mine),
+            self.first_window_us,
+        )
 
     def names(self, places: Int) -> pa.Array:
         """The encoded keys at some places."""
@@ -75,7 +79,9 @@ def encode(values: list[bytes | None]) -> bytes:
     >>> encode([b"en", None])
     b'0002en----'
     """
-    return b"".join(NULL_HEADER if value is None else b"%04d" % len(value) + value for value in values)
+    return b"".join(
+        NULL_HEADER if value is None else b"%04d" % len(value) + value for value in values
+    )
 
 
 def max_encoded_bytes(columns: int) -> int:
@@ -98,14 +104,20 @@ def decode(key_bytes: pa.Array, columns: int) -> list[pa.Array]:
     key_bytes = key_bytes.cast(pa.large_binary())
     size = len(key_bytes)
     buffers = key_bytes.buffers()
-    offsets = np.frombuffer(buffers[1], dtype=np.int64)[key_bytes.offset : key_bytes.offset + size + 1] if size else np.zeros(1, np.int64)
+    offsets = (
+        np.frombuffer(buffers[1], dtype=np.int64)[key_bytes.offset : key_bytes.offset + size + 1]
+        if size
+        else np.zeros(1, np.int64)
+    )
     data = np.frombuffer(buffers[2] or b"", dtype=np.uint8) if size else np.zeros(0, np.uint8)
     at = offsets[:-1].copy()
     out = []
     for _ in range(columns):
         header = data[at[:, None] + np.arange(HEADER)]
         null = header[:, 0] == ord("-")
-        length = np.where(null, 0, (header.astype(np.int64) - ord("0")) @ np.array([1000, 100, 10, 1]))
+        length = np.where(
+            null, 0, (header.astype(np.int64) - ord("0")) @ np.array([1000, 100, 10, 1])
+        )
         out.append(_slices(data, at + HEADER, length, null))
         at += HEADER + length
     return out
@@ -116,6 +128,9 @@ def _slices(data: np.ndarray, start: np.ndarray, length: np.ndarray, null: np.nd
     source = np.repeat(start - offsets[:-1], length) + np.arange(offsets[-1])
     validity = pa.py_buffer(np.packbits(~null, bitorder="little").tobytes())
     array = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(start), [validity, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data[source].tobytes())], int(null.sum())
+        pa.large_binary(),
+        len(start),
+        [validity, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data[source].tobytes())],
+        int(null.sum()),
     )
     return array.cast(pa.binary())

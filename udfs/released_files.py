@@ -43,6 +43,11 @@ class ReleasedFiles:
         with system.open_output_stream(f"{folder}/{name}") as file:
             size = max(1, GROUP_BYTES * rows.num_rows // max(1, rows.nbytes))
             pq.write_table(
-                rows.combine_chunks(), file, row_group_size=size, compression="none", use_dictionary=False, write_statistics=False
+                rows.combine_chunks(),
+                file,
+                row_group_size=size,
+                compression="none",
+                use_dictionary=False,
+                write_statistics=False,
             )
         return name

@@ -17,17 +17,20 @@ from dpsql.udfs.columns import is_sorted
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.state_table import Table
 
-ADMISSION, RELEASE = "admission", "release"
+ADMISSION = "admission"
+RELEASE = "release"
 OPERATORS = (ADMISSION, RELEASE)
 """Of query 1 and query 2; in the paths of state and checkpoints, and in transaction marks."""
 
-ROW, TICK = 0, 1
+ROW = 0
+TICK = 1
 """Kinds of rows between the queries: contributions, and ticks."""
 
 NO_RECORD = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
 """What an engine makes no record of, by the codes 1..4 of the column `drop`."""
 
-BEGIN, END = 1, -1
+BEGIN = 1
+END = -1
 """Kinds of images of a change feed: a row of its table begins, or ends."""
 NO_SEQUENCE = -(1 << 62)
 """Of an image that does not say where it stands among those of its row."""
@@ -119,7 +122,14 @@ class Intake:
     def takes(self) -> pa.Schema:
         """Records (docs/architecture.md)."""
         values = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
-        return pa.schema([("drop", pa.int8()), *((name, pa.int64()) for name in self.integers), ("key_bytes", pa.binary()), *values])
+        return pa.schema(
+            [
+                ("drop", pa.int8()),
+                *((name, pa.int64()) for name in self.integers),
+                ("key_bytes", pa.binary()),
+                *values,
+            ]
+        )
 
     def empty(self) -> Tables:
         """No unit has used anything."""
@@ -192,7 +202,9 @@ def replay(
         close: closes a state up to a time that it has not closed, and releases.
         gives: columns of released rows.
     """
-    out, batch, done = [gives.empty_table()], rows.column("batch").to_numpy(), np.zeros(rows.num_rows, bool)
+    out = [gives.empty_table()]
+    batch = rows.column("batch").to_numpy()
+    done = np.zeros(rows.num_rows, bool)
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
         now = ~done & (batch <= tick.batch)
         state = add(state, rows.filter(pa.array(now)))
@@ -200,7 +212,9 @@ def replay(
         if tick.closed_us > state.closed_us:
             state, released = close(state, tick.closed_us)
             out += released
-    return Released(add(state, rows.filter(pa.array(~done))), pa.concat_tables(out).combine_chunks())
+    return Released(
+        add(state, rows.filter(pa.array(~done))), pa.concat_tables(out).combine_chunks()
+    )
 
 
 class StateStore(Protocol):
@@ -232,7 +246,13 @@ class StateFile:
 
 
 def run_bucket(
-    stage: Stage[Now], store: StateStore, bucket: int, sequence: int, rows: pa.Table, now: Now, noise_key: bytes = b""
+    stage: Stage[Now],
+    store: StateStore,
+    bucket: int,
+    sequence: int,
+    rows: pa.Table,
+    now: Now,
+    noise_key: bytes = b"",
 ) -> tuple[StateFile, pa.Table]:
     """Load, check, step, compare, store, report.
 
@@ -253,7 +273,8 @@ def run_bucket(
     if sequence:
         check_state(stage, before)
     done = stage.for_bucket(bucket, store.buckets).step(before, rows, now, noise_key)
-    size, digests = 0, dict[str, str]()
+    size = 0
+    digests = dict[str, str]()
     if not _same(before, done.state):
         sequence += 1
         size, digests = store.store(bucket, sequence, done.state)
@@ -271,7 +292,10 @@ def check_state(stage: Stage[Any], state: Tables) -> None:
         raise ValueError(f"state of {stage.operator} is made of {tuple(empty)}, not {tuple(state)}")
     for name, layout in stage.tables.items():
         table = state[name]
-        if table.column_names != empty[name].column_names or table.schema.types != empty[name].schema.types:
+        if (
+            table.column_names != empty[name].column_names
+            or table.schema.types != empty[name].schema.types
+        ):
             raise ValueError(f"the table {name!r} of the state has other columns")
         if any(column.null_count for column in table.columns):
             raise ValueError(f"the table {name!r} of the state has a NULL")
@@ -282,9 +306,15 @@ def check_state(stage: Stage[Any], state: Tables) -> None:
 
 def closed_us(state: Tables) -> int:
     """The time up to which a bucket has closed the grid; NO_CLOCK if it has not."""
-    return max((int((table.schema.metadata or {}).get(CLOSED, NO_CLOCK)) for table in state.values()), default=NO_CLOCK)
+    return max(
+        (int((table.schema.metadata or {}).get(CLOSED, NO_CLOCK)) for table in state.values()),
+        default=NO_CLOCK,
+    )
 
 
 def _same(a: Tables, b: Tables) -> bool:
     # Not by `check_metadata`: Parquet gives the elements of lists another name.
-    return all(table.equals(b[name]) and (table.schema.metadata or {}) == (b[name].schema.metadata or {}) for name, table in a.items())
+    return all(
+        table.equals(b[name]) and (table.schema.metadata or {}) == (b[name].schema.metadata or {})
+        for name, table in a.items()
+    )

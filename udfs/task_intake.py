@@ -46,21 +46,33 @@ class TaskIntake:
         """What the stage gives, where it goes, and what was counted."""
         return pa.schema([("bucket", pa.int32()), *self.stage.gives, (DROPPED, pa.binary())])
 
-    def run(self, batches: Iterable[pa.RecordBatch], task: int, told: str | None) -> Iterator[pa.RecordBatch]:
+    def run(
+        self, batches: Iterable[pa.RecordBatch], task: int, told: str | None
+    ) -> Iterator[pa.RecordBatch]:
         """Of the records of one task."""
         clock = MicroBatch.of(told).clock
-        for records in _pieces(batches, self.stage.takes.remove(self.stage.takes.get_field_index("drop"))):
+        for records in _pieces(
+            batches, self.stage.takes.remove(self.stage.takes.get_field_index("drop"))
+        ):
             given = records.append_column("drop", pa.array(np.zeros(records.num_rows, np.int8)))
-            done = self.stage.step(self.stage.empty(), given.select(self.stage.takes.names), clock, self.intake_key)
+            done = self.stage.step(
+                self.stage.empty(), given.select(self.stage.takes.names), clock, self.intake_key
+            )
             counts = self._row_of(json.dumps(done.counted["drops"]).encode())
-            rows = done.rows.append_column(DROPPED, pa.array([b""] * done.rows.num_rows, pa.binary()))
+            rows = done.rows.append_column(
+                DROPPED, pa.array([b""] * done.rows.num_rows, pa.binary())
+            )
             table = pa.concat_tables([rows.select(counts.column_names), counts])
-            table = table.add_column(0, "bucket", pa.array(np.full(table.num_rows, task % self.buckets, np.int32)))
+            table = table.add_column(
+                0, "bucket", pa.array(np.full(table.num_rows, task % self.buckets, np.int32))
+            )
             yield from table.cast(self.output).to_batches()
 
     def _row_of(self, counts: bytes) -> pa.Table:
         neutral = {pa.binary(): b"", pa.float64(): 0.0}
-        columns = {each.name: pa.array([neutral.get(each.type, 0)], each.type) for each in self.stage.gives}
+        columns = {
+            each.name: pa.array([neutral.get(each.type, 0)], each.type) for each in self.stage.gives
+        }
         return pa.table(columns | {DROPPED: pa.array([counts], pa.binary())})
 
 
@@ -91,20 +103,24 @@ class Gathered:
         rows = given.filter(pc.invert(is_count)).drop_columns([DROPPED])
         rows = rows.take(pa.array(sort_order(rows.column(self.contributions.era_of).to_numpy())))
         to = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
-        written = self.contributions.write(rows.append_column("bucket", to), bucket, MicroBatch.of(told).number)
+        written = self.contributions.write(
+            rows.append_column("bucket", to), bucket, MicroBatch.of(told).number
+        )
         file = StateFile(bucket, sequence, 0, {"drops": dict(drops), "sha256": {}})
         return file.counting(rows=rows.num_rows, files=written)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     """Records, many at a time."""
-    kept, size = list[pa.RecordBatch](), 0
+    kept = list[pa.RecordBatch]()
+    size = 0
     for batch in batches:
         kept.append(batch)
         size += batch.num_rows
         if size >= AT_ONCE:
             yield _records(kept, schema)
-            kept, size = [], 0
+            kept = []
+            size = 0
     if size:
         yield _records(kept, schema)
 

@@ -93,7 +93,9 @@ class Intake:
         # Dropped records were counted and left behind before the shuffle.
         given = to_arrow(frames, self.stage.takes.remove(self.stage.takes.get_field_index("drop")))
         records = given.append_column("drop", pa.array(np.zeros(given.num_rows, np.int8)))
-        file, rows = run_bucket(self.stage, self.files, bucket, sequence, records, batch.clock, self.intake_key)
+        file, rows = run_bucket(
+            self.stage, self.files, bucket, sequence, records, batch.clock, self.intake_key
+        )
         to = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
         written = self.contributions.write(rows.append_column("bucket", to), bucket, batch.number)
         return file.counting(rows=rows.num_rows, files=written)
@@ -124,12 +126,16 @@ class Release:
             pass
         plan = ReleasePlan.of(told)
         rows = self.contributions.read(plan.files, bucket)
-        file, released = run_bucket(self.stage, self.files, bucket, sequence, rows, plan.ticks, self.noise_key)
+        file, released = run_bucket(
+            self.stage, self.files, bucket, sequence, rows, plan.ticks, self.noise_key
+        )
         pairs = _pairs(released)
         if not pairs:
             return file.counting(pairs=[], ticks=[], released=None)
         written = self.released.write(released, bucket)
-        return file.counting(pairs=pairs, ticks=sorted({tick.closed_us for tick in plan.ticks}), released=written)
+        return file.counting(
+            pairs=pairs, ticks=sorted({tick.closed_us for tick in plan.ticks}), released=written
+        )
 
 
 class StepError(Exception):
@@ -147,7 +153,9 @@ def without_values(function: Stateful) -> Stateful:
         try:
             yield from function(*given)
         except OSError as problem:  # its number says "disk full", and nothing of a record
-            raise StepError(f"{type(problem).__name__} {errno.errorcode.get(problem.errno or 0, '')}".strip()) from None
+            raise StepError(
+                f"{type(problem).__name__} {errno.errorcode.get(problem.errno or 0, '')}".strip()
+            ) from None
         except Exception as problem:
             raise StepError(type(problem).__name__) from None
 
@@ -155,7 +163,9 @@ def without_values(function: Stateful) -> Stateful:
 
 
 @without_values
-def answer(work: Work, bucket: int, frames: Frames, state: Any, told: str | None, listed: str | None) -> Iterator[pd.DataFrame]:
+def answer(
+    work: Work, bucket: int, frames: Frames, state: Any, told: str | None, listed: str | None
+) -> Iterator[pd.DataFrame]:
     """What a bucket gives back to Spark in one micro-batch: its report.
 
     Args:
@@ -167,14 +177,23 @@ def answer(work: Work, bucket: int, frames: Frames, state: Any, told: str | None
         listed: the versions that they go on from, as it knows them (`dpsql.lake.listed_versions`).
     """
     _freeze_modules()
-    warnings.filterwarnings("ignore", category=FutureWarning)  # pandas 2 warns of Spark's own concatenations
+    warnings.filterwarnings(
+        "ignore", category=FutureWarning
+    )  # pandas 2 warns of Spark's own concatenations
     sequence = int(state.get[0]) if state.exists else work.pointers.get(bucket, 0)
     known = dict([json.loads(listed).get(str(bucket), (0, ""))]) if listed else {}
     file = replace(work, files=replace(work.files, known=known)).run(bucket, frames, sequence, told)
     if file.bytes:
         state.update((file.sequence,))
     counted = json.dumps(file.counted, separators=(",", ":"), sort_keys=True).encode()
-    row = pd.DataFrame({"bucket": [file.bucket], "sequence": [file.sequence], "bytes": [file.bytes], "counted": [counted]})
+    row = pd.DataFrame(
+        {
+            "bucket": [file.bucket],
+            "sequence": [file.sequence],
+            "bytes": [file.bytes],
+            "counted": [counted],
+        }
+    )
     yield row.astype({"bucket": np.int32})
 
 
@@ -190,7 +209,11 @@ def to_arrow(frames: Frames, schema: pa.Schema) -> pa.Table:
     Raises:
         TypeError: an integer column arrived as another type: a NULL got in and 64-bit ids were rounded.
     """
-    parts = [pa.table([_column(frame[field.name], field) for field in schema], schema=schema) for frame in frames if len(frame)]
+    parts = [
+        pa.table([_column(frame[field.name], field) for field in schema], schema=schema)
+        for frame in frames
+        if len(frame)
+    ]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
@@ -206,5 +229,11 @@ def _column(series: pd.Series, field: pa.Field) -> pa.Array:
 
 def _pairs(rows: pa.Table) -> list[list[int]]:
     """Every (window, trigger) with its number of rows."""
-    counted = rows.select(["window", "trigger"]).group_by(["window", "trigger"]).aggregate([([], "count_all")])
-    return [list(row.values()) for row in counted.select(["window", "trigger", "count_all"]).to_pylist()]
+    counted = (
+        rows.select(["window", "trigger"])
+        .group_by(["window", "trigger"])
+        .aggregate([([], "count_all")])
+    )
+    return [
+        list(row.values()) for row in counted.select(["window", "trigger", "count_all"]).to_pylist()
+    ]

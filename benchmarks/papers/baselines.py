@@ -43,19 +43,32 @@ class OneShot:
 
     @classmethod
     def of(
-        cls, baseline: int, tight: bool, triggers: int, rows: int, per_group: int, share: float, epsilon: float, delta: float
+        cls,
+        baseline: int,
+        tight: bool,
+        triggers: int,
+        rows: int,
+        per_group: int,
+        share: float,
+        epsilon: float,
+        delta: float,
     ) -> OneShot:
         """Calibrate for one of the two baselines under one of the two accountings."""
         parts = triggers if baseline == 1 else min(triggers, rows)
-        noise, failure = delta * (1 - THRESHOLD_DELTA_SHARE), delta * THRESHOLD_DELTA_SHARE / rows
+        noise = delta * (1 - THRESHOLD_DELTA_SHARE)
+        failure = delta * THRESHOLD_DELTA_SHARE / rows
         if tight:
             mu = total_mu(epsilon, noise) / (math.sqrt(triggers) if baseline == 1 else 1.0)
             failure /= triggers if baseline == 1 else 1
         else:
-            mu, failure = total_mu(epsilon / parts, noise / parts), failure / parts
-        weight, selection_sigma = 1 / math.sqrt(rows), 1 / (mu * math.sqrt(share))
+            mu = total_mu(epsilon / parts, noise / parts)
+            failure = failure / parts
+        weight = 1 / math.sqrt(rows)
+        selection_sigma = 1 / (mu * math.sqrt(share))
         tau = weight + selection_sigma * float(norm.isf(failure))
-        return cls(weight, selection_sigma, tau, math.sqrt(rows * per_group) / (mu * math.sqrt(1 - share)))
+        return cls(
+            weight, selection_sigma, tau, math.sqrt(rows * per_group) / (mu * math.sqrt(1 - share))
+        )
 
     def answer(self, users: Int, counts: Int, noise: tuple[Float, Float]) -> Float:
         """Noisy counts, NaN where a key is not shown."""
@@ -78,15 +91,25 @@ class Answering:
             job.batches,
         )
         assert job.plan.selection is not None
-        self._share, self._epsilon, self._delta = job.plan.selection.share, query.epsilon, query.delta
+        self._share, self._epsilon, self._delta = (
+            job.plan.selection.share,
+            query.epsilon,
+            query.delta,
+        )
         self._mine, self._ids = np.flatnonzero(mine), identifiers(np.arange(len(mine)))
         self._noise_key = hashlib.sha256(b"baselines, seed %d" % job.seed).digest()
         self._users, self._counts = np.zeros(len(mine), np.int64), np.zeros(len(mine), np.int64)
-        self._sums = {(tight, t): np.full(len(mine), np.nan) for tight in (False, True) for t in (self._coarse, self._fine)}
+        self._sums = {
+            (tight, t): np.full(len(mine), np.nan)
+            for tight in (False, True)
+            for t in (self._coarse, self._fine)
+        }
 
     def take(self, batch: int, contributions: pa.Table, closed_us: int, truth: Int) -> None:
         key = ranks(contributions.column("key_bytes"))
-        trigger, users, rows = (contributions.column(name).to_numpy() for name in ("trigger", "users", "v0"))
+        trigger, users, rows = (
+            contributions.column(name).to_numpy() for name in ("trigger", "users", "v0")
+        )
         np.add.at(self._users, key, users)
         np.add.at(self._counts, key, rows)
         self._add(np.full(len(key), batch + 1), key, rows, self._coarse)
@@ -96,22 +119,38 @@ class Answering:
     def _add(self, trigger: Int, key: Int, rows: Int, triggers: int) -> None:
         order = sort_order(trigger, key)
         starts = run_starts(trigger[order], key[order])
-        rows, key, trigger = run_sums(rows[order], starts), key[order[starts]], trigger[order[starts]]
+        rows = run_sums(rows[order], starts)
+        key = key[order[starts]]
+        trigger = trigger[order[starts]]
         for tight in (False, True):
-            one, total = self._one(2, tight, triggers), self._sums[tight, triggers]
+            one = self._one(2, tight, triggers)
+            total = self._sums[tight, triggers]
             for now in np.unique(trigger):
                 at = trigger == now
-                answer = one.answer(rows[at], rows[at], self._noise(key[at], 2 + 4 * tight, int(now)))
+                answer = one.answer(
+                    rows[at], rows[at], self._noise(key[at], 2 + 4 * tight, int(now))
+                )
                 shown = ~np.isnan(answer)
                 where = key[at][shown]
                 total[where] = np.nan_to_num(total[where]) + answer[shown]
 
     def _one(self, baseline: int, tight: bool, triggers: int) -> OneShot:
-        return OneShot.of(baseline, tight, triggers, self._rows, self._per_group, self._share, self._epsilon, self._delta)
+        return OneShot.of(
+            baseline,
+            tight,
+            triggers,
+            self._rows,
+            self._per_group,
+            self._share,
+            self._epsilon,
+            self._delta,
+        )
 
     def _noise(self, key: Int, mechanism: int, trigger: int) -> tuple[Float, Float]:
         tag = tags(self._noise_key, np.zeros(len(key), np.int64), self._ids[key])
-        return normals(self._noise_key, tag, mechanism, 0, trigger), normals(self._noise_key, tag, mechanism + 1, 0, trigger)
+        return normals(self._noise_key, tag, mechanism, 0, trigger), normals(
+            self._noise_key, tag, mechanism + 1, 0, trigger
+        )
 
     def result(self) -> Any:
         out = []
@@ -120,10 +159,17 @@ class Answering:
             for tight in (False, True):
                 shown = np.full(len(self._counts), np.nan)
                 one = self._one(1, tight, triggers)
-                shown[some] = one.answer(self._users[some], self._counts[some], self._noise(some, 10 + 4 * tight, triggers))
+                shown[some] = one.answer(
+                    self._users[some],
+                    self._counts[some],
+                    self._noise(some, 10 + 4 * tight, triggers),
+                )
                 for baseline, values in ((1, shown), (2, self._sums[tight, triggers])):
                     figures = Figures.of(self._truth[self._mine], values[self._mine])
-                    out.append({"baseline": baseline, "tight": tight, "triggers": triggers} | asdict(figures))
+                    out.append(
+                        {"baseline": baseline, "tight": tight, "triggers": triggers}
+                        | asdict(figures)
+                    )
         return out
 
 

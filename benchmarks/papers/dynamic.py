@@ -20,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
@@ -32,13 +34,15 @@ from dpsql.udfs.stage import Clock, Stage, Tables, Tick  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402
 
 SEED = 20220903
-UNITS_PER_ROW, KEYS = 2, 1_000
+UNITS_PER_ROW = 2
+KEYS = 1_000
 
 
 def feed(live: int, batches: int, changes: int) -> Iterator[pa.Table]:
     """First the whole table, then so many images in each micro-batch: a third updates, a third deletes, a third inserts."""
     chance = np.random.default_rng(SEED)
-    row, key = np.arange(live), chance.integers(0, KEYS, live)
+    row = np.arange(live)
+    key = chance.integers(0, KEYS, live)
     yield _images(row, key, np.ones(live, np.int64), 0)
     following = live
     for batch in range(1, batches + 1):
@@ -50,7 +54,9 @@ def feed(live: int, batches: int, changes: int) -> Iterator[pa.Table]:
         following += part
         begins = row[there], key[there]
         kinds = np.repeat([-1, 1], 2 * part)
-        yield _images(*(np.concatenate(both) for both in zip(ends, begins, strict=True)), kinds, batch)
+        yield _images(
+            *(np.concatenate(both) for both in zip(ends, begins, strict=True)), kinds, batch
+        )
 
 
 def _images(row: Int, key: Int, kind: Int, batch: int) -> pa.Table:
@@ -87,7 +93,9 @@ def measure(live: int, batches: int, changes: int, buckets: int) -> None:
     for batch, images in enumerate(feed(live, batches, changes)):
         unit = images["user"].to_numpy().view(np.uint64) % np.uint64(buckets)
         parts = [images.filter(pa.array(unit == bucket)) for bucket in range(buckets)]
-        clock = Clock(plans.START + (batch - 1) * plans.HOUR, plans.START + (batch + 1) * plans.HOUR)
+        clock = Clock(
+            plans.START + (batch - 1) * plans.HOUR, plans.START + (batch + 1) * plans.HOUR
+        )
         for which, stage in enumerate(pair):
             given = [part.select(stage.takes.names) for part in parts]
             begun = time.process_time()
@@ -98,7 +106,10 @@ def measure(live: int, batches: int, changes: int, buckets: int) -> None:
         if batch % max(batches // 10, 1) == 0:
             told = {name: sum(state[name].num_rows for state in states[0]) for name in states[0][0]}
             size = sum(state["live"].nbytes for state in states[0])
-            us = [statistics.median(times[-max(batches // 10, 1) :]) if times else 0.0 for times in spent]
+            us = [
+                statistics.median(times[-max(batches // 10, 1) :]) if times else 0.0
+                for times in spent
+            ]
             ratio = us[0] / us[1] if us[1] else 0.0
             print(
                 f"{batch * changes:>10,} changes: {us[0]:.2f} us, growing {us[1]:.2f} us, ratio {ratio:.2f}; live {size:,} bytes; {told}",
@@ -111,13 +122,22 @@ def quiet(keys: int, triggers: int) -> None:
     plan = make_plan(plans.query(feed=plans.FEED), plans.source())
     names = tuple(b"key %d" % number for number in range(keys))
     hashes = mix(np.arange(keys)).view(np.int64)
-    release = stages(replace(plan, selection=None), PublicGroups(tuple(hashes.tolist()), names, plans.START))[1]
+    release = stages(
+        replace(plan, selection=None), PublicGroups(tuple(hashes.tolist()), names, plans.START)
+    )[1]
     state = release.empty()
     for trigger in range(1, triggers + 1):
         begun = time.process_time()
-        done = release.step(state, release.takes.empty_table(), [Tick(trigger, plans.START + trigger * plans.HOUR)], b"k" * 32)
+        done = release.step(
+            state,
+            release.takes.empty_table(),
+            [Tick(trigger, plans.START + trigger * plans.HOUR)],
+            b"k" * 32,
+        )
         state = done.state
-        print(f"trigger {trigger}: {done.rows.num_rows:,} rows, {time.process_time() - begun:.2f} s")
+        print(
+            f"trigger {trigger}: {done.rows.num_rows:,} rows, {time.process_time() - begun:.2f} s"
+        )
 
 
 def main() -> None:
@@ -125,7 +145,12 @@ def main() -> None:
     if sys.argv[1:2] == ["--quiet"]:
         quiet(100_000, 4)
     else:
-        measure(*(int(given) for given in (sys.argv[1:] + ["100000", "100", "100000", "4"][len(sys.argv) - 1 :])))
+        measure(
+            *(
+                int(given)
+                for given in (sys.argv[1:] + ["100000", "100", "100000", "4"][len(sys.argv) - 1 :])
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 from dpsql.mechanisms.dynamic.plan import TablePlan  # noqa: E402
@@ -40,21 +42,44 @@ def read(path: Path) -> tuple[Int, Int, list[str], Int]:
     """Units, keys, names of keys, event times."""
     table = pq.read_table(path / "events.parquet")
     unit = np.unique(np.asarray(table["user_id"].to_pylist()), return_inverse=True)[1]
-    names, key = np.unique(np.asarray([str(name) for name in table["key"].to_pylist()]), return_inverse=True)
-    return unit, key, names.tolist(), table["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+    names, key = np.unique(
+        np.asarray([str(name) for name in table["key"].to_pylist()]), return_inverse=True
+    )
+    return (
+        unit,
+        key,
+        names.tolist(),
+        table["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy(),
+    )
 
 
-def released(plan: TablePlan, unit: Int, key: Int, names: list[str], begin: Int, end: Int, last: int) -> list[pa.Table]:
+def released(
+    plan: TablePlan, unit: Int, key: Int, names: list[str], begin: Int, end: Int, last: int
+) -> list[pa.Table]:
     """Rows of all triggers, for several noise keys: row i of the table is there from `begin` to `end`."""
     nobody = PublicGroups((0,), (b"",), plan.start_us) if plan.selection is None else None
     intake, release = stages(plan, nobody)
     until = plan.start_us + last * plan.query.trigger_interval_us
-    row, size = np.arange(len(unit)), len(unit)
+    row = np.arange(len(unit))
+    size = len(unit)
     ids = mix(key).view(np.int64) if plan.selection else np.zeros(size, np.int64)
-    encoded = pa.array([name.encode() for name in names] if plan.selection else [b""] * len(names), pa.binary()).take(pa.array(key))
-    table: dict[str, Any] = {"drop": np.zeros(2 * size, np.int8), "user": np.tile(mix(unit).view(np.int64), 2)}
-    table |= {"row": np.tile(row, 2), "seq": np.repeat([0, 1], size), "ts": np.concatenate([begin, end]), "key": np.tile(ids, 2)}
-    table |= {"kind": np.repeat(np.array([BEGIN, END], np.int8), size), "key_bytes": pa.concat_arrays([encoded, encoded])}
+    encoded = pa.array(
+        [name.encode() for name in names] if plan.selection else [b""] * len(names), pa.binary()
+    ).take(pa.array(key))
+    table: dict[str, Any] = {
+        "drop": np.zeros(2 * size, np.int8),
+        "user": np.tile(mix(unit).view(np.int64), 2),
+    }
+    table |= {
+        "row": np.tile(row, 2),
+        "seq": np.repeat([0, 1], size),
+        "ts": np.concatenate([begin, end]),
+        "key": np.tile(ids, 2),
+    }
+    table |= {
+        "kind": np.repeat(np.array([BEGIN, END], np.int8), size),
+        "key_bytes": pa.concat_arrays([encoded, encoded]),
+    }
     images = pa.table(table).select(intake.takes.names)
     added = intake.step(intake.empty(), images, Clock(plan.start_us, int(begin.max())), b"").rows
     added = added.append_column("batch", pa.array(np.zeros(added.num_rows, np.int64)))
@@ -73,8 +98,11 @@ def there(begin: Int, end: Int, start: int, interval: int, last: int) -> Int:
 def presences(unit: Int, ts: Int, gap: int) -> tuple[Int, Int, Int]:
     """(unit, begin, end): from its first request until `gap` after the last one before a pause of that length and a minute."""
     order = sort_order(unit, ts)
-    unit, ts = unit[order], ts[order]
-    first = np.flatnonzero(np.concatenate([[True], (unit[1:] != unit[:-1]) | (np.diff(ts) > gap + MINUTE)]))
+    unit = unit[order]
+    ts = ts[order]
+    first = np.flatnonzero(
+        np.concatenate([[True], (unit[1:] != unit[:-1]) | (np.diff(ts) > gap + MINUTE)])
+    )
     last = np.append(first[1:], len(ts)) - 1
     return unit[first], ts[first], ts[last] + gap
 
@@ -89,28 +117,44 @@ def nasa(data: Path) -> None:
     print(f"nasa-http-day: {last} triggers, {true.mean():.0f} hosts present on average")
     for spells in SPELLS:
         bounds = {"max_rows_contributed": 64, "max_spells_contributed": spells}
-        query = plans.query(feed=plans.FEED, keys=(), aggregates=(USERS,), trigger_interval_us=MINUTE, **bounds)
-        runs = released(make_plan(query, plans.source(start_us=start)), unit, 0 * unit, [""], begin, end, last)
+        query = plans.query(
+            feed=plans.FEED, keys=(), aggregates=(USERS,), trigger_interval_us=MINUTE, **bounds
+        )
+        runs = released(
+            make_plan(query, plans.source(start_us=start)), unit, 0 * unit, [""], begin, end, last
+        )
         error = np.mean([np.abs(run["c0"].to_numpy() - true).mean() for run in runs])
-        print(f"  S = {spells:>2}: mean absolute error {error:5.1f}, stderr at the end {runs[0]['s0'][-1].as_py():.1f}")
+        print(
+            f"  S = {spells:>2}: mean absolute error {error:5.1f}, stderr at the end {runs[0]['s0'][-1].as_py():.1f}"
+        )
 
 
 def wikis(data: Path) -> None:
     """Keys at the last trigger."""
     unit, key, names, ts = read(data / "wikiticker")
     interval = 15 * MINUTE
-    start, kept = int(ts.min()) // interval * interval, 16 * interval
+    start = int(ts.min()) // interval * interval
+    kept = 16 * interval
     last = int((ts.max() - start) // interval) + 1
-    query = plans.query(feed=plans.FEED, aggregates=(COUNT,), trigger_interval_us=interval, max_rows_contributed=4)
-    runs = released(make_plan(query, plans.source(start_us=start)), unit, key, names, ts, ts + kept, last)
-    of_key = [there(ts[key == k], ts[key == k] + kept, start, interval, last)[-1] for k in range(len(names))]
+    query = plans.query(
+        feed=plans.FEED, aggregates=(COUNT,), trigger_interval_us=interval, max_rows_contributed=4
+    )
+    runs = released(
+        make_plan(query, plans.source(start_us=start)), unit, key, names, ts, ts + kept, last
+    )
+    of_key = [
+        there(ts[key == k], ts[key == k] + kept, start, interval, last)[-1]
+        for k in range(len(names))
+    ]
     found = []
     for run in runs:
         shown = run.filter(pa.array(run["trigger"].to_numpy() == last))["key_bytes"].to_pylist()
         empty = sum(of_key[names.index(name.decode())] == 0 for name in shown)
         found.append((len(set(run["key_bytes"].to_pylist())), len(shown), empty))
     ever, shown, empty = np.mean(found, axis=0)
-    print(f"wikiticker: {last} triggers; at the last {ever:.1f} wikis have been shown, {shown:.1f} are, {empty:.1f} of them empty")
+    print(
+        f"wikiticker: {last} triggers; at the last {ever:.1f} wikis have been shown, {shown:.1f} are, {empty:.1f} of them empty"
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ import pandas as pd
 from scipy.special import erf
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 from benchmarks.papers.growing_rivals import pmwg, sum_over_cells  # noqa: E402
@@ -40,7 +42,8 @@ from dpsql.udfs.marginals.synthetic import fit, marginal  # noqa: E402
 from tests.mechanisms.marginals.dense import nothing_seen, release, split, sums  # noqa: E402
 from tests.mechanisms.marginals.plans import numbered, query, source  # noqa: E402
 
-SEED, QUESTIONS = 7, 10_000
+SEED = 7
+QUESTIONS = 10_000
 SHARES = (0.01, 0.005, 0.002)
 
 
@@ -74,20 +77,34 @@ class Question:
 def load(name: str, path: str) -> Table:
     """Domains as declared; what is outside is in the last value."""
     rows = pd.read_parquet(path).sort_values("ts", kind="stable")
-    time_, value = rows.ts.dt, np.nan_to_num(rows.value.to_numpy(float))
+    time_ = rows.ts.dt
+    value = np.nan_to_num(rows.value.to_numpy(float))
     magnitude = np.where(value <= 0, 0, 1 + np.floor(np.log2(np.maximum(value, 1)))).clip(0, 9)
     if name == "wikiticker":
-        columns = [(pd.factorize(rows.key, sort=True)[0], numbered(52, False)), (time_.hour, numbered(24, True))]
+        columns = [
+            (pd.factorize(rows.key, sort=True)[0], numbered(52, False)),
+            (time_.hour, numbered(24, True)),
+        ]
         columns.append((magnitude, numbered(10, True)))
         trigger = time_.hour.to_numpy() + 1
     else:
-        columns = [((time_.year - 2010) * 12 + time_.month - 12, numbered(13, True)), ((time_.hour - 6).clip(0, 15), numbered(16, True))]
+        columns = [
+            ((time_.year - 2010) * 12 + time_.month - 12, numbered(13, True)),
+            ((time_.hour - 6).clip(0, 15), numbered(16, True)),
+        ]
         columns += [(time_.dayofweek, numbered(7, True)), (magnitude, numbered(10, True))]
         if name == "retail":
             begins = rows.key.str[:2]
-            columns.append(((begins.where(begins.str.isdigit(), "99").astype(int) - 10).clip(0, 69), numbered(70, False)))
+            columns.append(
+                (
+                    (begins.where(begins.str.isdigit(), "99").astype(int) - 10).clip(0, 69),
+                    numbered(70, False),
+                )
+            )
         trigger = ((rows.ts - rows.ts.min()).dt.days // 7).to_numpy() + 1
-    values = np.column_stack([np.asarray(column, np.int64).clip(0, domain.size - 1) for column, domain in columns])
+    values = np.column_stack(
+        [np.asarray(column, np.int64).clip(0, domain.size - 1) for column, domain in columns]
+    )
     return Table(tuple(domain for _, domain in columns), values, np.asarray(trigger, np.int64))
 
 
@@ -101,12 +118,15 @@ def questions(table: Table, count: int, chance: np.random.Generator) -> list[Que
         size = min(1 + int(chance.choice(3, p=(0.2, 0.5, 0.3))), len(table.domains))
         predicate = {}
         for key in sorted(chance.choice(len(table.domains), size, replace=False).tolist()):
-            n, weights = table.domains[key].size, np.zeros(table.domains[key].size)
+            n = table.domains[key].size
+            weights = np.zeros(table.domains[key].size)
             if table.domains[key].ordered:
                 low, high = sorted(chance.integers(0, n, 2))
                 weights[low : high + 1] = 1
             else:
-                weights[chance.choice(n, 1 if chance.random() < 0.5 else max(1, n // 2), replace=False)] = 1
+                weights[
+                    chance.choice(n, 1 if chance.random() < 0.5 else max(1, n // 2), replace=False)
+                ] = 1
             predicate[key] = weights
         out.append(Question(predicate, trigger, rows[trigger]))
     return out
@@ -114,7 +134,9 @@ def questions(table: Table, count: int, chance: np.random.Generator) -> list[Que
 
 def plan_of(table: Table) -> MarginalsPlan:
     """The default plan."""
-    asked = query(domains=table.domains, grouping_sets=cube(table.sizes, 3), max_triggers=table.last)
+    asked = query(
+        domains=table.domains, grouping_sets=cube(table.sizes, 3), max_triggers=table.last
+    )
     declared = source(max_users=len(table.values))
     plan = make_plan(asked, declared)
     account(plan, declared)
@@ -129,23 +151,35 @@ def stderrs(plan: MarginalsPlan, asked: Sequence[Question]) -> np.ndarray:
 
 def known(plan: MarginalsPlan, trigger: int) -> LeastSquares:
     """Of the noise of the first sum at a trigger."""
-    return LeastSquares(plan.marginals.sizes, plan.marginals.tables, plan.noisy_tables(plan.sums[0]).variances(trigger))
+    return LeastSquares(
+        plan.marginals.sizes,
+        plan.marginals.tables,
+        plan.noisy_tables(plan.sums[0]).variances(trigger),
+    )
 
 
 def line(name: str, sd: np.ndarray, asked: Sequence[Question]) -> str:
     rows = np.array([q.rows for q in asked])
-    found = [float(erf(share * rows / sd / math.sqrt(2)).sum()) * QUESTIONS / len(asked) for share in SHARES]
+    found = [
+        float(erf(share * rows / sd / math.sqrt(2)).sum()) * QUESTIONS / len(asked)
+        for share in SHARES
+    ]
     within = " / ".join(f"{each:,.0f}" for each in found)
     return f"{name:32s} median stderr {np.median(sd):8.1f}   within 1% / .5% / .2%: {within}"
 
 
 def errors(table: Table, plan: MarginalsPlan, asked: Sequence[Question], keys: int) -> str:
     """The release itself, from trigger 1 to the last: errors in units of the stated error."""
-    noise, last, added = plan.noisy_tables(plan.sums[0]), table.last, []
+    noise = plan.noisy_tables(plan.sums[0])
+    last = table.last
+    added = []
     for trigger in range(1, last + 1):
         values = table.values[table.trigger == trigger]
         added.append(sums(plan.marginals, values, np.ones(len(values), np.int64)))
-    truth = [float(np.prod([w[table.values[:, k]] for k, w in q.predicate.items()], axis=0).sum()) for q in asked]
+    truth = [
+        float(np.prod([w[table.values[:, k]] for k, w in q.predicate.items()], axis=0).sum())
+        for q in asked
+    ]
     out = []
     for number in range(1, keys + 1):
         state = nothing_seen(noise)
@@ -153,7 +187,12 @@ def errors(table: Table, plan: MarginalsPlan, asked: Sequence[Question], keys: i
             state, cells = release(state, amounts, noise, number.to_bytes(32, "big"))
         tables = split(plan.marginals, cells)
         found = [known(plan, last).estimate(q.predicate, tables) for q in asked]
-        out.append([(answer.value - true) / answer.stderr for answer, true in zip(found, truth, strict=True)])
+        out.append(
+            [
+                (answer.value - true) / answer.stderr
+                for answer, true in zip(found, truth, strict=True)
+            ]
+        )
     z = np.array(out)
     inside = np.mean(np.abs(z) < 1.959964)
     return f"{keys} noise keys x {len(asked)} questions: error / stderr has mean {z.mean():+.3f}, sd {z.std():.3f}; 95% intervals cover {inside:.1%}"
@@ -165,11 +204,18 @@ def synthetic(table: Table, plan: MarginalsPlan, asked: Sequence[Question]) -> s
     state = nothing_seen(noise)
     for trigger in range(1, table.last + 1):
         values = table.values[table.trigger == trigger]
-        state, cells = release(state, sums(plan.marginals, values, np.ones(len(values), np.int64)), noise, (1).to_bytes(32, "big"))
+        state, cells = release(
+            state,
+            sums(plan.marginals, values, np.ones(len(values), np.int64)),
+            noise,
+            (1).to_bytes(32, "big"),
+        )
     began = time.perf_counter()
     fitted = fit(known(plan, table.last), split(plan.marginals, cells))
     took = time.perf_counter() - began
-    truth = np.bincount(np.ravel_multi_index(tuple(table.values.T), table.sizes), minlength=math.prod(table.sizes)).reshape(table.sizes)
+    truth = np.bincount(
+        np.ravel_multi_index(tuple(table.values.T), table.sizes), minlength=math.prod(table.sizes)
+    ).reshape(table.sizes)
     made: dict[tuple[int, ...], np.ndarray] = {}
     off = []
     for q in asked:
@@ -186,7 +232,9 @@ def synthetic(table: Table, plan: MarginalsPlan, asked: Sequence[Question]) -> s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", choices=("wikiticker", "retail", "retail_small"))
     parser.add_argument("file")
     parser.add_argument("--errors", type=int, default=0, metavar="KEYS")
@@ -195,7 +243,9 @@ def main() -> None:
     given = parser.parse_args()
     table = load(given.name, given.file)
     asked = questions(table, QUESTIONS, np.random.default_rng(SEED))
-    print(f"{given.name}: {len(table.values):,} rows, {math.prod(table.sizes):,} cells {table.sizes}, {table.last} triggers")
+    print(
+        f"{given.name}: {len(table.values):,} rows, {math.prod(table.sizes):,} cells {table.sizes}, {table.last} triggers"
+    )
     if given.pmwg:
         for delta in (0.0, 1e-6):
             print(pmwg(table.sizes, table.values, [q.predicate for q in asked], delta))
@@ -203,9 +253,17 @@ def main() -> None:
     began = time.perf_counter()
     plan = plan_of(table)
     took = time.perf_counter() - began
-    print(f"{len(plan.tables)} measured tables, {plan.marginals.first[-1]:,} released cells per trigger, planned in {took:.1f} s")
+    print(
+        f"{len(plan.tables)} measured tables, {plan.marginals.first[-1]:,} released cells per trigger, planned in {took:.1f} s"
+    )
     energy = np.array([sum(energies(table.sizes, q.predicate).values()) for q in asked])
-    print(line("sum over all cells, all of mu^2", sum_over_cells(plan, energy, [q.trigger for q in asked]), asked))
+    print(
+        line(
+            "sum over all cells, all of mu^2",
+            sum_over_cells(plan, energy, [q.trigger for q in asked]),
+            asked,
+        )
+    )
     print(line("marginals, default", stderrs(plan, asked), asked))
     if given.synthetic:
         print(synthetic(table, plan, asked))

@@ -18,7 +18,8 @@ from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.udfs.marginals.least_squares import Product
 from dpsql.udfs.noise.counters import column_norm, path_sd
 
-ALPHA, EPSILON = 0.1, 1.0
+ALPHA = 0.1
+EPSILON = 1.0
 LOOKED_AT = 400
 """Questions after which a run with hits for 30% of them is not followed any further."""
 
@@ -30,9 +31,13 @@ def sum_over_cells(plan: MarginalsPlan, energy: np.ndarray, triggers: Sequence[i
     return np.sqrt(energy * ((column_norm(chosen) * sd / plan.mu) ** 2 + 1 / 12))
 
 
-def pmwg(sizes: Sequence[int], values: np.ndarray, asked: Sequence[Product], delta: float, seed: int = 7) -> str:
+def pmwg(
+    sizes: Sequence[int], values: np.ndarray, asked: Sequence[Product], delta: float, seed: int = 7
+) -> str:
     """Question by question, at sizes from a fifth of the stream on."""
-    chance, cells, total = np.random.default_rng(seed), math.prod(sizes), len(values)
+    chance = np.random.default_rng(seed)
+    cells = math.prod(sizes)
+    total = len(values)
     first = total // 5
     times = np.sort(chance.integers(first, total + 1, len(asked)))
     place = np.ravel_multi_index(tuple(values.T), tuple(sizes))
@@ -41,18 +46,28 @@ def pmwg(sizes: Sequence[int], values: np.ndarray, asked: Sequence[Product], del
         """xi_t of the paper, for delta = 0 and above."""
         entropy = math.log(cells * first)
         if delta:
-            return ALPHA * math.sqrt(first * t) * EPSILON / (48 * math.sqrt(entropy * math.log(1 / delta)))
+            return (
+                ALPHA
+                * math.sqrt(first * t)
+                * EPSILON
+                / (48 * math.sqrt(entropy * math.log(1 / delta)))
+            )
         return ALPHA**2 * math.sqrt(first * t) * EPSILON / (162 * entropy)
 
-    guess, size, counts = np.full(cells, 1 / cells), first, np.bincount(place[:first], minlength=cells).astype(float)
+    guess = np.full(cells, 1 / cells)
+    size = first
+    counts = np.bincount(place[:first], minlength=cells).astype(float)
     threshold = chance.laplace(0, 2)
     hits = twice = good = number = 0
     for number, (predicate, t) in enumerate(zip(asked, times.tolist(), strict=True), start=1):
         if t > size:
             counts += np.bincount(place[size:t], minlength=cells)
-            guess, size = guess * (size / t) + (1 - size / t) / cells, t
+            guess = guess * (size / t) + (1 - size / t) / cells
+            size = t
         f = _indicator(sizes, predicate)
-        true, guessed, xi = float(f @ counts) / t, float(f @ guess), accuracy(t)
+        true = float(f @ counts) / t
+        guessed = float(f @ guess)
+        xi = accuracy(t)
         fired = []
         for sign in (1, -1):
             gap = sign * (true - guessed)
@@ -62,7 +77,8 @@ def pmwg(sizes: Sequence[int], values: np.ndarray, asked: Sequence[Product], del
         answer = guessed + fired[0] if fired else guessed
         good += abs(answer - true) <= ALPHA
         if fired:
-            hits, twice = hits + 1, twice + (len(fired) == 2)
+            hits = hits + 1
+            twice = twice + (len(fired) == 2)
             guess = guess * np.exp(-ALPHA / 6 * (f if answer < guessed else 1 - f))
             guess /= guess.sum()
         if number >= LOOKED_AT and hits > 0.3 * number:

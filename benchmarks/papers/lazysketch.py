@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import numpy as np  # noqa: E402
@@ -40,7 +42,9 @@ from dpsql.udfs.sketch.estimates import estimate, joint  # noqa: E402
 from dpsql.udfs.stage import Clock  # noqa: E402
 
 UPDATES = UNIVERSE = 1 << 20
-DELTA, TOP, TRIGGERS = 1e-3, 15, 100
+DELTA = 1e-3
+TOP = 15
+TRIGGERS = 100
 CELL_BYTES = 40
 COLUMNS = {"": 2000, "Lazy": 55, "Punctual": 33}
 """Of the paper at 24 KB and d = 3."""
@@ -58,39 +62,56 @@ GRID = [
 def stream(skew: float, seed: int) -> np.ndarray:
     """Values in order of arrival."""
     weights = np.arange(1, UNIVERSE + 1.0) ** -skew
-    return np.searchsorted(np.cumsum(weights / weights.sum()), np.random.default_rng([seed, int(skew * 100)]).random(UPDATES)).clip(
-        0, UNIVERSE - 1
-    )
+    return np.searchsorted(
+        np.cumsum(weights / weights.sum()),
+        np.random.default_rng([seed, int(skew * 100)]).random(UPDATES),
+    ).clip(0, UNIVERSE - 1)
 
 
 def paper(
-    x: np.ndarray, top: np.ndarray, kind: str, signed: bool, width: int, depth: int, epsilon: float, g: np.random.Generator
+    x: np.ndarray,
+    top: np.ndarray,
+    kind: str,
+    signed: bool,
+    width: int,
+    depth: int,
+    epsilon: float,
+    g: np.random.Generator,
 ) -> np.ndarray:
     """Estimates of the largest values by CMS, CS (kind ""), or their Lazy or Punctual versions."""
     values = np.arange(UNIVERSE)
     sigma = math.sqrt(2 * math.log(1.25 / DELTA)) / epsilon
     rows = []
     for _ in range(depth):
-        at, sign = g.integers(0, width, UNIVERSE), g.choice([-1.0, 1.0], UNIVERSE) if signed else np.ones(UNIVERSE)
+        at = g.integers(0, width, UNIVERSE)
+        sign = g.choice([-1.0, 1.0], UNIVERSE) if signed else np.ones(UNIVERSE)
         cells = at[x]
-        if kind == "Lazy":  # column j is pushed at arrivals j, j + w, ..; what comes after its last push is not published
+        if (
+            kind == "Lazy"
+        ):  # column j is pushed at arrivals j, j + w, ..; what comes after its last push is not published
             pushes = (UPDATES - np.arange(width)) // width + (np.arange(width) > 0)
             last = np.arange(width) + width * (pushes - (np.arange(width) > 0))
             kept = np.arange(1, UPDATES + 1) <= last[cells]
-            noise, levels = np.array([int(p).bit_count() for p in pushes]), (-(-UPDATES // width)).bit_length()
+            noise = np.array([int(p).bit_count() for p in pushes])
+            levels = (-(-UPDATES // width)).bit_length()
         else:
             kept = np.ones(UPDATES, bool)
-            noise, levels = np.full(width, (UPDATES - 1).bit_count()), UPDATES.bit_length()
+            noise = np.full(width, (UPDATES - 1).bit_count())
+            levels = UPDATES.bit_length()
         table = np.bincount(cells[kept], weights=sign[x[kept]], minlength=width)
         if kind:
-            table = table + g.normal(size=width) * sigma * np.sqrt(levels * 2 * depth) * np.sqrt(noise)
+            table = table + g.normal(size=width) * sigma * np.sqrt(levels * 2 * depth) * np.sqrt(
+                noise
+            )
         rows.append(table[at[values[top]]] * sign[top])
     return np.median(rows, axis=0) if signed else np.min(rows, axis=0)
 
 
 def plan_of(epsilon: float, depth: int, width: int, delta: float = DELTA) -> SketchPlan:
     """One window with the stream in it."""
-    asked = Asked(level=PrivacyLevel.EVENT, value="x", wanted=(Wanted("n", 0),), depth=depth, width=width)
+    asked = Asked(
+        level=PrivacyLevel.EVENT, value="x", wanted=(Wanted("n", 0),), depth=depth, width=width
+    )
     query = ParsedQuery(
         mechanism="sketch",
         epsilon=epsilon,
@@ -115,37 +136,71 @@ def plan_of(epsilon: float, depth: int, width: int, delta: float = DELTA) -> Ske
 
 
 def ours(
-    counts: np.ndarray, top: np.ndarray, epsilon: float, kb: float, depth: int, g: np.random.Generator
+    counts: np.ndarray,
+    top: np.ndarray,
+    epsilon: float,
+    kb: float,
+    depth: int,
+    g: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Estimates of the largest values: each by itself, and together with the 256 largest."""
     width = 1 << int(math.log2(kb * 1000 / (CELL_BYTES * depth)))
     plan = plan_of(epsilon, depth, width)
-    of, present = shape(plan), np.flatnonzero(counts)
+    of = shape(plan)
+    present = np.flatnonzero(counts)
     fields = of.fields(ROOT[:16], g.integers(-(1 << 63), 1 << 63, (len(present), 4)))
     noise = np.rint(g.normal(0, plan.cells[0].sd[-1], (depth, width))).astype(np.int64)
     cells = noise + np.stack([of.sums(fields[row], counts[present]) for row in range(depth)])
     best = np.searchsorted(present, np.argsort(-counts, kind="stable")[: min(256, width // 2)])
-    return estimate(of, of.read(cells, fields[:, best[: len(top)]])).astype(float), joint(of, cells, fields[:, best])[: len(top)]
+    return estimate(of, of.read(cells, fields[:, best[: len(top)]])).astype(float), joint(
+        of, cells, fields[:, best]
+    )[: len(top)]
 
 
 def figures(seeds: int) -> list[str]:
     """Lines of the table of docs/accuracy.md."""
-    names = ["CMS", "CS", "LazyCMS", "LazyCS", "PunctualCMS", "PunctualCS", "ours, median", "ours, joint"]
-    lines = ["| figure | skew | epsilon | KB | d | " + " | ".join(names) + " |", "|" + "---|" * (5 + len(names))]
+    names = [
+        "CMS",
+        "CS",
+        "LazyCMS",
+        "LazyCS",
+        "PunctualCMS",
+        "PunctualCS",
+        "ours, median",
+        "ours, joint",
+    ]
+    lines = [
+        "| figure | skew | epsilon | KB | d | " + " | ".join(names) + " |",
+        "|" + "---|" * (5 + len(names)),
+    ]
     for title, skew, epsilon, kb, depth in GRID:
         found = []
         for seed in range(seeds):
-            g, x = np.random.default_rng([seed, 7]), stream(skew, seed)
+            g = np.random.default_rng([seed, 7])
+            x = stream(skew, seed)
             counts = np.bincount(x, minlength=UNIVERSE)
             top = np.argsort(-counts, kind="stable")[:TOP]
             each = [
-                paper(x, top, kind, signed, max(2, round(columns * kb / 24 * 3 / depth)), depth, epsilon, g)
+                paper(
+                    x,
+                    top,
+                    kind,
+                    signed,
+                    max(2, round(columns * kb / 24 * 3 / depth)),
+                    depth,
+                    epsilon,
+                    g,
+                )
                 for kind, columns in COLUMNS.items()
                 for signed in (False, True)
             ]
             each += ours(counts, top, epsilon, kb, depth, g)
             found.append([np.mean(np.abs(e - counts[top]) / counts[top]) for e in each])
-        lines.append(f"| {title} | {skew} | {epsilon} | {kb} | {depth} | " + " | ".join(f"{v:.4f}" for v in np.mean(found, axis=0)) + " |")
+        lines.append(
+            f"| {title} | {skew} | {epsilon} | {kb} | {depth} | "
+            + " | ".join(f"{v:.4f}" for v in np.mean(found, axis=0))
+            + " |"
+        )
     return lines
 
 
@@ -153,9 +208,19 @@ def compiled(folder: Path) -> Any:
     """The paper's algorithms in C (`benchmarks/papers/lazysketch.c`), by the machine's compiler."""
     library = folder / "lazysketch.so"
     source = Path(__file__).with_suffix(".c")
-    subprocess.run(["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(source), "-lm"], check=True)
+    subprocess.run(
+        ["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(source), "-lm"],
+        check=True,
+    )
     updates = ctypes.CDLL(str(library)).updates
-    kinds = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_uint32, ctypes.c_int, ctypes.c_double)
+    kinds = (
+        ctypes.c_void_p,
+        ctypes.c_long,
+        ctypes.c_int,
+        ctypes.c_uint32,
+        ctypes.c_int,
+        ctypes.c_double,
+    )
     updates.argtypes, updates.restype = kinds, ctypes.c_double
     return updates
 
@@ -172,13 +237,32 @@ def rate(work: Callable[[], object], size: int) -> float:
 
 def throughput() -> list[str]:
     """Lines of the table of docs/performance.md."""
-    g, x = np.random.default_rng(1), stream(1.3, 1)
+    g = np.random.default_rng(1)
+    x = stream(1.3, 1)
     values = g.integers(-(1 << 63), 1 << 63, (UNIVERSE, 4))[x]
-    names = pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), UPDATES, [None, pa.py_buffer(np.ascontiguousarray(values).tobytes())])
-    rows = pa.table({"drop": np.zeros(UPDATES, np.int8), "ts": np.zeros(UPDATES, np.int64), "key_bytes": names.cast(pa.binary())})
+    names = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(32), UPDATES, [None, pa.py_buffer(np.ascontiguousarray(values).tobytes())]
+    )
+    rows = pa.table(
+        {
+            "drop": np.zeros(UPDATES, np.int8),
+            "ts": np.zeros(UPDATES, np.int64),
+            "key_bytes": names.cast(pa.binary()),
+        }
+    )
     with tempfile.TemporaryDirectory() as folder:
         updates = compiled(Path(folder))
-        header = ("d", "w", "CMS", "LazyCMS", "PunctualCMS", "Lazy / Punctual", "ours", "ours / Punctual", "ours / Lazy")
+        header = (
+            "d",
+            "w",
+            "CMS",
+            "LazyCMS",
+            "PunctualCMS",
+            "Lazy / Punctual",
+            "ours",
+            "ours / Punctual",
+            "ours / Lazy",
+        )
         lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
         for depth, width in [*((3, 1 << e) for e in range(6, 13)), (9, 8192)]:
             sizes = (UPDATES, UPDATES, max(1_000, min(UPDATES, 30_000_000 // (depth * width))))

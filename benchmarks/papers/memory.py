@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import numpy as np  # noqa: E402
@@ -50,15 +52,30 @@ class Case:
 
 
 CASES = {
-    "wikiticker by hours": Case("wikiticker", "1 hour", "15 minutes", "max_rows_per_group = 4", 0.7, 24),
-    "nasa-http-day by hours": Case("nasa-http-day", "1 hour", "15 minutes", "max_rows_per_group = 4", 0.7, 12),
-    "online-retail by 28 days": Case("online-retail", "28 days", "1 day", "max_rows_per_group = 1", 0.9, 13),
-    "online-retail by 28 days, share 0.9": Case("online-retail", "28 days", "1 day", "max_rows_per_group = 1", 0.9, 13, 0.9),
+    "wikiticker by hours": Case(
+        "wikiticker", "1 hour", "15 minutes", "max_rows_per_group = 4", 0.7, 24
+    ),
+    "nasa-http-day by hours": Case(
+        "nasa-http-day", "1 hour", "15 minutes", "max_rows_per_group = 4", 0.7, 12
+    ),
+    "online-retail by 28 days": Case(
+        "online-retail", "28 days", "1 day", "max_rows_per_group = 1", 0.9, 13
+    ),
+    "online-retail by 28 days, share 0.9": Case(
+        "online-retail", "28 days", "1 day", "max_rows_per_group = 1", 0.9, 13, 0.9
+    ),
 }
 
 
 def plan_of(window: str, trigger: str, options: str, share: float | None = None) -> PrivacyPlan:
-    source = Source("records", "parquet", event_time="ts", privacy_unit=("user_id",), max_users=1_000_000, max_keys=1_000_000)
+    source = Source(
+        "records",
+        "parquet",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        max_users=1_000_000,
+        max_keys=1_000_000,
+    )
     text = f"""SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32,
         trigger_interval = '{trigger}', {options}) key, COUNT(*) AS n FROM records GROUP BY window(ts, '{window}'), key"""
     return make_plan(dpsql.compile(text, {"records": source}).parsed, source, share)
@@ -68,7 +85,9 @@ def plans(case: Case) -> tuple[PrivacyPlan, PrivacyPlan]:
     """Without memory, and with."""
     return (
         plan_of(case.window, case.trigger, case.bounds, case.today),
-        plan_of(case.window, case.trigger, f"{case.bounds}, carry_windows = {case.windows}", case.share),
+        plan_of(
+            case.window, case.trigger, f"{case.bounds}, carry_windows = {case.windows}", case.share
+        ),
     )
 
 
@@ -81,19 +100,31 @@ def figures(truth: Int, key: Int, value: Int) -> tuple[float, float, float, floa
     shown = np.zeros(len(truth))
     shown[key] = np.maximum(value, 0)
     error = np.abs(shown - truth)
-    return float(len(key)), float(error.sum()), float(np.sqrt((error**2).sum())), float((truth[key] == 0).sum())
+    return (
+        float(len(key)),
+        float(error.sum()),
+        float(np.sqrt((error**2).sum())),
+        float((truth[key] == 0).sum()),
+    )
 
 
 def stream(case: Case, data: Path, plan: PrivacyPlan) -> Float:
     """(seed, window, figure)."""
     source = Source("records", "parquet", event_time="ts", privacy_unit=("user_id",))
     file = data / case.file / "events.parquet"
-    rows = pa.concat_tables(RowReader(plan, {"records": source}, bytes(16), {}).files([file])).combine_chunks()
+    rows = pa.concat_tables(
+        RowReader(plan, {"records": source}, bytes(16), {}).files([file])
+    ).combine_chunks()
     cells = grid(plan)
     window = cells.latest_window(rows.column("ts").to_numpy())
-    first, last = int(window.min()), int(window.max())
-    key, at, number = np.unique(rows.column("key").to_numpy(), return_index=True, return_inverse=True)
-    place = {name: i for i, name in enumerate(rows.column("key_bytes").take(pa.array(at)).to_pylist())}
+    first = int(window.min())
+    last = int(window.max())
+    key, at, number = np.unique(
+        rows.column("key").to_numpy(), return_index=True, return_inverse=True
+    )
+    place = {
+        name: i for i, name in enumerate(rows.column("key_bytes").take(pa.array(at)).to_pylist())
+    }
     truth = np.zeros(((last - first) // cells.slide_us + 1, len(key)), np.int64)
     np.add.at(truth, ((window - first) // cells.slide_us, number), 1)
     given = admit(None, rows, Clock(), bounding_parameters(plan)).contributions
@@ -112,12 +143,15 @@ def stream(case: Case, data: Path, plan: PrivacyPlan) -> Float:
 
 def model(plan: PrivacyPlan, days: int, keys: int = 50_000) -> Float:
     """(1, day, figure): a stationary stream, day by day."""
-    chance, cells = np.random.default_rng(7), grid(plan)
+    chance = np.random.default_rng(7)
+    cells = grid(plan)
     rate = 1 / np.arange(1, keys + 1) ** 1.1
     rate = rate / rate.sum() * 1e6
     assert plan.selection
     weight = float(np.mean(plan.selection.weights[:5]))
-    p, state, out = release_parameters(plan), None, []
+    p = release_parameters(plan)
+    state = None
+    out = []
     for day in range(days):
         count = chance.poisson(rate)
         key = np.flatnonzero(count)
@@ -128,7 +162,13 @@ def model(plan: PrivacyPlan, days: int, keys: int = 50_000) -> Float:
 
 
 def _day(
-    state: ReleaseState | None, window: int, key: Int, count: Int, weight: float, plan: PrivacyPlan, p: object
+    state: ReleaseState | None,
+    window: int,
+    key: Int,
+    count: Int,
+    weight: float,
+    plan: PrivacyPlan,
+    p: object,
 ) -> tuple[ReleaseState, pa.Table]:
     ones = np.ones(len(key), np.int64)
     columns = {
@@ -137,8 +177,15 @@ def _day(
         "key": key,
         "key_bytes": pa.array([b"%d" % k for k in key], pa.binary()),
     }
-    sums = {"weight": np.rint(count * weight).astype(np.int64), "users": count, "v0": count, "batch": 0 * ones}
-    done = release(state, pa.table(columns | sums), [Tick(0, window + grid(plan).window_us)], p, noise_key(0))  # type: ignore[arg-type]
+    sums = {
+        "weight": np.rint(count * weight).astype(np.int64),
+        "users": count,
+        "v0": count,
+        "batch": 0 * ones,
+    }
+    done = release(
+        state, pa.table(columns | sums), [Tick(0, window + grid(plan).window_us)], p, noise_key(0)
+    )  # type: ignore[arg-type]
     rows = done.rows
     return done.state, rows.filter(pa.array(rows.column("trigger").to_numpy() == plan.horizon))
 
@@ -156,11 +203,20 @@ def main(arguments: list[str]) -> None:
         days = int(arguments[1]) if len(arguments) > 1 else 28
         case = Case("", "1 day", "1 hour", "max_rows_per_group = 1", 0.7, 28)
         for label, plan in zip(("today", "28 windows"), plans(case), strict=True):
-            start, found = time.process_time(), model(plan, days)
-            print(line(f"model, {label}, days {days // 2 + 1} to {days}", found), f" {time.process_time() - start:.0f} CPU-s", flush=True)
+            start = time.process_time()
+            found = model(plan, days)
+            print(
+                line(f"model, {label}, days {days // 2 + 1} to {days}", found),
+                f" {time.process_time() - start:.0f} CPU-s",
+                flush=True,
+            )
             print(
                 "  keys by day:",
-                ", ".join(f"{day + 1}: {found[0, day, 0]:,.0f}" for day in range(days) if day + 1 in (1, 2, 4, 7, 14, days)),
+                ", ".join(
+                    f"{day + 1}: {found[0, day, 0]:,.0f}"
+                    for day in range(days)
+                    if day + 1 in (1, 2, 4, 7, 14, days)
+                ),
             )
         return
     for name in arguments[2:] or CASES:

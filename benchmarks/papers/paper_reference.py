@@ -32,7 +32,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 from dpsql.config import Source  # noqa: E402
@@ -40,13 +42,23 @@ from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, ParsedQuery, WindowSpec  # noqa: E402
+from dpsql.parsed_query import (  # noqa: E402
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    Key,
+    ParsedQuery,
+    WindowSpec,
+)
 from dpsql.udfs.histogram.release import release  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 DAY = 86_400_000_000
-PAPER_USERS, PAPER_KEYS, PAPER_FLAT = 10_000_000, 1_000_000, 1000
+PAPER_USERS = 10_000_000
+PAPER_KEYS = 1_000_000
+PAPER_FLAT = 1000
 Int = npt.NDArray[np.int64]
 
 
@@ -87,7 +99,9 @@ class Figures:
 def workload(scale: float, seed: int = 1) -> Records:
     """A day of records."""
     generator = np.random.default_rng(seed)
-    users, keys, flat = round(PAPER_USERS * scale), round(PAPER_KEYS * scale), (PAPER_FLAT + 0.5) * scale - 0.5
+    users = round(PAPER_USERS * scale)
+    keys = round(PAPER_KEYS * scale)
+    flat = (PAPER_FLAT + 0.5) * scale - 0.5
     each = 1 + _zipf_mandelbrot(generator, 100_000, 26, 6.738, users)
     user = np.repeat(np.arange(users), each)
     ts = generator.integers(0, DAY, len(user))
@@ -110,17 +124,22 @@ class Tree:
             self.variance.append(1 / (1 + 1 / (2 * self.variance[-1])))
         self.gauss = gauss
         self.leaves = 0
-        self.roots: list[tuple[int, float]] = []  # complete subtrees, the largest first: (height, estimate)
+        self.roots: list[
+            tuple[int, float]
+        ] = []  # complete subtrees, the largest first: (height, estimate)
 
     def prefix(self, leaf: int) -> float:
         """Noise of the prefix sum that ends at this leaf; leaves come in order."""
         while self.leaves < leaf:
             self.leaves += 1
-            height, estimate = 0, self.gauss(0.0, 1.0)
+            height = 0
+            estimate = self.gauss(0.0, 1.0)
             while self.roots and self.roots[-1][0] == height:
                 _, left = self.roots.pop()
                 height += 1
-                own = self.variance[height]  # inverse-variance weight of the node's own noise, whose variance is 1
+                own = self.variance[
+                    height
+                ]  # inverse-variance weight of the node's own noise, whose variance is 1
                 estimate = own * self.gauss(0.0, 1.0) + (1 - own) * (left + estimate)
             self.roots.append((height, estimate))
         return sum(estimate for _, estimate in self.roots)
@@ -144,7 +163,9 @@ def reference(records: Records, numbers: Numbers, seed: int) -> dict[int, float]
     levels = triggers.bit_length()
     taken: dict[int, int] = defaultdict(int)
     arriving: list[list[tuple[int, int]]] = [[] for _ in range(triggers)]
-    for user, key, ts in zip(records.user.tolist(), records.key.tolist(), records.ts.tolist(), strict=True):
+    for user, key, ts in zip(
+        records.user.tolist(), records.key.tolist(), records.ts.tolist(), strict=True
+    ):
         taken[user] += 1
         if taken[user] <= numbers.rows:
             arriving[ts * triggers // DAY].append((user, key))
@@ -159,14 +180,18 @@ def reference(records: Records, numbers: Numbers, seed: int) -> dict[int, float]
         for state in keys.values():
             if not state.users:
                 continue
-            noisy = len(state.users) * numbers.weight + numbers.selection_sigma * state.round.prefix(trigger)
+            noisy = len(
+                state.users
+            ) * numbers.weight + numbers.selection_sigma * state.round.prefix(trigger)
             if noisy >= numbers.thresholds[trigger - 1]:
                 state.released = state.total + numbers.sigma * state.counts.prefix(trigger)
                 state.users, state.round = set(), Tree(levels, gauss)
     return {key: state.released for key, state in keys.items() if state.released is not None}
 
 
-def paper_plan(scale: float, triggers: int, rows: int = 32, epsilon: float = 6.0, delta: float = 1e-9) -> PrivacyPlan:
+def paper_plan(
+    scale: float, triggers: int, rows: int = 32, epsilon: float = 6.0, delta: float = 1e-9
+) -> PrivacyPlan:
     """The paper's configuration under our accounting: RESELECT, HONAKER, no decay, c = C, half of mu^2 each."""
     query = ParsedQuery(
         mechanism="histogram",
@@ -195,7 +220,12 @@ def paper_plan(scale: float, triggers: int, rows: int = 32, epsilon: float = 6.0
             counter=CounterName.HONAKER,
         ),
     )
-    source = Source("visits", "parquet", max_users=round(PAPER_USERS * scale), max_keys=round(PAPER_KEYS * scale))
+    source = Source(
+        "visits",
+        "parquet",
+        max_users=round(PAPER_USERS * scale),
+        max_keys=round(PAPER_KEYS * scale),
+    )
     return make_plan(query, source)
 
 
@@ -206,31 +236,55 @@ def numbers_of(plan: PrivacyPlan) -> Numbers:
     unit = 2.0**-20
     thresholds = tuple(tau * unit for tau in selection.thresholds)
     return Numbers(
-        plan.query.asked.max_rows_contributed, selection.weights[0] * unit, selection.sigma, thresholds, plan.perturbations[0].sigma
+        plan.query.asked.max_rows_contributed,
+        selection.weights[0] * unit,
+        selection.sigma,
+        thresholds,
+        plan.perturbations[0].sigma,
     )
 
 
 def ours(records: Records, plan: PrivacyPlan, seed: int) -> dict[int, float]:
     """Key -> last released value, by the real steps: one micro-batch and one tick per trigger interval."""
-    b, r = bounding_parameters(plan), release_parameters(plan)
+    b = bounding_parameters(plan)
+    r = release_parameters(plan)
     noise_key = hashlib.sha256(b"paper reference %d" % seed).digest()
     last: dict[int, float] = {}
-    people, groups = None, None
+    people = None
+    groups = None
     cuts = np.searchsorted(records.ts, np.arange(plan.horizon + 1) * plan.query.trigger_interval_us)
     for batch, (low, high) in enumerate(itertools.pairwise(cuts)):
-        admission = admit(people, _rows(records, low, high), Clock(batch * plan.query.trigger_interval_us), b)
+        admission = admit(
+            people, _rows(records, low, high), Clock(batch * plan.query.trigger_interval_us), b
+        )
         people = admission.state
-        contributions = admission.contributions.append_column("batch", pa.array(np.full(admission.contributions.num_rows, batch)))
-        step = release(groups, contributions, [Tick(batch, (batch + 1) * plan.query.trigger_interval_us)], r, noise_key)
+        contributions = admission.contributions.append_column(
+            "batch", pa.array(np.full(admission.contributions.num_rows, batch))
+        )
+        step = release(
+            groups,
+            contributions,
+            [Tick(batch, (batch + 1) * plan.query.trigger_interval_us)],
+            r,
+            noise_key,
+        )
         groups = step.state
-        for name, value in zip(step.rows.column("key_bytes").to_pylist(), step.rows.column("c0").to_pylist(), strict=True):
+        for name, value in zip(
+            step.rows.column("key_bytes").to_pylist(),
+            step.rows.column("c0").to_pylist(),
+            strict=True,
+        ):
             last[int.from_bytes(name, "big")] = value
     return last
 
 
 def _rows(records: Records, low: int, high: int) -> pa.Table:
     key = records.key[low:high]
-    names = [None, pa.py_buffer(np.arange(0, 8 * len(key) + 1, 8, dtype=np.int32)), pa.py_buffer(key.astype(">u8").tobytes())]
+    names = [
+        None,
+        pa.py_buffer(np.arange(0, 8 * len(key) + 1, 8, dtype=np.int32)),
+        pa.py_buffer(key.astype(">u8").tobytes()),
+    ]
     return pa.table(
         {
             "drop": np.zeros(len(key), np.int8),
@@ -255,12 +309,21 @@ def figures(records: Records, released: dict[int, float]) -> Figures:
     shown = np.zeros(len(truth))
     shown[list(released)] = np.maximum(list(released.values()), 0.0)
     error = np.abs(truth - shown)
-    return Figures(len(released), float(error.max()), float(error.sum()), float(math.sqrt(np.sum(error**2))))
+    return Figures(
+        len(released), float(error.max()), float(error.sum()), float(math.sqrt(np.sum(error**2)))
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The paper's algorithm on plain lists beside ours, same numbers, same records.")
-    parser.add_argument("--scale", type=float, default=0.05, help="part of the paper's 10 million users and 1 million keys")
+    parser = argparse.ArgumentParser(
+        description="The paper's algorithm on plain lists beside ours, same numbers, same records."
+    )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=0.05,
+        help="part of the paper's 10 million users and 1 million keys",
+    )
     parser.add_argument("--triggers", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=3, help="noise seeds of each")
     asked = parser.parse_args()
@@ -280,7 +343,10 @@ def main() -> None:
             start = time.perf_counter()
             f = figures(records, run(seed))
             seconds = time.perf_counter() - start
-            print(f"| {name} | {seed} | {f.keys:,} | {f.l_inf:,.0f} | {f.l_1:,.0f} | {f.l_2:,.0f} | {seconds:.0f} |", flush=True)
+            print(
+                f"| {name} | {seed} | {f.keys:,} | {f.l_inf:,.0f} | {f.l_1:,.0f} | {f.l_2:,.0f} | {seconds:.0f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

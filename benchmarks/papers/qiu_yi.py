@@ -23,7 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
@@ -35,7 +37,9 @@ from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402
 from tests.property.plans import COUNT  # noqa: E402
 
-EPSILON, DELTA, BETA = 1.0, 1e-9, 1e-3
+EPSILON = 1.0
+DELTA = 1e-9
+BETA = 1e-3
 NOISE_KEYS = 4
 """Of ours, per stream."""
 STREAMS = {
@@ -48,7 +52,9 @@ SQUARES = 6 / math.pi**2
 """Shares 1 / k^2 of all k add up to 1 with that."""
 
 
-def updates(total: int, peak: int | None, floor: int | None, chance: np.random.Generator) -> Iterator[tuple[int, int]]:
+def updates(
+    total: int, peak: int | None, floor: int | None, chance: np.random.Generator
+) -> Iterator[tuple[int, int]]:
     """(row, 1) where one begins, (row, -1) where one ends, chosen among all that are there."""
     there: list[int] = []
     phase = 0
@@ -83,8 +89,10 @@ class EndlessCount:
         if newest and self._steps == 1 << newest:
             self._of_ranges += self._chance.laplace(0, 2 / self._epsilon)
             self._nodes = {}
-        inside, scale = self._steps - (1 << newest) + 1, 2 * (newest + 1) / self._epsilon
-        noise, first = 0.0, 0
+        inside = self._steps - (1 << newest) + 1
+        scale = 2 * (newest + 1) / self._epsilon
+        noise = 0.0
+        first = 0
         for height in range(newest, -1, -1):
             if inside >> height & 1:
                 if (height, first) not in self._nodes:
@@ -97,7 +105,9 @@ class EndlessCount:
     def error(self, beta: float) -> float:
         """What the noise of the newest sum exceeds with probability beta at most (their corollary 2.9)."""
         log = math.log(2 / beta)
-        return math.sqrt(8 * log) * max(math.hypot(*self._scales), max(self._scales) * math.sqrt(log))
+        return math.sqrt(8 * log) * max(
+            math.hypot(*self._scales), max(self._scales) * math.sqrt(log)
+        )
 
 
 @dataclass
@@ -120,7 +130,10 @@ class Node:
         self._each, self._beta = each, BETA / (math.pi**2 * self.round_**2)
         self._size = self.rows + self.chance.laplace(0, 1 / each)
         self._released = self.answer = self.rows + self.chance.laplace(0, 1 / each)
-        self._removed, self._counted = EndlessCount(each, self.chance), EndlessCount(each, self.chance)
+        self._removed, self._counted = (
+            EndlessCount(each, self.chance),
+            EndlessCount(each, self.chance),
+        )
         self._segments = self._gone = 0
 
     def close(self, deleted: int) -> None:
@@ -129,7 +142,8 @@ class Node:
         if self.halted:
             return
         self._segments += 1
-        removed, counted = self._removed.add(deleted), self._counted.add(deleted)
+        removed = self._removed.add(deleted)
+        counted = self._counted.add(deleted)
         allowed = self._counted.error(self._beta / (self._segments * (self._segments + 1)))
         if counted <= self._size / 2 + 2 * allowed:
             self.answer = self._released - removed
@@ -150,12 +164,17 @@ class Segments:
         self._number += 1
         self._updates = 0
         beta = SQUARES * BETA / self._number**2
-        self._threshold = 7 / self._epsilon * math.log(2 * self._limit / beta) + self._chance.laplace(0, 2 / self._epsilon)
+        self._threshold = 7 / self._epsilon * math.log(
+            2 * self._limit / beta
+        ) + self._chance.laplace(0, 2 / self._epsilon)
 
     def ends(self, now: int) -> bool:
         """Whether it ends with one more update, which is number `now`."""
         self._updates += 1
-        if self._updates + self._chance.laplace(0, 4 / self._epsilon) <= self._threshold and now < self._limit:
+        if (
+            self._updates + self._chance.laplace(0, 4 / self._epsilon) <= self._threshold
+            and now < self._limit
+        ):
             return False
         self._limit = float(now) ** 2
         self._begin()
@@ -175,9 +194,12 @@ class Followed:
 
 def follow(stream: Iterator[tuple[int, int]], chance: np.random.Generator) -> Followed:
     """Run the paper's mechanism."""
-    out, segments, nodes = Followed(), Segments(EPSILON / 2, chance), dict[int, Node]()
+    out = Followed()
+    segments = Segments(EPSILON / 2, chance)
+    nodes = dict[int, Node]()
     born, alive = dict[int, int](), Counter[int]()  # segment of a row's begin; rows by it
-    segment, deleted = 1, list[int]()
+    segment = 1
+    deleted = list[int]()
     for number, (row, sign) in enumerate(stream, start=1):
         if sign > 0:
             born[row] = segment
@@ -201,28 +223,54 @@ def follow(stream: Iterator[tuple[int, int]], chance: np.random.Generator) -> Fo
         out.updates.append(number)
         out.rows.append(len(born))
         out.theirs.append(sum(node.answer for node in nodes.values()))
-        segment, deleted = segment + 1, []
+        segment = segment + 1
+        deleted = []
     return out
 
 
 def ours(given: Followed, seed: int) -> np.ndarray:
     """The released counts, for a trigger at the end of each segment; one line per noise key."""
-    query = plans.query(feed=plans.FEED, keys=(), aggregates=(COUNT,), epsilon=EPSILON, delta=DELTA, max_rows_contributed=1)
+    query = plans.query(
+        feed=plans.FEED,
+        keys=(),
+        aggregates=(COUNT,),
+        epsilon=EPSILON,
+        delta=DELTA,
+        max_rows_contributed=1,
+    )
     nobody = PublicGroups((0,), (b"",), plans.START)
     intake, release = stages(make_plan(query, plans.source()), nobody)
     triggers = len(given.rows)
     row, segment = np.array(given.begun + given.ended, np.int64).T
     kind = np.repeat(np.array([1, -1], np.int8), (len(given.begun), len(given.ended)))
     within = segment <= triggers
-    row, segment, kind = row[within], segment[within], kind[within]
-    table = {"drop": np.zeros(len(row), np.int8), "user": mix(row).view(np.int64), "row": mix(row).view(np.int64), "seq": segment}
-    table |= {"ts": plans.START + (segment - 1) * plans.HOUR + 1, "key": np.zeros(len(row), np.int64), "kind": kind}
-    columns = pa.table(table | {"key_bytes": pa.array([b""] * len(row), pa.binary())}).select(intake.takes.names)
+    row = row[within]
+    segment = segment[within]
+    kind = kind[within]
+    table = {
+        "drop": np.zeros(len(row), np.int8),
+        "user": mix(row).view(np.int64),
+        "row": mix(row).view(np.int64),
+        "seq": segment,
+    }
+    table |= {
+        "ts": plans.START + (segment - 1) * plans.HOUR + 1,
+        "key": np.zeros(len(row), np.int64),
+        "kind": kind,
+    }
+    columns = pa.table(table | {"key_bytes": pa.array([b""] * len(row), pa.binary())}).select(
+        intake.takes.names
+    )
     end = plans.START + triggers * plans.HOUR
     added = intake.step(intake.empty(), columns, Clock(plans.START, end), b"").rows
     added = added.append_column("batch", pa.array(np.zeros(added.num_rows, np.int64)))
     key = [(1000 * seed + number).to_bytes(32, "big") for number in range(NOISE_KEYS)]
-    return np.array([release.step(release.empty(), added, [Tick(0, end)], each).rows["c0"].to_numpy() for each in key])
+    return np.array(
+        [
+            release.step(release.empty(), added, [Tick(0, end)], each).rows["c0"].to_numpy()
+            for each in key
+        ]
+    )
 
 
 def errors(name: str, seeds: int) -> tuple[float, float, str]:
@@ -231,8 +279,12 @@ def errors(name: str, seeds: int) -> tuple[float, float, str]:
     for seed in range(1, seeds + 1):
         chance = np.random.default_rng([seed, list(STREAMS).index(name)])
         given = follow(updates(*STREAMS[name], chance), chance)
-        rows, half = np.array(given.rows), len(given.rows) // 2
-        apart = np.abs(np.array(given.theirs) - rows)[half:].mean(), np.abs(ours(given, seed) - rows)[:, half:].mean()
+        rows = np.array(given.rows)
+        half = len(given.rows) // 2
+        apart = (
+            np.abs(np.array(given.theirs) - rows)[half:].mean(),
+            np.abs(ours(given, seed) - rows)[:, half:].mean(),
+        )
         both.append((*apart, len(rows), rows[-1]))
     theirs, mine, segments, left = np.mean(both, axis=0)
     each = ", ".join(f"{seed[0]:,.0f}" for seed in both)
@@ -247,12 +299,20 @@ def growth(seeds: int) -> None:
     for seed in range(1, seeds + 1):
         chance = np.random.default_rng(seed)
         given = follow(updates(total, 20_000, None, chance), chance)
-        rows, at = np.array(given.rows), np.searchsorted(edges, given.updates) - 1
+        rows = np.array(given.rows)
+        at = np.searchsorted(edges, given.updates) - 1
         apart = np.abs(np.array(given.theirs) - rows), np.abs(ours(given, seed) - rows).mean(axis=0)
-        found += [[each[at == place].mean() / seeds for place in range(len(edges) - 1)] for each in apart]
+        found += [
+            [each[at == place].mean() / seeds for place in range(len(edges) - 1)] for each in apart
+        ]
     for place, (theirs, mine) in enumerate(found.T):
-        print(f"updates {edges[place]:>9,} to {edges[place + 1]:>9,}: as printed {theirs:>9,.0f}, ours {mine:>5,.1f}")
-    lines = [Line(label, edges[1:], values.tolist()) for label, values in zip(("Qiu and Yi, as printed", "ours"), found, strict=True)]
+        print(
+            f"updates {edges[place]:>9,} to {edges[place + 1]:>9,}: as printed {theirs:>9,.0f}, ours {mine:>5,.1f}"
+        )
+    lines = [
+        Line(label, edges[1:], values.tolist())
+        for label, values in zip(("Qiu and Yi, as printed", "ours"), found, strict=True)
+    ]
     draw(
         CHECKOUT / "docs" / "figures" / "qiu-yi.svg",
         [Panel("A count of 20,000 rows", "updates so far", "mean error, rows", lines, log=True)],
@@ -261,8 +321,11 @@ def growth(seeds: int) -> None:
 
 def same_item() -> None:
     """What "x in D(v)" answers, and what identities do: x begins in segments 1 and 5, and one of the two rows ends in segment 7."""
-    begins, ends = {1: "first", 5: "second"}, {7: "first"}
-    there, by_item, by_row = dict[str, int](), dict[int, int](), dict[int, set[str]]()
+    begins = {1: "first", 5: "second"}
+    ends = {7: "first"}
+    there = dict[str, int]()
+    by_item = dict[int, int]()
+    by_row = dict[int, set[str]]()
     for segment in range(1, 9):
         if segment in begins:
             there[begins[segment]] = segment
@@ -270,14 +333,19 @@ def same_item() -> None:
             del there[ends[segment]]
             by_item = {node: max(count - 1, 0) for node, count in by_item.items()}
             by_row = {node: rows - {ends[segment]} for node, rows in by_row.items()}
-        held = {row for row, begin in there.items() if segment - (segment & -segment) < begin <= segment}
+        held = {
+            row for row, begin in there.items() if segment - (segment & -segment) < begin <= segment
+        }
         by_item[segment], by_row[segment] = len(held), held
-        nodes, rest = list[int](), segment
+        nodes = list[int]()
+        rest = segment
         while rest:
             nodes.append(rest)
             rest &= rest - 1
         told = sum(by_item[node] for node in nodes), sum(len(by_row[node]) for node in nodes)
-        print(f"segment {segment}, nodes {nodes}: as printed {told[0]}, by identity {told[1]}, there are {len(there)}")
+        print(
+            f"segment {segment}, nodes {nodes}: as printed {told[0]}, by identity {told[1]}, there are {len(there)}"
+        )
 
 
 def main() -> None:

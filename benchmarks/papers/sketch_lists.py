@@ -27,7 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import numpy as np  # noqa: E402
@@ -49,7 +51,9 @@ from dpsql.udfs.sketch.reading import Listed, empty_state, read  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 DAY = 86_400_000_000
-K, LARGEST, ASKED = 50, 15, 200
+K = 50
+LARGEST = 15
+ASKED = 200
 LISTED = "SELECT value FROM listed"
 
 
@@ -66,7 +70,9 @@ class Stream:
 STREAMS = (
     Stream("nasa-http-day", "window(ts, '1 day')", DAY, "1995-08-01"),
     Stream("wikiticker", "window(ts, '1 day')", DAY, "2015-09-12"),
-    Stream("online-retail", "window(ts, '374 days', '374 days', '358 days')", 374 * DAY, "2010-12-01"),
+    Stream(
+        "online-retail", "window(ts, '374 days', '374 days', '358 days')", 374 * DAY, "2010-12-01"
+    ),
 )
 
 
@@ -74,21 +80,37 @@ def bounded(events: pd.DataFrame, most: int) -> pd.Series:
     """Exact counts of every unit's first so many values in order of time, each once; the largest first, ties by value."""
     first = events.sort_values("ts", kind="stable").drop_duplicates(["user_id", "key"])
     counts = first[first.groupby("user_id").cumcount() < most]["key"].value_counts()
-    return counts.reset_index().sort_values(["count", "key"], ascending=[False, True]).set_index("key")["count"]
+    return (
+        counts.reset_index()
+        .sort_values(["count", "key"], ascending=[False, True])
+        .set_index("key")["count"]
+    )
 
 
 def judged(found: Mapping[str, float], truth: pd.Series, k: int) -> tuple[float, float, float]:
     """Precision and recall of the k largest, ARE of the 15 largest."""
     best = sorted(found, key=lambda key: (-found[key], key))[:k]
     right = len({*best} & {*truth.index[:k]})
-    errors = [abs(found.get(key, 0.0) - count) / count for key, count in truth.iloc[:LARGEST].items()]
+    errors = [
+        abs(found.get(key, 0.0) - count) / count for key, count in truth.iloc[:LARGEST].items()
+    ]
     return right / max(len(best), 1), right / k, float(np.mean(errors))
 
 
-def rows_of(stream: Stream, events: pd.DataFrame, selected: str, options: str, secret: Secret, keys: Path) -> pd.DataFrame:
+def rows_of(
+    stream: Stream, events: pd.DataFrame, selected: str, options: str, secret: Secret, keys: Path
+) -> pd.DataFrame:
     """The newest trigger of a fresh run."""
     start = pd.Timestamp(stream.start, tz="UTC").value // 1000
-    source = Source(stream.name, "parquet", event_time="ts", privacy_unit=("user_id",), max_users=100_000, max_keys=100_000, start_us=start)
+    source = Source(
+        stream.name,
+        "parquet",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        max_users=100_000,
+        max_keys=100_000,
+        start_us=start,
+    )
     listed = Source("listed", "parquet", path=str(keys), static=True)
     sql = f"""
         SELECT WITH DIFFERENTIAL_PRIVACY
@@ -107,62 +129,118 @@ def real(data: Path, seeds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for stream in STREAMS:
             secret = Secret.load(Path(folder) / stream.name / "secret")  # a ledger of its own
-            events = pd.read_parquet(data / stream.name / "events.parquet")[["user_id", "key", "ts"]]
+            events = pd.read_parquet(data / stream.name / "events.parquet")[
+                ["user_id", "key", "ts"]
+            ]
             keys = Path(folder) / f"{stream.name}.parquet"
             events[["key"]].drop_duplicates().to_parquet(keys)
             for most in (16, 1):
                 truth = bounded(events, most)
                 k = min(K, len(truth) // 2)
-                rows, wide = f"max_rows_contributed = {most}", "sketch_width = 8192"
+                rows = f"max_rows_contributed = {most}"
+                wide = "sketch_width = 8192"
                 cases = {
                     "histogram, unknown": ("key, COUNT(*) AS n", rows),
-                    "sketch 9 x 8192, unknown": (f"APPROX_TOP_COUNT(key, {k}) AS n", f"{rows}, {wide}"),
+                    "sketch 9 x 8192, unknown": (
+                        f"APPROX_TOP_COUNT(key, {k}) AS n",
+                        f"{rows}, {wide}",
+                    ),
                     "histogram, listed": ("key, COUNT(*) AS n", public + rows),
-                    "sketch 9 x 8192, listed": (f"APPROX_TOP_COUNT(key, {k}) AS n", f"{public}{rows}, {wide}"),
+                    "sketch 9 x 8192, listed": (
+                        f"APPROX_TOP_COUNT(key, {k}) AS n",
+                        f"{public}{rows}, {wide}",
+                    ),
                 }
                 print(
                     f"{stream.name}, C = {most}: {len(truth):,} values, k = {k}, the largest {truth.iloc[0]:,}, the last of k {truth.iloc[k - 1]:,}"
                 )
                 for name, (selected, options) in cases.items():
-                    made = [counted(rows_of(stream, events, selected, options, secret, keys)) for _ in range(seeds)]
+                    made = [
+                        counted(rows_of(stream, events, selected, options, secret, keys))
+                        for _ in range(seeds)
+                    ]
                     p, r, are = np.mean([judged(each, truth, k) for each in made], axis=0)
-                    print(f"  {name:26s} precision {p:.2f}  recall {r:.2f}  ARE {are:.3f}", flush=True)
+                    print(
+                        f"  {name:26s} precision {p:.2f}  recall {r:.2f}  ARE {are:.3f}", flush=True
+                    )
 
 
 def one_cell_rule(data: Path, seeds: int) -> None:
     """The rule leaves a unit's colliding values out of a row; without it one unit could move a cell by C, and the noise would have to cover d C^2."""
-    most, depth, width = 16, 5, 4_096
+    most = 16
+    depth = 5
+    width = 4_096
     for stream in STREAMS:
-        events = pd.read_parquet(data / stream.name / "events.parquet")[["user_id", "key", "ts"]].sort_values("ts", kind="stable")
+        events = pd.read_parquet(data / stream.name / "events.parquet")[
+            ["user_id", "key", "ts"]
+        ].sort_values("ts", kind="stable")
         truth = bounded(events, most)
         asked = Asked(
-            level=PrivacyLevel.USER, value="key", wanted=(Wanted("top", 50),), depth=depth, width=width, bounds=Bounds(most, 1, most)
+            level=PrivacyLevel.USER,
+            value="key",
+            wanted=(Wanted("top", 50),),
+            depth=depth,
+            width=width,
+            bounds=Bounds(most, 1, most),
         )
         plan = make_plan(
-            query(asked, LISTED, epsilon=2.0, triggers=24), Source(stream.name, "parquet", event_time="ts", privacy_unit=("user_id",))
+            query(asked, LISTED, epsilon=2.0, triggers=24),
+            Source(stream.name, "parquet", event_time="ts", privacy_unit=("user_id",)),
         )
-        worst = dataclasses.replace(plan.cells[0], sigma=plan.cells[0].sigma * math.sqrt(most), sd=tuple(4 * sd for sd in plan.cells[0].sd))
+        worst = dataclasses.replace(
+            plan.cells[0],
+            sigma=plan.cells[0].sigma * math.sqrt(most),
+            sd=tuple(4 * sd for sd in plan.cells[0].sd),
+        )
         users = np.unique(events["user_id"].to_numpy().astype(str), return_inverse=True)[1]
         keys = pa.array([encode([str(key).encode()]) for key in events["key"]], pa.binary())
-        ts = np.sort(np.random.default_rng(0).choice(DAY, len(events), replace=False))  # one window: the order is what counts
-        rows = pa.table({"drop": np.zeros(len(ts), np.int8), "user": users.astype(np.int64), "ts": ts, "key_bytes": keys})
+        ts = np.sort(
+            np.random.default_rng(0).choice(DAY, len(events), replace=False)
+        )  # one window: the order is what counts
+        rows = pa.table(
+            {
+                "drop": np.zeros(len(ts), np.int8),
+                "user": users.astype(np.int64),
+                "ts": ts,
+                "key_bytes": keys,
+            }
+        )
         names = [encode([str(key).encode()]) for key in truth.index]
-        for name, each in (("one-cell rule", plan), ("C^2", dataclasses.replace(plan, cells=(worst,)))):
-            admission, closing, errors, covered = intake(each, 0), release(each, 0), [], []
-            done = admission.step(admission.empty(), rows.select(admission.takes.names), Clock(), bytes(32)).rows
+        for name, each in (
+            ("one-cell rule", plan),
+            ("C^2", dataclasses.replace(plan, cells=(worst,))),
+        ):
+            admission = intake(each, 0)
+            closing = release(each, 0)
+            errors = []
+            covered = []
+            done = admission.step(
+                admission.empty(), rows.select(admission.takes.names), Clock(), bytes(32)
+            ).rows
             for seed in range(seeds):
                 given = done.append_column("batch", pa.array(np.zeros(done.num_rows, np.int64)))
-                last = closing.step(closing.empty(), given, [Tick(0, DAY)], hashlib.sha256(b"%d" % seed).digest()).rows
+                last = closing.step(
+                    closing.empty(), given, [Tick(0, DAY)], hashlib.sha256(b"%d" % seed).digest()
+                ).rows
                 last = last.filter(pa.array(last.column("trigger").to_numpy() == 24)).sort_by("row")
-                cells = np.stack([np.frombuffer(row, "<i8") for row in last.column("payload").to_pylist()])
+                cells = np.stack(
+                    [np.frombuffer(row, "<i8") for row in last.column("payload").to_pylist()]
+                )
                 of = reading(each).shape
                 some = digests(pa.array([digest(one) for one in names], pa.binary(32)))
-                found = estimate(of, of.read(cells, of.fields(admission.parameters.hash_key(bytes(32), 0), some)))
+                found = estimate(
+                    of, of.read(cells, of.fields(admission.parameters.hash_key(bytes(32), 0), some))
+                )
                 counts = truth.to_numpy()
                 errors.append(np.mean(np.abs(found - counts)[:LARGEST] / counts[:LARGEST]))
                 (below, above), g = margins(of, cells), np.random.default_rng(seed)
                 covers = (found - below <= counts) & (counts <= found + above)
-                covered.append((covers[g.choice(len(counts), ASKED, p=counts / counts.sum())].mean(), covers.mean()))
+                covered.append(
+                    (
+                        covers[g.choice(len(counts), ASKED, p=counts / counts.sum())].mean(),
+                        covers.mean(),
+                    )
+                )
             by_rows, of_all = np.mean(covered, axis=0)
             print(
                 f"{stream.name}: ARE {np.mean(errors):.3f} with {name}; intervals cover {by_rows:.3f} by rows, {of_all:.3f} of all",
@@ -172,13 +250,30 @@ def one_cell_rule(data: Path, seeds: int) -> None:
 
 def state_of(values: int) -> tuple[int, int]:
     """Bytes of state of intake and release after so many values of single events, of which none is listed."""
-    asked = Asked(level=PrivacyLevel.EVENT, value="source", wanted=(Wanted("cells", 0),), depth=9, width=8_192, bounds=None)
-    plan = make_plan(query(asked), Source("packets", "parquet", event_time="ts", max_keys=10_000_000))
-    admission, closing = intake(plan, 0), release(plan, 0)
-    state, size = (admission.empty(), closing.empty()), 1_000_000
+    asked = Asked(
+        level=PrivacyLevel.EVENT,
+        value="source",
+        wanted=(Wanted("cells", 0),),
+        depth=9,
+        width=8_192,
+        bounds=None,
+    )
+    plan = make_plan(
+        query(asked), Source("packets", "parquet", event_time="ts", max_keys=10_000_000)
+    )
+    admission = intake(plan, 0)
+    closing = release(plan, 0)
+    state = (admission.empty(), closing.empty())
+    size = 1_000_000
     for batch, low in enumerate(range(0, values, size)):
         names = pa.array([b"%d" % i for i in range(low, min(values, low + size))], pa.binary())
-        rows = pa.table({"drop": np.zeros(len(names), np.int8), "ts": np.full(len(names), batch, np.int64), "key_bytes": names})
+        rows = pa.table(
+            {
+                "drop": np.zeros(len(names), np.int8),
+                "ts": np.full(len(names), batch, np.int64),
+                "key_bytes": names,
+            }
+        )
         taken = admission.step(state[0], rows.select(admission.takes.names), Clock(), bytes(32))
         given = taken.rows.append_column("batch", pa.array(np.full(taken.rows.num_rows, batch)))
         last = low + size >= values  # half of the window is closed: its cells are open, with noise
@@ -204,22 +299,47 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
     names = pa.array([b"%d" % i for i in range(values)], pa.binary())
     stream = g.permutation(np.repeat(np.arange(values, dtype=np.int32), counts))
     for depth, width, groups in ((9, 16_384, LISTED), (17, 8_192, None)):
-        asked = Asked(level=PrivacyLevel.EVENT, value="source", wanted=(Wanted("top", 2_000),), depth=depth, width=width, bounds=None)
-        plan = make_plan(query(asked, groups), Source("packets", "parquet", event_time="ts", max_keys=1_000_000))
-        admission, closing = intake(plan, 0), release(plan, 0)
-        parts, size = [], 1_000_000
+        asked = Asked(
+            level=PrivacyLevel.EVENT,
+            value="source",
+            wanted=(Wanted("top", 2_000),),
+            depth=depth,
+            width=width,
+            bounds=None,
+        )
+        plan = make_plan(
+            query(asked, groups), Source("packets", "parquet", event_time="ts", max_keys=1_000_000)
+        )
+        admission = intake(plan, 0)
+        closing = release(plan, 0)
+        parts = []
+        size = 1_000_000
         for batch, low in enumerate(range(0, draws, size)):
             some = stream[low : low + size]
             ts = (low + np.arange(len(some))) * (DAY // draws)
-            rows = pa.table({"drop": pa.array(np.zeros(len(some), np.int8)), "ts": ts, "key_bytes": names.take(pa.array(some))})
+            rows = pa.table(
+                {
+                    "drop": pa.array(np.zeros(len(some), np.int8)),
+                    "ts": ts,
+                    "key_bytes": names.take(pa.array(some)),
+                }
+            )
             done = admission.step({}, rows.select(admission.takes.names), Clock(), bytes(32)).rows
             parts.append(done.append_column("batch", pa.array(np.full(done.num_rows, batch))))
         noise_key = hashlib.sha256(b"heavy %d" % depth).digest()
-        last = closing.step(closing.empty(), pa.concat_tables(parts), [Tick(len(parts), DAY)], noise_key).rows
-        last = last.filter(pa.array((last.column("trigger").to_numpy() == 100) | (last.column("kind").to_numpy() != 0)))
+        last = closing.step(
+            closing.empty(), pa.concat_tables(parts), [Tick(len(parts), DAY)], noise_key
+        ).rows
+        last = last.filter(
+            pa.array(
+                (last.column("trigger").to_numpy() == 100) | (last.column("kind").to_numpy() != 0)
+            )
+        )
         listed = None
         if groups:
-            words = digests(pa.array([digest(name) for name in names.to_pylist()], pa.binary(32))).tolist()
+            words = digests(
+                pa.array([digest(name) for name in names.to_pylist()], pa.binary(32))
+            ).tolist()
             listed = Listed(tuple((a, b, c, d) for a, b, c, d in words), tuple(names.to_pylist()))
         p = reading(plan, listed)
         shown = read(empty_state(), last, p, bytes(32))
@@ -245,13 +365,19 @@ def coverage(p: object, sketches: pa.Table, names: pa.Array, counts: Int) -> Non
     }
     for name, drawn in pick.items():
         at = drawn()
-        some = digests(pa.array([digest(one) for one in names.take(pa.array(at)).to_pylist()], pa.binary(32)))
-        found: Float = estimate(shape, shape.read(cells, shape.fields(last.column("hash_key")[0].as_py(), some)))
+        some = digests(
+            pa.array([digest(one) for one in names.take(pa.array(at)).to_pylist()], pa.binary(32))
+        )
+        found: Float = estimate(
+            shape, shape.read(cells, shape.fields(last.column("hash_key")[0].as_py(), some))
+        )
         covers = (found - below <= counts[at]) & (counts[at] <= found + above)
         print(f"  intervals of values drawn {name}: {covers.mean():.4f} cover")
 
 
-def query(asked: Asked, groups: str | None = None, epsilon: float = 0.3, triggers: int = 100) -> ParsedQuery[Asked]:
+def query(
+    asked: Asked, groups: str | None = None, epsilon: float = 0.3, triggers: int = 100
+) -> ParsedQuery[Asked]:
     """One day."""
     return ParsedQuery(
         mechanism="sketch",
@@ -283,7 +409,10 @@ def main() -> None:
         one_cell_rule(Path(rest[0]), int((rest[1:] or ["5"])[0]))
     elif what == "state":
         for values in (10_000, 10_000_000):
-            print(f"{values:,} values: {state_of(values)} bytes of state (intake, release)", flush=True)
+            print(
+                f"{values:,} values: {state_of(values)} bytes of state (intake, release)",
+                flush=True,
+            )
     else:
         heavy(int((rest or ["26600000"])[0]))
 

@@ -25,7 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import dpsql  # noqa: E402
@@ -58,15 +60,22 @@ SLIDE_US = 60_000_000
 def montreal(panes: int = 504, bins: int = 342, total: int = 8_107_643) -> np.ndarray:
     """A week of a transit network: service from 5:30 to 1:00, two peaks on working days, stations between home and work."""
     g = np.random.default_rng(SEED)
-    size, work = np.exp(g.normal(0, 1.0, bins)), g.beta(0.7, 0.7, bins)
+    size = np.exp(g.normal(0, 1.0, bins))
+    work = g.beta(0.7, 0.7, bins)
     t = np.arange(panes)
-    hour, day = (t % 72) / 3.0, t // 72
+    hour = (t % 72) / 3.0
+    day = t // 72
 
     def peak(centre: float, width: float) -> np.ndarray:
         return np.exp(-0.5 * ((hour - centre) / width) ** 2)[:, None]
 
     service = ((hour >= 5.5) | (hour < 1.0)).astype(float)
-    workday = peak(8, 1.0) * (1.6 * (1 - work) + 0.3) + peak(17, 1.3) * (1.6 * work + 0.5) + 0.35 * peak(13, 4) + 0.15 * peak(22, 2)
+    workday = (
+        peak(8, 1.0) * (1.6 * (1 - work) + 0.3)
+        + peak(17, 1.3) * (1.6 * work + 0.5)
+        + 0.35 * peak(13, 4)
+        + 0.15 * peak(22, 2)
+    )
     weekend = 0.45 * peak(13, 4) + 0.2 * peak(22, 2)
     rate = np.where((day < 5)[:, None], workday, weekend) * service[:, None] * size
     rate *= np.exp(g.normal(0, 0.10, rate.shape))
@@ -79,7 +88,11 @@ def worldcup(panes: int = 528, bins: int = 88_762, total: int = 1_352_804_107) -
     popularity = 1.0 / (np.arange(1, bins + 1) + 20.0) ** 1.35
     t = np.arange(panes)
     day = t / 6.0
-    volume = 0.05 + 0.25 / (1 + np.exp(-(day - 38) / 4)) + np.where((day > 42) & (day < 78), 0.7 * np.exp(-(((day - 60) / 16) ** 2)), 0)
+    volume = (
+        0.05
+        + 0.25 / (1 + np.exp(-(day - 38) / 4))
+        + np.where((day > 42) & (day < 78), 0.7 * np.exp(-(((day - 60) / 16) ** 2)), 0)
+    )
     volume = volume * np.array([0.35, 0.4, 0.9, 1.6, 1.7, 1.05])[t % 6]
     volume = volume * np.where((day > 42) & (t % 6 >= 3), np.exp(g.normal(0, 0.45, panes)), 1.0)
     start = np.where(g.random(bins) < 0.5, 0, g.integers(0, 500, bins))
@@ -100,7 +113,11 @@ def of_file(path: str, seconds: int, bins: int) -> np.ndarray:
     """Counts of the most frequent keys of a Parquet file."""
     table = pq.read_table(path, columns=["key", "ts"]).drop_null()
     pane = table["ts"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy() // (seconds * 1_000_000)
-    names, number, often = np.unique(table["key"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True, return_counts=True)
+    names, number, often = np.unique(
+        table["key"].to_numpy(zero_copy_only=False).astype(str),
+        return_inverse=True,
+        return_counts=True,
+    )
     place = np.full(len(names), -1)
     kept = np.argsort(-often, kind="stable")[:bins]
     place[kept] = np.arange(len(kept))
@@ -127,25 +144,38 @@ def stream(name: str) -> tuple[np.ndarray, np.ndarray]:
 def ways(epsilon: float, w: int = W) -> dict[str, Measurement]:
     """Our measurement and the paper's for one COUNT at level EVENT."""
     asked = {"PANES": "", "RETROACTIVE, the paper's": ", mechanism = PAPER"}
-    return {name: measurements(dpsql.compile(SQL.format(epsilon, more, w), SOURCES).plan)[0] for name, more in asked.items()}
+    return {
+        name: measurements(dpsql.compile(SQL.format(epsilon, more, w), SOURCES).plan)[0]
+        for name, more in asked.items()
+    }
 
 
 def errors(m: Measurement, x: np.ndarray, weights: np.ndarray, seed: int, w: int = W) -> np.ndarray:
     """Squared errors of the sums, of the sums clipped at 0, of the smoothed sums (NaN: none), mean over panes."""
-    key, ids = hashlib.sha256(b"sliding %d" % seed).digest(), np.arange(x.shape[1]) * 7919 + 1
-    bins, true, found = new_bins(m.columns, x.shape[1]), np.zeros(x.shape[1]), np.zeros(3)
+    key = hashlib.sha256(b"sliding %d" % seed).digest()
+    ids = np.arange(x.shape[1]) * 7919 + 1
+    bins = new_bins(m.columns, x.shape[1])
+    true = np.zeros(x.shape[1])
+    found = np.zeros(3)
     for pane, exact in enumerate(x):
         true += exact - (x[pane - w] if pane >= w else 0)
-        window = m.close(bins, exact.astype(np.int64), pane, Cells(key, ids, pane * SLIDE_US, SLIDE_US, 1))
+        window = m.close(
+            bins, exact.astype(np.int64), pane, Cells(key, ids, pane * SLIDE_US, SLIDE_US, 1)
+        )
         smoothed = np.full(len(true), np.nan) if window.smoothed is None else window.smoothed
-        found += [float(np.sum(weights * (shown - true) ** 2)) for shown in (window.value, np.maximum(window.value, 0), smoothed)]
+        found += [
+            float(np.sum(weights * (shown - true) ** 2))
+            for shown in (window.value, np.maximum(window.value, 0), smoothed)
+        ]
     return found / len(x)
 
 
 def table(name: str, epsilon: float, keys: int) -> None:
     """One line per way to measure."""
     x, weights = stream(name)
-    print(f"{name}: {x.shape[0]} panes, {x.shape[1]} bins for {weights.sum():.0f}, epsilon {epsilon:g}, {keys} noise keys")
+    print(
+        f"{name}: {x.shape[0]} panes, {x.shape[1]} bins for {weights.sum():.0f}, epsilon {epsilon:g}, {keys} noise keys"
+    )
     print("| | sums | clipped at 0 | smoothed | ms a pane |\n|---|---|---|---|---|")
     base = 0.0
     for label, m in ways(epsilon).items():
@@ -153,50 +183,90 @@ def table(name: str, epsilon: float, keys: int) -> None:
         found = np.mean([errors(m, x, weights, seed) for seed in range(1, keys + 1)], axis=0)
         spent = (time.process_time() - began) / keys / len(x) * 1e3
         base = base or float(found[0])
-        print(f"| {label} | " + " | ".join("" if np.isnan(v) else f"{v / base:.3f}" for v in found) + f" | {spent:.1f} |", flush=True)
+        print(
+            f"| {label} | "
+            + " | ".join("" if np.isnan(v) else f"{v / base:.3f}" for v in found)
+            + f" | {spent:.1f} |",
+            flush=True,
+        )
     for rival in RIVALS:
-        each = [error(rival, x, weights, epsilon, W, seed) for seed in range(1, 2 if rival == "all 0" else keys + 1)]
+        each = [
+            error(rival, x, weights, epsilon, W, seed)
+            for seed in range(1, 2 if rival == "all 0" else keys + 1)
+        ]
         print(f"| {rival} | {float(np.mean(each)) / base:.4g} | | | |", flush=True)
 
 
-CURVES = {"PANES": ("PANES", 0), "PANES, smoothed": ("PANES", 2), "the paper's RG": ("RETROACTIVE, the paper's", 0)}
+CURVES = {
+    "PANES": ("PANES", 0),
+    "PANES, smoothed": ("PANES", 2),
+    "the paper's RG": ("RETROACTIVE, the paper's", 0),
+}
 OTHERS = {"BA": "BA", "FAST, drift 1": "FAST, drift 1", "PeGaSus": "PeGaSus"}
 
 
-def panel(title: str, label: str, x: np.ndarray, weights: np.ndarray, points: Sequence[tuple[float, float, int, int]]) -> Panel:
+def panel(
+    title: str,
+    label: str,
+    x: np.ndarray,
+    weights: np.ndarray,
+    points: Sequence[tuple[float, float, int, int]],
+) -> Panel:
     """Root mean squared error of a bin's window along (place on the axis, epsilon, w, panes)."""
     lines: dict[str, list[float]] = {name: [] for name in (*CURVES, *OTHERS)}
     for _, epsilon, w, panes in points:
-        part, found = x[:panes], ways(epsilon, w)
+        part = x[:panes]
+        found = ways(epsilon, w)
         of = {way: errors(m, part, weights, 1, w) for way, m in found.items()}
         for name, (way, column) in CURVES.items():
             lines[name].append(float(np.sqrt(of[way][column] / weights.sum())))
         for name, rival in OTHERS.items():
-            lines[name].append(float(np.sqrt(error(rival, part, weights, epsilon, w, 1) / weights.sum())))
+            lines[name].append(
+                float(np.sqrt(error(rival, part, weights, epsilon, w, 1) / weights.sum()))
+            )
         print(f"{title}, {label}: epsilon {epsilon:g}, w {w}, {panes} panes", flush=True)
     curves = [Line(name, [point[0] for point in points], y) for name, y in lines.items()]
-    return Panel(title, label, "root mean squared error of a count", curves, log=True, log_x=label == "epsilon")
+    return Panel(
+        title,
+        label,
+        "root mean squared error of a count",
+        curves,
+        log=True,
+        log_x=label == "epsilon",
+    )
 
 
 def figures(folder: Path = Path(__file__).parents[2] / "docs" / "figures") -> None:
     """The paper's figures 3 to 5: error against epsilon, against panes of a window, against panes of the stream."""
     for asked in sys.argv[2:] or ("montreal", "worldcup"):
         x, weights = stream(asked)
-        panes, file = len(x), Path(asked.split(":")[0])
+        panes = len(x)
+        file = Path(asked.split(":")[0])
         name = file.parent.name or file.stem
         axes: dict[str, list[tuple[float, float, int, int]]] = {
-            "epsilon": [(epsilon, epsilon, W, panes) for epsilon in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)],
-            "panes of a window (epsilon 0.1)": [(float(w), 0.1, w, panes) for w in (5, 10, 15, 20, 25, 30)],
-            "panes of the stream (epsilon 0.1)": [(float(n), 0.1, W, n) for n in (*(n for n in (100, 200, 300, 400) if n < panes), panes)],
+            "epsilon": [
+                (epsilon, epsilon, W, panes) for epsilon in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+            ],
+            "panes of a window (epsilon 0.1)": [
+                (float(w), 0.1, w, panes) for w in (5, 10, 15, 20, 25, 30)
+            ],
+            "panes of the stream (epsilon 0.1)": [
+                (float(n), 0.1, W, n)
+                for n in (*(n for n in (100, 200, 300, 400) if n < panes), panes)
+            ],
         }
-        draw(folder / f"sliding-{name}.svg", [panel(name, label, x, weights, points) for label, points in axes.items()])
+        draw(
+            folder / f"sliding-{name}.svg",
+            [panel(name, label, x, weights, points) for label, points in axes.items()],
+        )
 
 
 def state() -> None:
     """State of 88,762 bins: Arrow bytes, and as a state file, after 100 and 5,000 panes; CPU time of a pane by the whole release step."""
     given = [int(argument) for argument in sys.argv[2:4]]
     bins, panes = given + [88_762, 5_000][len(given) :]
-    early, x = min(100, panes // 2), worldcup(panes=100, bins=bins)
+    early = min(100, panes // 2)
+    x = worldcup(panes=100, bins=bins)
     print(
         f"| | bytes of a bin, {early} panes | {panes:,} panes | file, {early} panes | {panes:,} panes | ms a pane |\n|---|---|---|---|---|---|"
     )
@@ -206,7 +276,12 @@ def state() -> None:
     for label, m in of.items():
         grown = run_for(m, x, panes, early)
         sizes = [(kept.nbytes / x.shape[1], file_size(kept)) for kept, _ in grown]
-        cells = [f"{sizes[0][0]:.0f}", f"{sizes[1][0]:.0f}", f"{sizes[0][1] / 1e3:,.0f} kB", f"{sizes[1][1] / 1e3:,.0f} kB"]
+        cells = [
+            f"{sizes[0][0]:.0f}",
+            f"{sizes[1][0]:.0f}",
+            f"{sizes[0][1] / 1e3:,.0f} kB",
+            f"{sizes[1][1] / 1e3:,.0f} kB",
+        ]
         print(f"| {label} | " + " | ".join(cells) + f" | {grown[1][1]:.0f} |", flush=True)
 
 
@@ -214,17 +289,34 @@ def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int) -> list[tuple
     """The bins after `marks` and after all panes, through the release step, with the mean CPU time of a pane in ms; x is repeated."""
     bins = x.shape[1]
     names = tuple(b"%08d" % i for i in range(bins))
-    p = SlidingParameters(Panes(SLIDE_US, W, 0), (m,), (0,), (OutputColumn("count", (0,), (1.0,), ()),), tuple(range(bins)), names)
-    kept, out, began, done = None, list[tuple[pa.Table, float]](), time.process_time(), 0
+    p = SlidingParameters(
+        Panes(SLIDE_US, W, 0),
+        (m,),
+        (0,),
+        (OutputColumn("count", (0,), (1.0,), ()),),
+        tuple(range(bins)),
+        names,
+    )
+    kept = None
+    out = list[tuple[pa.Table, float]]()
+    began = time.process_time()
+    done = 0
     for pane in range(panes):
         key = np.flatnonzero(x[pane % len(x)])
-        rows = {"window": np.full(len(key), pane * SLIDE_US), "key": key, "v0": x[pane % len(x)][key].astype(np.int64)}
+        rows = {
+            "window": np.full(len(key), pane * SLIDE_US),
+            "key": key,
+            "v0": x[pane % len(x)][key].astype(np.int64),
+        }
         rows["batch"] = np.full(len(key), pane)
-        kept = release_windows(kept, pa.table(rows), [Tick(pane, (pane + 1) * SLIDE_US)], p, bytes(range(32))).state
+        kept = release_windows(
+            kept, pa.table(rows), [Tick(pane, (pane + 1) * SLIDE_US)], p, bytes(range(32))
+        ).state
         done += 1
         if pane + 1 in (marks, panes):
             out.append((kept.bins, (time.process_time() - began) / done * 1e3))
-            began, done = time.process_time(), 0
+            began = time.process_time()
+            done = 0
     return out
 
 
@@ -236,14 +328,19 @@ def file_size(bins: pa.Table) -> int:
 
 def window_sqrt() -> None:
     """Standard error of a window per unit of 1 / mu, by pane; and the largest deviation from the last one from some panes on."""
-    print("| panes of a window | at pane 100,000 | from pane 100 on | 200 | 400 |\n|---|---|---|---|---|")
+    print(
+        "| panes of a window | at pane 100,000 | from pane 100 on | 200 | 400 |\n|---|---|---|---|---|"
+    )
     for w in (15, 60):
         c = np.array(coefficients(w))
         long = np.zeros(100_001)
         b = response(w, coefficients(w)).window
         long[: min(len(b), len(long))] = b[: len(long)]
         sd = np.linalg.norm(c) * np.sqrt(np.cumsum(long**2))
-        off = [f"{100 * float(np.max(np.abs(sd[begin:] / sd[-1] - 1))):.2f}%" for begin in (100, 200, 400)]
+        off = [
+            f"{100 * float(np.max(np.abs(sd[begin:] / sd[-1] - 1))):.2f}%"
+            for begin in (100, 200, 400)
+        ]
         print(f"| {w} | {sd[-1]:.4f} | " + " | ".join(off) + " |")
 
 
@@ -253,7 +350,11 @@ def main() -> None:
     if asked in commands:
         commands[asked]()
         return
-    table(asked, float(sys.argv[2]) if len(sys.argv) > 2 else 0.1, int(sys.argv[3]) if len(sys.argv) > 3 else 1)
+    table(
+        asked,
+        float(sys.argv[2]) if len(sys.argv) > 2 else 0.1,
+        int(sys.argv[3]) if len(sys.argv) > 3 else 1,
+    )
 
 
 if __name__ == "__main__":

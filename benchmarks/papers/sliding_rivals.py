@@ -28,10 +28,14 @@ def zero(x: np.ndarray, epsilon: float, w: int, g: np.random.Generator) -> Itera
 
 def ba(x: np.ndarray, epsilon: float, w: int, g: np.random.Generator) -> Iterator[Float]:
     """Windows of BA."""
-    ring, last, half = np.zeros((w, x.shape[1])), np.zeros(x.shape[1]), epsilon / 2
+    ring = np.zeros((w, x.shape[1]))
+    last = np.zeros(x.shape[1])
+    half = epsilon / 2
     for t, exact in enumerate(x):
         apart = np.abs(exact - last) + g.laplace(0, 1 / half, len(last))
-        last = np.where((apart > 1 / half) | (t == 0), exact + g.laplace(0, 1 / half, len(last)), last)
+        last = np.where(
+            (apart > 1 / half) | (t == 0), exact + g.laplace(0, 1 / half, len(last)), last
+        )
         ring[t % w] = last
         yield ring.sum(axis=0)
 
@@ -41,13 +45,16 @@ def fast(drift: float) -> Callable[..., Iterator[Float]]:
 
     def windows(x: np.ndarray, epsilon: float, w: int, g: np.random.Generator) -> Iterator[Float]:
         noise = 2 / epsilon**2
-        ring, level, unsure = np.zeros((w, x.shape[1])), np.zeros(x.shape[1]), noise
+        ring = np.zeros((w, x.shape[1]))
+        level = np.zeros(x.shape[1])
+        unsure = noise
         for t, exact in enumerate(x):
             seen = exact + g.laplace(0, 1 / epsilon, len(level))
             if t:
                 unsure += drift / epsilon**2
                 gain = unsure / (unsure + noise)
-                level, unsure = level + gain * (seen - level), unsure * (1 - gain)
+                level = level + gain * (seen - level)
+                unsure = unsure * (1 - gain)
             else:
                 level = seen
             ring[t % w] = level
@@ -56,12 +63,26 @@ def fast(drift: float) -> Callable[..., Iterator[Float]]:
     return windows
 
 
-def pegasus(x: np.ndarray, epsilon: float, w: int, g: np.random.Generator, share: float = 0.2, longest: int = 60) -> Iterator[Float]:
+def pegasus(
+    x: np.ndarray,
+    epsilon: float,
+    w: int,
+    g: np.random.Generator,
+    share: float = 0.2,
+    longest: int = 60,
+) -> Iterator[Float]:
     """Windows of PeGaSus."""
-    bins, of_groups, of_panes = x.shape[1], share * epsilon, (1 - share) * epsilon
-    ring, every, place = np.zeros((w, bins)), np.arange(bins), np.arange(longest)[:, None]
-    exact_members, noisy_members = np.zeros((longest, bins)), np.zeros((longest, bins))
-    size, threshold, closed = np.zeros(bins, int), np.zeros(bins), np.ones(bins, bool)
+    bins = x.shape[1]
+    of_groups = share * epsilon
+    of_panes = (1 - share) * epsilon
+    ring = np.zeros((w, bins))
+    every = np.arange(bins)
+    place = np.arange(longest)[:, None]
+    exact_members = np.zeros((longest, bins))
+    noisy_members = np.zeros((longest, bins))
+    size = np.zeros(bins, int)
+    threshold = np.zeros(bins)
+    closed = np.ones(bins, bool)
     for t, exact in enumerate(x):
         noisy = exact + g.laplace(0, 1 / of_panes, bins)
         new = closed | (size >= longest)
@@ -94,8 +115,11 @@ RIVALS: dict[str, Callable[..., Iterator[Float]]] = {
 
 def error(name: str, x: np.ndarray, weights: Float, epsilon: float, w: int, seed: int) -> float:
     """Squared error of a released histogram, mean over panes."""
-    true, total = np.zeros(x.shape[1]), 0.0
-    for t, window in enumerate(RIVALS[name](x.astype(np.float64), epsilon, w, np.random.default_rng(seed))):
+    true = np.zeros(x.shape[1])
+    total = 0.0
+    for t, window in enumerate(
+        RIVALS[name](x.astype(np.float64), epsilon, w, np.random.default_rng(seed))
+    ):
         true += x[t] - (x[t - w] if t >= w else 0)
         total += float(np.sum(weights * (window - true) ** 2))
     return total / len(x)

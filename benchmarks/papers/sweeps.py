@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import numpy as np  # noqa: E402
@@ -26,15 +28,27 @@ import pyarrow as pa  # noqa: E402
 
 from benchmarks.measure import Figures  # noqa: E402
 from benchmarks.page import write  # noqa: E402
-from benchmarks.papers.real_streams import DAY, STREAMS, Exact, Stream, path_of, plan_of, read, released  # noqa: E402
+from benchmarks.papers.real_streams import (  # noqa: E402
+    DAY,
+    STREAMS,
+    Exact,
+    Stream,
+    path_of,
+    plan_of,
+    read,
+    released,
+)
 from benchmarks.workload import SLICES, Workload, records  # noqa: E402
 from dpsql.mechanisms.histogram.asked import ReleaseRule  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.parsed_query import CounterName  # noqa: E402
 from dpsql.parts.key_selection import SELECTION_DECAY, SELECTION_SHARE, thresholds  # noqa: E402
 
-TRIGGERS, SEEDS, SCALE = 100, 3, 0.05
-SHARES, DECAYS = (0.5, 0.6, 0.7, 0.8, 0.9), (0.25, 0.5, 0.75)
+TRIGGERS = 100
+SEEDS = 3
+SCALE = 0.05
+SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)
+DECAYS = (0.25, 0.5, 0.75)
 
 Change = Callable[[PrivacyPlan], PrivacyPlan]
 
@@ -57,8 +71,15 @@ def last_trigger(share: float) -> Change:
         assert plan.selection is not None
         total = sum(plan.selection.betas)
         betas = (total * (1 - share) / (plan.horizon - 1),) * (plan.horizon - 1) + (total * share,)
-        taus = thresholds(plan.selection.weights, plan.selection.sd, betas, plan.query.asked.min_privacy_units_per_group)
-        return dataclasses.replace(plan, selection=dataclasses.replace(plan.selection, betas=betas, thresholds=taus))
+        taus = thresholds(
+            plan.selection.weights,
+            plan.selection.sd,
+            betas,
+            plan.query.asked.min_privacy_units_per_group,
+        )
+        return dataclasses.replace(
+            plan, selection=dataclasses.replace(plan.selection, betas=betas, thresholds=taus)
+        )
 
     return change
 
@@ -82,12 +103,22 @@ SETTINGS: tuple[tuple[str, list[Setting]], ...] = (
     ("G", one("max_groups_contributed", 1, 2, 4, 8, 16)),
     (
         "share of beta for the last trigger",
-        [Setting(f"{share:.0%} of beta at the last trigger", change=last_trigger(share)) for share in (0.01, 0.25, 0.75, 0.9)],
+        [
+            Setting(f"{share:.0%} of beta at the last trigger", change=last_trigger(share))
+            for share in (0.01, 0.25, 0.75, 0.9)
+        ],
     ),
     (
         "counter and release rule",
         [
-            Setting("the paper's tree", asked=(("counter", CounterName.HONAKER), ("share", SELECTION_SHARE), ("decay", SELECTION_DECAY))),
+            Setting(
+                "the paper's tree",
+                asked=(
+                    ("counter", CounterName.HONAKER),
+                    ("share", SELECTION_SHARE),
+                    ("decay", SELECTION_DECAY),
+                ),
+            ),
             Setting("the paper's rounds", asked=(("release", ReleaseRule.RESELECT),)),
             Setting("`mechanism = PAPER`", options=(("mechanism", "PAPER"),)),
         ],
@@ -102,22 +133,36 @@ def sweep(data: Path) -> list[str]:
     ]
     synthetic = Stream("workload", "window(ts, '1 day')", DAY, "", ())
     # One row a user and key is what one would declare for this stream; see the first table.
-    inputs.append((synthetic, records(*Workload.of(SCALE).slices(0, SLICES)), {"max_rows_per_group": 1}))
-    out = [f"| | {' | '.join(stream.name for stream, _, _ in inputs)} |", "|---" * (len(inputs) + 1) + "|"]
-    exact = {stream.name: Exact.of(rows, plan_of(stream, TRIGGERS, 32, "")) for stream, rows, _ in inputs}
+    inputs.append(
+        (synthetic, records(*Workload.of(SCALE).slices(0, SLICES)), {"max_rows_per_group": 1})
+    )
+    out = [
+        f"| | {' | '.join(stream.name for stream, _, _ in inputs)} |",
+        "|---" * (len(inputs) + 1) + "|",
+    ]
+    exact = {
+        stream.name: Exact.of(rows, plan_of(stream, TRIGGERS, 32, "")) for stream, rows, _ in inputs
+    }
     for title, settings in SETTINGS:
         if len(settings) > 1:
             out.append(f"| **{title}** |" + " |" * len(inputs))
         for setting in settings:
             cells = []
             for stream, rows, base in inputs:
-                options = ", ".join(f"{name} = {value}" for name, value in (base | dict(setting.options)).items())
-                plan = setting.change(plan_of(stream, TRIGGERS, setting.rows, options, **dict(setting.asked)))
+                options = ", ".join(
+                    f"{name} = {value}" for name, value in (base | dict(setting.options)).items()
+                )
+                plan = setting.change(
+                    plan_of(stream, TRIGGERS, setting.rows, options, **dict(setting.asked))
+                )
                 seeds = range(SEEDS if stream is not synthetic else 1)
                 if plan.query.asked.release is ReleaseRule.RESELECT and stream is synthetic:
                     cells.append("")
                     continue
-                f = path_of(exact[stream.name], [_kept(run) for run in released(plan, rows, exact[stream.name], seeds)])[-1]
+                f = path_of(
+                    exact[stream.name],
+                    [_kept(run) for run in released(plan, rows, exact[stream.name], seeds)],
+                )[-1]
                 cells.append(f"{f.keys:,.0f} / {f.l_1:,.0f} / {f.l_2:,.0f}")
             out.append(f"| {setting.label} | {' | '.join(cells)} |")
             print(out[-1], flush=True)
@@ -133,7 +178,9 @@ def constants(data: Path) -> list[str]:
         for triggers in (1, 24, 100):
             exact = Exact.of(rows, plan_of(stream, triggers, 32, stream.bounds))
             found[stream.name, triggers] = {
-                (share, decay): path_of(exact, [_kept(run) for run in released(plan, rows, exact, range(SEEDS))])[-1]
+                (share, decay): path_of(
+                    exact, [_kept(run) for run in released(plan, rows, exact, range(SEEDS))]
+                )[-1]
                 for share, decay in pairs
                 for plan in [plan_of(stream, triggers, 32, stream.bounds, share=share, decay=decay)]
             }
@@ -146,13 +193,17 @@ def constants(data: Path) -> list[str]:
         mine = min(pairs, key=lambda pair: each[pair].l_1)
         cells = [f"{f.keys:,.0f} / {f.l_1:,.0f} / {f.l_2:,.0f}" for f in (each[ours], each[mine])]
         lost = f"{each[ours].l_1 / each[mine].l_1 - 1:+.1%} of l_1"
-        out.append(f"| {name}, T = {triggers} | {' | '.join(cells)} | {mine[0]:g}, {mine[1]:g}: {lost} |")
+        out.append(
+            f"| {name}, T = {triggers} | {' | '.join(cells)} | {mine[0]:g}, {mine[1]:g}: {lost} |"
+        )
     return out
 
 
 def _kept(shown: np.ndarray) -> np.ndarray:
     """The newest release of each key so far: with rounds a key has none at some triggers."""
-    at = np.maximum.accumulate(np.where(np.isnan(shown), -1, np.arange(len(shown))[:, None]), axis=0)
+    at = np.maximum.accumulate(
+        np.where(np.isnan(shown), -1, np.arange(len(shown))[:, None]), axis=0
+    )
     return np.where(at >= 0, np.take_along_axis(shown, np.maximum(at, 0), axis=0), np.nan)
 
 
@@ -161,7 +212,13 @@ def main() -> int:
     parser.add_argument("data", type=Path, help="folder with one folder per stream")
     parser.add_argument("--constants", action="store_true", help="the two constants alone")
     given = parser.parse_args()
-    write(*(("constants", constants(given.data)) if given.constants else ("sweeps", sweep(given.data))))
+    write(
+        *(
+            ("constants", constants(given.data))
+            if given.constants
+            else ("sweeps", sweep(given.data))
+        )
+    )
     return 0
 
 

@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # `python benchmarks/...` puts this folder first, not the checkout
+if (
+    str(CHECKOUT) not in sys.path
+):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
 import rich.progress  # noqa: E402
@@ -74,20 +76,36 @@ class Configuration:
             FROM visits
             GROUP BY window(ts, '1 day'), page
         """
-        users, keys = round(PAPER_USERS * scale), round(PAPER_KEYS * scale)
-        source = Source("visits", "parquet", event_time="ts", privacy_unit=("user_id",), max_users=users, max_keys=keys)
+        users = round(PAPER_USERS * scale)
+        keys = round(PAPER_KEYS * scale)
+        source = Source(
+            "visits",
+            "parquet",
+            event_time="ts",
+            privacy_unit=("user_id",),
+            max_users=users,
+            max_keys=keys,
+        )
         return dpsql.compile(sql, {"visits": source})
 
 
 def ours(rows: int, triggers: int) -> Configuration:
     """One visit per user and page counts: the declaration that fits people who open many pages once."""
     options = "max_rows_per_group = 1"
-    return Configuration(f"ours-{rows}-{triggers}", f"dpsql, C = {rows}, T = {triggers}", rows, triggers, options)
+    return Configuration(
+        f"ours-{rows}-{triggers}", f"dpsql, C = {rows}, T = {triggers}", rows, triggers, options
+    )
 
 
 def paper(triggers: int) -> Configuration:
     """The paper's algorithm: trees, rounds, no decay, c = C, half of the budget each."""
-    return Configuration(f"paper-{triggers}", f"the paper's configuration, C = 32, T = {triggers}", 32, triggers, "mechanism = PAPER")
+    return Configuration(
+        f"paper-{triggers}",
+        f"the paper's configuration, C = 32, T = {triggers}",
+        32,
+        triggers,
+        "mechanism = PAPER",
+    )
 
 
 def papers_accounting(plan: PrivacyPlan) -> PrivacyPlan:
@@ -96,13 +114,18 @@ def papers_accounting(plan: PrivacyPlan) -> PrivacyPlan:
     epsilon is halved between selection and counts, delta split 2 : 1 (half of selection's for the thresholds); zCDP with epsilon = rho +
     2 sqrt(rho ln(1 / delta)) for both; beta for each trigger by itself, not for all of them together.
     """
-    selection, column = plan.selection, plan.columns[0]
+    selection = plan.selection
+    column = plan.columns[0]
     assert selection is not None
-    epsilon, delta, rows = plan.epsilon / 2, plan.delta / 3, plan.query.asked.max_rows_contributed
+    epsilon = plan.epsilon / 2
+    delta = plan.delta / 3
+    rows = plan.query.asked.max_rows_contributed
     log = math.log(1 / delta)
     rho = (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
     norm_of_tree = column_norm(counter(selection.counter, plan.horizon))
-    one_round = norm_of_tree / math.sqrt(2 * rho)  # of one user's weight 1 / sqrt(C) in each of C rounds
+    one_round = norm_of_tree / math.sqrt(
+        2 * rho
+    )  # of one user's weight 1 / sqrt(C) in each of C rounds
     sd = tuple(one_round * v for v in path_sd(counter(selection.counter, plan.horizon)))
     rho_of_round = rho / rows
     epsilon_of_round = rho_of_round + 2 * math.sqrt(rho_of_round * log)
@@ -113,7 +136,9 @@ def papers_accounting(plan: PrivacyPlan) -> PrivacyPlan:
     counts = dataclasses.replace(column.perturbations[0], sigma=sigma)
     return dataclasses.replace(
         plan,
-        selection=dataclasses.replace(selection, sigma=one_round, sd=sd, betas=betas, thresholds=taus),
+        selection=dataclasses.replace(
+            selection, sigma=one_round, sd=sd, betas=betas, thresholds=taus
+        ),
         columns=(dataclasses.replace(column, perturbations=(counts,)),),
     )
 
@@ -121,7 +146,9 @@ def papers_accounting(plan: PrivacyPlan) -> PrivacyPlan:
 def papers_own(triggers: int) -> Configuration:
     """The paper's algorithm and the paper's accounting: what its published row should be compared with."""
     label = f"the paper's configuration and accounting, C = 32, T = {triggers}"
-    return dataclasses.replace(paper(triggers), name=f"paper-own-{triggers}", label=label, change=papers_accounting)
+    return dataclasses.replace(
+        paper(triggers), name=f"paper-own-{triggers}", label=label, change=papers_accounting
+    )
 
 
 def baselines(per_group: int, share: float) -> Configuration:
@@ -132,7 +159,15 @@ def baselines(per_group: int, share: float) -> Configuration:
         assert plan.selection is not None
         return dataclasses.replace(plan, selection=dataclasses.replace(plan.selection, share=share))
 
-    return Configuration(f"baselines-{per_group}", f"baselines, C = 32, c = {per_group}", 32, 1000, options, answering, split)
+    return Configuration(
+        f"baselines-{per_group}",
+        f"baselines, C = 32, c = {per_group}",
+        32,
+        1000,
+        options,
+        answering,
+        split,
+    )
 
 
 CONFIGURATIONS = (
@@ -152,27 +187,51 @@ PAPER = {
         ("the paper's baseline 1", "435 | 18,077 | 50,835,203 | 430,547"),
         ("the paper's baseline 2", "191 | 21,913 | 58,551,587 | 576,425"),
     ),
-    1000: (("the paper's DP-SQLP", "22,280 | 1,563 | 19,395,721 | 58,237"), ("the paper's baselines", "0 | 25,497 | 59,052,062 | 594,382")),
+    1000: (
+        ("the paper's DP-SQLP", "22,280 | 1,563 | 19,395,721 | 58,237"),
+        ("the paper's baselines", "0 | 25,497 | 59,052,062 | 594,382"),
+    ),
 }
 """Table 1 as published; its truth is another draw of the same workload (59,052,062 records)."""
 
 
-def measure(configuration: Configuration, scale: float = 1.0, processes: int = 2, seed: int = 1) -> dict[str, Any]:
+def measure(
+    configuration: Configuration, scale: float = 1.0, processes: int = 2, seed: int = 1
+) -> dict[str, Any]:
     """Run one configuration; figures at the end of the day and after each micro-batch, and what it took."""
     job = Job(configuration.plan(scale), scale, seed, configuration.batches)
-    with rich.progress.Progress(*rich.progress.Progress.get_default_columns(), rich.progress.TimeElapsedColumn(), transient=True) as bar:
+    with rich.progress.Progress(
+        *rich.progress.Progress.get_default_columns(),
+        rich.progress.TimeElapsedColumn(),
+        transient=True,
+    ) as bar:
         task = bar.add_task(configuration.name, total=RECORDS * scale)
-        results, usage = run(job, configuration.make, processes, lambda read: bar.update(task, completed=read))
+        results, usage = run(
+            job, configuration.make, processes, lambda read: bar.update(task, completed=read)
+        )
     path = [asdict(figures) for figures in together(results)]
-    shown = {"name": configuration.name, "label": configuration.label, "rows": configuration.rows, "triggers": configuration.triggers}
+    shown = {
+        "name": configuration.name,
+        "label": configuration.label,
+        "rows": configuration.rows,
+        "triggers": configuration.triggers,
+    }
     asked = {"options": configuration.options, "scale": scale, "seed": seed, "processes": processes}
     if configuration.make is answering:
-        names = [{k: v for k, v in each.items() if k in ("baseline", "tight", "triggers")} for each in results[0]]
+        names = [
+            {k: v for k, v in each.items() if k in ("baseline", "tight", "triggers")}
+            for each in results[0]
+        ]
         found = {"baselines": [name | figures for name, figures in zip(names, path, strict=True)]}
     else:
         found = {"figures": path[-1], "path": path}
     # The load says whether the wall time is of an idle machine: at a load beyond the processors' number it is not.
-    return shown | asked | {"usage": asdict(usage) | {"load": os.getloadavg()[2]}, "made": time.strftime("%Y-%m-%d")} | found
+    return (
+        shown
+        | asked
+        | {"usage": asdict(usage) | {"load": os.getloadavg()[2]}, "made": time.strftime("%Y-%m-%d")}
+        | found
+    )
 
 
 def store(result: dict[str, Any]) -> None:
@@ -182,8 +241,15 @@ def store(result: dict[str, Any]) -> None:
 
 def stored() -> dict[str, dict[str, Any]]:
     """Results by name, in the order of the configurations."""
-    paths = {configuration.name: RESULTS / f"{configuration.name}.json" for configuration in CONFIGURATIONS}
-    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
+    paths = {
+        configuration.name: RESULTS / f"{configuration.name}.json"
+        for configuration in CONFIGURATIONS
+    }
+    return {
+        name: json.loads(path.read_text(encoding="utf-8"))
+        for name, path in paths.items()
+        if path.exists()
+    }
 
 
 def table(results: dict[str, dict[str, Any]]) -> list[str]:
@@ -201,7 +267,9 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
             used = result["usage"]
             cost = f"{used['wall']:,.0f} | {used['load']:.0f} | {used['cpu']:,.0f} | {used['memory'] / 2**30:.1f}"
             if result["triggers"] == triggers and "figures" in result:
-                out.append(f"| {result['label']}: `{result['options']}` | {_cells(result['figures'])} | {cost} |")
+                out.append(
+                    f"| {result['label']}: `{result['options']}` | {_cells(result['figures'])} | {cost} |"
+                )
             for each in result.get("baselines", ()):
                 if each["triggers"] == triggers:
                     label = f"baseline {each['baseline']}, {'tight' if each['tight'] else 'naive'} accounting, {result['label'].split(', ', 1)[1]}"
@@ -225,7 +293,9 @@ def figure(results: dict[str, dict[str, Any]]) -> None:
     for name, title, unit in shown:
         lines = [
             Line(
-                result["label"], [24 * (i + 1) / len(result["path"]) for i in range(len(result["path"]))], [f[name] for f in result["path"]]
+                result["label"],
+                [24 * (i + 1) / len(result["path"]) for i in range(len(result["path"]))],
+                [f[name] for f in result["path"]],
             )
             for result in results.values()
             if "path" in result and result["triggers"] > 1
@@ -236,17 +306,36 @@ def figure(results: dict[str, dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The paper's Table 1 through the real steps.")
-    parser.add_argument("--only", action="append", metavar="NAME", help="run this configuration, whatever is stored; may be repeated")
-    parser.add_argument("--table", action="store_true", help="run nothing: the table and the figure from what is stored")
-    parser.add_argument("--scale", type=float, default=1.0, help="part of the paper's users and keys; below 1 nothing is stored")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="NAME",
+        help="run this configuration, whatever is stored; may be repeated",
+    )
+    parser.add_argument(
+        "--table",
+        action="store_true",
+        help="run nothing: the table and the figure from what is stored",
+    )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="part of the paper's users and keys; below 1 nothing is stored",
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()
     unknown = set(asked.only or ()) - {configuration.name for configuration in CONFIGURATIONS}
     if unknown:
-        parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(c.name for c in CONFIGURATIONS)}")
+        parser.error(
+            f"{', '.join(sorted(unknown))}: not among {', '.join(c.name for c in CONFIGURATIONS)}"
+        )
     found = {}
     for configuration in () if asked.table else CONFIGURATIONS:
-        if configuration.name in (asked.only or set(c.name for c in CONFIGURATIONS) - set(stored() if asked.scale == 1 else ())):
+        if configuration.name in (
+            asked.only
+            or set(c.name for c in CONFIGURATIONS) - set(stored() if asked.scale == 1 else ())
+        ):
             found[configuration.name] = measure(configuration, asked.scale, asked.processes)
             if asked.scale == 1:
                 store(found[configuration.name])

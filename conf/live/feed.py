@@ -15,7 +15,8 @@ BROKER = {
     "sasl.username": LOGIN["username"], "sasl.password": LOGIN["password"],
 }  # fmt: skip
 TOPIC = "edits"
-DAY, SPEED = 86_400, 48
+DAY = 86_400
+SPEED = 48
 LENGTH = DAY // SPEED
 
 
@@ -36,7 +37,8 @@ def main() -> None:
     now = time.time()
     begin = now // LENGTH * LENGTH if make_topic() else now
     Path("/tmp/topic").touch()  # the job may begin
-    producer, edits = Producer(BROKER), pq.read_table("/opt/dpsql/conf/demo/wiki").sort_by("ts").to_pylist()
+    producer = Producer(BROKER)
+    edits = pq.read_table("/opt/dpsql/conf/demo/wiki").sort_by("ts").to_pylist()
     day = now // LENGTH * LENGTH
     while True:
         for edit in edits:

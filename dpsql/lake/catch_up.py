@@ -54,7 +54,9 @@ def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
     return min(max(opened.wall_us, opened.until_us) + max_ahead_us, 1 << 62)
 
 
-def open_catch_up(folder: Place, until_us: int | None, closed_us: int, ticked: int, static: dict[str, int | str]) -> CatchUp:
+def open_catch_up(
+    folder: Place, until_us: int | None, closed_us: int, ticked: int, static: dict[str, int | str]
+) -> CatchUp:
     """The catch-up to work on: the interrupted one, or else the next.
 
     The ticks count, whatever the file says: it may be lost, or an older copy, and a number that has ticked would publish nothing.

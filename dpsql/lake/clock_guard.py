@@ -40,9 +40,18 @@ class ClockGuard:
     """
 
     def __init__(
-        self, interval_us: int, told: Callable[[bool, str], None], wall: Callable[[], int], passed: Callable[[], int] = passed_us
+        self,
+        interval_us: int,
+        told: Callable[[bool, str], None],
+        wall: Callable[[], int],
+        passed: Callable[[], int] = passed_us,
     ) -> None:
-        self._slack_us, self._told, self._wall, self._passed = max(2 * interval_us, APART_US), told, wall, passed
+        self._slack_us, self._told, self._wall, self._passed = (
+            max(2 * interval_us, APART_US),
+            told,
+            wall,
+            passed,
+        )
         self._anchor = (wall(), passed())
         self._believed_us, self._step_us = self._anchor[0], 0
         self._astray, self._back, self._lock = False, False, threading.Lock()
@@ -68,9 +77,11 @@ class ClockGuard:
         self._astray = self._back = False
 
     def _now(self) -> int:
-        wall_us, passed_us = self._wall(), self._passed()
+        wall_us = self._wall()
+        passed_us = self._passed()
         due_us = self._anchor[0] + passed_us - self._anchor[1]
-        before_us, step_us = self._step_us, wall_us - due_us
+        before_us = self._step_us
+        step_us = wall_us - due_us
         self._step_us = step_us if abs(step_us) > self._slack_us else 0
         if self._step_us:
             self._astray = self._astray or step_us > 0
@@ -118,7 +129,9 @@ def check_store(folder: Place, wall: Callable[[], float] = time.time) -> None:
         )
 
 
-def check_absence(folder: Place, closed_us: int, now_us: int, trigger_us: int, accepted: bool) -> None:
+def check_absence(
+    folder: Place, closed_us: int, now_us: int, trigger_us: int, accepted: bool
+) -> None:
     """Ask before a live run goes on long after its newest tick: the clock may be ahead.
 
     Args:

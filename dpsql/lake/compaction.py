@@ -32,7 +32,8 @@ SMALL_ROWS = 100_000
 """A file of so many rows is left as it is: each row is written anew a few times in its life, not each time."""
 
 MOST_ROWS = 1_000_000
-SMALL_BYTES, MOST_BYTES = 16 << 20, 128 << 20
+SMALL_BYTES = 16 << 20
+MOST_BYTES = 128 << 20
 """The same of bytes: rows of cells are large."""
 LOG_COMMITS = 20
 """So many commits after a checkpoint of the log comes the next."""
@@ -56,9 +57,19 @@ def tidy_contributions(table: Contributions, needed: int) -> None:
     needed = 0 if delta_tables.mark(table.path, forgotten_mark(table.run_id)) is None else needed
     if needed:
         ticks = [name for name in small_files(table.path) if name.startswith(f"era={TICK_ERA}/")]
-        read_later = set(delta_tables.added_files(table.path, needed, table.version)) if len(ticks) > MANY_FILES else set(ticks)
+        read_later = (
+            set(delta_tables.added_files(table.path, needed, table.version))
+            if len(ticks) > MANY_FILES
+            else set(ticks)
+        )
         old = [name for name in ticks if name not in read_later]
-        merge(table.path, old, lambda rows: table.files.write_era(rows, TICK_ERA, 0), merged_mark(table.run_id), needed)
+        merge(
+            table.path,
+            old,
+            lambda rows: table.files.write_era(rows, TICK_ERA, 0),
+            merged_mark(table.run_id),
+            needed,
+        )
     shorten(table.path, needed)
 
 
@@ -74,14 +85,20 @@ def tidy_public(path: Place, application: str) -> list[str]:
     Returns:
         The new files, which everybody may read.
     """
-    written = merge(path, small_files(path), lambda rows: sorted_file(path, rows), f"{application}/merged")
+    written = merge(
+        path, small_files(path), lambda rows: sorted_file(path, rows), f"{application}/merged"
+    )
     if written:
         delta_tables.vacuum(path, KEPT_HOURS)
     return written + shorten(path, kept_seconds=KEPT_HOURS * 3600)
 
 
 def merge(
-    path: Place, names: Sequence[str], write: Callable[[pa.Table], Mapping[str, Any]], application: str, version: int | None = None
+    path: Place,
+    names: Sequence[str],
+    write: Callable[[pa.Table], Mapping[str, Any]],
+    application: str,
+    version: int | None = None,
 ) -> list[str]:
     """Put one file in the place of small ones, if they are many. The old ones stay on the disk, for whoever is reading.
 
@@ -100,7 +117,8 @@ def merge(
     table = DeltaTable(str(path))
     if len(names) <= MANY_FILES or not _is_plain(table) or not set(names) <= _named(table):
         return []
-    rows, chosen = list[pa.Table](), list[str]()
+    rows = list[pa.Table]()
+    chosen = list[str]()
     try:
         for name in names:
             check_files(path, [name])
@@ -117,7 +135,13 @@ def merge(
         return []
     new = write(content)
     try:
-        return delta_tables.replace_files(table, path, chosen, new, {application: table.version() + 1 if version is None else version})
+        return delta_tables.replace_files(
+            table,
+            path,
+            chosen,
+            new,
+            {application: table.version() + 1 if version is None else version},
+        )
     except CommitFailedError:
         # A store also says so of a commit that it has made, if its first answer was lost and it was asked again.
         if new["path"] not in _named(DeltaTable(str(path))):
@@ -128,9 +152,15 @@ def merge(
 
 def small_files(path: Place) -> list[str]:
     """Names of the small files of a table, in the order in which they were added."""
-    added = pa.table(DeltaTable(str(path)).get_add_actions()).select(["modification_time", "path", "num_records", "size_bytes"])
+    added = pa.table(DeltaTable(str(path)).get_add_actions()).select(
+        ["modification_time", "path", "num_records", "size_bytes"]
+    )
     entries = sorted(zip(*(column.to_pylist() for column in added.columns), strict=True))
-    return [name for _, name, rows, size in entries if rows is not None and rows < SMALL_ROWS and size < SMALL_BYTES]
+    return [
+        name
+        for _, name, rows, size in entries
+        if rows is not None and rows < SMALL_ROWS and size < SMALL_BYTES
+    ]
 
 
 def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> list[str]:
@@ -144,15 +174,27 @@ def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> 
     """
     system, folder = filesystem(f"{path}/_delta_log")
     found = [
-        (int(named[1]), file) for file in system.get_file_info(pafs.FileSelector(folder)) if (named := OF_VERSION.match(file.base_name))
+        (int(named[1]), file)
+        for file in system.get_file_info(pafs.FileSelector(folder))
+        if (named := OF_VERSION.match(file.base_name))
     ]
     commits = {version: file for version, file in found if file.base_name == f"{version:020d}.json"}
     # One of several parts may lack some, and the table could be opened without it.
-    checkpoints = {version for version, file in found if file.base_name == f"{version:020d}.checkpoint.parquet"}
+    checkpoints = {
+        version for version, file in found if file.base_name == f"{version:020d}.checkpoint.parquet"
+    }
     newest = max(commits)
-    written = delta_tables.checkpoint(path) if newest - max(checkpoints, default=-1) >= LOG_COMMITS else []
+    written = (
+        delta_tables.checkpoint(path)
+        if newest - max(checkpoints, default=-1) >= LOG_COMMITS
+        else []
+    )
     since_ns = time.time_ns() - int(kept_seconds * 1e9)
-    young = [version for version, file in commits.items() if kept_seconds and (file.mtime_ns or 0) >= since_ns]
+    young = [
+        version
+        for version, file in commits.items()
+        if kept_seconds and (file.mtime_ns or 0) >= since_ns
+    ]
     last = min([*young, newest - 1, newest - 1 if needed is None else needed])
     base = max((version for version in checkpoints if version <= last), default=None)
     if base is not None and _opens(path, base):
@@ -170,7 +212,10 @@ def _named(table: DeltaTable) -> set[str]:
 
 def _is_plain(table: DeltaTable) -> bool:
     """Whether its files are its rows: somebody may have switched on deletion vectors or other names of columns since it was made."""
-    return table.protocol().min_reader_version == 1 or set(table.protocol().reader_features or ["?"]) <= PLAIN
+    return (
+        table.protocol().min_reader_version == 1
+        or set(table.protocol().reader_features or ["?"]) <= PLAIN
+    )
 
 
 def _opens(path: Place, version: int) -> bool:
@@ -184,8 +229,15 @@ def _opens(path: Place, version: int) -> bool:
 def _read(table: DeltaTable, path: Place, name: str) -> pa.Table:
     system, root = filesystem(str(path))
     with system.open_input_file(f"{root}/{name}") as file:
-        rows = pq.read_table(file, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+        rows = pq.read_table(
+            file, coerce_int96_timestamp_unit="us", page_checksum_verification=True
+        )
     # Spark's INT96 does not say that it is UTC.
-    instants = {field.name for field in table.schema().fields if field.type == PrimitiveType("timestamp")}
-    fields = [field.with_type(pa.timestamp("us", "UTC")) if field.name in instants else field for field in rows.schema]
+    instants = {
+        field.name for field in table.schema().fields if field.type == PrimitiveType("timestamp")
+    }
+    fields = [
+        field.with_type(pa.timestamp("us", "UTC")) if field.name in instants else field
+        for field in rows.schema
+    ]
     return rows.cast(pa.schema(fields, rows.schema.metadata))

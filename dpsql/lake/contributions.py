@@ -54,7 +54,12 @@ class Contributions:
     @property
     def schema(self) -> pa.Schema:
         """All columns, in order."""
-        before = [("era", pa.int64()), ("kind", pa.int32()), ("bucket", pa.int32()), ("batch", pa.int64())]
+        before = [
+            ("era", pa.int64()),
+            ("kind", pa.int32()),
+            ("bucket", pa.int32()),
+            ("batch", pa.int64()),
+        ]
         return pa.schema([*before, *self.rows, ("closed_us", pa.int64())])
 
     def create(self) -> None:
@@ -86,7 +91,9 @@ class Contributions:
     def files(self) -> ContributionFiles:
         """What the workers of query 1 need to know to write rows."""
         eras = self.schedule.eras
-        return ContributionFiles(str(self.path), self.schema.remove(0), eras.column, eras.first, ERA * eras.step)
+        return ContributionFiles(
+            str(self.path), self.schema.remove(0), eras.column, eras.first, ERA * eras.step
+        )
 
     def append(self, files: Sequence[Mapping[str, Any]], batch: int) -> None:
         """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
@@ -102,7 +109,9 @@ class Contributions:
         Raises:
             FileNotFoundError: a commit is gone.
         """
-        files, ticks, last = list[str](), list[Tick](), after
+        files = list[str]()
+        ticks = list[Tick]()
+        last = after
         for version in range(after + 1, upto + 1):
             commit = delta_tables.commit_of(self.path, version)
             rows = [name for name in commit.files if not name.startswith(f"era={TICK_ERA}/")]
@@ -139,7 +148,12 @@ class Contributions:
             # Rows alone are reason enough: ticks also tell which micro-batches were read under which clock.
             if not (self.schedule.crossed(self.closed_us, closed_us) or rows):
                 return False
-            self._write_ticks(batch, closed_us, latest_us, {tick_mark(self.run_id): number, self._closed: closed_us})
+            self._write_ticks(
+                batch,
+                closed_us,
+                latest_us,
+                {tick_mark(self.run_id): number, self._closed: closed_us},
+            )
         return True
 
     def tick_by_clock(self, batch: int, closed_us: int, latest_us: int) -> int:
@@ -163,7 +177,11 @@ class Contributions:
         old = {era for era in old if era <= last}
         if old:
             # A condition on the partition alone: whole files are removed and none is written anew, which query 2 could not bear.
-            delta_tables.delete(self.path, f"era > {TICK_ERA} AND era <= {last}", {forgotten_mark(self.run_id): last})
+            delta_tables.delete(
+                self.path,
+                f"era > {TICK_ERA} AND era <= {last}",
+                {forgotten_mark(self.run_id): last},
+            )
             # In full: files that a failed task left behind hold records as well. No micro-batch is at work here.
             delta_tables.vacuum(self.path, 0)
         return len(old)
@@ -172,11 +190,21 @@ class Contributions:
         """Remove files that no commit has named: a failed task left them, and they hold records. Nobody may be at work, query 2 has read all."""
         delta_tables.vacuum(self.path, 0)
 
-    def _write_ticks(self, batch: int, closed_us: int, latest_us: int, marks: dict[str, int]) -> None:
+    def _write_ticks(
+        self, batch: int, closed_us: int, latest_us: int, marks: dict[str, int]
+    ) -> None:
         neutral = {field.name: b"" if field.type == pa.binary() else 0 for field in self.schema}
-        given = {"era": TICK_ERA, "kind": TICK, "batch": batch, "closed_us": closed_us, self.rows.names[0]: latest_us}
+        given = {
+            "era": TICK_ERA,
+            "kind": TICK,
+            "batch": batch,
+            "closed_us": closed_us,
+            self.rows.names[0]: latest_us,
+        }
         ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
-        file = self.files.write_era(pa.Table.from_pylist(ticks, self.schema).drop_columns(["era"]), TICK_ERA, 0)
+        file = self.files.write_era(
+            pa.Table.from_pylist(ticks, self.schema).drop_columns(["era"]), TICK_ERA, 0
+        )
         delta_tables.append_files(self.path, [file], {**marks, self._ticked: batch + 1})
 
     @property
@@ -205,10 +233,15 @@ def check_ticks(path: Place) -> None:
 def latest_column(path: Place) -> str:
     """Where ticks have the latest accepted event time."""
     own = ("era", "kind", "bucket", "batch", "closed_us")
-    return str(next(field.name for field in DeltaTable(str(path)).schema().fields if field.name not in own))
+    return str(
+        next(field.name for field in DeltaTable(str(path)).schema().fields if field.name not in own)
+    )
 
 
 def newest_rows(path: Place, run_id: str, generation: int) -> int | None:
     """The newest micro-batch of query 1, of any generation up to this one, whose rows are in the table."""
-    marks = (delta_tables.mark(path, rows_mark(run_id, ADMISSION, number)) for number in range(1, generation + 1))
+    marks = (
+        delta_tables.mark(path, rows_mark(run_id, ADMISSION, number))
+        for number in range(1, generation + 1)
+    )
     return max((mark for mark in marks if mark is not None), default=None)

@@ -30,7 +30,9 @@ CHECKED = pads.ParquetFragmentScanOptions(page_checksum_verification=True)
 """A page whose bytes are not those that were written is an error, not other rows."""
 
 
-def read_rows(location: Place, columns: Sequence[str] | None = None, condition: pc.Expression | None = None) -> pa.Table:
+def read_rows(
+    location: Place, columns: Sequence[str] | None = None, condition: pc.Expression | None = None
+) -> pa.Table:
     """Rows of the newest version of a table.
 
     Args:
@@ -46,7 +48,9 @@ def read_rows(location: Place, columns: Sequence[str] | None = None, condition: 
 
     files = pafs.SubTreeFileSystem(*reversed(filesystem(str(location))))
     dataset = DeltaTable(str(location)).to_pyarrow_dataset(filesystem=files)
-    return dataset.to_table(None if columns is None else list(columns), filter=condition, fragment_scan_options=CHECKED)
+    return dataset.to_table(
+        None if columns is None else list(columns), filter=condition, fragment_scan_options=CHECKED
+    )
 
 
 def damage(location: Place, whole: bool) -> str | None:
@@ -104,4 +108,6 @@ def _check_file(location: Place, name: str, digest: str) -> None:
     system, folder = filesystem(str(location))
     with system.open_input_file(f"{folder}/{name}") as file:
         if hashlib.sha256(file.read_buffer()).hexdigest() != digest:
-            raise DamagedFile(f"{location}/{name} is damaged: its bytes are not those that were written")
+            raise DamagedFile(
+                f"{location}/{name} is damaged: its bytes are not those that were written"
+            )

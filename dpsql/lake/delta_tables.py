@@ -60,7 +60,9 @@ def create(
         settle(path, -1)
 
 
-def set_properties(path: Place, properties: Mapping[str, str], marks: Mapping[str, int]) -> list[str]:
+def set_properties(
+    path: Place, properties: Mapping[str, str], marks: Mapping[str, int]
+) -> list[str]:
     """Change properties of a table, in one commit without rows.
 
     Returns:
@@ -68,12 +70,16 @@ def set_properties(path: Place, properties: Mapping[str, str], marks: Mapping[st
     """
     table = newest(path)
     before = table.version()
-    table.alter.set_table_properties(dict(properties), raise_if_not_exists=False, commit_properties=_committing(marks))
+    table.alter.set_table_properties(
+        dict(properties), raise_if_not_exists=False, commit_properties=_committing(marks)
+    )
     return settle(path, before)
 
 
 def _committing(marks: Mapping[str, int], **more: Any) -> CommitProperties:
-    return CommitProperties(app_transactions=[Transaction(name, number) for name, number in marks.items()], **more)
+    return CommitProperties(
+        app_transactions=[Transaction(name, number) for name, number in marks.items()], **more
+    )
 
 
 def newest(path: Place) -> DeltaTable:
@@ -83,7 +89,9 @@ def newest(path: Place) -> DeltaTable:
     after each checkpoint of its log, and where its newest commit is not the file any more that it was: damaged, gone, or of another table.
     Somebody whose commit must fail if others have written meanwhile needs an object of his own.
     """
-    if isinstance(path, ObjectPath):  # to look at the files would take as many requests as to open it
+    if isinstance(
+        path, ObjectPath
+    ):  # to look at the files would take as many requests as to open it
         return DeltaTable(str(path))
     table, files = _open.pop(str(path), (None, None))
     if table is not None and files == _read_from(path, table.version()):
@@ -136,7 +144,9 @@ def append(path: Place, rows: pa.Table, marks: Mapping[str, int]) -> bool:
     return True
 
 
-def append_files(path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> list[str]:
+def append_files(
+    path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping[str, int]
+) -> list[str]:
     """Append files that are in the table's folder already, under transaction marks, in one commit.
 
     Args:
@@ -153,16 +163,26 @@ def append_files(path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping
     partition_by = list(files[0]["partition"]) if files else []
     actions: list[AddAction | RemoveAction] = [_added(file, True) for file in files]
     before = table.version()
-    table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=_committing(marks))
+    table.create_write_transaction(
+        actions, "append", table.schema(), partition_by, commit_properties=_committing(marks)
+    )
     return settle(path, before)
 
 
 def _added(file: Mapping[str, Any], is_new: bool) -> AddAction:
     stats = json.dumps({"numRecords": file["rows"], **file.get("stats", {})})
-    return AddAction(file["path"], file["bytes"], file["partition"], time.time_ns() // 1_000_000, is_new, stats)
+    return AddAction(
+        file["path"], file["bytes"], file["partition"], time.time_ns() // 1_000_000, is_new, stats
+    )
 
 
-def replace_files(table: DeltaTable, path: Place, names: Sequence[str], new: Mapping[str, Any], marks: Mapping[str, int]) -> list[str]:
+def replace_files(
+    table: DeltaTable,
+    path: Place,
+    names: Sequence[str],
+    new: Mapping[str, Any],
+    marks: Mapping[str, int],
+) -> list[str]:
     """Put a file with the same rows in the place of others, in one commit. Spark's streams pass over it: it says that no row is new.
 
     Args:
@@ -181,12 +201,16 @@ def replace_files(table: DeltaTable, path: Place, names: Sequence[str], new: Map
     now = time.time_ns() // 1_000_000
     sizes = pa.table(table.get_add_actions())
     size_of = dict(zip(sizes["path"].to_pylist(), sizes["size_bytes"].to_pylist(), strict=True))
-    actions: list[AddAction | RemoveAction] = [RemoveAction(name, False, now, size_of[name], new["partition"]) for name in names]
+    actions: list[AddAction | RemoveAction] = [
+        RemoveAction(name, False, now, size_of[name], new["partition"]) for name in names
+    ]
     actions.append(_added(new, False))
     # No retry: by itself the commit would be taken for an append, which fits every other.
     properties = _committing(marks, max_commit_retries=0)
     before = table.version()
-    table.create_write_transaction(actions, "append", table.schema(), list(new["partition"]), commit_properties=properties)
+    table.create_write_transaction(
+        actions, "append", table.schema(), list(new["partition"]), commit_properties=properties
+    )
     return settle(path, before)
 
 
@@ -217,20 +241,28 @@ def vacuum(path: Place, hours: int) -> None:
     Not by `DeltaTable.vacuum`, which makes two commits of it, and the second may be on the disk before the first.
     """
     system, root = filesystem(str(path))
-    for name in DeltaTable(str(path)).vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True):
-        with contextlib.suppress(FileNotFoundError):  # removed before: the log remembers its name for a while
+    for name in DeltaTable(str(path)).vacuum(
+        retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True
+    ):
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # removed before: the log remembers its name for a while
             system.delete_file(f"{root}/{name}")
 
 
 def first_version(path: Place) -> int:
     """The oldest commit that the log of a table still has."""
     names = (file.name for file in (path / "_delta_log").iterdir())
-    return min((int(name[:20]) for name in names if name[:20].isdigit() and name.endswith(".json")), default=0)
+    return min(
+        (int(name[:20]) for name in names if name[:20].isdigit() and name.endswith(".json")),
+        default=0,
+    )
 
 
 def added_files(path: Place, first: int, last: int) -> list[str]:
     """Paths below a table of the files that its versions `first` to `last` have added, of those versions that are there."""
-    log, names = path / "_delta_log", []
+    log = path / "_delta_log"
+    names = []
     for version in range(first, last + 1):
         with contextlib.suppress(FileNotFoundError):
             for line in (log / f"{version:020d}.json").read_text().splitlines():
@@ -266,7 +298,8 @@ def commit_of(path: Place, version: int) -> Commit:
 def settle(root: Place, before: int) -> list[str]:
     """Wait until the commits after a version (-1: and the table itself) are on the local disk: what comes next relies on them, also after a
     power cut. Returns their files."""
-    version, written = before + 1, list[Path]()
+    version = before + 1
+    written = list[Path]()
     if isinstance(root, ObjectPath):  # a request that has succeeded is durable
         return []
     log = root / "_delta_log"

@@ -89,7 +89,9 @@ class Engine:
     @property
     def has_begun(self) -> bool:
         """Whether a query of the run was ever started; a restore forgets which."""
-        return bool(started_queries(self.folder)) or any(part.generation > 1 for part in self.parts.values())
+        return bool(started_queries(self.folder)) or any(
+            part.generation > 1 for part in self.parts.values()
+        )
 
     def buckets_of(self, operator: str) -> int:
         """How many buckets an operator's state is cut into."""
@@ -97,7 +99,8 @@ class Engine:
 
     def remember_query(self, operator: str) -> None:
         """Record the id that Spark gave to an operator's query, once."""
-        found, queries = self.checkpoint(operator).query_id, started_queries(self.folder)
+        found = self.checkpoint(operator).query_id
+        queries = started_queries(self.folder)
         if queries.get(operator) != found:
             write_engine(self, {**queries, operator: found})
 
@@ -121,7 +124,11 @@ def read_engine(folder: Place, tables: Layout) -> Engine | None:
         LakeError: the file is damaged.
     """
     kept = _kept(folder)
-    return None if kept is None else Engine(folder, kept.buckets, kept.parts, kept.void, kept.relabelled, tables)
+    return (
+        None
+        if kept is None
+        else Engine(folder, kept.buckets, kept.parts, kept.void, kept.relabelled, tables)
+    )
 
 
 def _kept(folder: Place) -> Kept | None:

@@ -27,7 +27,13 @@ FILE = "status.json"
 COMMON: Mapping[str, type] = {"version": int, "time": str, "run": str, "name": str, "kind": str}
 SCHEMA: Mapping[str, Mapping[str, type]] = {
     "start": {"mode": str, "process": int, "host": str},
-    "micro_batch": {"batch": int, "records": int, "dropped": dict, "malformed": int, "seconds": dict},
+    "micro_batch": {
+        "batch": int,
+        "records": int,
+        "dropped": dict,
+        "malformed": int,
+        "seconds": dict,
+    },
     "release": {"triggers": int, "rows": int, "closed_us": int},
     "alarm": {"alarm": str, "text": str},
     "end": {"stopped": bool, "failed": str},
@@ -40,7 +46,8 @@ DAMAGED = "damaged"
 BEHIND = "behind"
 """The alarm that the source brings more files than are read."""
 
-DROP_SHARE, DROP_RECORDS = 0.2, 1_000
+DROP_SHARE = 0.2
+DROP_RECORDS = 1_000
 """Alarm where more than this share of a micro-batch of at least so many records is dropped: a column renamed upstream looks like that."""
 
 
@@ -69,12 +76,21 @@ class EventLog:
 
     def tell(self, kind: str, **given: Any) -> None:
         """Write one event everywhere. A full disk must not end a run by way of its log: what cannot be written is left out."""
-        event = {"version": VERSION, "time": _now(), "run": self.run_id, "name": self.name, "kind": kind, **given}
+        event = {
+            "version": VERSION,
+            "time": _now(),
+            "run": self.run_id,
+            "name": self.name,
+            "kind": kind,
+            **given,
+        }
         if set(event) != {*COMMON, *SCHEMA[kind]}:
             raise ValueError(f"an event of kind {kind} has the fields {sorted(SCHEMA[kind])}")
         self.newest[f"alarm/{given['alarm']}" if kind == "alarm" else kind] = event
         self._count(kind, event)
-        newest = json.dumps({"version": VERSION, "newest": self.newest, "totals": self.totals}).encode()
+        newest = json.dumps(
+            {"version": VERSION, "newest": self.newest, "totals": self.totals}
+        ).encode()
         with suppress(OSError):
             replace_file(self.folder / FILE, newest)
         with suppress(OSError):
@@ -117,7 +133,11 @@ class EventLog:
             bare, _, reason = metric.partition("/")
             head = f"# TYPE dpsql_{bare} {'counter' if bare.endswith('_total') else 'gauge'}"
             lines += [] if head in lines else [head]
-            given = f'{{name="{self.name}",reason="{reason}",run="{self.run_id}"}}' if reason else labels
+            given = (
+                f'{{name="{self.name}",reason="{reason}",run="{self.run_id}"}}'
+                if reason
+                else labels
+            )
             lines.append(f"dpsql_{bare}{given} {value:.17g}")
         return "\n".join(lines) + "\n"
 
@@ -141,7 +161,11 @@ def newest_events(folder: Place) -> dict[str, dict[str, Any]]:
     """Kind -> the newest event of that kind that a run has told; empty where there is none, or the file is not ours or damaged: it holds no truth."""
     try:
         given = json.loads((folder / FILE).read_bytes())
-        return {str(kind): dict(event) for kind, event in given["newest"].items()} if given["version"] == VERSION else {}
+        return (
+            {str(kind): dict(event) for kind, event in given["newest"].items()}
+            if given["version"] == VERSION
+            else {}
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -149,7 +173,9 @@ def newest_events(folder: Place) -> dict[str, dict[str, Any]]:
 def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
     """The sentence for a micro-batch of which too much could not be used, or None. It names a reason, and no record or total. What is over the
     bounds of the query was good, and asked to be left out."""
-    unusable = {reason: count for reason, count in dropped.items() if not reason.startswith("over_")}
+    unusable = {
+        reason: count for reason, count in dropped.items() if not reason.startswith("over_")
+    }
     count = sum(unusable.values())
     if records < DROP_RECORDS or count <= DROP_SHARE * records:
         return None

@@ -25,11 +25,15 @@ def differs(path: Place) -> bool:
     sums = checksum_path(path)
     if not isinstance(path, Path) or not sums.exists():
         return False
-    known, content = sums.read_bytes(), path.read_bytes()
+    known = sums.read_bytes()
+    content = path.read_bytes()
     if len(known) < HEADER.size:
         return True
     magic, step = HEADER.unpack(known[: HEADER.size])
     if magic != MAGIC or not step:
         return True
-    found = b"".join(struct.pack(">I", zlib.crc32(content[start : start + step])) for start in range(0, len(content), step))
+    found = b"".join(
+        struct.pack(">I", zlib.crc32(content[start : start + step]))
+        for start in range(0, len(content), step)
+    )
     return found != known[HEADER.size :]

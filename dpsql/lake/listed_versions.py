@@ -26,13 +26,21 @@ class ListedVersions:
 
     def before(self, batch: int) -> str:
         """What the tasks of a micro-batch are told: bucket -> (version, fingerprint) after the one before it."""
-        if self._known is None:  # the first of a start may be listed already, and is done again from what was there before it
+        if (
+            self._known is None
+        ):  # the first of a start may be listed already, and is done again from what was there before it
             versions = self._manifest.pointers(batch - 1)
             digests = self._manifest.digests(versions)
-            self._known = {bucket: (versions[bucket], fingerprint(of)) for bucket, of in digests.items()}
+            self._known = {
+                bucket: (versions[bucket], fingerprint(of)) for bucket, of in digests.items()
+            }
         return json.dumps(self._known, separators=(",", ":"))
 
     def add(self, files: Iterable[StateFile]) -> None:
         """A micro-batch is listed."""
         assert self._known is not None
-        self._known |= {file.bucket: (file.sequence, fingerprint(file.counted["sha256"])) for file in files if file.bytes}
+        self._known |= {
+            file.bucket: (file.sequence, fingerprint(file.counted["sha256"]))
+            for file in files
+            if file.bytes
+        }

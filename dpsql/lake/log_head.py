@@ -14,7 +14,8 @@ from pathlib import Path
 
 from dpsql.files import Place
 
-COMMIT, CHECKPOINT = re.compile(r"(\d{20})\.json"), re.compile(r"(\d{20})\.checkpoint\.parquet")
+COMMIT = re.compile(r"(\d{20})\.json")
+CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 HINT = "_last_checkpoint"
 LOOK_BACK = 200
 """So many commits are asked for a mark. Older ones are in a checkpoint, or gone."""
@@ -22,7 +23,8 @@ LOOK_BACK = 200
 NAMED = 3
 """So many damaged files are named."""
 
-MAGIC, FOOTER_LENGTH = b"PAR1", 4
+MAGIC = b"PAR1"
+FOOTER_LENGTH = 4
 """What Parquet files begin and end with; before the end, how long the footer is."""
 
 
@@ -34,13 +36,16 @@ def is_whole(table: Path) -> bool:
     """
     log = table / "_delta_log"
     names = os.listdir(log)
-    commits, checkpoint = _versions(names, COMMIT), max(_versions(names, CHECKPOINT), default=-1)
+    commits = _versions(names, COMMIT)
+    checkpoint = max(_versions(names, CHECKPOINT), default=-1)
     after = [version for version in commits if version > checkpoint]
-    if after != list(range(checkpoint + 1, max(commits, default=-1) + 1)) or (checkpoint < 0 and (HINT in names or not after)):
+    if after != list(range(checkpoint + 1, max(commits, default=-1) + 1)) or (
+        checkpoint < 0 and (HINT in names or not after)
+    ):
         return False
-    return (checkpoint < 0 or _has_both_ends(log / f"{checkpoint:020d}.checkpoint.parquet")) and all(
-        _is_json(log, version) for version in after
-    )
+    return (
+        checkpoint < 0 or _has_both_ends(log / f"{checkpoint:020d}.checkpoint.parquet")
+    ) and all(_is_json(log, version) for version in after)
 
 
 def newest_mark(table: Path, application: str) -> int | None:
@@ -64,11 +69,18 @@ def damage(table: Path) -> str | None:
     Raises:
         OSError: the log cannot be reached.
     """
-    removed, wrong = set[str](), list[str]()
-    for version in sorted(_versions(os.listdir(table / "_delta_log"), COMMIT), reverse=True)[:LOOK_BACK]:
+    removed = set[str]()
+    wrong = list[str]()
+    for version in sorted(_versions(os.listdir(table / "_delta_log"), COMMIT), reverse=True)[
+        :LOOK_BACK
+    ]:
         actions = [json.loads(line) for line in _lines(table / "_delta_log", version)]
         removed.update(action["remove"]["path"] for action in actions if "remove" in action)
-        for name, size in [(one["path"], one["size"]) for action in actions if (one := action.get("add")) and one["path"] not in removed]:
+        for name, size in [
+            (one["path"], one["size"])
+            for action in actions
+            if (one := action.get("add")) and one["path"] not in removed
+        ]:
             with suppress(FileNotFoundError):
                 if (found := (table / name).stat().st_size) != size:
                     wrong.append(f"{name} has {found:,} bytes of {size:,}")
@@ -80,7 +92,11 @@ def damage(table: Path) -> str | None:
 def in_words(table: Place, wrong: list[str]) -> str | None:
     """A sentence on damaged files of a table; None if there are none."""
     more = f" and {len(wrong) - NAMED:,} more files" if len(wrong) > NAMED else ""
-    return f"the table {table} is damaged: {'; '.join(wrong[:NAMED])}{more}. Put its files back as they were" if wrong else None
+    return (
+        f"the table {table} is damaged: {'; '.join(wrong[:NAMED])}{more}. Put its files back as they were"
+        if wrong
+        else None
+    )
 
 
 def _versions(names: list[str], kind: re.Pattern[str]) -> list[int]:
@@ -111,7 +127,8 @@ def _has_both_ends(file: Path) -> bool:
             opened.seek(0)
             begin = opened.read(len(MAGIC))
             opened.seek(size - len(MAGIC) - FOOTER_LENGTH)
-            footer, end = opened.read(FOOTER_LENGTH), opened.read()
+            footer = opened.read(FOOTER_LENGTH)
+            end = opened.read()
     except FileNotFoundError:
         return False
     return begin == end == MAGIC and int.from_bytes(footer, "little") < size

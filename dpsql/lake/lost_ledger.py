@@ -45,10 +45,16 @@ def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Sourc
         )
     known = ledger.has(run.run_id), ledger.register.find(run.run_id) is not None
     if not known[0]:
-        ledger.append(query.line(run.run_id, "run", origin_of(source, run.ledger_id, level=query.protects)), None, spent_already=True)
+        ledger.append(
+            query.line(run.run_id, "run", origin_of(source, run.ledger_id, level=query.protects)),
+            None,
+            spent_already=True,
+        )
     if not known[1]:
         until = _published_until(lake, run)
-        ledger.register.add(Entry(run.run_id, str(lake.private(run.name)), until, declared=declaration(source)))
+        ledger.register.add(
+            Entry(run.run_id, str(lake.private(run.name)), until, declared=declaration(source))
+        )
     return known != (True, True)
 
 
@@ -59,7 +65,11 @@ def _published_until(lake: Lake, run: Run) -> int | None:
 
     rows = read_rows(lake.histogram(run.name))
     if run.first_window_us is not None:  # earlier windows are another run's
-        rows = rows.filter(pc.greater_equal(rows[START].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us))
+        rows = rows.filter(
+            pc.greater_equal(
+                rows[START].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), run.first_window_us
+            )
+        )
     newest = pc.max(rows[DUE].cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
     ticked = mark(lake.private(run.name) / "contributions", closed_mark(run.run_id))
     return max((time for time in (newest, ticked) if time is not None), default=None)

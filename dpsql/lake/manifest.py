@@ -65,9 +65,14 @@ class Manifest:
     def commit(self, batch: int, files: Sequence[StateFile], detail: Mapping[str, Any]) -> None:
         """List the files of a micro-batch and its `detail`; listing it again changes nothing."""
         written = [file for file in files if file.bytes]
-        rows = [self._row(batch, file.bucket, file.sequence, file.bytes, _kept(file.counted)) for file in written]
+        rows = [
+            self._row(batch, file.bucket, file.sequence, file.bytes, _kept(file.counted))
+            for file in written
+        ]
         rows.append(self._row(batch, BATCH_ROW, 0, sum(file.bytes for file in written), detail))
-        delta_tables.append(self.path, pa.Table.from_pylist(rows, SCHEMA), {self._application: batch})
+        delta_tables.append(
+            self.path, pa.Table.from_pylist(rows, SCHEMA), {self._application: batch}
+        )
 
     def pointers(self, until: int | None = None) -> dict[int, int]:
         """Bucket -> version of its state after the newest micro-batch listed, or after `until`."""
@@ -76,7 +81,9 @@ class Manifest:
             wanted = self._mine & (pc.field("bucket") != BATCH_ROW)
             wanted = wanted if until is None else wanted & (pc.field("batch") <= until)
             table = read_rows(self.path, ["bucket", "sequence"], wanted)
-            for bucket, sequence in zip(table["bucket"].to_pylist(), table["sequence"].to_pylist(), strict=True):
+            for bucket, sequence in zip(
+                table["bucket"].to_pylist(), table["sequence"].to_pylist(), strict=True
+            ):
                 newest[bucket] = max(sequence, newest.get(bucket, 0))
         return newest
 
@@ -85,13 +92,23 @@ class Manifest:
         if self.newest_batch is None:
             return {}
         # Not all rows: there is one of every bucket and micro-batch, and digests take most of their room.
-        wanted_rows = (pc.field("bucket") != BATCH_ROW) & pc.field("sequence").isin(sorted(set(versions.values())))
+        wanted_rows = (pc.field("bucket") != BATCH_ROW) & pc.field("sequence").isin(
+            sorted(set(versions.values()))
+        )
         table = read_rows(self.path, ["bucket", "sequence", "detail"], self._mine & wanted_rows)
-        rows = zip(*(table[name].to_pylist() for name in ("bucket", "sequence", "detail")), strict=True)
-        wanted = ((bucket, detail) for bucket, sequence, detail in rows if versions.get(bucket) == sequence)
+        rows = zip(
+            *(table[name].to_pylist() for name in ("bucket", "sequence", "detail")), strict=True
+        )
+        wanted = (
+            (bucket, detail)
+            for bucket, sequence, detail in rows
+            if versions.get(bucket) == sequence
+        )
         return {bucket: json.loads(detail).get("sha256", {}) for bucket, detail in wanted}
 
-    def batches(self, batch: int | None = None, since: int | None = None) -> dict[int, dict[str, Any]]:
+    def batches(
+        self, batch: int | None = None, since: int | None = None
+    ) -> dict[int, dict[str, Any]]:
         """Batch -> its `detail`, of every micro-batch listed, of those from a number on, or of one of them."""
         if self.newest_batch is None:
             return {}
@@ -106,15 +123,23 @@ class Manifest:
         if self.newest_batch is None:
             return
         table = read_rows(self.path, ["batch", "bucket", "sequence"], self._mine)
-        details = read_rows(self.path, ["batch", "detail"], self._mine & (pc.field("bucket") == BATCH_ROW))
-        detail_of = dict(zip(details["batch"].to_pylist(), details["detail"].to_pylist(), strict=True))
-        batch, bucket, sequence = (table[name].to_numpy() for name in ("batch", "bucket", "sequence"))
+        details = read_rows(
+            self.path, ["batch", "detail"], self._mine & (pc.field("bucket") == BATCH_ROW)
+        )
+        detail_of = dict(
+            zip(details["batch"].to_pylist(), details["detail"].to_pylist(), strict=True)
+        )
+        batch, bucket, sequence = (
+            table[name].to_numpy() for name in ("batch", "bucket", "sequence")
+        )
         whole = np.flatnonzero(bucket == BATCH_ROW)
         order = np.lexsort((sequence, bucket))
         order = order[bucket[order] != BATCH_ROW]
         for row in whole[np.argsort(batch[whole])][::-1]:
             upto = order[batch[order] <= batch[row]]
-            last = upto[np.append(bucket[upto[1:]] != bucket[upto[:-1]], True)] if len(upto) else upto
+            last = (
+                upto[np.append(bucket[upto[1:]] != bucket[upto[:-1]], True)] if len(upto) else upto
+            )
             pointers = dict(zip(bucket[last].tolist(), sequence[last].tolist(), strict=True))
             yield int(batch[row]), json.loads(detail_of[int(batch[row])]), pointers
 
@@ -126,9 +151,17 @@ class Manifest:
     def _application(self) -> str:
         return files_mark(self.run_id, self.operator, self.generation)
 
-    def _row(self, batch: int, bucket: int, sequence: int, size: int, detail: Mapping[str, Any]) -> dict[str, Any]:
+    def _row(
+        self, batch: int, bucket: int, sequence: int, size: int, detail: Mapping[str, Any]
+    ) -> dict[str, Any]:
         text = json.dumps(detail, separators=(",", ":"), sort_keys=True)
-        return dict(zip(SCHEMA.names, (self.operator, self.generation, batch, bucket, sequence, size, text), strict=True))
+        return dict(
+            zip(
+                SCHEMA.names,
+                (self.operator, self.generation, batch, bucket, sequence, size, text),
+                strict=True,
+            )
+        )
 
 
 def _kept(counted: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,9 +55,12 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
         LakeError: no such run, or its folder cannot be moved; its table has no windows.
         BudgetError: the new run would exceed the source's cap.
     """
-    folder, schedule = _on_disk(lake, name), query.shape.schedule
+    folder = _on_disk(lake, name)
+    schedule = query.shape.schedule
     if not schedule.windows:
-        raise LakeError(f"{name!r} releases one table for ever, so no window is free for a new run: start it under another --name")
+        raise LakeError(
+            f"{name!r} releases one table for ever, so no window is free for a new run: start it under another --name"
+        )
     prepared = _prepared(folder)
     old = read_run(lake, name)
     with exclusive(folder):
@@ -96,7 +99,9 @@ def closed_us(lake: Lake, run: Run, ledger: Ledger) -> int:
     A trigger is listed, its tick committed, and noted beside the ledger before it is published. Where both tables are lost, the wall clock and the time of the
     last catch-up stand in: they may close more, never less.
     """
-    folder, found, known = lake.private(run.name), [NO_CLOCK], False
+    folder = lake.private(run.name)
+    found = [NO_CLOCK]
+    known = False
     for path, times in ((folder / "contributions", _ticks), (folder / "files", _listed)):
         try:
             if delta_tables.exists(path):
@@ -104,7 +109,9 @@ def closed_us(lake: Lake, run: Run, ledger: Ledger) -> int:
                 known = True
         except (DeltaError, OSError, ValueError, pa.ArrowException):
             continue
-    if not known and any((folder / name).exists() for name in ("checkpoints", "catch_up.json", "state")):
+    if not known and any(
+        (folder / name).exists() for name in ("checkpoints", "catch_up.json", "state")
+    ):
         found.append(now_us())
         found += _asked_for(folder)
     entry = ledger.register.find(run.run_id)
@@ -116,7 +123,9 @@ def _on_disk(lake: Lake, name: str) -> Path:
     folder = lake.private(name)
     if isinstance(folder, Path):
         return folder
-    raise LakeError(f"{folder}: in a bucket no folder can be put in another's place; begin a new run under another --name")
+    raise LakeError(
+        f"{folder}: in a bucket no folder can be put in another's place; begin a new run under another --name"
+    )
 
 
 def _prepared(folder: Path) -> Path:
@@ -129,8 +138,14 @@ def _published(histogram: Place) -> list[int]:
     try:
         times = read_rows(histogram, [DUE])[DUE] if delta_tables.exists(histogram) else None
     except (DeltaError, OSError, pa.ArrowException):
-        raise LakeError(f"histogram {histogram}: cannot be read, so it is unknown which windows are published") from None
-    return [] if times is None or not len(times) else [int(pc.max(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py())]
+        raise LakeError(
+            f"histogram {histogram}: cannot be read, so it is unknown which windows are published"
+        ) from None
+    return (
+        []
+        if times is None or not len(times)
+        else [int(pc.max(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py())]
+    )
 
 
 def _ticks(contributions: Place, run_id: str) -> list[int]:
@@ -141,7 +156,11 @@ def _ticks(contributions: Place, run_id: str) -> list[int]:
 def _listed(files: Place, run_id: str) -> list[int]:
     """Closed times in the listings of query 2, of all generations."""
     table = read_rows(files, ["operator", "bucket", "detail"]).to_pylist()
-    return [int(json.loads(row["detail"])["closed_us"]) for row in table if row["operator"] == RELEASE and row["bucket"] == BATCH_ROW]
+    return [
+        int(json.loads(row["detail"])["closed_us"])
+        for row in table
+        if row["operator"] == RELEASE and row["bucket"] == BATCH_ROW
+    ]
 
 
 def _asked_for(folder: Place) -> list[int]:

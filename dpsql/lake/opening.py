@@ -36,7 +36,9 @@ NEXT = ".{name}.next"
 """Beside the private folder of a run: that of the new run which is about to take its place."""
 
 
-def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source) -> Run:
+def open_run(
+    lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source
+) -> Run:
     """Start a new run under a name, or find the one that the name is bound to.
 
     Raises:
@@ -44,10 +46,13 @@ def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger
             is in two lakes, or the ledger does not know it.
         BudgetError: a new run would exceed the source's cap.
     """
-    folder, ledger = _prepare(lake, name), ledger.sealed_by(secret)
+    folder = _prepare(lake, name)
+    ledger = ledger.sealed_by(secret)
     if not has_begun(lake, name):
         if (folder.parent / NEXT.format(name=name) / RUN_FILE).exists():
-            raise LakeError(f"a new run of {name!r} was begun and broken off; finish it: dpsql restore {name} --lake {lake.root} --new-run")
+            raise LakeError(
+                f"a new run of {name!r} was begun and broken off; finish it: dpsql restore {name} --lake {lake.root} --new-run"
+            )
         _refuse_orphans(lake, name, folder)
         run = new_run(lake, name, query, secret, ledger, source)
         # Somebody may start the same name at the same moment: theirs is the run then, ours was only a ledger line
@@ -62,14 +67,18 @@ def open_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger
             f"another secret file. Put back the newest ledger; if there is none: dpsql restore {name} --ledger --lake {lake.root}"
         )
     if line.origin.ledger_id != run.ledger_id:
-        raise LakeError(f"{folder / RUN_FILE} names another ledger than the run's line in {ledger.folder}; put back the original file")
+        raise LakeError(
+            f"{folder / RUN_FILE} names another ledger than the run's line in {ledger.folder}; put back the original file"
+        )
     ledger.check_is_home()
     ledger.check_cap_is_kept(source)
     ledger.register.enter(run.run_id, lake.private(name), source)
     return run
 
 
-def new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source) -> Run:
+def new_run(
+    lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source
+) -> Run:
     """A fresh run id with its ledger line and its entry in the register; run.json is left to the caller.
 
     Raises:
@@ -141,7 +150,9 @@ def _prepare(lake: Lake, name: str) -> Place:
             private.mkdir(mode=0o700, exist_ok=True)
             status = private.stat()
             if status.st_uid != os.geteuid():
-                raise LakeError(f"{private}: belongs to another user (uid {status.st_uid}); use a lake of your own with --lake")
+                raise LakeError(
+                    f"{private}: belongs to another user (uid {status.st_uid}); use a lake of your own with --lake"
+                )
             if status.st_mode & 0o077:
                 private.chmod(0o700)
     return folder
@@ -149,17 +160,24 @@ def _prepare(lake: Lake, name: str) -> Place:
 
 def _tables(lake: Lake, name: str) -> Iterator[Place]:
     """Whatever a run leaves behind besides run.json (a crash may leave a hidden temporary file)."""
-    histogram, private = lake.histogram(name), lake.private(name)
+    histogram = lake.histogram(name)
+    private = lake.private(name)
     for path in (histogram, cells_path(histogram)):
         if path.exists() or os.path.islink(str(path)):
             yield path
     if private.exists():
-        yield from (entry for entry in private.iterdir() if entry.name != RUN_FILE and not entry.name.startswith("."))
+        yield from (
+            entry
+            for entry in private.iterdir()
+            if entry.name != RUN_FILE and not entry.name.startswith(".")
+        )
 
 
 def _refuse_orphans(lake: Lake, name: str, folder: Place) -> None:
     found = next(_tables(lake, name), None)
-    if found is not None and not (folder / RUN_FILE).exists():  # another starter may have made both meanwhile
+    if (
+        found is not None and not (folder / RUN_FILE).exists()
+    ):  # another starter may have made both meanwhile
         raise LakeError(
             f"{folder / RUN_FILE} is lost, but {found} is there: the run id of these tables is unknown, so nothing may be added to them. "
             f"Put back {RUN_FILE}, or start a new run with another --name or --lake"

@@ -32,7 +32,9 @@ class Overruns:
         ended_us = began_us + took_us
         if ended_us <= (began_us // interval_us + 1) * interval_us:
             return self
-        return Overruns(self.micro_batches + 1, max(self.longest_us, took_us), ended_us, interval_us)
+        return Overruns(
+            self.micro_batches + 1, max(self.longest_us, took_us), ended_us, interval_us
+        )
 
     def said(self) -> str | None:
         """A line for people; None if there were none."""

@@ -14,7 +14,15 @@ from deltalake import DeltaTable
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake import clock_guard, delta_tables, remedies, torn_commits
-from dpsql.lake.engine_file import FILE, Engine, Layout, Part, read_engine, started_queries, write_engine
+from dpsql.lake.engine_file import (
+    FILE,
+    Engine,
+    Layout,
+    Part,
+    read_engine,
+    started_queries,
+    write_engine,
+)
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.release_plans import next_version
@@ -22,7 +30,9 @@ from dpsql.udfs.bucket_state import BucketFiles, UnknownVersion
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 
-def open_engine(folder: Place, buckets: tuple[int, int] | None, default: tuple[int, int], tables: Layout) -> Engine:
+def open_engine(
+    folder: Place, buckets: tuple[int, int] | None, default: tuple[int, int], tables: Layout
+) -> Engine:
     """The engine settings of a run, fixed at its first start.
 
     Args:
@@ -36,13 +46,23 @@ def open_engine(folder: Place, buckets: tuple[int, int] | None, default: tuple[i
     """
     engine = read_engine(folder, tables)
     if engine is None:
-        if any((folder / name).exists() for name in ("checkpoints", "state", "files", "contributions")):
-            raise LakeError(f"{folder / FILE} is lost, but the run has been started before; {remedies.unrepairable(folder)}")
-        engine = Engine(folder, buckets or default, {operator: Part() for operator in OPERATORS}, tables=tables)
+        if any(
+            (folder / name).exists() for name in ("checkpoints", "state", "files", "contributions")
+        ):
+            raise LakeError(
+                f"{folder / FILE} is lost, but the run has been started before; {remedies.unrepairable(folder)}"
+            )
+        engine = Engine(
+            folder, buckets or default, {operator: Part() for operator in OPERATORS}, tables=tables
+        )
         write_engine(engine, {})
     if buckets is not None and buckets != engine.buckets:
         users, keys = buckets
-        change = f"`{remedies.command(folder)} --buckets {users}`" if users == keys else f"`{remedies.command(folder)} --buckets N`"
+        change = (
+            f"`{remedies.command(folder)} --buckets {users}`"
+            if users == keys
+            else f"`{remedies.command(folder)} --buckets N`"
+        )
         raise LakeError(
             f"the state of this run is cut into {engine.buckets} buckets (users, keys), not {buckets}; "
             f"leave the numbers away, or cut it anew with {change}"
@@ -51,7 +71,10 @@ def open_engine(folder: Place, buckets: tuple[int, int] | None, default: tuple[i
 
 
 def check(
-    engine: Engine, tables: Mapping[str, Place], marks: Mapping[str, Sequence[int | None]], manifests: Mapping[str, Manifest]
+    engine: Engine,
+    tables: Mapping[str, Place],
+    marks: Mapping[str, Sequence[int | None]],
+    manifests: Mapping[str, Manifest],
 ) -> None:
     """Refuse a lake whose parts do not belong together.
 
@@ -72,17 +95,37 @@ def check(
             raise LakeError(
                 f"the table {name} at {path} is lost, but the run has been started before; {remedies.unrepairable(engine.folder)}"
             )
-    if "contributions" in tables and (problem := lost_contributions(engine, tables["contributions"], manifests[RELEASE])):
+    if "contributions" in tables and (
+        problem := lost_contributions(engine, tables["contributions"], manifests[RELEASE])
+    ):
         raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}")
     for operator in OPERATORS:
-        if problem := lost(engine, operator, marks[operator], manifests[operator], whole=isinstance(engine.folder, Path)):
+        if problem := lost(
+            engine,
+            operator,
+            marks[operator],
+            manifests[operator],
+            whole=isinstance(engine.folder, Path),
+        ):
             raise LakeError(f"{problem}; {remedies.repairable(engine.folder)}")
 
 
-def lost(engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest, whole: bool = True) -> str | None:
+def lost(
+    engine: Engine,
+    operator: str,
+    marks: Sequence[int | None],
+    manifest: Manifest,
+    whole: bool = True,
+) -> str | None:
     """What a query has lost of all that a restore can make anew, in words; None if all of it is there."""
-    problem = lost_checkpoint(engine, operator, marks) or lost_listing(engine, operator, marks, manifest)
-    problem = problem or lost_rows(engine, operator, marks, manifest) or lost_state(engine, operator, manifest, whole)
+    problem = lost_checkpoint(engine, operator, marks) or lost_listing(
+        engine, operator, marks, manifest
+    )
+    problem = (
+        problem
+        or lost_rows(engine, operator, marks, manifest)
+        or lost_state(engine, operator, manifest, whole)
+    )
     return problem or read_twice(engine, operator, manifest)
 
 
@@ -108,13 +151,19 @@ def check_beside(folder: Place, public: Mapping[str, Place], application: str) -
     published = delta_tables.mark(public["histogram"], application)
     for name, path in public.items():
         if (delta_tables.mark(path, application) or 0) < (published or 0):
-            raise LakeError(f"the table {name} at {path} lacks ticks that the histogram has; {remedies.unrepairable(folder)}")
+            raise LakeError(
+                f"the table {name} at {path} lacks ticks that the histogram has; {remedies.unrepairable(folder)}"
+            )
 
 
 def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) -> str | None:
     """What is wrong with the log of a table, and what to do about it; `mending` leaves out what a restore makes anew."""
     if lost := torn_commits.torn(path):
-        return None if mending else f"{lost.path}, the newest commit of the table {name}, is damaged; {remedies.repairable(folder)}"
+        return (
+            None
+            if mending
+            else f"{lost.path}, the newest commit of the table {name}, is damaged; {remedies.repairable(folder)}"
+        )
     if not torn_commits.unreadable(path):
         return None
     what = f"an earlier commit or a checkpoint of the table {name} in {path}/_delta_log is damaged"
@@ -126,7 +175,8 @@ def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) ->
 def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) -> str | None:
     """What is wrong with the checkpoint of an operator's query."""
     checkpoint = engine.checkpoint(operator)
-    known, found = started_queries(engine.folder).get(operator), checkpoint.query_id
+    known = started_queries(engine.folder).get(operator)
+    found = checkpoint.query_id
     if known is not None and found is None:
         return f"the checkpoint {checkpoint.path} is lost"
     if known is not None and found != known:
@@ -143,25 +193,38 @@ def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) 
     return None
 
 
-def lost_listing(engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest) -> str | None:
+def lost_listing(
+    engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest
+) -> str | None:
     """What the manifest lacks: it is written before the rows, and knows every state file of a finished micro-batch."""
     listed, *others = (-1 if mark is None else mark for mark in marks)
     checkpoint = engine.checkpoint(operator)
-    done, planned = (-1 if batch is None else batch for batch in (checkpoint.newest_commit, checkpoint.newest_batch))
+    done, planned = (
+        -1 if batch is None else batch
+        for batch in (checkpoint.newest_commit, checkpoint.newest_batch)
+    )
     # A micro-batch that Spark has not finished is done again, and then listed again.
     if listed < max(others) <= done:
         return f"the manifest {manifest.path} has lost micro-batch {max(others)} of the {operator} query"
     if done == planned:
-        files, pointers = state_files(engine, operator), manifest.pointers()
-        newer = [bucket for bucket in range(files.buckets) if files.newest(bucket) > pointers.get(bucket, 0)]
+        files = state_files(engine, operator)
+        pointers = manifest.pointers()
+        newer = [
+            bucket
+            for bucket in range(files.buckets)
+            if files.newest(bucket) > pointers.get(bucket, 0)
+        ]
         if newer:
             return f"the manifest {manifest.path} has lost the newest state of {len(newer)} buckets of the {operator} query"
     return None
 
 
-def lost_rows(engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest) -> str | None:
+def lost_rows(
+    engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest
+) -> str | None:
     """The table of an operator's rows lacks those of a micro-batch that Spark has finished."""
-    done, first = engine.checkpoint(operator).newest_commit, engine.parts[operator].first
+    done = engine.checkpoint(operator).newest_commit
+    first = engine.parts[operator].first
     stored = max((mark for mark in marks[1:] if mark is not None), default=-1)
     for batch, detail, _ in manifest.history():
         if batch <= max(stored, first - 1):
@@ -185,12 +248,17 @@ def lost_contributions(engine: Engine, path: Place, listed: Manifest) -> str | N
 def release_position(engine: Engine, listed: Manifest) -> int | None:
     """Version of `contributions` that query 2 reads next; None if it has read nothing that was published."""
     newest = listed.newest_batch
-    return None if newest is None else next_version(listed.batches(newest)[newest], engine.parts[RELEASE].position)
+    return (
+        None
+        if newest is None
+        else next_version(listed.batches(newest)[newest], engine.parts[RELEASE].position)
+    )
 
 
 def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = True) -> str | None:
     """The first newest state file that is not as it was listed, and why; `whole` looks at all bytes, else the footers must do."""
-    files, pointers = state_files(engine, operator), manifest.pointers()
+    files = state_files(engine, operator)
+    pointers = manifest.pointers()
     digests = manifest.digests(pointers) if whole else {}
     for bucket, sequence in pointers.items():
         try:
@@ -199,7 +267,9 @@ def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = 
             return f"version {sequence} of the state in {files.folder(bucket)} is lost"
         except UnknownVersion as problem:
             # Not repairable: nothing is lost, but only another release can read it.
-            raise LakeError(f"{problem}; nothing was touched. Go on with the release that wrote it, or a newer one") from None
+            raise LakeError(
+                f"{problem}; nothing was touched. Go on with the release that wrote it, or a newer one"
+            ) from None
         except OSError:
             return f"version {sequence} of the state in {files.folder(bucket)} is damaged"
     return None
@@ -208,16 +278,23 @@ def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = 
 def read_twice(engine: Engine, operator: str, manifest: Manifest) -> str | None:
     """A file in the micro-batch that query 1 would do next, which an earlier one has read: Spark planned it when it had forgotten the path."""
     checkpoint = engine.checkpoint(operator)
-    planned, done = checkpoint.newest_batch, checkpoint.newest_commit
+    planned = checkpoint.newest_batch
+    done = checkpoint.newest_commit
     if operator != ADMISSION or planned is None or planned == done:
         return None
-    return ReadFiles(manifest.path, engine.void, "").again(checkpoint.position(planned).get("files", []), planned)
+    return ReadFiles(manifest.path, engine.void, "").again(
+        checkpoint.position(planned).get("files", []), planned
+    )
 
 
 def state_files(engine: Engine, operator: str) -> BucketFiles:
     """The state files of an operator's current generation."""
     return BucketFiles(
-        engine.state_root, operator, engine.buckets_of(operator), engine.generation(operator), tuple(engine.tables[operator])
+        engine.state_root,
+        operator,
+        engine.buckets_of(operator),
+        engine.generation(operator),
+        tuple(engine.tables[operator]),
     )
 
 
@@ -239,7 +316,9 @@ def check_files(engine: Engine, source: str) -> None:
 
 def gone(source: str, uris: Iterable[str]) -> str | None:
     """Which of these files a source no longer has, in words; those that are not on this machine are not looked for."""
-    names = [path for path in map(readable, uris) if path.startswith("/") and not Path(path).exists()]
+    names = [
+        path for path in map(readable, uris) if path.startswith("/") and not Path(path).exists()
+    ]
     if not names:
         return None
     return f"{source} no longer has {len(names)} of the files that this run needs (one is {Path(min(names)).name!r})"

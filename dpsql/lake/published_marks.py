@@ -23,14 +23,19 @@ class PublishedMarks:
 
     def have(self, detail: Mapping[str, Any]) -> bool:
         """Whether the rows of a listed micro-batch of the release query are in the histogram."""
-        return not detail.get("rows") or (self.triggers is not None and int(detail["mark"]) <= self.triggers)
+        return not detail.get("rows") or (
+            self.triggers is not None and int(detail["mark"]) <= self.triggers
+        )
 
     def newest_batch(self, listed: Mapping[int, Mapping[str, Any]]) -> int | None:
         """The newest micro-batch with rows in the histogram; where the list ends before, the one after its end."""
         marks = [int(detail["mark"]) for detail in listed.values() if "mark" in detail]
         if self.triggers is not None and self.triggers > max(marks, default=self.triggers - 1):
             return max(listed, default=-1) + 1
-        return max((batch for batch, detail in listed.items() if detail.get("rows") and self.have(detail)), default=None)
+        return max(
+            (batch for batch, detail in listed.items() if detail.get("rows") and self.have(detail)),
+            default=None,
+        )
 
 
 def published_marks(histogram: Place, run_id: str, generation: int) -> PublishedMarks:
@@ -39,4 +44,6 @@ def published_marks(histogram: Place, run_id: str, generation: int) -> Published
 
     if not DeltaTable.is_deltatable(str(histogram)):
         return PublishedMarks(None)
-    return PublishedMarks(DeltaTable(str(histogram)).transaction_version(triggers_mark(run_id, generation)))
+    return PublishedMarks(
+        DeltaTable(str(histogram)).transaction_version(triggers_mark(run_id, generation))
+    )

@@ -68,7 +68,9 @@ class ReadFiles:
         self._table, self._void, self._repair = table, void, repair
         self._folders: dict[str, str] = {}
         details = listed_details(table, void)
-        hashes = np.fromiter((hash(self._same(path)) for path, _ in listed_files(details)), np.int64)
+        hashes = np.fromiter(
+            (hash(self._same(path)) for path, _ in listed_files(details)), np.int64
+        )
         self._known: npt.NDArray[np.int64] = np.unique(hashes)
         self._new: set[int] = set()
         self.twice = self._listed_twice(details) if len(self._known) < len(hashes) else None
@@ -90,8 +92,19 @@ class ReadFiles:
             return None
         # Almost always a micro-batch that is repeated after a crash. Hashes may collide, too: the list decides.
         before = listed_files(listed_details(self._table, self._void))
-        twice = next(((path, other) for path, other in before if other != batch and self._same(path) in given), None)
-        return f"{readable(twice[0])} would be read twice: in micro-batch {twice[1]}, and again in {batch}" if twice else None
+        twice = next(
+            (
+                (path, other)
+                for path, other in before
+                if other != batch and self._same(path) in given
+            ),
+            None,
+        )
+        return (
+            f"{readable(twice[0])} would be read twice: in micro-batch {twice[1]}, and again in {batch}"
+            if twice
+            else None
+        )
 
     def add(self, paths: Iterable[str]) -> None:
         """These are read."""
@@ -110,7 +123,9 @@ class ReadFiles:
     def _perhaps(self, given: Iterable[str]) -> bool:
         hashes = np.fromiter(map(hash, given), np.int64)
         at = np.minimum(np.searchsorted(self._known, hashes), max(0, len(self._known) - 1))
-        return bool(len(self._known) and (self._known[at] == hashes).any()) or not self._new.isdisjoint(hashes.tolist())
+        return bool(
+            len(self._known) and (self._known[at] == hashes).any()
+        ) or not self._new.isdisjoint(hashes.tolist())
 
     def _same(self, path: str) -> str:
         """A path in one form: folders may be reached by links."""

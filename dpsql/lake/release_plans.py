@@ -45,7 +45,11 @@ def kept_plan(folder: Place) -> KeptPlan | None:
 
 def position(upto: int) -> dict[str, list[str]]:
     """What a listing says of a plan that ends with a version of `contributions`."""
-    return {"offsets": [json.dumps({"reservoirVersion": upto + 1, "index": -1, "isStartingVersion": False})]}
+    return {
+        "offsets": [
+            json.dumps({"reservoirVersion": upto + 1, "index": -1, "isStartingVersion": False})
+        ]
+    }
 
 
 def next_version(detail: Mapping[str, Any], start: str | None) -> int:
@@ -77,7 +81,10 @@ class ReleasePlans:
 
     def __post_init__(self) -> None:
         self._kept = kept_plan(self.contributions.path.parent)
-        self._next = {batch: next_version(detail, self.start) for batch, detail in self.listed.batches().items()}
+        self._next = {
+            batch: next_version(detail, self.start)
+            for batch, detail in self.listed.batches().items()
+        }
 
     def of(self, batch: int) -> ReleasePlan:
         """The plan of a micro-batch.
@@ -87,7 +94,8 @@ class ReleasePlans:
         """
         before = [listed for listed in self._next if listed < batch]
         first = self._next[max(before)] if before else next_version({}, self.start)
-        newest, kept = self.contributions.version, self._kept
+        newest = self.contributions.version
+        kept = self._kept
         if batch in self._next:
             return self.contributions.plan(first - 1, self._next[batch] - 1)
         if kept is not None and kept.batch == batch and first <= kept.upto <= newest:
@@ -116,8 +124,14 @@ def read_and_noted(listed: Manifest, newest_commit: int | None, start: str | Non
     if newest_commit is None:
         return None if start is None else next_version({}, start)
     # Not all of them: there are as many as the run is old, and few that are not listed.
-    done = {batch: detail for batch, detail in listed.batches(since=newest_commit - RECENT).items() if batch <= newest_commit}
-    done = done or {batch: detail for batch, detail in listed.batches().items() if batch <= newest_commit}
+    done = {
+        batch: detail
+        for batch, detail in listed.batches(since=newest_commit - RECENT).items()
+        if batch <= newest_commit
+    }
+    done = done or {
+        batch: detail for batch, detail in listed.batches().items() if batch <= newest_commit
+    }
     if not done:
         return None if start is None else next_version({}, start)
     return next_version(done[max(done)], start)

@@ -11,7 +11,9 @@ from dpsql.udfs.stage import CLOSED, Tables
 from dpsql.udfs.state_table import Table
 
 
-def recut(state: Mapping[int, Tables], buckets: int, layout: Mapping[str, Table]) -> dict[int, Tables]:
+def recut(
+    state: Mapping[int, Tables], buckets: int, layout: Mapping[str, Table]
+) -> dict[int, Tables]:
     """Cut state into `buckets` buckets.
 
     Args:
@@ -22,12 +24,20 @@ def recut(state: Mapping[int, Tables], buckets: int, layout: Mapping[str, Table]
     if not state:
         return {}
     whole = {name: _one([tables[name] for tables in state.values()]) for name in layout}
-    whole = {name: table.sort_by([(column, "ascending") for column in layout[name].sorted_by]) for name, table in whole.items()}
+    whole = {
+        name: table.sort_by([(column, "ascending") for column in layout[name].sorted_by])
+        for name, table in whole.items()
+    }
     out: dict[int, Tables] = {}
     for bucket in range(buckets):
-        mine = {name: _rows(table, layout[name].bucket_by, bucket, buckets) for name, table in whole.items()}
+        mine = {
+            name: _rows(table, layout[name].bucket_by, bucket, buckets)
+            for name, table in whole.items()
+        }
         # A bucket that has closed the grid remembers up to when, also without any row.
-        if any(table.num_rows or CLOSED in (table.schema.metadata or {}) for table in mine.values()):
+        if any(
+            table.num_rows or CLOSED in (table.schema.metadata or {}) for table in mine.values()
+        ):
             out[bucket] = mine
     return out
 
@@ -38,8 +48,14 @@ def _one(parts: list[pa.Table]) -> pa.Table:
     metadata = parts[0].schema.metadata
     if metadata and CLOSED in metadata:
         metadata = {**metadata, CLOSED: str(max(closed)).encode()}
-    return pa.concat_tables([part.replace_schema_metadata(None) for part in parts]).combine_chunks().replace_schema_metadata(metadata)
+    return (
+        pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
+        .combine_chunks()
+        .replace_schema_metadata(metadata)
+    )
 
 
 def _rows(table: pa.Table, column: str, bucket: int, buckets: int) -> pa.Table:
-    return table.filter(pa.array(table.column(column).to_numpy() % np.int64(buckets) == bucket)).combine_chunks()
+    return table.filter(
+        pa.array(table.column(column).to_numpy() % np.int64(buckets) == bucket)
+    ).combine_chunks()

@@ -55,7 +55,11 @@ class Restored:
 
 
 def restore(
-    lake: Lake, name: str, buckets: tuple[int, int] | None = None, savepoint: str | None = None, checkpoints: bool = False
+    lake: Lake,
+    name: str,
+    buckets: tuple[int, int] | None = None,
+    savepoint: str | None = None,
+    checkpoints: bool = False,
 ) -> Restored:
     """Make what is lost of a run anew, so that it can go on under its run id.
 
@@ -77,17 +81,29 @@ def restore(
             return _restore_stopped(tables, buckets, savepoint, checkpoints)
 
 
-def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool) -> Restored:
+def _restore_stopped(
+    tables: Tables, buckets: tuple[int, int] | None, savepoint: str | None, checkpoints: bool
+) -> Restored:
     for part, path in {**tables.private, **tables.public}.items():
         if not delta_tables.exists(path):
-            raise LakeError(f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
+            raise LakeError(
+                f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}"
+            )
     mended = _mend_logs(tables)
-    if problem := preflight.lost_contributions(tables.engine, tables.contributions, tables.manifest(RELEASE)):
-        raise LakeError(f"{problem}: no restore can make it anew; {remedies.unrepairable(tables.folder)}")
+    if problem := preflight.lost_contributions(
+        tables.engine, tables.contributions, tables.manifest(RELEASE)
+    ):
+        raise LakeError(
+            f"{problem}: no restore can make it anew; {remedies.unrepairable(tables.folder)}"
+        )
     saved = None if savepoint is None else read_savepoint(tables.folder, savepoint)
     listed = tuple(operator for operator in OPERATORS if _list_again(tables, operator))
     anew = saved or checkpoints or (buckets and buckets != tables.engine.buckets)
-    wanted = set(OPERATORS) if anew else {operator for operator in OPERATORS if _damaged(tables, operator)}
+    wanted = (
+        set(OPERATORS)
+        if anew
+        else {operator for operator in OPERATORS if _damaged(tables, operator)}
+    )
     forgotten = _catch_up_is_damaged(tables)
     admitted = tables.engine.checkpoint(ADMISSION)
     if forgotten and admitted.newest_batch != admitted.newest_commit:
@@ -104,21 +120,33 @@ def _restore_stopped(tables: Tables, buckets: tuple[int, int] | None, savepoint:
 def _mend_logs(tables: Tables) -> tuple[str, ...]:
     """Put aside, or write again, the newest commits that cannot be read."""
     told = []
-    for part, path in {"files": tables.folder / "files", **tables.public, "contributions": tables.contributions}.items():
+    for part, path in {
+        "files": tables.folder / "files",
+        **tables.public,
+        "contributions": tables.contributions,
+    }.items():
         if problem := preflight.damaged_log(tables.folder, part, path, mending=True):
             raise LakeError(problem)
         if lost := torn_commits.torn(path):
             if torn_commits.unreadable(path, lost.version - 1):
-                raise LakeError(f"{lost.path} is damaged, and what was before it is gone: {remedies.unrepairable(tables.folder)}")
+                raise LakeError(
+                    f"{lost.path} is damaged, and what was before it is gone: {remedies.unrepairable(tables.folder)}"
+                )
             if part in tables.beside:
                 _check_beside(tables, part, lost)
-            told.append(_mend_contributions(tables, lost) if part == "contributions" else _put_aside(tables, part, lost))
+            told.append(
+                _mend_contributions(tables, lost)
+                if part == "contributions"
+                else _put_aside(tables, part, lost)
+            )
     return tuple(told)
 
 
 def _check_beside(tables: Tables, part: str, lost: torn_commits.Torn) -> None:
     """A tick goes to the histogram last: with its rows there it counts as published, and what the other table has lost would not come again."""
-    before = DeltaTable(str(lost.table), version=lost.version - 1).transaction_version(tables.published_mark)
+    before = DeltaTable(str(lost.table), version=lost.version - 1).transaction_version(
+        tables.published_mark
+    )
     if (tables.published().triggers or 0) > (before or 0):
         told = f"{lost.path} is damaged, and the histogram has the tick of which the table {part} has lost its rows"
         raise LakeError(f"{told}: {remedies.unrepairable(tables.folder)}")
@@ -136,7 +164,9 @@ def _mend_contributions(tables: Tables, lost: torn_commits.Torn) -> str:
     catch_up = read_if_whole(tables.folder / CATCH_UP_FILE, CatchUp, CATCH_UP_VERSION)
     ticks = {} if catch_up is None else {catch_up.until_us: catch_up.number}
     manifest = tables.manifest(ADMISSION)
-    actions = torn_commits.rewritten(lost, tables.run_id, manifest, ticks, max(closed, default=None))
+    actions = torn_commits.rewritten(
+        lost, tables.run_id, manifest, ticks, max(closed, default=None)
+    )
     if actions is not None:
         lost.replace(tables.folder, "contributions", actions)
         return "contributions: its newest commit was damaged, and is written again from the files that it had added"
@@ -158,13 +188,25 @@ def _catch_up_is_damaged(tables: Tables) -> bool:
 
 
 def _forget_catch_up(tables: Tables) -> str:
-    number, closed_us = delta_tables.mark(tables.contributions, tick_mark(tables.run_id)), tables.closed_us
-    forget_interrupted(tables.folder, 0 if number is None else number, NO_CLOCK if closed_us is None else closed_us)
+    number = delta_tables.mark(tables.contributions, tick_mark(tables.run_id))
+    closed_us = tables.closed_us
+    forget_interrupted(
+        tables.folder, 0 if number is None else number, NO_CLOCK if closed_us is None else closed_us
+    )
     return f"{CATCH_UP_FILE}: made anew from the ticks; if a catch-up was interrupted, start it again with its --until"
 
 
-def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: Savepoint | None, listed: tuple[str, ...]) -> Restored:
-    engine, points, void, replay_from = tables.engine, {}, tables.engine.void, None
+def _restore(
+    tables: Tables,
+    wanted: set[str],
+    buckets: tuple[int, int],
+    saved: Savepoint | None,
+    listed: tuple[str, ...],
+) -> Restored:
+    engine = tables.engine
+    points = {}
+    void = tables.engine.void
+    replay_from = None
     if ADMISSION in wanted:
         point = saved.kept.points[ADMISSION] if saved else _admission_point(tables)
         if saved:
@@ -172,7 +214,9 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
         newest = tables.newest_number(ADMISSION)
         again = tables.files_read(newest).keys() - tables.files_read(point.batch).keys()
         if problem := preflight.gone("the source", again):
-            raise LakeError(f"{problem}: micro-batches after {point.batch} are read again. Put them back, then restore again")
+            raise LakeError(
+                f"{problem}: micro-batches after {point.batch} are read again. Put them back, then restore again"
+            )
         if newest > point.batch:
             void = (*void, (point.batch + 1, newest))
         if tables.rows_mark(ADMISSION) > point.batch:
@@ -181,73 +225,122 @@ def _restore(tables: Tables, wanted: set[str], buckets: tuple[int, int], saved: 
             wanted = wanted | {RELEASE}
         points[ADMISSION] = point
     if RELEASE in wanted:
-        points[RELEASE] = _saved_release_point(tables, saved, replay_from) if saved else _release_point(tables, replay_from)
+        points[RELEASE] = (
+            _saved_release_point(tables, saved, replay_from)
+            if saved
+            else _release_point(tables, replay_from)
+        )
     for operator, point in points.items():
         if not point.resumable:
             raise LakeError(
                 f"the {operator} query cannot go on after micro-batch {point.batch}: its source cannot be entered there. "
                 f"{remedies.unrepairable(tables.folder)}"
             )
-    parts = {operator: _rebuild(tables, operator, point, buckets, saved) for operator, point in points.items()}
+    parts = {
+        operator: _rebuild(tables, operator, point, buckets, saved)
+        for operator, point in points.items()
+    }
     if ADMISSION in parts:
         point = points[ADMISSION]
         _skip_files(engine, parts[ADMISSION], tables.files_read(point.batch), point)
-    queries = {operator: query for operator, query in started_queries(engine.folder).items() if operator not in parts}
+    queries = {
+        operator: query
+        for operator, query in started_queries(engine.folder).items()
+        if operator not in parts
+    }
     relabelled = engine.relabelled or buckets[1] != engine.buckets[1]
-    write_engine(replace(engine, buckets=buckets, parts={**engine.parts, **parts}, void=void, relabelled=relabelled), queries)
+    write_engine(
+        replace(
+            engine,
+            buckets=buckets,
+            parts={**engine.parts, **parts},
+            void=void,
+            relabelled=relabelled,
+        ),
+        queries,
+    )
     return Restored(listed, {operator: point.batch for operator, point in points.items()}, buckets)
 
 
 def _check_savepoint(tables: Tables, saved: Savepoint) -> None:
     """Refuse a savepoint after which a trigger was released, or whose micro-batches were read again under other numbers."""
-    again = [batch for batch in tables.numbers(ADMISSION) if batch > saved.kept.points[ADMISSION].batch]
-    if (saved.kept.ticked, saved.kept.closed_us) != (tables.ticked, tables.closed_us) or any(batch <= tables.ticked for batch in again):
+    again = [
+        batch for batch in tables.numbers(ADMISSION) if batch > saved.kept.points[ADMISSION].batch
+    ]
+    if (saved.kept.ticked, saved.kept.closed_us) != (tables.ticked, tables.closed_us) or any(
+        batch <= tables.ticked for batch in again
+    ):
         raise LakeError(
             f"savepoint {saved.label!r} is older than the last published trigger: going back would publish triggers twice. "
             f"Leave --to away to go on from the newest state, or begin a new run: {remedies.command(tables.folder)} --new-run"
         )
     if saved.kept.void != tables.engine.void:
-        raise LakeError(f"savepoint {saved.label!r} was taken before the run was restored to an earlier state: leave --to away")
+        raise LakeError(
+            f"savepoint {saved.label!r} was taken before the run was restored to an earlier state: leave --to away"
+        )
 
 
 def _saved_release_point(tables: Tables, saved: Savepoint, before: int | None) -> Point:
     point = saved.kept.points[RELEASE]
-    deleted = point.version is not None and any(version >= point.version for version in tables.deletions())
+    deleted = point.version is not None and any(
+        version >= point.version for version in tables.deletions()
+    )
     if deleted or (before is not None and (point.version is None or point.version > before + 1)):
-        raise LakeError(f"savepoint {saved.label!r}: query 2 cannot go on from there any more; leave --to away")
+        raise LakeError(
+            f"savepoint {saved.label!r}: query 2 cannot go on from there any more; leave --to away"
+        )
     return point
 
 
 def _damaged(tables: Tables, operator: str) -> bool:
-    return preflight.lost(tables.engine, operator, tables.marks(operator), tables.manifest(operator)) is not None
+    return (
+        preflight.lost(tables.engine, operator, tables.marks(operator), tables.manifest(operator))
+        is not None
+    )
 
 
 def _list_again(tables: Tables, operator: str) -> bool:
     """The manifest lost its newest version, but checkpoint and state files are there: then list what they have."""
-    engine, manifest, marks = tables.engine, tables.manifest(operator), tables.marks(operator)
+    engine = tables.engine
+    manifest = tables.manifest(operator)
+    marks = tables.marks(operator)
     checkpoint = engine.checkpoint(operator)
     done = checkpoint.newest_commit
-    if preflight.lost_checkpoint(engine, operator, marks) or not preflight.lost_listing(engine, operator, marks, manifest):
+    if preflight.lost_checkpoint(engine, operator, marks) or not preflight.lost_listing(
+        engine, operator, marks, manifest
+    ):
         return False
     if done is None or done != checkpoint.newest_batch:
         return False
-    files, before = preflight.state_files(engine, operator), manifest.pointers()
+    files = preflight.state_files(engine, operator)
+    before = manifest.pointers()
     newest = {bucket: files.newest(bucket) for bucket in range(files.buckets)}
-    changed = {bucket: sequence for bucket, sequence in newest.items() if sequence > before.get(bucket, 0)}
+    changed = {
+        bucket: sequence for bucket, sequence in newest.items() if sequence > before.get(bucket, 0)
+    }
     detail: dict[str, Any]
     if operator == RELEASE:
         plan = kept_plan(engine.folder)
         if plan is None or plan.batch != done:
             return False  # it goes back to what is listed
-        closed = (closed_us(files.load(bucket, sequence)) for bucket, sequence in newest.items() if sequence)
+        closed = (
+            closed_us(files.load(bucket, sequence))
+            for bucket, sequence in newest.items()
+            if sequence
+        )
         detail = {**position(plan.upto), "closed_us": max(closed)}
         if (mark := tables.published().triggers) is not None:
             detail["mark"] = mark
     else:
-        detail = checkpoint.position(done, -1 if manifest.newest_batch is None else manifest.newest_batch)
+        detail = checkpoint.position(
+            done, -1 if manifest.newest_batch is None else manifest.newest_batch
+        )
         detail["clock"] = _clock(tables, done)
     # `bytes` says that a file was written; its size is not worth a look.
-    written = [StateFile(bucket, sequence, 1, {"sha256": files.digests(bucket, sequence)}) for bucket, sequence in changed.items()]
+    written = [
+        StateFile(bucket, sequence, 1, {"sha256": files.digests(bucket, sequence)})
+        for bucket, sequence in changed.items()
+    ]
     manifest.commit(done, written, {**detail, "rows": 0})
     return True
 
@@ -257,12 +350,16 @@ def _clock(tables: Tables, batch: int) -> dict[str, int]:
     ticks = tables.ticks()
     closed = [closed_us for last, closed_us, _ in ticks if last < batch]
     latest = [latest_us for last, _, latest_us in ticks if last >= batch]
-    return {"closed_us": max(closed, default=NO_CLOCK), "latest_us": min(latest, default=Clock().latest_us)}
+    return {
+        "closed_us": max(closed, default=NO_CLOCK),
+        "latest_us": min(latest, default=Clock().latest_us),
+    }
 
 
 def _admission_point(tables: Tables) -> Point:
     """The newest point of query 1 after which no tick covers anything that would be read again."""
-    listed, rows = tables.manifest(ADMISSION).batches(), tables.rows_mark(ADMISSION)
+    listed = tables.manifest(ADMISSION).batches()
+    rows = tables.rows_mark(ADMISSION)
     for point in tables.points(ADMISSION):
         again = [batch for batch in (*listed, rows) if batch > point.batch]
         if all(batch > tables.ticked for batch in again) and point.resumable:
@@ -286,8 +383,11 @@ def _rows_after(tables: Tables, point: Point) -> int:
 def _release_point(tables: Tables, before: int | None) -> Point:
     """The newest point of query 2 that its table can be read on from, at or before a version of it."""
     deleted = tables.deletions()
-    points, engine = tables.points(RELEASE), tables.engine
-    whole = not preflight.lost_listing(engine, RELEASE, tables.marks(RELEASE), tables.manifest(RELEASE))
+    points = tables.points(RELEASE)
+    engine = tables.engine
+    whole = not preflight.lost_listing(
+        engine, RELEASE, tables.marks(RELEASE), tables.manifest(RELEASE)
+    )
     for number, point in enumerate([*points, Point(NOTHING, {}, {})]):
         if point.version is None or (before is not None and point.version > before + 1):
             continue
@@ -301,10 +401,14 @@ def _release_point(tables: Tables, before: int | None) -> Point:
     )
 
 
-def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, int], saved: Savepoint | None) -> Part:
+def _rebuild(
+    tables: Tables, operator: str, point: Point, buckets: tuple[int, int], saved: Savepoint | None
+) -> Part:
     """Write and list the state of a point as the first versions of a new generation."""
     engine = tables.engine
-    tables_of, old, count = engine.tables[operator], preflight.state_files(engine, operator), buckets[OPERATORS.index(operator)]
+    tables_of = engine.tables[operator]
+    old = preflight.state_files(engine, operator)
+    count = buckets[OPERATORS.index(operator)]
     if saved:
         state = saved.load(operator, tables_of)
         cut = saved.kept.buckets[OPERATORS.index(operator)]
@@ -319,24 +423,49 @@ def _rebuild(tables: Tables, operator: str, point: Point, buckets: tuple[int, in
         size, digests = files.store(bucket, 1, content)
         written.append(StateFile(bucket, 1, size, {"sha256": digests}))
     if written:
-        Manifest(tables.folder / "files", tables.run_id, operator, generation).commit(point.batch, written, point.detail)
-    position = point.position if point.position is None or "logOffset" not in point.position else None
+        Manifest(tables.folder / "files", tables.run_id, operator, generation).commit(
+            point.batch, written, point.detail
+        )
+    position = (
+        point.position if point.position is None or "logOffset" not in point.position else None
+    )
     closed_us = point.detail.get("closed_us")
-    return Part(generation, tables.newest_number(operator) + 1, {file.bucket: 1 for file in written}, position, closed_us)
+    return Part(
+        generation,
+        tables.newest_number(operator) + 1,
+        {file.bucket: 1 for file in written},
+        position,
+        closed_us,
+    )
 
 
 def _generations(tables: Tables, operator: str) -> set[int]:
     """Every generation that left a trace, be it of a restore that was broken off."""
     listed = read_rows(tables.folder / "files", ["operator", "generation"]).to_pylist()
     root = place(tables.engine.state_root)
-    folders = [path for path in root.iterdir() if path.name.startswith(f"{operator}-")] if root.is_dir() else []
-    stored = (int(path.name[1:]) for folder in folders for path in folder.iterdir() if path.name[1:].isdigit())
-    return {tables.engine.generation(operator), *stored, *(row["generation"] for row in listed if row["operator"] == operator)}
+    folders = (
+        [path for path in root.iterdir() if path.name.startswith(f"{operator}-")]
+        if root.is_dir()
+        else []
+    )
+    stored = (
+        int(path.name[1:])
+        for folder in folders
+        for path in folder.iterdir()
+        if path.name[1:].isdigit()
+    )
+    return {
+        tables.engine.generation(operator),
+        *stored,
+        *(row["generation"] for row in listed if row["operator"] == operator),
+    }
 
 
 def _skip_files(engine: Engine, part: Part, files: Mapping[str, int], point: Point) -> None:
     lines = point.detail.get("offsets", [])
     source = next((i for i, line in enumerate(lines) if "logOffset" in line), None)
     if source is not None and files:
-        checkpoint: Checkpoint = replace(engine, parts={**engine.parts, ADMISSION: part}).checkpoint(ADMISSION)
+        checkpoint: Checkpoint = replace(
+            engine, parts={**engine.parts, ADMISSION: part}
+        ).checkpoint(ADMISSION)
         checkpoint.skip_files(files, source)

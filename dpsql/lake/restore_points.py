@@ -55,7 +55,11 @@ class Point:
         if not isinstance(offset, dict):
             return False
         kafka = bool(offset) and all(isinstance(partitions, dict) for partitions in offset.values())
-        return "logOffset" in offset or kafka or ("reservoirVersion" in offset and self.version is not None)
+        return (
+            "logOffset" in offset
+            or kafka
+            or ("reservoirVersion" in offset and self.version is not None)
+        )
 
     @property
     def version(self) -> int | None:
@@ -63,7 +67,11 @@ class Point:
         if self.position is None:
             return 0
         offset = json.loads(self.position)
-        return None if offset.get("index", -1) >= 0 or offset.get("isStartingVersion") else int(offset["reservoirVersion"])
+        return (
+            None
+            if offset.get("index", -1) >= 0 or offset.get("isStartingVersion")
+            else int(offset["reservoirVersion"])
+        )
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,9 @@ class Tables:
 
     def _rows_mark(self, operator: str, generation: int) -> int | None:
         if operator == RELEASE:
-            return self.published(generation).newest_batch(self.manifest(operator, generation).batches())
+            return self.published(generation).newest_batch(
+                self.manifest(operator, generation).batches()
+            )
         return delta_tables.mark(self.contributions, rows_mark(self.run_id, operator, generation))
 
     @property
@@ -149,7 +159,9 @@ class Tables:
         Raises:
             LakeError: the run was restored and not started since.
         """
-        part, checkpoint, published = self.engine.parts[RELEASE], self.engine.checkpoint(RELEASE), self.published()
+        part = self.engine.parts[RELEASE]
+        checkpoint = self.engine.checkpoint(RELEASE)
+        published = self.published()
         done = NOTHING if (newest := checkpoint.newest_commit) is None else newest
         released = {NOTHING: NO_CLOCK}
         for generation in range(1, part.generation + 1):
@@ -157,25 +169,34 @@ class Tables:
                 if batch <= done or (generation == part.generation and published.have(detail)):
                     released[batch] = max(int(detail["closed_us"]), released.get(batch, NO_CLOCK))
         if part.generation > 1 and checkpoint.oldest_commit is None and max(released) < part.first:
-            raise LakeError(f"{self.folder.name}: was restored and not started since; start it first, then verify")
+            raise LakeError(
+                f"{self.folder.name}: was restored and not started since; start it first, then verify"
+            )
         return max(released.values())
 
     def standing(self) -> tuple[int, ...]:
         """Versions of the three tables: unequal if a job has written to one of them in between."""
-        return tuple(DeltaTable(str(path)).version() for path in (self.folder / "files", self.contributions, self.histogram))
+        return tuple(
+            DeltaTable(str(path)).version()
+            for path in (self.folder / "files", self.contributions, self.histogram)
+        )
 
     def points(self, operator: str) -> Iterator[Point]:
         """Every listed micro-batch whose rows are there and whose files can be read, newest first."""
         mark = self.rows_mark(operator)
         for batch, detail, pointers in self.manifest(operator).history():
-            arrived = not detail.get("rows") or batch <= mark or batch < self.engine.parts[operator].first
+            arrived = (
+                not detail.get("rows") or batch <= mark or batch < self.engine.parts[operator].first
+            )
             point = Point(batch, pointers, detail)
             if arrived and self._readable(operator, point):
                 yield point
 
     def newest_number(self, operator: str) -> int:
         """The largest number that any micro-batch of an operator may have had, in any generation."""
-        return max(NOTHING, self.ticked if operator == ADMISSION else NOTHING, *self.numbers(operator))
+        return max(
+            NOTHING, self.ticked if operator == ADMISSION else NOTHING, *self.numbers(operator)
+        )
 
     def numbers(self, operator: str) -> set[int]:
         """The micro-batches of an operator that left a trace, in any generation."""
@@ -189,8 +210,13 @@ class Tables:
     def deletions(self) -> list[int]:
         """Versions of contributions at or before which nobody can begin: those that deleted rows of windows long closed, the last one whose
         ticks may have moved, and the last one of which the log knows nothing any more."""
-        history, first = DeltaTable(str(self.contributions)).history(), delta_tables.first_version(self.contributions)
-        deleted = [int(commit["version"]) for commit in history if str(commit.get("operation", "")).upper().startswith("DELETE")]
+        history = DeltaTable(str(self.contributions)).history()
+        first = delta_tables.first_version(self.contributions)
+        deleted = [
+            int(commit["version"])
+            for commit in history
+            if str(commit.get("operation", "")).upper().startswith("DELETE")
+        ]
         moved = delta_tables.mark(self.contributions, merged_mark(self.run_id))
         return [*deleted, *([first - 1] if first else []), *([moved - 1] if moved else [])]
 
@@ -204,10 +230,15 @@ class Tables:
         """Path -> time of change (ms) of every file that query 1 had read after a micro-batch."""
         details = listed_details(self.folder / "files", self.engine.void)
         read = [detail for batch, detail in details.items() if batch <= until]
-        return {path: time for detail in read for path, time in zip(detail.get("files", []), detail.get("times", []), strict=True)}
+        return {
+            path: time
+            for detail in read
+            for path, time in zip(detail.get("files", []), detail.get("times", []), strict=True)
+        }
 
     def _readable(self, operator: str, point: Point) -> bool:
-        files, digests = state_files(self.engine, operator), self.manifest(operator).digests(point.pointers)
+        files = state_files(self.engine, operator)
+        digests = self.manifest(operator).digests(point.pointers)
         try:
             for bucket, sequence in point.pointers.items():
                 files.check(bucket, sequence, True, digests.get(bucket, {}))
@@ -225,5 +256,7 @@ def tables_of(lake: Lake, run: Run) -> Tables | None:
     if engine is None:
         return None
     histogram = lake.histogram(run.name)
-    beside = {what: path for what, path in public_tables(histogram, run).items() if path != histogram}
+    beside = {
+        what: path for what, path in public_tables(histogram, run).items() if path != histogram
+    }
     return Tables(folder, histogram, run.run_id, engine, beside)

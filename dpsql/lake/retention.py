@@ -20,7 +20,8 @@ from dpsql.lake.sorted_file import sorted_file
 from dpsql.udfs.bucket_state import DamagedFile, filesystem
 from dpsql.udfs.stage import OPERATORS, RELEASE, Clock
 
-SWEEP_SECONDS, SWEEP_BATCHES = 60, 10
+SWEEP_SECONDS = 60
+SWEEP_BATCHES = 10
 TEMPORARY_SECONDS = 86_400
 """A writer that died left its temporary file; no writer works on one for a day."""
 
@@ -109,7 +110,9 @@ class Retention:
         compaction.shorten(files)
         self._tell(compaction.tidy_contributions, self.contributions, self._needed())
         for path in self.public.paths:
-            self.public.open_to_readers(self._tell(compaction.tidy_public, path, self.public.application) or ())
+            self.public.open_to_readers(
+                self._tell(compaction.tidy_public, path, self.public.application) or ()
+            )
 
     def _tell(self, tidy: Callable[..., T], *given: Any) -> T | None:
         try:
@@ -123,7 +126,11 @@ class Retention:
         checkpoint = self.engine.checkpoint(RELEASE)
         oldest = checkpoint.oldest_commit
         # Of its first micro-batch Spark does not know where it had begun, and may read it again.
-        return (self._read(oldest) or 0) if oldest is not None and oldest != checkpoint.newest_commit else 0
+        return (
+            (self._read(oldest) or 0)
+            if oldest is not None and oldest != checkpoint.newest_commit
+            else 0
+        )
 
     def _release_position(self) -> int | None:
         """Versions of `contributions` below this one have been read by query 2, and Spark has noted it."""
@@ -133,8 +140,10 @@ class Retention:
         return read_and_noted(self.listed, done, self.engine.parts[RELEASE].position)
 
     def _sweep_state(self, operator: str) -> None:
-        checkpoint, buckets = self.engine.checkpoint(operator), self.engine.buckets[OPERATORS.index(operator)]
-        oldest, newest = checkpoint.oldest_commit, checkpoint.newest_batch
+        checkpoint = self.engine.checkpoint(operator)
+        buckets = self.engine.buckets[OPERATORS.index(operator)]
+        oldest = checkpoint.oldest_commit
+        newest = checkpoint.newest_batch
         if oldest is None or newest is None:
             return
         generation = self.engine.generation(operator)
@@ -156,7 +165,11 @@ def kept_by_savepoints(folder: Place, operator: str, generation: int) -> dict[in
     """
     kept: dict[int, set[int]] = {}
     saved = folder / SAVEPOINTS
-    for path in [found for found in saved.iterdir() if found.name.endswith(".json")] if saved.is_dir() else []:
+    for path in (
+        [found for found in saved.iterdir() if found.name.endswith(".json")]
+        if saved.is_dir()
+        else []
+    ):
         for of, made, bucket, sequence in json.loads(path.read_bytes()).get("state", []):
             if (of, made) == (operator, generation):
                 kept.setdefault(int(bucket), set()).add(int(sequence))
@@ -165,7 +178,9 @@ def kept_by_savepoints(folder: Place, operator: str, generation: int) -> dict[in
 
 def compact(path: Place) -> None:
     """Many small files of a table that nobody streams become one; the old ones go with the next time, an hour later at least."""
-    if compaction.merge(path, compaction.small_files(path), lambda rows: sorted_file(path, rows), "merged"):
+    if compaction.merge(
+        path, compaction.small_files(path), lambda rows: sorted_file(path, rows), "merged"
+    ):
         delta_tables.vacuum(path, VACUUM_HOURS)
 
 
@@ -175,12 +190,20 @@ def sweep_bucket(system: pafs.FileSystem, folder: str, batches: int, saved: set[
     A micro-batch makes one version of a bucket at most. So the version that was current at the oldest remembered micro-batch is among them.
     """
     files = system.get_file_info(pafs.FileSelector(folder))
-    numbered = {file.path: int(number) for file in files if (number := file.base_name.split(".")[0]).isdigit()}
+    numbered = {
+        file.path: int(number)
+        for file in files
+        if (number := file.base_name.split(".")[0]).isdigit()
+    }
     oldest_kept = max(numbered.values(), default=0) - batches - 2
     for file in files:
         if file.path in numbered:
             old = numbered[file.path] < oldest_kept and numbered[file.path] not in saved
         else:
-            old = file.base_name.startswith(".") and file.mtime_ns is not None and time.time() - file.mtime_ns / 1e9 > TEMPORARY_SECONDS
+            old = (
+                file.base_name.startswith(".")
+                and file.mtime_ns is not None
+                and time.time() - file.mtime_ns / 1e9 > TEMPORARY_SECONDS
+            )
         if old:
             system.delete_file(file.path)

@@ -43,15 +43,21 @@ def exclusive(folder: Place) -> Iterator[Callable[[], None]]:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(file)):
                 return
-        raise LakeError(f"{file} was removed or replaced while this run was at work, so that two may be; start it again once no other is")
+        raise LakeError(
+            f"{file} was removed or replaced while this run was at work, so that two may be; start it again once no other is"
+        )
 
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise LakeError(f"query {folder.name!r} is running already ({_who(folder)}); end that with `dpsql stop`, or wait") from None
+            raise LakeError(
+                f"query {folder.name!r} is running already ({_who(folder)}); end that with `dpsql stop`, or wait"
+            ) from None
         os.truncate(descriptor, 0)
-        os.write(descriptor, json.dumps({"process": os.getpid(), "host": socket.gethostname()}).encode())
+        os.write(
+            descriptor, json.dumps({"process": os.getpid(), "host": socket.gethostname()}).encode()
+        )
         yield check_held
     finally:
         os.close(descriptor)
@@ -132,7 +138,9 @@ def _local(folder: Place) -> Path:
         here = home() / digest
         here.mkdir(mode=0o700, exist_ok=True)
     except OSError as problem:
-        raise ConfigError(f"the lock of {folder} cannot be kept in {tempfile.gettempdir()}: {problem.strerror}; set TMPDIR") from None
+        raise ConfigError(
+            f"the lock of {folder} cannot be kept in {tempfile.gettempdir()}: {problem.strerror}; set TMPDIR"
+        ) from None
     return here
 
 

@@ -75,7 +75,9 @@ class Lake:
         given = str(root)
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", given):
             if not re.fullmatch(r"s3a://[a-z0-9][a-z0-9.-]+(/[^?#]+)?/?", given):
-                raise LakeError(f"lake {root}: give a folder, or a bucket and a prefix like s3a://bucket/lake")
+                raise LakeError(
+                    f"lake {root}: give a folder, or a bucket and a prefix like s3a://bucket/lake"
+                )
             object.__setattr__(self, "root", ObjectPath(given.rstrip("/")))
         else:
             object.__setattr__(self, "root", Path(root).expanduser().absolute())
@@ -107,7 +109,9 @@ class Listed:
 
 def public_tables(histogram: Place, run: Run) -> dict[str, Place]:
     """All public tables of a run: what they are called in messages, and where they are; the histogram is the last that a tick is written to."""
-    return {ending: histogram.parent / f"{histogram.name}.{ending}" for ending in run.beside} | {"histogram": histogram}
+    return {ending: histogram.parent / f"{histogram.name}.{ending}" for ending in run.beside} | {
+        "histogram": histogram
+    }
 
 
 def cells_path(histogram: Place) -> Place:
@@ -125,7 +129,9 @@ def has_begun(lake: Lake, name: str) -> bool:
         private = lake.private(name)
         begun = (private / RUN_FILE).exists()
         if isinstance(private, Path) and not begun:
-            os.stat(f"{next(folder for folder in private.parents if folder.exists())}/")  # a file is no place for a lake
+            os.stat(
+                f"{next(folder for folder in private.parents if folder.exists())}/"
+            )  # a file is no place for a lake
     if not begun and isinstance(lake.root, ObjectPath) and (said := bucket_problem(lake.root.uri)):
         raise LakeError(f"lake {lake.root}: {said}")
     return begun
@@ -140,7 +146,9 @@ def read_run(lake: Lake, name: str) -> Run:
     path = lake.private(name) / RUN_FILE
     run = record.read(path, Run, SCHEMA_VERSION, ORIGINAL)
     if run is None:
-        raise LakeError(f"no query {name!r} in lake {lake.root}; see: dpsql status --lake {lake.root}")
+        raise LakeError(
+            f"no query {name!r} in lake {lake.root}; see: dpsql status --lake {lake.root}"
+        )
     if run.name != name or not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
         raise record.DamagedFile(f"{path}: damaged; {ORIGINAL}")
     return run
@@ -153,7 +161,11 @@ def list_queries(lake: Lake) -> tuple[Listed, ...]:
         LakeError: no such lake, or it may not be read.
     """
     try:
-        names = sorted(entry.name for entry in (lake.root / "private").iterdir() if re.fullmatch(r"[A-Za-z0-9_-]+", entry.name))
+        names = sorted(
+            entry.name
+            for entry in (lake.root / "private").iterdir()
+            if re.fullmatch(r"[A-Za-z0-9_-]+", entry.name)
+        )
     except FileNotFoundError:
         raise LakeError(f"no lake at {lake.root}; `dpsql run` makes one") from None
     except OSError as problem:
@@ -163,7 +175,9 @@ def list_queries(lake: Lake) -> tuple[Listed, ...]:
 
 def _checked(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
-        raise LakeError(f"query name {name!r}: use 1 to 100 letters, digits, _ and - only, like --name page_views")
+        raise LakeError(
+            f"query name {name!r}: use 1 to 100 letters, digits, _ and - only, like --name page_views"
+        )
     return name
 
 
@@ -179,7 +193,8 @@ def state_of(lake: Lake, name: str) -> str:
 
 def _listed(lake: Lake, name: str) -> Listed:
     try:
-        run, overruns = read_run(lake, name), read_overruns(lake.private(name)).micro_batches
+        run = read_run(lake, name)
+        overruns = read_overruns(lake.private(name)).micro_batches
     except LakeError:
         return Listed(name, "", "", "unreadable")
     return Listed(name, run.run_id, run.query_identity, state_of(lake, name), overruns)

@@ -80,9 +80,14 @@ class Savepoint:
         """
         try:
             pointers = self.kept.points[operator].pointers
-            return {bucket: {name: read_table(str(_path(self.folder, name, bucket))) for name in names} for bucket in pointers}
+            return {
+                bucket: {name: read_table(str(_path(self.folder, name, bucket))) for name in names}
+                for bucket in pointers
+            }
         except (OSError, pa.ArrowException) as problem:
-            raise LakeError(f"savepoint {self.label!r} in {self.folder} cannot be read ({type(problem).__name__})") from None
+            raise LakeError(
+                f"savepoint {self.label!r} in {self.folder} cannot be read ({type(problem).__name__})"
+            ) from None
 
 
 def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint:
@@ -99,7 +104,9 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
     created = datetime.now(UTC).isoformat(timespec="seconds")
     label = label or re.sub(r"[^0-9T]", "", created[:19])
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", label):
-        raise LakeError(f"savepoint {label!r}: use 1 to 100 letters, digits, _ and - only, like before_upgrade")
+        raise LakeError(
+            f"savepoint {label!r}: use 1 to 100 letters, digits, _ and - only, like before_upgrade"
+        )
     if tables is None:
         raise LakeError(f"query {name!r} has not been started yet: there is nothing to save")
     points = _settled_points(tables)
@@ -107,17 +114,30 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         raise LakeError(f"query {name!r} has no state yet: there is nothing to save")
     folder = _on_disk(tables.folder) / FOLDER / label
     engine = tables.engine
-    state = tuple((o, engine.generation(o), bucket, sequence) for o, point in points.items() for bucket, sequence in point.pointers.items())
-    kept = Kept(created, engine.buckets, points, tables.ticked, tables.closed_us, engine.void, state)
+    state = tuple(
+        (o, engine.generation(o), bucket, sequence)
+        for o, point in points.items()
+        for bucket, sequence in point.pointers.items()
+    )
+    kept = Kept(
+        created, engine.buckets, points, tables.ticked, tables.closed_us, engine.void, state
+    )
     try:
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700)
         for operator in OPERATORS:
-            _link(state_files(engine, operator).folder, points[operator].pointers, tuple(engine.tables[operator]), folder)
+            _link(
+                state_files(engine, operator).folder,
+                points[operator].pointers,
+                tuple(engine.tables[operator]),
+                folder,
+            )
         # Last: a savepoint without this file is none.
         create_file(folder.with_suffix(".json"), record.content(kept, VERSION))
     except FileExistsError:
-        raise LakeError(f"savepoint {label!r} of {name!r} is there already; give another label") from None
+        raise LakeError(
+            f"savepoint {label!r} of {name!r} is there already; give another label"
+        ) from None
     except OSError as problem:
         shutil.rmtree(folder, ignore_errors=True)
         raise LakeError(f"savepoint {folder}: {problem.strerror}") from None
@@ -132,10 +152,15 @@ def _settled_points(tables: Tables) -> dict[str, Point]:
     """
     for _ in range(ATTEMPTS):
         before = tables.standing()
-        points = {operator: next(tables.points(operator), Point(NOTHING, {}, {})) for operator in OPERATORS}
+        points = {
+            operator: next(tables.points(operator), Point(NOTHING, {}, {}))
+            for operator in OPERATORS
+        }
         if tables.standing() == before:
             return points
-    raise LakeError(f"{tables.folder.name!r} is running, and writes all the time: stop it first with `dpsql stop`")
+    raise LakeError(
+        f"{tables.folder.name!r} is running, and writes all the time: stop it first with `dpsql stop`"
+    )
 
 
 def read_savepoint(private: Place, label: str) -> Savepoint:
@@ -148,7 +173,9 @@ def read_savepoint(private: Place, label: str) -> Savepoint:
     path = private / FOLDER / f"{label}.json"
     kept = record.read(path, Kept, VERSION)
     if kept is None:
-        known = ", ".join(found.stem for found in sorted((private / FOLDER).glob("*.json"))) or "none"
+        known = (
+            ", ".join(found.stem for found in sorted((private / FOLDER).glob("*.json"))) or "none"
+        )
         raise LakeError(f"no savepoint {label!r} of {private.name!r}; there are: {known}")
     return Savepoint(private / FOLDER / label, label, kept)
 
@@ -156,14 +183,17 @@ def read_savepoint(private: Place, label: str) -> Savepoint:
 def _on_disk(folder: Place) -> Path:
     if isinstance(folder, Path):
         return folder
-    raise LakeError(f"{folder}: savepoints are for lakes on a disk; a bucket keeps versions itself where its versioning is on")
+    raise LakeError(
+        f"{folder}: savepoints are for lakes on a disk; a bucket keeps versions itself where its versioning is on"
+    )
 
 
 def _link(source: Any, pointers: dict[int, int], names: tuple[str, ...], folder: Path) -> None:
     for name in names:
         (folder / name).mkdir(mode=0o700, exist_ok=True)
         for bucket, sequence in pointers.items():
-            file, kept = Path(source(bucket)) / f"{sequence:06d}.{name}.parquet", _path(folder, name, bucket)
+            file = Path(source(bucket)) / f"{sequence:06d}.{name}.parquet"
+            kept = _path(folder, name, bucket)
             try:
                 os.link(file, kept)
             except PermissionError:

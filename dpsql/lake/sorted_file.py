@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from dpsql.files import Place
 from dpsql.udfs.bucket_state import filesystem, write_whole
 
-FIRST_MS, LAST_MS = -62_167_219_200_000, 253_402_300_799_999
+FIRST_MS = -62_167_219_200_000
+LAST_MS = 253_402_300_799_999
 """The beginning of the year 0, where windows of the first day of the year 1 may begin, and the end of the year 9999."""
 
 TEXT = 32
@@ -35,21 +36,32 @@ def sorted_file(path: Place, rows: pa.Table) -> dict[str, Any]:
     """
     rows = rows.combine_chunks()
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="snappy", row_group_size=rows.num_rows, write_page_checksum=True)
+    pq.write_table(
+        rows, sink, compression="snappy", row_group_size=rows.num_rows, write_page_checksum=True
+    )
     system, root = filesystem(str(path))
     content = sink.getvalue()
     name = f"part-00000-{uuid.uuid4()}-{hashlib.sha256(content).hexdigest()}.parquet"
     size = write_whole(system, root, name, content)
-    return {"path": name, "bytes": size, "rows": rows.num_rows, "partition": {}, "stats": statistics(rows)}
+    return {
+        "path": name,
+        "bytes": size,
+        "rows": rows.num_rows,
+        "partition": {},
+        "stats": statistics(rows),
+    }
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:
     """Bounds of every column, by which readers leave out files; of all, because deltalake takes a column without them for one of NULLs."""
-    least, most, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    least = dict[str, Any]()
+    most = dict[str, Any]()
+    nulls = dict[str, int]()
     for name in rows.column_names:
         column = rows[name]
         if any(
-            has_none(column.type) for has_none in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_list)
+            has_none(column.type)
+            for has_none in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_list)
         ):  # has no bounds in Delta
             continue
         nulls[name] = column.null_count

@@ -67,7 +67,9 @@ class Checkpoint:
                 if not _intact(file := self.path / folder / str(number), check):
                     return file
         metadata = self.path / "metadata"
-        if metadata.exists() and not _intact(metadata, lambda lines: "id" in json.loads("\n".join(lines))):
+        if metadata.exists() and not _intact(
+            metadata, lambda lines: "id" in json.loads("\n".join(lines))
+        ):
             return metadata
         for source in _children(self.path / "sources"):
             for file in _log_files(source):
@@ -78,7 +80,8 @@ class Checkpoint:
 
     def _state_files(self) -> Iterator[Path]:
         """What Spark loads of its own state. What a micro-batch that is not finished has written is written again."""
-        state, done = self.path / "state", self.newest_commit
+        state = self.path / "state"
+        done = self.newest_commit
         version = 0 if done is None else done - self.first + 1
         for file in sorted(state.rglob("*")) if isinstance(state, Path) else ():
             number = file.name.partition(".")[0]
@@ -87,7 +90,14 @@ class Checkpoint:
 
     def time_us(self, batch: int) -> int:
         """The wall clock when a micro-batch was planned, as Spark recorded it: a repeated micro-batch has the same."""
-        return int(json.loads((self.path / "offsets" / str(batch - self.first)).read_text().splitlines()[1])["batchTimestampMs"]) * 1000
+        return (
+            int(
+                json.loads(
+                    (self.path / "offsets" / str(batch - self.first)).read_text().splitlines()[1]
+                )["batchTimestampMs"]
+            )
+            * 1000
+        )
 
     def position(self, batch: int, before: int | None = None) -> dict[str, Any]:
         """What a micro-batch reads: the sources' end offsets, and for files their names and times of change (ms).
@@ -99,7 +109,11 @@ class Checkpoint:
         offsets = self._offsets(batch)
         files = self._files(offsets, self._offsets(batch - 1 if before is None else before))
         names = sorted(files)
-        return {"offsets": offsets, "files": names, "times": [files[name] for name in names]} if files else {"offsets": offsets}
+        return (
+            {"offsets": offsets, "files": names, "times": [files[name] for name in names]}
+            if files
+            else {"offsets": offsets}
+        )
 
     def files(self) -> set[str]:
         """Every file that a file source has handed out so far, and those that a restored one must not hand out again."""
@@ -107,7 +121,11 @@ class Checkpoint:
         logs = [_log_entries(source) for source in _children(folder)]
         planned = self._offsets(-1 if self.newest_batch is None else self.newest_batch)
         last = max(0, _log_offset(planned)[1]) if planned else 0
-        return {str(entry["path"]) for log in logs for entry in log if int(entry["batchId"]) <= last} if planned or self._skips() else set()
+        return (
+            {str(entry["path"]) for log in logs for entry in log if int(entry["batchId"]) <= last}
+            if planned or self._skips()
+            else set()
+        )
 
     def skip_files(self, times: Mapping[str, int], source: int = 0) -> None:
         """Make a query that has not started yet pass over these files (path -> time of change in ms), as if it had read them.
@@ -118,7 +136,10 @@ class Checkpoint:
         folder = self.path / "sources" / str(source)
         if isinstance(folder, Path):
             folder.mkdir(parents=True, exist_ok=True)
-        entries = [json.dumps({"path": path, "timestamp": time, "batchId": 0}) for path, time in sorted(times.items())]
+        entries = [
+            json.dumps({"path": path, "timestamp": time, "batchId": 0})
+            for path, time in sorted(times.items())
+        ]
         replace_file(folder / "0", LOG_HEADER.encode())
         replace_file(folder / "1", "\n".join([LOG_HEADER, *entries]).encode())
 
@@ -142,7 +163,10 @@ class Checkpoint:
         if last == NO_LOG:
             return {}
         first = _log_offset(before)[1] + 1 if before else 2 if self._skips(source) else 0
-        return {str(entry["path"]): int(entry["timestamp"]) for entry in _log_between(self.path / "sources" / str(source), first, last)}
+        return {
+            str(entry["path"]): int(entry["timestamp"])
+            for entry in _log_between(self.path / "sources" / str(source), first, last)
+        }
 
 
 def _log_offset(offsets: list[str]) -> tuple[int, int]:
@@ -158,7 +182,9 @@ def source_entries(folder: Place, operator: str) -> Iterator[dict[str, Any]]:
         folder: the run's private folder.
         operator: whose query.
     """
-    checkpoints = (path for path in _children(folder / "checkpoints") if path.name.startswith(operator))
+    checkpoints = (
+        path for path in _children(folder / "checkpoints") if path.name.startswith(operator)
+    )
     return (entry for path in checkpoints for entry in _log_entries(path / "sources" / "0"))
 
 
@@ -171,7 +197,9 @@ def _log_entries(folder: Place) -> list[dict[str, Any]]:
     for _ in range(LOOKS):
         # A live run removes what is compacted: then there is a newer compaction by now.
         with contextlib.suppress(FileNotFoundError):
-            return _entries([line for path in _log_files(folder) for line in path.read_text().splitlines()[1:]])
+            return _entries(
+                [line for path in _log_files(folder) for line in path.read_text().splitlines()[1:]]
+            )
     raise LakeError(f"{folder}: cannot be read; try again")
 
 
@@ -181,7 +209,9 @@ def _log_files(folder: Place) -> list[Place]:
     compacted = [name.removesuffix(".compact") for name in names if name.endswith(".compact")]
     compact = max((int(number) for number in compacted if number.isdigit()), default=-1)
     newer = sorted(int(n) for n in names if n.isdigit() and int(n) > compact)
-    return ([folder / f"{compact}.compact"] if compact >= 0 else []) + [folder / str(n) for n in newer]
+    return ([folder / f"{compact}.compact"] if compact >= 0 else []) + [
+        folder / str(n) for n in newer
+    ]
 
 
 def _intact(path: Place, is_right: Callable[[list[str]], bool]) -> bool:
@@ -193,7 +223,11 @@ def _intact(path: Place, is_right: Callable[[list[str]], bool]) -> bool:
 
 
 def _is_offsets(lines: list[str]) -> bool:
-    return len(lines) > 2 and "batchTimestampMs" in json.loads(lines[1]) and all(_is_json(line) for line in lines[2:])
+    return (
+        len(lines) > 2
+        and "batchTimestampMs" in json.loads(lines[1])
+        and all(_is_json(line) for line in lines[2:])
+    )
 
 
 def _is_commit(lines: list[str]) -> bool:
@@ -216,9 +250,15 @@ def _log_between(folder: Place, first: int, last: int) -> list[dict[str, Any]]:
         if (folder / str(number)).is_file():
             found += _entries((folder / str(number)).read_text().splitlines()[1:])
         elif (folder / f"{number}.compact").is_file():
-            found += [entry for entry in _end_of_log(folder / f"{number}.compact", number) if entry["batchId"] == number]
+            found += [
+                entry
+                for entry in _end_of_log(folder / f"{number}.compact", number)
+                if entry["batchId"] == number
+            ]
         else:  # compacted since
-            return [entry for entry in _log_entries(folder) if first <= int(entry["batchId"]) <= last]
+            return [
+                entry for entry in _log_entries(folder) if first <= int(entry["batchId"]) <= last
+            ]
     return found
 
 
@@ -226,7 +266,8 @@ def _end_of_log(path: Place, number: int) -> list[dict[str, Any]]:
     """The last entries of a compacted log, at least those with its own number: they come last."""
     system, name = filesystem(str(path))
     with system.open_input_file(name) as file:
-        size, end = int(file.size()), END_BYTES
+        size = int(file.size())
+        end = END_BYTES
         while True:
             file.seek(max(0, size - end))
             # The first line may be cut, or be the header.
@@ -248,4 +289,8 @@ def _children(folder: Place) -> list[Place]:
 
 
 def _numbers(folder: Place) -> list[int]:
-    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+    return (
+        [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+        if folder.is_dir()
+        else []
+    )

@@ -21,7 +21,15 @@ from dpsql.lake.marks import closed_mark
 from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run, state_of
 from dpsql.totals import without
 
-NETWORK = {errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO}
+NETWORK = {
+    errno.ESTALE,
+    errno.ENOTCONN,
+    errno.ETIMEDOUT,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.EREMOTEIO,
+}
 REPAIR = "start the run again: its message names the command that repairs it"
 TICKED = "contributions"
 """The table that has the ticks; of the others only the logs are looked at."""
@@ -53,7 +61,13 @@ class Status:
     alarms: tuple[str, ...]
 
 
-def status(lake: Lake, name: str, max_lag_us: int | None = None, max_drop_share: float | None = None, now_us: int | None = None) -> Status:
+def status(
+    lake: Lake,
+    name: str,
+    max_lag_us: int | None = None,
+    max_drop_share: float | None = None,
+    now_us: int | None = None,
+) -> Status:
     """How a run stands now.
 
     Args:
@@ -72,7 +86,9 @@ def status(lake: Lake, name: str, max_lag_us: int | None = None, max_drop_share:
         return Status(name, "", "unreachable", None, None, {}, (where,))
 
 
-def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float | None, now_us: int | None) -> Status:
+def _found(
+    lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float | None, now_us: int | None
+) -> Status:
     folder = lake.private(name)
     if not folder.is_dir():
         read_run(lake, name)  # says that there is none
@@ -83,21 +99,31 @@ def _found(lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float 
         return Status(name, "", "damaged", None, None, _told(newest_events(folder)), (str(damage),))
     newest = newest_events(folder)
     told = newest.get("release", {}).get("closed_us")
-    released_us = _on_grid(run, closed_us if told is None or closed_us is None else min(int(told), closed_us))
-    lag = None if released_us is None else ((times.now_us() if now_us is None else now_us) - released_us) / 1e6
+    released_us = _on_grid(
+        run, closed_us if told is None or closed_us is None else min(int(told), closed_us)
+    )
+    lag = (
+        None
+        if released_us is None
+        else ((times.now_us() if now_us is None else now_us) - released_us) / 1e6
+    )
     batch = newest.get("micro_batch", {})
     share = sum(batch["dropped"].values()) / batch["records"] if batch.get("records") else None
     failure = _failure(newest)
     alarms = _damaged(lake.histogram(name), run, newest)
     state = "damaged" if alarms else _state(lake, name, failure)
     if state == "failed":
-        alarms.append(f"its last start ended badly ({failure}); start the same command again: it goes on, or its message says more")
+        alarms.append(
+            f"its last start ended badly ({failure}); start the same command again: it goes on, or its message says more"
+        )
     alarms += _behind(newest)
     if max_lag_us is not None and (lag is None or lag * 1e6 > max_lag_us):
         behind = "nothing is released yet" if lag is None else f"{lag:,.0f} seconds behind"
         alarms.append(f"{behind}, more than the {max_lag_us / 1e6:,.0f} that are allowed")
     if max_drop_share is not None and share is not None and share > max_drop_share:
-        alarms.append(f"more of the newest micro-batch was dropped than the {max_drop_share:.0%} that are allowed")
+        alarms.append(
+            f"more of the newest micro-batch was dropped than the {max_drop_share:.0%} that are allowed"
+        )
     return Status(name, run.run_id, state, released_us, lag, _told(newest), tuple(alarms))
 
 
@@ -107,10 +133,18 @@ def _told(newest: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _damaged(histogram: Place, run: Run, newest: dict[str, dict[str, Any]]) -> list[str]:
     """Published files that are gone or have other sizes now, and what the last start, which looks at all bytes, has found."""
-    there = [path for path in public_tables(histogram, run).values() if isinstance(path, Path) and (path / "_delta_log").is_dir()]
+    there = [
+        path
+        for path in public_tables(histogram, run).values()
+        if isinstance(path, Path) and (path / "_delta_log").is_dir()
+    ]
     found = [problem for problem in map(log_head.damage, there) if problem]
     told = newest.get(f"alarm/{DAMAGED}")
-    if told is not None and told["time"] >= newest.get("start", told)["time"] and told["text"] not in found:
+    if (
+        told is not None
+        and told["time"] >= newest.get("start", told)["time"]
+        and told["text"] not in found
+    ):
         found.append(str(told["text"]))
     return found
 
@@ -124,7 +158,8 @@ def _behind(newest: dict[str, dict[str, Any]]) -> list[str]:
 
 def _failure(newest: dict[str, dict[str, Any]]) -> str:
     """How the last start ended, if not well. Whether a process of another machine is still at work cannot be told from here."""
-    start, end = newest.get("start"), newest.get("end")
+    start = newest.get("start")
+    end = newest.get("end")
     if start is None:
         return ""
     if end is not None and end["time"] >= start["time"]:
@@ -152,10 +187,16 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
             if _is_far(problem, path):
                 raise
             raise LakeError(f"{path}: damaged; put back the original file") from None
-    tables = {TICKED: folder / "contributions", "files": folder / "files", **public_tables(lake.histogram(run.name), run)}
+    tables = {
+        TICKED: folder / "contributions",
+        "files": folder / "files",
+        **public_tables(lake.histogram(run.name), run),
+    }
     engine = folder / "engine.json"
     begun = engine.exists() and bool(json.loads(engine.read_bytes()).get("queries"))
-    return {what: _mark(what, path, closed_mark(run.run_id), begun) for what, path in tables.items()}[TICKED]
+    return {
+        what: _mark(what, path, closed_mark(run.run_id), begun) for what, path in tables.items()
+    }[TICKED]
 
 
 def _mark(what: str, path: Place, application: str, expected: bool) -> int | None:
@@ -187,7 +228,9 @@ def _opened_mark(what: str, path: Place, application: str, expected: bool) -> in
 
 
 def _unreadable(what: str, path: Place, problem: Exception) -> LakeError:
-    return LakeError(f"the table {what} at {path} cannot be read ({type(problem).__name__}); {REPAIR}")
+    return LakeError(
+        f"the table {what} at {path} cannot be read ({type(problem).__name__}); {REPAIR}"
+    )
 
 
 def _is_far(problem: Exception, path: Place) -> bool:

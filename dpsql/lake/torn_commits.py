@@ -57,7 +57,10 @@ class Torn:
     @property
     def has_checkpoint(self) -> bool:
         """Whether the table can be read without the file."""
-        return any(file.name.startswith(f"{self.version:020d}.checkpoint") for file in _log(self.table).iterdir())
+        return any(
+            file.name.startswith(f"{self.version:020d}.checkpoint")
+            for file in _log(self.table).iterdir()
+        )
 
     def readable_part(self) -> str:
         """What is left of it."""
@@ -71,22 +74,33 @@ class Torn:
     def replace(self, folder: Place, what: str, actions: Iterable[dict[str, Any]]) -> None:
         """Keep its bytes in the run's private folder and write the commit anew."""
         self._keep(folder, what)
-        replace_file(self.path, "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode())
+        replace_file(
+            self.path,
+            "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode(),
+        )
         if isinstance(self.path, Path):
             sync(str(self.path.parent))
 
     def _keep(self, folder: Place, what: str) -> None:
-        content, aside = self.path.read_bytes(), folder / FOLDER
+        content = self.path.read_bytes()
+        aside = folder / FOLDER
         if isinstance(aside, Path):
             aside.mkdir(mode=0o700, exist_ok=True)
-        replace_file(aside / f"{what}-{self.version:020d}-{hashlib.sha256(content).hexdigest()[:12]}.json", content)
+        replace_file(
+            aside / f"{what}-{self.version:020d}-{hashlib.sha256(content).hexdigest()[:12]}.json",
+            content,
+        )
         if checksum_path(self.path).exists():
             checksum_path(self.path).unlink()
 
 
 def torn(table: Place) -> Torn | None:
     """The newest commit of a table, if it cannot be read."""
-    versions = [int(file.name[:20]) for file in _log(table).iterdir() if re.fullmatch(r"\d{20}\.json", file.name)]
+    versions = [
+        int(file.name[:20])
+        for file in _log(table).iterdir()
+        if re.fullmatch(r"\d{20}\.json", file.name)
+    ]
     newest = Torn(table, max(versions)) if versions else None
     # Where the first commit is torn there is no table without it.
     return newest if newest and newest.version and not _is_whole(newest.path) else None
@@ -103,7 +117,9 @@ def unreadable(table: Place, version: int | None = None) -> bool:
         return True
 
 
-def rewritten(lost: Torn, run_id: str, manifest: Manifest, ticks: dict[int, int], released_us: int | None) -> list[dict[str, Any]] | None:
+def rewritten(
+    lost: Torn, run_id: str, manifest: Manifest, ticks: dict[int, int], released_us: int | None
+) -> list[dict[str, Any]] | None:
     """The commit of `contributions` that was torn, from the files that it added; None if they are not all there, or may be another's.
 
     Args:
@@ -115,9 +131,16 @@ def rewritten(lost: Torn, run_id: str, manifest: Manifest, ticks: dict[int, int]
     """
     before = DeltaTable(str(lost.table), version=lost.version - 1)
     added = list(_added(lost.table, set(_names(before))))
-    candidates = [*_ticks(added, before, run_id, ticks, released_us), *_rows(added, before, run_id, manifest)]
+    candidates = [
+        *_ticks(added, before, run_id, ticks, released_us),
+        *_rows(added, before, run_id, manifest),
+    ]
     named = set(DATA_FILE.findall(lost.readable_part()))
-    fitting = [(files, marks) for files, marks in candidates if named <= {file.rpartition("/")[2] for file, _ in files}]
+    fitting = [
+        (files, marks)
+        for files, marks in candidates
+        if named <= {file.rpartition("/")[2] for file, _ in files}
+    ]
     if len(fitting) != 1:
         return None
     files, marks = fitting[0]
@@ -126,7 +149,13 @@ def rewritten(lost: Torn, run_id: str, manifest: Manifest, ticks: dict[int, int]
     except OSError:
         return None
     # As `delta_tables.append_files` writes it; its time and its engine are nobody's business.
-    head = {"commitInfo": {"timestamp": 0, "operation": "WRITE", "operationParameters": {"mode": "Append", "partitionBy": '["era"]'}}}
+    head = {
+        "commitInfo": {
+            "timestamp": 0,
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append", "partitionBy": '["era"]'},
+        }
+    }
     return [
         head,
         *(_add(lost.table, *file) for file in files),
@@ -138,29 +167,43 @@ Files = list[tuple[str, pa.Table]]
 Candidate = tuple[Files, dict[str, int]]
 
 
-def _ticks(added: Files, before: DeltaTable, run_id: str, ticks: dict[int, int], released_us: int | None) -> Iterator[Candidate]:
+def _ticks(
+    added: Files, before: DeltaTable, run_id: str, ticks: dict[int, int], released_us: int | None
+) -> Iterator[Candidate]:
     """The ticks that may have come next."""
     last = before.transaction_version(closed_mark(run_id))
     for name, rows in added:
         if not rows.num_rows or rows["kind"][0].as_py() != TICK:
             continue
-        batch, closed_us = rows["batch"][0].as_py(), rows["closed_us"][0].as_py()
+        batch = rows["batch"][0].as_py()
+        closed_us = rows["closed_us"][0].as_py()
         newer = closed_us > (NO_CLOCK if last is None else last)
         # Query 2 lists a tick before it publishes what is due: one that is listed was this one.
-        if newer and (released_us is None or released_us <= (NO_CLOCK if last is None else last) or released_us == closed_us):
+        if newer and (
+            released_us is None
+            or released_us <= (NO_CLOCK if last is None else last)
+            or released_us == closed_us
+        ):
             number = {tick_mark(run_id): ticks[closed_us]} if closed_us in ticks else {}
-            yield [(name, rows)], {**number, closed_mark(run_id): closed_us, ticked_mark(run_id): batch + 1}
+            yield (
+                [(name, rows)],
+                {**number, closed_mark(run_id): closed_us, ticked_mark(run_id): batch + 1},
+            )
 
 
 def _rows(added: Files, before: DeltaTable, run_id: str, manifest: Manifest) -> Iterator[Candidate]:
     """The rows of the micro-batch that may have come next."""
     mark = before.transaction_version(rows_mark(run_id, manifest.operator, manifest.generation))
     pending = {
-        batch: detail for batch, detail in manifest.batches().items() if detail.get("rows") and batch > (-1 if mark is None else mark)
+        batch: detail
+        for batch, detail in manifest.batches().items()
+        if detail.get("rows") and batch > (-1 if mark is None else mark)
     }
     for batch, detail in pending.items():
         files = [
-            (name, rows) for name, rows in added if rows.num_rows and (rows["kind"][0].as_py(), rows["batch"][0].as_py()) == (ROW, batch)
+            (name, rows)
+            for name, rows in added
+            if rows.num_rows and (rows["kind"][0].as_py(), rows["batch"][0].as_py()) == (ROW, batch)
         ]
         if sum(rows.num_rows for _, rows in files) == detail["rows"]:
             yield files, {rows_mark(run_id, manifest.operator, manifest.generation): batch}
@@ -203,8 +246,13 @@ def _is_whole(path: Place) -> bool:
         return False
     if not actions or not all(isinstance(action, dict) for action in actions) or differs(path):
         return False
-    ours = any("delta-rs" in str(action.get("commitInfo", {}).get("engineInfo", "")) for action in actions)
-    operation = next((action["commitInfo"].get("operation") for action in actions if "commitInfo" in action), None)
+    ours = any(
+        "delta-rs" in str(action.get("commitInfo", {}).get("engineInfo", "")) for action in actions
+    )
+    operation = next(
+        (action["commitInfo"].get("operation") for action in actions if "commitInfo" in action),
+        None,
+    )
     if not ours or operation != "WRITE":
         return True
     last = actions[-1].get("txn", {}).get("appId", CUT_AFTER[0])

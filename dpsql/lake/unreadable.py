@@ -37,17 +37,25 @@ def named(folder: Place, tables: Mapping[str, Place]) -> Iterator[None]:
     except DpsqlError:
         raise
     except UNREADABLE as problem:
-        found = next((file for name, path in tables.items() if (file := _damaged(name, path))), None)
+        found = next(
+            (file for name, path in tables.items() if (file := _damaged(name, path))), None
+        )
         if found is None and isinstance(problem, OSError):
             raise
         told = found or f"what the table {LISTING} at {tables[LISTING]} says"
-        raise LakeError(f"{told} cannot be read ({type(problem).__name__}); {remedies.unrepairable(folder)}") from problem
+        raise LakeError(
+            f"{told} cannot be read ({type(problem).__name__}); {remedies.unrepairable(folder)}"
+        ) from problem
 
 
 def _damaged(name: str, path: Place) -> str | None:
     """The first file of a table that cannot be read, in words."""
     try:
-        names = pa.table(DeltaTable(str(path)).get_add_actions())["path"].to_pylist() if name == LISTING else []
+        names = (
+            pa.table(DeltaTable(str(path)).get_add_actions())["path"].to_pylist()
+            if name == LISTING
+            else []
+        )
         DeltaTable(str(path)).history(1)
     except UNREADABLE:
         return f"the log of the table {name} at {path}"

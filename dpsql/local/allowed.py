@@ -39,7 +39,10 @@ FUNCTIONS: dict[str, list[Form]] = {
     # strings
     "lower": [_form("string", "string", "dpsql_lower({0})")],
     "upper": [_form("string", "string", "dpsql_upper({0})")],
-    "length": [_form("string", "int", "CAST(length({0}) AS INTEGER)"), _form("binary", "int", "CAST(octet_length({0}) AS INTEGER)")],
+    "length": [
+        _form("string", "int", "CAST(length({0}) AS INTEGER)"),
+        _form("binary", "int", "CAST(octet_length({0}) AS INTEGER)"),
+    ],
     "octet_length": [_form("string", "int", "CAST(strlen({0}) AS INTEGER)")],
     "trim": [_form("string", "string", "trim({0}, ' ')")],
     "ltrim": [_form("string", "string", "ltrim({0}, ' ')")],
@@ -55,14 +58,31 @@ FUNCTIONS: dict[str, list[Form]] = {
     "endswith": [_form("string string", "boolean", "ends_with({0}, {1})")],
     "contains": [_form("string string", "boolean", "contains({0}, {1})")],
     "instr": [_form("string string", "int", "CAST(instr({0}, {1}) AS INTEGER)")],
-    "lpad": [_form("string integer! filled!", "string", "lpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})")],
-    "rpad": [_form("string integer! filled!", "string", "rpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})")],
+    "lpad": [
+        _form(
+            "string integer! filled!", "string", "lpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})"
+        )
+    ],
+    "rpad": [
+        _form(
+            "string integer! filled!", "string", "rpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})"
+        )
+    ],
     # numbers
-    "abs": [_form("integer", "same", "dpsql_wrap_{bits}(abs({0}::{wide}))"), _form("double", "double", "abs({0})")],
+    "abs": [
+        _form("integer", "same", "dpsql_wrap_{bits}(abs({0}::{wide}))"),
+        _form("double", "double", "abs({0})"),
+    ],
     "sign": [_form("real", "double", "dpsql_sign({0})")],
     "sqrt": [_form("real", "double", "CASE WHEN {0} < 0 THEN 'nan'::DOUBLE ELSE sqrt({0}) END")],
-    "floor": [_form("integer", "bigint", "{0}::BIGINT"), _form("real", "bigint", "dpsql_to_long(floor({0}))")],
-    "ceil": [_form("integer", "bigint", "{0}::BIGINT"), _form("real", "bigint", "dpsql_to_long(ceil({0}))")],
+    "floor": [
+        _form("integer", "bigint", "{0}::BIGINT"),
+        _form("real", "bigint", "dpsql_to_long(floor({0}))"),
+    ],
+    "ceil": [
+        _form("integer", "bigint", "{0}::BIGINT"),
+        _form("real", "bigint", "dpsql_to_long(ceil({0}))"),
+    ],
     "round": [_form("integer", "same", "{0}"), _form("double", "double", "dpsql_round({0})")],
     "isnan": [_form("real", "boolean", "coalesce(isnan({0}), FALSE)")],
     # dates and times, all of UTC
@@ -109,7 +129,15 @@ TRUNCATION_UNITS = {
 DAYS_ONLY = ("year", "quarter", "month", "week")
 """The units that Spark's `trunc` of a DATE takes."""
 
-COMPARISONS = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "IS NOT DISTINCT FROM"}
+COMPARISONS = {
+    "EQ": "=",
+    "NEQ": "<>",
+    "LT": "<",
+    "LTE": "<=",
+    "GT": ">",
+    "GTE": ">=",
+    "NullSafeEQ": "IS NOT DISTINCT FROM",
+}
 
 # (from, to) -> DuckDB text; {type} is the DuckDB name of the target. Integer to integer and decimals are written in expressions.py.
 CASTS: dict[tuple[str, str], str] = {

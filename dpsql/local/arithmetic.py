@@ -5,7 +5,18 @@ from __future__ import annotations
 import re
 
 from dpsql.local.spark_types import INTEGER_BITS, MAX_PRECISION, SparkType, as_decimal, widest
-from dpsql.local.typed import BIGINT, DOUBLE, EXACT_DIGITS, INT, Typed, cast, shown_types, spark_only, unify, widen
+from dpsql.local.typed import (
+    BIGINT,
+    DOUBLE,
+    EXACT_DIGITS,
+    INT,
+    Typed,
+    cast,
+    shown_types,
+    spark_only,
+    unify,
+    widen,
+)
 
 
 def number(digits: str, sign: str = "") -> Typed:
@@ -40,15 +51,20 @@ def arithmetic(operator: str, left: Typed, right: Typed) -> Typed:
         return spark_only(f"{operator} of {shown_types((left, right))}")
     if common.name == "decimal":
         return _decimal(operator, left, right)
-    left, right = widen(left, common), widen(right, common)
+    left = widen(left, common)
+    right = widen(right, common)
     if common == DOUBLE:
         return Typed(f"({left.sql} {operator} {right.sql})", DOUBLE)
-    return _wrapped(f"({left.sql})::{wide(common)} {operator} ({right.sql})::{wide(common)}", common)
+    return _wrapped(
+        f"({left.sql})::{wide(common)} {operator} ({right.sql})::{wide(common)}", common
+    )
 
 
 def divide(left: Typed, right: Typed) -> Typed:
     """`/`: of doubles, NULL by zero. Spark divides two decimals as decimals, with rounding: refused."""
-    if DOUBLE not in (left.type, right.type) and not (left.type.is_integer and right.type.is_integer):
+    if DOUBLE not in (left.type, right.type) and not (
+        left.type.is_integer and right.type.is_integer
+    ):
         return spark_only(f"/ of {shown_types((left, right))}")
     return _unless_zero("/", cast(left, DOUBLE), cast(right, DOUBLE))
 
@@ -60,7 +76,8 @@ def remainder(left: Typed, right: Typed) -> Typed:
         return _unless_zero("%", left, right)
     if not left.type.is_integer:
         return spark_only(f"% of {left.type}")
-    a, b = left.sql, right.sql
+    a = left.sql
+    b = right.sql
     return Typed(f"CASE WHEN {b} = -1 THEN {a} - {a} WHEN {b} <> 0 THEN {a} % {b} END", left.type)
 
 
@@ -68,8 +85,12 @@ def whole_quotient(left: Typed, right: Typed) -> Typed:
     """`DIV` of integers: a BIGINT, rounded towards zero, NULL by zero; the smallest BIGINT DIV -1 wraps around."""
     if not (left.type.is_integer and right.type.is_integer):
         return spark_only(f"DIV of {shown_types((left, right))}")
-    a, b = cast(left, BIGINT).sql, cast(right, BIGINT).sql
-    return Typed(f"CASE WHEN {b} = -1 THEN dpsql_wrap_64(-({a})::HUGEINT) WHEN {b} <> 0 THEN {a} // {b} END", BIGINT)
+    a = cast(left, BIGINT).sql
+    b = cast(right, BIGINT).sql
+    return Typed(
+        f"CASE WHEN {b} = -1 THEN dpsql_wrap_64(-({a})::HUGEINT) WHEN {b} <> 0 THEN {a} // {b} END",
+        BIGINT,
+    )
 
 
 def wide(kind: SparkType) -> str:
@@ -87,21 +108,31 @@ def _unless_zero(operator: str, left: Typed, right: Typed) -> Typed:
 
 def _decimal(operator: str, left: Typed, right: Typed) -> Typed:
     """Exact, in the result type that Spark gives; refused where Spark would have to round."""
-    left, right = _as_decimal(left), _as_decimal(right)
-    a, b = left.type, right.type
+    left = _as_decimal(left)
+    right = _as_decimal(right)
+    a = left.type
+    b = right.type
     if operator == "*":
         result = SparkType("decimal", a.precision + b.precision + 1, a.scale + b.scale)
     else:
         scale = max(a.scale, b.scale)
-        result = SparkType("decimal", max(a.precision - a.scale, b.precision - b.scale) + scale + 1, scale)
+        result = SparkType(
+            "decimal", max(a.precision - a.scale, b.precision - b.scale) + scale + 1, scale
+        )
     if result.precision >= MAX_PRECISION:
         return spark_only(f"{operator} of {shown_types((left, right))}")
-    roomy = SparkType("decimal", result.precision, a.scale) if operator == "*" else result  # DuckDB multiplies in the wider of the two
+    roomy = (
+        SparkType("decimal", result.precision, a.scale) if operator == "*" else result
+    )  # DuckDB multiplies in the wider of the two
     sides = f"CAST({left.sql} AS {roomy.duckdb}) {operator} {right.sql if operator == '*' else f'CAST({right.sql} AS {roomy.duckdb})'}"
     return Typed(f"CAST({sides} AS {result.duckdb})", result)
 
 
 def _as_decimal(value: Typed) -> Typed:
     """A whole-number literal takes only the digits it has."""
-    kind = SparkType("decimal", len(str(abs(value.literal))), 0) if isinstance(value.literal, int) else as_decimal(value.type)
+    kind = (
+        SparkType("decimal", len(str(abs(value.literal))), 0)
+        if isinstance(value.literal, int)
+        else as_decimal(value.type)
+    )
     return Typed(f"CAST({value.sql} AS {kind.duckdb})", kind)

@@ -38,15 +38,21 @@ def check_comparable(query: Query) -> None:
         InputError: why there is none.
     """
     if query.shape.sketch is not None:
-        raise InputError("true values beside the released ones are not there yet for sketches: `dpsql try` without --compare")
+        raise InputError(
+            "true values beside the released ones are not there yet for sketches: `dpsql try` without --compare"
+        )
     if not query.parsed.privacy_unit:
         raise InputError(
             "true values beside the released ones are not there yet for queries that protect rows: `dpsql try` without --compare"
         )
     if any(isinstance(aggregate, Quantiles) for aggregate in query.parsed.aggregates):
-        raise InputError("true values beside the released ones are not there yet for APPROX_QUANTILES: leave them out")
+        raise InputError(
+            "true values beside the released ones are not there yet for APPROX_QUANTILES: leave them out"
+        )
     if query.parsed.window is None:
-        raise InputError("the exact histogram is of windows: this query has none, so there is nothing to compare with")
+        raise InputError(
+            "the exact histogram is of windows: this query has none, so there is nothing to compare with"
+        )
 
 
 class Truth:
@@ -57,12 +63,20 @@ class Truth:
 
     def __init__(self, query: Query, until_us: int) -> None:
         check_comparable(query)
-        plan, shape = query.plan, query.shape
-        self._published, self._plan, self._until_us, self._grid = query.published, plan, until_us, shape.schedule.grid
+        plan = query.plan
+        shape = query.shape
+        self._published, self._plan, self._until_us, self._grid = (
+            query.published,
+            plan,
+            until_us,
+            shape.schedule.grid,
+        )
         self._arguments = tuple(argument.text for argument in shape.arguments)
         self._connection = connect()
         arguments = "".join(f", a{i} DOUBLE" for i in range(len(self._arguments)))
-        self._connection.execute(f"CREATE TABLE seen (win BIGINT, key BIGINT, key_bytes BLOB, usr BIGINT{arguments})")
+        self._connection.execute(
+            f"CREATE TABLE seen (win BIGINT, key BIGINT, key_bytes BLOB, usr BIGINT{arguments})"
+        )
 
     def watch(self, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Pass the batches on and keep their records."""
@@ -70,7 +84,9 @@ class Truth:
             self._add(rows)
             yield rows
 
-    def compare(self, released: pa.Table, drops: Mapping[str, int], key_types: Sequence[SparkType]) -> dict[str, Any]:
+    def compare(
+        self, released: pa.Table, drops: Mapping[str, int], key_types: Sequence[SparkType]
+    ) -> dict[str, Any]:
         """The exact histogram and the errors.
 
         Returns:
@@ -81,11 +97,15 @@ class Truth:
         """
         truth = self._exact(key_types)
         starts = released.column(START).cast(pa.int64()).to_numpy()
-        is_last = released.column("trigger").to_numpy() == self._grid.closed_triggers(starts, self._until_us)
+        is_last = released.column("trigger").to_numpy() == self._grid.closed_triggers(
+            starts, self._until_us
+        )
         last = frame_of(released.filter(pa.array(is_last)), self._published)
         names = [START, *(key.name for key in self._plan.query.keys)]
         both = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
-        errors = {aggregate.alias: _errors(both, aggregate) for aggregate in self._plan.query.aggregates}
+        errors = {
+            aggregate.alias: _errors(both, aggregate) for aggregate in self._plan.query.aggregates
+        }
         windows = int(truth[START].nunique())
         return {
             "true_histogram": truth,
@@ -95,13 +115,17 @@ class Truth:
             "dropped": dict(drops),
             "columns": errors,
             "compared": self._compared(truth, last, names),
-            "made_of": {measure.alias: _made_of(both, measure) for measure in self._published.measures},
+            "made_of": {
+                measure.alias: _made_of(both, measure) for measure in self._published.measures
+            },
         }
 
     def _compared(self, truth: pd.DataFrame, last: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         """Private and true values key by key; counts stay whole numbers, though keys are missing on either side."""
         aliases = [aggregate.alias for aggregate in self._plan.query.aggregates]
-        private = last[[*names, *(name for alias in aliases for name in (alias, f"{alias}_{STDERR}"))]]
+        private = last[
+            [*names, *(name for alias in aliases for name in (alias, f"{alias}_{STDERR}"))]
+        ]
         whole = {alias: object for alias in aliases if pd.api.types.is_integer_dtype(truth[alias])}
         true = truth.astype(whole).rename(columns={alias: f"{alias}_true" for alias in aliases})
         both = true.merge(private.astype(whole), on=names, how="outer", indicator=SIDES)
@@ -114,18 +138,30 @@ class Truth:
         times = {END: start + self._grid.window_us, DUE: start + triggers * self._grid.trigger_us}
         both.attrs = last.attrs  # a merge loses them
         return both.assign(
-            trigger=triggers, **{name: pd.Series(us, both.index).astype("datetime64[us, UTC]") for name, us in times.items()}
+            trigger=triggers,
+            **{
+                name: pd.Series(us, both.index).astype("datetime64[us, UTC]")
+                for name, us in times.items()
+            },
         )
 
     def _add(self, rows: pa.Table) -> None:
         rows = rows.filter(pa.array(rows.column("drop").to_numpy() == 0))
-        ts, unit = rows.column("ts").to_numpy(), "user" if "user" in rows.column_names else "key"
+        ts = rows.column("ts").to_numpy()
+        unit = "user" if "user" in rows.column_names else "key"
         newest = self._grid.latest_window(ts)
         for older in range(self._grid.windows_per_record):
             start = newest - older * self._grid.slide_us
-            due = self._grid.own_trigger(ts, start) <= self._grid.closed_triggers(start, self._until_us)
+            due = self._grid.own_trigger(ts, start) <= self._grid.closed_triggers(
+                start, self._until_us
+            )
             inside = due & (ts - start < self._grid.window_us)
-            columns = {"win": pa.array(start), "key": rows.column("key"), "key_bytes": rows.column("key_bytes"), "usr": rows.column(unit)}
+            columns = {
+                "win": pa.array(start),
+                "key": rows.column("key"),
+                "key_bytes": rows.column("key_bytes"),
+                "usr": rows.column(unit),
+            }
             columns |= {f"a{i}": rows.column(f"a{i}") for i in range(len(self._arguments))}
             self._connection.register("part", pa.table(columns).filter(pa.array(inside)))
             self._connection.execute("INSERT INTO seen SELECT * FROM part")
@@ -133,17 +169,23 @@ class Truth:
 
     def groups(self) -> pa.Table:
         """`win, key, key_bytes` of every group with a record, in order, and its exact values c0, c1, ..."""
-        values = [f"{self._aggregate(aggregate)} AS c{i}" for i, aggregate in enumerate(self._plan.query.aggregates)]
-        text = (
-            f"SELECT win, key, any_value(key_bytes) AS key_bytes, {', '.join(values)} FROM seen GROUP BY win, key ORDER BY win, key_bytes"
-        )
+        values = [
+            f"{self._aggregate(aggregate)} AS c{i}"
+            for i, aggregate in enumerate(self._plan.query.aggregates)
+        ]
+        text = f"SELECT win, key, any_value(key_bytes) AS key_bytes, {', '.join(values)} FROM seen GROUP BY win, key ORDER BY win, key_bytes"
         return self._connection.sql(text).to_arrow_table()
 
     def _exact(self, key_types: Sequence[SparkType]) -> pd.DataFrame:
         found = self.groups()
         columns: dict[str, Any] = {START: found.column("win").cast(pa.timestamp("us", tz="UTC"))}
-        columns |= typed_keys(self._plan.query, found.column("key_bytes"), arrow_types(self._plan, key_types))
-        columns |= {aggregate.alias: found.column(f"c{i}") for i, aggregate in enumerate(self._plan.query.aggregates)}
+        columns |= typed_keys(
+            self._plan.query, found.column("key_bytes"), arrow_types(self._plan, key_types)
+        )
+        columns |= {
+            aggregate.alias: found.column(f"c{i}")
+            for i, aggregate in enumerate(self._plan.query.aggregates)
+        }
         return frame_of(pa.table(columns), self._published)
 
     def _aggregate(self, aggregate: Aggregate) -> str:
@@ -163,14 +205,20 @@ class Truth:
 
 
 def _errors(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
-    alias, low = aggregate.alias, (aggregate.bounds or (0.0, 0.0))[0]
+    alias = aggregate.alias
+    low = (aggregate.bounds or (0.0, 0.0))[0]
     if aggregate.function in AVERAGED:
         both = both[both[f"{alias}_private"].notna() & both[f"{alias}_true"].notna()]
-    private, true = _values(both, f"{alias}_private"), _values(both, f"{alias}_true")
+    private = _values(both, f"{alias}_private")
+    true = _values(both, f"{alias}_true")
     if low >= 0:
         private = np.maximum(private, 0.0)
     error = np.abs(private - true)
-    return {"l_inf": float(error.max(initial=0.0)), "l_1": float(error.sum()), "l_2": float(np.sqrt((error**2).sum()))}
+    return {
+        "l_inf": float(error.max(initial=0.0)),
+        "l_1": float(error.sum()),
+        "l_2": float(np.sqrt((error**2).sum())),
+    }
 
 
 def _made_of(both: pd.DataFrame, measure: Measure) -> dict[str, float]:
@@ -184,16 +232,26 @@ def _made_of(both: pd.DataFrame, measure: Measure) -> dict[str, float]:
     """
     alias = measure.alias
     released = both[both[f"{alias}_private"].notna()]
-    true, private, stderr = (_values(released, f"{alias}{end}") for end in ("_true", "_private", f"_{STDERR}"))
+    true, private, stderr = (
+        _values(released, f"{alias}{end}") for end in ("_true", "_private", f"_{STDERR}")
+    )
     if measure.function in AVERAGED:
-        known = (released[f"{alias}_true"].notna() & released[f"{alias}_{STDERR}"].notna()).to_numpy()
+        known = (
+            released[f"{alias}_true"].notna() & released[f"{alias}_{STDERR}"].notna()
+        ).to_numpy()
         if not known.any():
             return {}
         low, high = measure.within or (-np.inf, np.inf)
-        inside, error = true[known, None].clip(low, high), stderr[known, None]
-        unknown = np.minimum(2 * Z95 * error / (high - low), 1.0) ** 2  # where all is possible, the value is the middle
+        inside = true[known, None].clip(low, high)
+        error = stderr[known, None]
+        unknown = (
+            np.minimum(2 * Z95 * error / (high - low), 1.0) ** 2
+        )  # where all is possible, the value is the middle
         alone = unknown * ((low + high) / 2 - inside) + np.sqrt(1 - unknown**2) * error * NORMALS
-        return {"typical": float(np.median(np.abs(private - true)[known])), "noise": float(np.median(np.abs(alone)))}
+        return {
+            "typical": float(np.median(np.abs(private - true)[known])),
+            "noise": float(np.median(np.abs(alone))),
+        }
     total = float(np.abs(_values(both, f"{alias}_true")).sum())
     if not total:
         return {}

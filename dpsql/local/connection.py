@@ -23,7 +23,12 @@ _BLANK = "(chr(0) || " + " || ".join(f"chr({code})" for code in (*range(1, 33), 
 # Values are computed in a type that cannot overflow and then cut to their bits, as Java's integers wrap around.
 _WRAPS = tuple(
     f"dpsql_wrap_{bits}(x) AS CAST(xor(x & {2**bits - 1}::{wide}, {2 ** (bits - 1)}::{wide}) - {2 ** (bits - 1)}::{wide} AS {narrow})"
-    for bits, wide, narrow in ((8, "BIGINT", "TINYINT"), (16, "BIGINT", "SMALLINT"), (32, "BIGINT", "INTEGER"), (64, "HUGEINT", "BIGINT"))
+    for bits, wide, narrow in (
+        (8, "BIGINT", "TINYINT"),
+        (16, "BIGINT", "SMALLINT"),
+        (32, "BIGINT", "INTEGER"),
+        (64, "HUGEINT", "BIGINT"),
+    )
 )
 
 MACROS = (
@@ -86,7 +91,12 @@ PYTHON_FUNCTIONS: tuple[tuple[str, Callable[..., object], str, str], ...] = (
     ("dpsql_py_date_text", spark_text.date_text, "BIGINT", "VARCHAR"),
     ("dpsql_py_timestamp_text", spark_text.timestamp_text, "BIGINT", "VARCHAR"),
 )
-_ARROW = {"VARCHAR": pa.string(), "DOUBLE": pa.float64(), "INTEGER": pa.int32(), "BIGINT": pa.int64()}
+_ARROW = {
+    "VARCHAR": pa.string(),
+    "DOUBLE": pa.float64(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+}
 
 
 def connect() -> duckdb.DuckDBPyConnection:
@@ -96,17 +106,23 @@ def connect() -> duckdb.DuckDBPyConnection:
     connection.execute("SET temp_directory = ?", [str(scratch() / f"duckdb-{uuid4().hex}")])
     for setting in SETTINGS:
         connection.execute(f"SET {setting}")
-    with suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets there is no bar, and DuckDB refuses to turn it off
+    with suppress(
+        duckdb.InvalidInputException
+    ):  # in a notebook without ipywidgets there is no bar, and DuckDB refuses to turn it off
         connection.execute("SET enable_progress_bar = false")
     for name, function, arguments, result in PYTHON_FUNCTIONS:
         columnar = _columnar(function, arguments.count(" ") + 1, _ARROW[result])
-        connection.create_function(name, columnar, list(arguments.split()), result, type=ARROW, null_handling=SPECIAL)
+        connection.create_function(
+            name, columnar, list(arguments.split()), result, type=ARROW, null_handling=SPECIAL
+        )
     for macro in MACROS:
         connection.execute(f"CREATE MACRO {macro}")
     return connection
 
 
-def _columnar(function: Callable[..., object], arguments: int, result: pa.DataType) -> Callable[..., pa.Array]:
+def _columnar(
+    function: Callable[..., object], arguments: int, result: pa.DataType
+) -> Callable[..., pa.Array]:
     def apply(*columns: pa.Array) -> pa.Array:
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
         return pa.array([None if None in row else function(*row) for row in rows], type=result)

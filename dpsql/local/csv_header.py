@@ -23,7 +23,9 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)?")
 
 def has_header(source: Source) -> bool:
     """Tell whether the CSV files of a source begin with a line of names."""
-    return any(name.lower() == "header" and value.lower() == "true" for name, value in source.options)
+    return any(
+        name.lower() == "header" and value.lower() == "true" for name, value in source.options
+    )
 
 
 def check_header(path: Path, declared: Columns, source: Source) -> int:
@@ -44,8 +46,10 @@ def check_header(path: Path, declared: Columns, source: Source) -> int:
     line, number = _first_line(path, options.get("comment", ""))
     if line is None:
         return 0
-    names, columns = _fields(line, options), [name for name, _ in declared]
-    wanted, present = [name.lower() for name in columns], [name.lower() for name in names]
+    names = _fields(line, options)
+    columns = [name for name, _ in declared]
+    wanted = [name.lower() for name in columns]
+    present = [name.lower() for name in names]
     if present == wanted:
         return number
     if missing := [name for name in columns if name.lower() not in present]:
@@ -62,14 +66,22 @@ def check_header(path: Path, declared: Columns, source: Source) -> int:
 def _schema(names: Sequence[str], declared: Columns) -> str:
     """The schema of a header as it can be written in sources.yaml; what is not declared is STRING."""
     kinds = {name.lower(): str(kind) for name, kind in declared}
-    quoted = [name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name.replace('`', '``')}`" for name in names]
-    text = ", ".join(f"{shown} {kinds.get(name.lower(), 'STRING')}" for name, shown in zip(names, quoted, strict=True))
+    quoted = [
+        name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name.replace('`', '``')}`"
+        for name in names
+    ]
+    text = ", ".join(
+        f"{shown} {kinds.get(name.lower(), 'STRING')}"
+        for name, shown in zip(names, quoted, strict=True)
+    )
     return f'"{text}"' if "`" in text else text
 
 
 def _first_line(path: Path, comment: str) -> tuple[str | None, int]:
     """The first line that is neither blank nor a comment, and how many lines there are up to it; None if there is no such line."""
-    content, block, number = b"", b"-", 0
+    content = b""
+    block = b"-"
+    number = 0
     try:
         with pa.input_stream(str(path), compression="detect") as stream:
             while block and len(content) < LONGEST_HEADER:
@@ -94,12 +106,15 @@ def _first_text(content: bytes, comment: bytes) -> tuple[bytes, int]:
 def _fields(line: str, options: Mapping[str, str]) -> Sequence[str]:
     """The texts of a line; the whole line where it cannot be parsed."""
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
-    quote, escape = options.get("quote", '"'), options.get("escape", "\\")
+    quote = options.get("quote", '"')
+    escape = options.get("escape", "\\")
     if len(separator) != 1 or len(quote) > 1:
         return line.split(separator or ",")
     try:
         if quote:
-            rows = csv.reader([line], delimiter=separator, quotechar=quote, escapechar=escape[:1] or None)
+            rows = csv.reader(
+                [line], delimiter=separator, quotechar=quote, escapechar=escape[:1] or None
+            )
         else:
             rows = csv.reader([line], delimiter=separator, quoting=csv.QUOTE_NONE)
         fields = next(rows, [])

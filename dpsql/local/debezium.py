@@ -11,7 +11,9 @@ from dpsql.change_feed import CHANGE, IMAGES, MESSAGE, POSITION, SOURCE_TIME, TI
 from dpsql.local.spark_types import Columns, parse_ddl
 from dpsql.local.typed import quote
 
-BESIDE_COLUMNS: Columns = parse_ddl(f"{CHANGE} STRING, {POSITION} BIGINT, {TIME} TIMESTAMP", "a change feed")
+BESIDE_COLUMNS: Columns = parse_ddl(
+    f"{CHANGE} STRING, {POSITION} BIGINT, {TIME} TIMESTAMP", "a change feed"
+)
 """What is beside the columns of the table."""
 
 _UNUSUAL = "[0-9][eE]|-0|[0-9]{16}|[0-9]{7}[.][0-9]|[^0-9]0[.]00"
@@ -27,7 +29,10 @@ def images_select(sequence_by: str) -> str:
     inner = f"SELECT {', '.join(f'{_text(name)} AS {name}' for name in MESSAGE[:-1])} FROM ({_fields(whole, MESSAGE[:-1])})"
     told = tuple(dict.fromkeys((place, SOURCE_TIME)))
     source = f"SELECT before, after, op, dpsql_mended(source) AS good FROM ({inner})"
-    numbers = ", ".join(f'{_whole(name)} AS "n_{name}", "{name}" IS NOT NULL AND {_whole(name)} IS NULL AS "b_{name}"' for name in told)
+    numbers = ", ".join(
+        f'{_whole(name)} AS "n_{name}", "{name}" IS NOT NULL AND {_whole(name)} IS NULL AS "b_{name}"'
+        for name in told
+    )
     read = f"SELECT before, after, op, {numbers} FROM ({_fields(source, told, ('before', 'after', 'op'))})"
     known = " AND ".join((f'"n_{place}" IS NOT NULL', *(f'NOT "b_{name}"' for name in told)))
     said = []
@@ -62,4 +67,6 @@ def _text(name: str) -> str:
 
 
 def _whole(name: str) -> str:
-    return f'CASE WHEN regexp_full_match("{name}", \'-?[0-9]+\') THEN TRY_CAST("{name}" AS BIGINT) END'
+    return (
+        f'CASE WHEN regexp_full_match("{name}", \'-?[0-9]+\') THEN TRY_CAST("{name}" AS BIGINT) END'
+    )

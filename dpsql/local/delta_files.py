@@ -34,7 +34,9 @@ def open_table(path: Path, version: int | None = None) -> DeltaTable:
     except (DeltaError, OSError):
         raise DataError(f"{path}: the Delta table cannot be read") from None
     if is_mapped:
-        raise DataError(f"{path}: the Delta table maps its columns to other names ({MAPPING}), {ON_SPARK}")
+        raise DataError(
+            f"{path}: the Delta table maps its columns to other names ({MAPPING}), {ON_SPARK}"
+        )
     if has_deleted:
         raise DataError(f"{path}: the Delta table has deletion vectors, {ON_SPARK}")
     return table

@@ -13,10 +13,39 @@ import sqlglot
 from sqlglot import exp
 
 from dpsql.errors import InputError
-from dpsql.local.allowed import COMPARISONS, DAYS_ONLY, FUNCTIONS, KINDS, SPELLINGS, SYNONYMS, TRUNCATION_UNITS, Form
-from dpsql.local.arithmetic import arithmetic, divide, negative, number, remainder, whole_quotient, wide
+from dpsql.local.allowed import (
+    COMPARISONS,
+    DAYS_ONLY,
+    FUNCTIONS,
+    KINDS,
+    SPELLINGS,
+    SYNONYMS,
+    TRUNCATION_UNITS,
+    Form,
+)
+from dpsql.local.arithmetic import (
+    arithmetic,
+    divide,
+    negative,
+    number,
+    remainder,
+    whole_quotient,
+    wide,
+)
 from dpsql.local.spark_types import INTEGER_BITS, SparkType, from_sqlglot
-from dpsql.local.typed import BOOLEAN, DOUBLE, STRING, VOID, Typed, cast, compare, quote, shown_types, spark_only, unify
+from dpsql.local.typed import (
+    BOOLEAN,
+    DOUBLE,
+    STRING,
+    VOID,
+    Typed,
+    cast,
+    compare,
+    quote,
+    shown_types,
+    spark_only,
+    unify,
+)
 from dpsql.sql.dialect import DpSpark
 from dpsql.sql.growth import growth
 from dpsql.sql.patterns import refusal, searched
@@ -68,14 +97,22 @@ def translate(node: exp.Expression, resolve: Resolve) -> Typed:
         InputError: something in it is not on the allow-list.
     """
     kind = type(node).__name__
-    if unknown := [part for part, value in node.args.items() if value and part not in _PARTS.get(kind, _OPERANDS)]:
-        return spark_only(f"{_shown(node)} ({unknown[0]})")  # a detail that we would otherwise lose in silence
+    if unknown := [
+        part
+        for part, value in node.args.items()
+        if value and part not in _PARTS.get(kind, _OPERANDS)
+    ]:
+        return spark_only(
+            f"{_shown(node)} ({unknown[0]})"
+        )  # a detail that we would otherwise lose in silence
     if kind in _HANDLERS:
         return _HANDLERS[kind](node, resolve)
     if isinstance(node, exp.Column):
         return resolve(node)
     if kind in COMPARISONS:
-        return compare(COMPARISONS[kind], translate(node.this, resolve), translate(node.expression, resolve))
+        return compare(
+            COMPARISONS[kind], translate(node.this, resolve), translate(node.expression, resolve)
+        )
     if kind in _OPERATORS:
         return _OPERATORS[kind](translate(node.this, resolve), translate(node.expression, resolve))
     return spark_only(_shown(node), SPELLINGS.get(kind, ""))
@@ -115,7 +152,9 @@ def _negative(node: exp.Neg, resolve: Resolve) -> Typed:
 
 def _condition(node: exp.Expression, resolve: Resolve) -> str:
     value = translate(node, resolve)
-    return f"({value.sql})" if value.type == BOOLEAN else spark_only(f"{_shown(node)} as a condition")
+    return (
+        f"({value.sql})" if value.type == BOOLEAN else spark_only(f"{_shown(node)} as a condition")
+    )
 
 
 def _truth(node: exp.Expression, resolve: Resolve) -> str:
@@ -125,7 +164,9 @@ def _truth(node: exp.Expression, resolve: Resolve) -> str:
 
 def _logical(node: exp.Binary, resolve: Resolve) -> Typed:
     word = "AND" if isinstance(node, exp.And) else "OR"
-    return Typed(f"({_truth(node.this, resolve)} {word} {_truth(node.expression, resolve)})", BOOLEAN)
+    return Typed(
+        f"({_truth(node.this, resolve)} {word} {_truth(node.expression, resolve)})", BOOLEAN
+    )
 
 
 def _is(node: exp.Is, resolve: Resolve) -> Typed:
@@ -165,11 +206,17 @@ def _like(node: exp.Like, resolve: Resolve) -> Typed:
 
 def _case(node: exp.Case, resolve: Resolve) -> Typed:
     subject = translate(node.this, resolve) if node.this else None
-    branches = [branch.args["true"] for branch in node.args["ifs"]] + [node.args.get("default") or exp.Null()]
+    branches = [branch.args["true"] for branch in node.args["ifs"]] + [
+        node.args.get("default") or exp.Null()
+    ]
     results = unify(_all(branches, resolve), "CASE")
     text = "CASE"
     for branch, result in zip(node.args["ifs"], results[:-1], strict=True):
-        test = compare("=", subject, translate(branch.this, resolve)).sql if subject else _condition(branch.this, resolve)
+        test = (
+            compare("=", subject, translate(branch.this, resolve)).sql
+            if subject
+            else _condition(branch.this, resolve)
+        )
         text += f" WHEN {test} THEN {result.sql}"
     return Typed(f"{text} ELSE {results[-1].sql} END", results[0].type)
 
@@ -203,7 +250,10 @@ def _matched(form: Form, arguments: list[Typed], name: str) -> list[Typed] | Non
     """The arguments as the form takes them, or None."""
     if len(arguments) != len(form.arguments):
         return None
-    taken = [_taken(argument, wanted, name) for argument, wanted in zip(arguments, form.arguments, strict=True)]
+    taken = [
+        _taken(argument, wanted, name)
+        for argument, wanted in zip(arguments, form.arguments, strict=True)
+    ]
     return [argument for argument in taken if argument] if all(taken) else None
 
 
@@ -211,7 +261,11 @@ def _taken(argument: Typed, wanted: str, name: str) -> Typed | None:
     kind = wanted.removesuffix("!")
     if kind == "unit":
         unit = TRUNCATION_UNITS.get(str(argument.literal).lower())
-        return Typed(quote(unit), STRING, unit) if unit and (name != "trunc" or unit in DAYS_ONLY) else None
+        return (
+            Typed(quote(unit), STRING, unit)
+            if unit and (name != "trunc" or unit in DAYS_ONLY)
+            else None
+        )
     if wanted != kind and argument.literal is None:
         return None
     if kind == "filled":
@@ -224,7 +278,11 @@ def _taken(argument: Typed, wanted: str, name: str) -> Typed | None:
 
 def _kept_short(kind: str, made: str, arguments: list[Typed]) -> list[Typed]:
     """Cut the texts among the arguments of a node as Spark's are cut; `made` is its type."""
-    literals = {place: str(argument.literal) for place, argument in enumerate(arguments) if argument.literal is not None}
+    literals = {
+        place: str(argument.literal)
+        for place, argument in enumerate(arguments)
+        if argument.literal is not None
+    }
     rule = growth(kind, made, [argument.type.name for argument in arguments], literals)
     if isinstance(rule, str):
         return spark_only(kind)
@@ -241,19 +299,25 @@ def _filled(form: Form, arguments: list[Typed]) -> Typed:
     first = arguments[0].type
     result = first if form.result == "same" else SparkType(form.result)
     sizes = {"bits": INTEGER_BITS.get(first.name, 0), "wide": wide(first)}
-    return Typed(f"({form.duckdb.format(*(f'({argument.sql})' for argument in arguments), **sizes)})", result)
+    return Typed(
+        f"({form.duckdb.format(*(f'({argument.sql})' for argument in arguments), **sizes)})", result
+    )
 
 
 def _nullif(node: exp.Anonymous, resolve: Resolve) -> Typed:
     left, right = _all(node.expressions, resolve)
-    return Typed(f"CASE WHEN {compare('=', left, right).sql} THEN NULL ELSE {left.sql} END", left.type)
+    return Typed(
+        f"CASE WHEN {compare('=', left, right).sql} THEN NULL ELSE {left.sql} END", left.type
+    )
 
 
 def _choice(node: exp.Anonymous, resolve: Resolve) -> Typed:
     """if(test, yes, no); nvl2(tested for NULL, yes, no)."""
     test, *branches = node.expressions
     is_if = str(node.name).lower() == "if"
-    condition = _condition(test, resolve) if is_if else f"({translate(test, resolve).sql} IS NOT NULL)"
+    condition = (
+        _condition(test, resolve) if is_if else f"({translate(test, resolve).sql} IS NOT NULL)"
+    )
     yes, no = unify(_all(branches, resolve), str(node.name).lower())
     return Typed(f"CASE WHEN {condition} THEN {yes.sql} ELSE {no.sql} END", yes.type)
 
@@ -269,7 +333,11 @@ def _concat(node: exp.Expression, resolve: Resolve) -> Typed:
     """NULL if any part is NULL (DuckDB's own concat skips it)."""
     items = node.expressions if isinstance(node, exp.Anonymous) else [node.this, node.expression]
     parts = _kept_short("Concat", "string", [_as_text(part) for part in _all(items, resolve)])
-    return Typed("(" + " || ".join(f"({part.sql})" for part in parts) + ")", STRING) if parts else spark_only("concat()")
+    return (
+        Typed("(" + " || ".join(f"({part.sql})" for part in parts) + ")", STRING)
+        if parts
+        else spark_only("concat()")
+    )
 
 
 def _as_text(part: Typed) -> Typed:

@@ -83,7 +83,9 @@ def changes(source: Source, commits: Commits) -> pa.Table:
             "keeps them until VACUUM, and its log for `delta.logRetentionDuration`"
         ) from None
     if has_deleted and snapshot is None:
-        raise DataError(f"{path}: commits {commits.first} to {commits.last} have deletion vectors, {ON_SPARK}")
+        raise DataError(
+            f"{path}: commits {commits.first} to {commits.last} have deletion vectors, {ON_SPARK}"
+        )
     which = pc.cast(given[POSITION], pa.int64()).to_numpy() - commits.first
     at = pa.array(times[which], pa.timestamp("us", "UTC"))
     return given.drop_columns([TIME] if TIME in given.column_names else []).append_column(TIME, at)
@@ -103,8 +105,12 @@ def _start(source: Source) -> int | None:
 
 def _local(source: Source) -> Path:
     if not source.path:
-        raise DataError(f"source `{source.name}` is a table of Spark's catalog: to verify, declare its format and path")
-    return local_path(source.path, f"source `{source.name}` is at {{}}://, which the local engine does not read")
+        raise DataError(
+            f"source `{source.name}` is a table of Spark's catalog: to verify, declare its format and path"
+        )
+    return local_path(
+        source.path, f"source `{source.name}` is at {{}}://, which the local engine does not read"
+    )
 
 
 def _read_log(path: Path, commits: Commits) -> tuple[np.ndarray, bool]:
@@ -117,8 +123,14 @@ def _read_log(path: Path, commits: Commits) -> tuple[np.ndarray, bool]:
     for version in range(commits.first, commits.last + 1):
         file = path / "_delta_log" / f"{version:020d}.json"
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        given: dict[str, Any] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
-        has_deleted |= any(line.get(action, {}).get("deletionVector") for line in lines for action in ("add", "remove"))
+        given: dict[str, Any] = next(
+            (line["commitInfo"] for line in lines if "commitInfo" in line), {}
+        )
+        has_deleted |= any(
+            line.get(action, {}).get("deletionVector")
+            for line in lines
+            for action in ("add", "remove")
+        )
         found.append(int(given.get("inCommitTimestamp", file.stat().st_mtime_ns // 1_000_000)))
     steps = np.arange(len(found))
     return (np.maximum.accumulate(np.array(found, np.int64) - steps) + steps) * 1000, has_deleted

@@ -32,7 +32,17 @@ from dpsql.published.frames import frame_of
 from dpsql.times import now_us
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.randomness import intake_key
-from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, StateStore, Tables, Tick, run_bucket
+from dpsql.udfs.stage import (
+    ADMISSION,
+    OPERATORS,
+    RELEASE,
+    Clock,
+    Stage,
+    StateStore,
+    Tables,
+    Tick,
+    run_bucket,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +110,13 @@ class Feeder:
     `sequence` (operator -> bucket -> version of its state) and `batch` (number of the newest micro-batch) are what an engine has to remember.
     """
 
-    def __init__(self, stages: Stages, noise_key: bytes, buckets: Buckets = (1, 1), stores: Stores | None = None) -> None:
+    def __init__(
+        self,
+        stages: Stages,
+        noise_key: bytes,
+        buckets: Buckets = (1, 1),
+        stores: Stores | None = None,
+    ) -> None:
         self._intake, self._release = stages
         self._noise_key, self._intake_key = noise_key, intake_key(noise_key)
         self._users, self._keys = stores or (Kept(buckets[0]), Kept(buckets[1]))
@@ -118,25 +134,36 @@ class Feeder:
         spread_by = next(name for name in ("user", "key", "ts") if name in rows.column_names)
         for bucket, part in split(rows, spread_by, self._users.buckets):
             report, contributions = run_bucket(
-                self._intake, self._users, bucket, self.sequence[ADMISSION][bucket], part, clock, self._intake_key
+                self._intake,
+                self._users,
+                bucket,
+                self.sequence[ADMISSION][bucket],
+                part,
+                clock,
+                self._intake_key,
             )
             self.sequence[ADMISSION][bucket] = report.sequence
             admitted.append(contributions)
             self.drops.update(report.counted["drops"])
         if admitted:
             together = pa.concat_tables(admitted)
-            arrived = together.append_column("batch", pa.array(np.full(together.num_rows, self.batch, np.int64)))
+            arrived = together.append_column(
+                "batch", pa.array(np.full(together.num_rows, self.batch, np.int64))
+            )
             for bucket, part in split(arrived, "key", self._keys.buckets):
                 self._released(bucket, part, [])
 
     def tick(self, closed_us: int) -> list[pa.Table]:
         """Close the grid up to a time in every key bucket and return what is released."""
-        nothing, ticks = self._release.takes.empty_table(), [Tick(self.batch, closed_us)]
+        nothing = self._release.takes.empty_table()
+        ticks = [Tick(self.batch, closed_us)]
         return [self._released(bucket, nothing, ticks) for bucket in range(self._keys.buckets)]
 
     def _released(self, bucket: int, rows: pa.Table, ticks: Sequence[Tick]) -> pa.Table:
         sequence = self.sequence[RELEASE][bucket]
-        report, released = run_bucket(self._release, self._keys, bucket, sequence, rows, ticks, self._noise_key)
+        report, released = run_bucket(
+            self._release, self._keys, bucket, sequence, rows, ticks, self._noise_key
+        )
         self.sequence[RELEASE][bucket] = report.sequence
         return released
 
@@ -232,7 +259,8 @@ def run_local(
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id
     reader = RowReader(query.plan, query.sources, run.secret.salt(run_id), {})
-    rows, facts = reader.frame(frame), query.facts(reader.public_groups(query.source))
+    rows = reader.frame(frame)
+    facts = query.facts(reader.public_groups(query.source))
     run.check_input(rows, reader.key_types, facts)
     result = run_batches(
         query.plan,
@@ -271,7 +299,8 @@ def try_query(
         DataError: a file is missing or unreadable, or does not fit the query.
         InputError: the query uses something that only Spark computes.
     """
-    plan, until_us = query.plan, now_us() if until_us is None else until_us
+    plan = query.plan
+    until_us = now_us() if until_us is None else until_us
     files = source_files(query.source, inputs)
     reader = RowReader(plan, query.sources, secret.salt(run_id), inputs)
     truth = Truth(query, until_us) if compare else None

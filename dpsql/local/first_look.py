@@ -21,7 +21,9 @@ SPARK_ALONE = ("orc", "avro")
 
 def looks_at_files(source: Source) -> bool:
     """Tell whether the files of a source say something that may contradict its declaration."""
-    return _is_csv(source) or (source.schema is not None and source.format in ("parquet", *SPARK_ALONE))
+    return _is_csv(source) or (
+        source.schema is not None and source.format in ("parquet", *SPARK_ALONE)
+    )
 
 
 def _is_csv(source: Source) -> bool:
@@ -37,7 +39,11 @@ def check_files(source: Source) -> bool:
     path = source.path or ""
     if not looks_at_files(source):
         return True
-    if source.format in SPARK_ALONE or WILD.search(path) or ("://" in path and not path.startswith("file:")):
+    if (
+        source.format in SPARK_ALONE
+        or WILD.search(path)
+        or ("://" in path and not path.startswith("file:"))
+    ):
         return False
     try:
         root = local_path(path, "{}")
@@ -56,7 +62,10 @@ def check_files(source: Source) -> bool:
 
 def _in_file(file: Path, root: Path, declared: Columns, source: Source) -> Columns:
     """The declared columns but those that folders like `day=2024-02-29` hold."""
-    if any(name.lower() == "recursivefilelookup" and value.lower() == "true" for name, value in source.options):
+    if any(
+        name.lower() == "recursivefilelookup" and value.lower() == "true"
+        for name, value in source.options
+    ):
         return declared
     folders = file.parts[len(root.parts) : -1]
     held = {folder.partition("=")[0].lower() for folder in folders if "=" in folder}

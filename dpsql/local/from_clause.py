@@ -17,7 +17,13 @@ from dpsql.local.spark_types import Columns
 from dpsql.local.typed import BOOLEAN, Typed, cast, compare, spark_only
 from dpsql.sql.dialect import DpSpark
 
-JOINS = {("", ""): "JOIN", ("", "INNER"): "JOIN", ("LEFT", ""): "LEFT JOIN", ("LEFT", "OUTER"): "LEFT JOIN", ("", "CROSS"): "CROSS JOIN"}
+JOINS = {
+    ("", ""): "JOIN",
+    ("", "INNER"): "JOIN",
+    ("LEFT", ""): "LEFT JOIN",
+    ("LEFT", "OUTER"): "LEFT JOIN",
+    ("", "CROSS"): "CROSS JOIN",
+}
 
 
 @dataclass(frozen=True)
@@ -56,14 +62,20 @@ class Scope:
             InputError: it reaches into a nested value.
         """
         *qualifier, name = (part.name.lower() for part in column.parts)
-        within = [relation for relation in self.relations if not qualifier or relation.name == qualifier[-1]]
+        within = [
+            relation
+            for relation in self.relations
+            if not qualifier or relation.name == qualifier[-1]
+        ]
         if len(qualifier) > 1 or (qualifier and not within):
             return spark_only(column.sql(dialect=DpSpark))
         found = [value for relation in within for field, value in relation.fields if field == name]
         if len(found) > 1 and name not in self.merged:
             raise InputError(f"column `{name}` is ambiguous: name its table")
         if not found:
-            known = ", ".join(sorted({field for relation in within for field, _ in relation.fields}))
+            known = ", ".join(
+                sorted({field for relation in within for field, _ in relation.fields})
+            )
             raise DataError(f"the input has no column `{name}`; it has {known}")
         return found[0]
 
@@ -93,11 +105,15 @@ def _scope(select: exp.Select, tables: Mapping[str, Table], numbers: Iterator[in
         scope = _joined(scope, join, tables, numbers)
     if where := select.args.get("where"):
         condition = translate(where.this, scope.resolve)
-        scope = Scope(f"{scope.sql} WHERE {cast(condition, BOOLEAN).sql}", scope.relations, scope.merged)
+        scope = Scope(
+            f"{scope.sql} WHERE {cast(condition, BOOLEAN).sql}", scope.relations, scope.merged
+        )
     return scope
 
 
-def _item(node: exp.Expression, tables: Mapping[str, Table], numbers: Iterator[int]) -> tuple[str, Relation]:
+def _item(
+    node: exp.Expression, tables: Mapping[str, Table], numbers: Iterator[int]
+) -> tuple[str, Relation]:
     alias = node.args.get("alias")
     if alias and alias.args.get("columns"):
         return spark_only("column names in a table alias")
@@ -107,18 +123,24 @@ def _item(node: exp.Expression, tables: Mapping[str, Table], numbers: Iterator[i
         table = tables.get(node.name.lower())
         if table is None:
             raise DataError(f"no input is given for `{node.name}`: add --input {node.name}=FILE")
-        fields = tuple((column, Typed(f"{own}.{_quoted(column)}", kind)) for column, kind in table.columns)
+        fields = tuple(
+            (column, Typed(f"{own}.{_quoted(column)}", kind)) for column, kind in table.columns
+        )
         return f"{_quoted(table.view)} AS {own}", Relation(name, fields)
     while isinstance(node, (exp.Subquery, exp.Paren)):
         node = node.this
     if not isinstance(node, exp.Select):
         return spark_only(type(node).__name__.upper())
     text, inner = _selected(node, tables, numbers)
-    fields = tuple((column, Typed(f"{own}.c{i}", value.type)) for i, (column, value) in enumerate(inner))
+    fields = tuple(
+        (column, Typed(f"{own}.c{i}", value.type)) for i, (column, value) in enumerate(inner)
+    )
     return f"({text}) AS {own}", Relation(name, fields)
 
 
-def _selected(select: exp.Select, tables: Mapping[str, Table], numbers: Iterator[int]) -> tuple[str, list[tuple[str, Typed]]]:
+def _selected(
+    select: exp.Select, tables: Mapping[str, Table], numbers: Iterator[int]
+) -> tuple[str, list[tuple[str, Typed]]]:
     """The text of a sub-query with columns c0, c1, ..., and their names and values."""
     scope = _scope(select, tables, numbers)
     fields = [field for projection in select.expressions for field in _projected(projection, scope)]
@@ -135,7 +157,12 @@ def _projected(projection: exp.Expression, scope: Scope) -> list[tuple[str, Type
         return spark_only("* REPLACE")
     hidden = {column.name.lower() for column in star.args.get("except_") or ()}
     table = "" if star is projection else projection.text("table").lower()
-    fields = [field for relation in scope.relations if not table or relation.name == table for field in relation.fields]
+    fields = [
+        field
+        for relation in scope.relations
+        if not table or relation.name == table
+        for field in relation.fields
+    ]
     if not table and scope.merged:
         seen: dict[str, Typed] = {}
         for name, value in fields:
@@ -144,20 +171,34 @@ def _projected(projection: exp.Expression, scope: Scope) -> list[tuple[str, Type
     return [field for field in fields if field[0] not in hidden]
 
 
-def _joined(scope: Scope, join: exp.Join, tables: Mapping[str, Table], numbers: Iterator[int]) -> Scope:
-    side, kind = str(join.args.get("side") or "").upper(), str(join.args.get("kind") or "").upper()
+def _joined(
+    scope: Scope, join: exp.Join, tables: Mapping[str, Table], numbers: Iterator[int]
+) -> Scope:
+    side = str(join.args.get("side") or "").upper()
+    kind = str(join.args.get("kind") or "").upper()
     words = JOINS.get((side, kind))
     if words is None or join.args.get("method"):
         return spark_only(f"{join.args.get('method') or ''} {side} {kind} JOIN".strip())
     text, relation = _item(join.this, tables, numbers)
     joined = Scope(f"{scope.sql} {words} {text}", (*scope.relations, relation), scope.merged)
     if names := [column.name.lower() for column in join.args.get("using") or ()]:
-        pairs = [(scope.resolve(exp.column(name)), Scope("", (relation,)).resolve(exp.column(name))) for name in names]
+        pairs = [
+            (scope.resolve(exp.column(name)), Scope("", (relation,)).resolve(exp.column(name)))
+            for name in names
+        ]
         condition = " AND ".join(compare("=", left, right).sql for left, right in pairs)
         return Scope(f"{joined.sql} ON {condition}", joined.relations, joined.merged | set(names))
     if on := join.args.get("on"):
-        return Scope(f"{joined.sql} ON {cast(translate(on, joined.resolve), BOOLEAN).sql}", joined.relations, joined.merged)
-    return joined if kind == "CROSS" else Scope(f"{joined.sql} ON TRUE", joined.relations, joined.merged)
+        return Scope(
+            f"{joined.sql} ON {cast(translate(on, joined.resolve), BOOLEAN).sql}",
+            joined.relations,
+            joined.merged,
+        )
+    return (
+        joined
+        if kind == "CROSS"
+        else Scope(f"{joined.sql} ON TRUE", joined.relations, joined.merged)
+    )
 
 
 def _quoted(name: str) -> str:

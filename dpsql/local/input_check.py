@@ -40,5 +40,11 @@ def check_frame(query: Query, frame: Any) -> None:
         DataError: it is no frame, or lacks a declared column or its type.
         InputError: the query uses something that only Spark computes.
     """
-    few = frame.slice(0, FEW) if isinstance(frame, pa.Table) else frame.head(FEW) if hasattr(frame, "head") else frame
+    few = (
+        frame.slice(0, FEW)
+        if isinstance(frame, pa.Table)
+        else frame.head(FEW)
+        if hasattr(frame, "head")
+        else frame
+    )
     RowReader(query.plan, query.sources, NO_SALT, {}).check_frame(few)

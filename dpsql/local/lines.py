@@ -107,11 +107,16 @@ def json_select(columns: Columns, beside: Sequence[str] = (), messages: bool = F
         messages: the lines are those of a topic, which Spark reads in another way than files.
     """
     shape = json.dumps({name: "JSON" for name, _ in columns})
-    raw = ", ".join(f"CAST(o[{quote(name)}] AS VARCHAR) AS r{i}" for i, (name, _) in enumerate(columns))
+    raw = ", ".join(
+        f"CAST(o[{quote(name)}] AS VARCHAR) AS r{i}" for i, (name, _) in enumerate(columns)
+    )
     kept = ", ".join(("good", *beside))
     objects = f"SELECT {kept}, from_json(good, {quote(shape)}) AS o FROM (SELECT *, dpsql_mended(line) AS good FROM dpsql_raw)"
     return _typed(
-        f"SELECT {kept}, good IS NULL AS broken, {raw} FROM ({objects})", columns, MESSAGE_VALUES if messages else JSON_VALUES, beside
+        f"SELECT {kept}, good IS NULL AS broken, {raw} FROM ({objects})",
+        columns,
+        MESSAGE_VALUES if messages else JSON_VALUES,
+        beside,
     )
 
 
@@ -154,10 +159,16 @@ def _elements(line: str) -> list[str]:
         values = json.loads(line)
     except (ValueError, RecursionError):
         return [line]
-    return [json.dumps(value) for value in values] if all(isinstance(value, dict) for value in values) else [line]
+    return (
+        [json.dumps(value) for value in values]
+        if all(isinstance(value, dict) for value in values)
+        else [line]
+    )
 
 
-def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str], skipped: int = 0) -> Iterator[tuple[pa.Table, int]]:
+def csv_chunks(
+    path: Path, columns: Columns, options: Mapping[str, str], skipped: int = 0
+) -> Iterator[tuple[pa.Table, int]]:
     """The lines of a CSV file as tables of text columns r0, r1, ..., and how many were too long or had another number of fields.
 
     Args:
@@ -173,7 +184,9 @@ def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str], skipped
     names = [f"r{i}" for i in range(len(columns))]
     separator = options.get("sep", options.get("delimiter", ","))
     if unknown := sorted(set(options) - {*CSV_OPTIONS, *IGNORED_OPTIONS}):
-        raise DataError(f"CSV option `{unknown[0]}` works on Spark only: use `dpsql run --until-caught-up`")
+        raise DataError(
+            f"CSV option `{unknown[0]}` works on Spark only: use `dpsql run --until-caught-up`"
+        )
 
     def skip(_: pc.InvalidRow) -> str:
         wrong.append(1)
@@ -187,7 +200,10 @@ def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str], skipped
     )
     read = pc.ReadOptions(column_names=names, skip_rows=skipped, block_size=CHUNK_BYTES)
     convert = pc.ConvertOptions(
-        column_types={name: pa.string() for name in names}, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=True
+        column_types={name: pa.string() for name in names},
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=True,
     )
     nothing = pa.table({name: pa.array([], pa.string()) for name in names})
     try:
@@ -196,7 +212,12 @@ def csv_chunks(path: Path, columns: Columns, options: Mapping[str, str], skipped
             return
         with (
             pa.input_stream(str(path), compression="detect") as stream,
-            pc.open_csv(_ShortLines(stream, wrong), read_options=read, parse_options=parse, convert_options=convert) as reader,
+            pc.open_csv(
+                _ShortLines(stream, wrong),
+                read_options=read,
+                parse_options=parse,
+                convert_options=convert,
+            ) as reader,
         ):
             for batch in reader:
                 yield pa.Table.from_batches([batch]), len(wrong)
@@ -214,7 +235,9 @@ def _has_no_record(path: Path, skipped: int) -> bool:
     with pa.input_stream(str(path), compression="detect") as stream:
         while block := stream.read(1 << 16):
             content += block
-            if (header := re.match(beginning, content)) and content[header.end() :].strip(b"\xef\xbb\xbf \t\r\n"):
+            if (header := re.match(beginning, content)) and content[header.end() :].strip(
+                b"\xef\xbb\xbf \t\r\n"
+            ):
                 return False
     return True
 
@@ -223,7 +246,13 @@ class _ShortLines(io.RawIOBase):
     """A file without the lines that are too long; each of them is noted in a list."""
 
     def __init__(self, stream: pa.NativeFile, left_out: list[int]) -> None:
-        self._stream, self._left_out, self._rest, self._ready, self._at = stream, left_out, b"", b"", 0
+        self._stream, self._left_out, self._rest, self._ready, self._at = (
+            stream,
+            left_out,
+            b"",
+            b"",
+            0,
+        )
 
     def readable(self) -> bool:
         return True
@@ -241,7 +270,9 @@ class _ShortLines(io.RawIOBase):
         text = self._rest + block
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 if block else len(text)
         self._ready, self._at = _without_long_lines(text[:end], self._left_out), 0
-        self._rest = text[end : end + LONGEST_LINE]  # of a line that is too long no more is needed to tell so
+        self._rest = text[
+            end : end + LONGEST_LINE
+        ]  # of a line that is too long no more is needed to tell so
         return bool(block)
 
 
@@ -253,7 +284,9 @@ def _without_long_lines(text: bytes, left_out: list[int]) -> bytes:
     if len(text) and (not len(ends) or ends[-1] != len(text)):
         ends = np.append(ends, len(text))
     starts = np.append(0, ends[:-1])
-    for start, end in reversed([(starts[i], ends[i]) for i in np.flatnonzero(ends - starts >= LONGEST_LINE)]):
+    for start, end in reversed(
+        [(starts[i], ends[i]) for i in np.flatnonzero(ends - starts >= LONGEST_LINE)]
+    ):
         text = text[:start] + text[end:]
         left_out.append(int(end - start))
     return text
@@ -264,15 +297,35 @@ def csv_select(columns: Columns) -> str:
     return _typed("SELECT FALSE AS broken, * FROM dpsql_raw", columns, CSV_VALUES)
 
 
-def _typed(raw: str, columns: Columns, values: Mapping[str, str], beside: Sequence[str] = ()) -> str:
-    converted = ", ".join(f"{_value(f'r{i}', name, kind, values)} AS v{i}" for i, (name, kind) in enumerate(columns))
-    bad = " OR ".join(f"(v{i} IS NULL AND r{i} IS NOT NULL)" for i, (_, kind) in enumerate(columns) if kind.name in values)
-    named = ", ".join((*(f'v{i} AS "{name.replace(chr(34), chr(34) * 2)}"' for i, (name, _) in enumerate(columns)), *beside))
+def _typed(
+    raw: str, columns: Columns, values: Mapping[str, str], beside: Sequence[str] = ()
+) -> str:
+    converted = ", ".join(
+        f"{_value(f'r{i}', name, kind, values)} AS v{i}" for i, (name, kind) in enumerate(columns)
+    )
+    bad = " OR ".join(
+        f"(v{i} IS NULL AND r{i} IS NOT NULL)"
+        for i, (_, kind) in enumerate(columns)
+        if kind.name in values
+    )
+    named = ", ".join(
+        (
+            *(
+                f'v{i} AS "{name.replace(chr(34), chr(34) * 2)}"'
+                for i, (name, _) in enumerate(columns)
+            ),
+            *beside,
+        )
+    )
     return f"SELECT broken OR {bad or 'FALSE'} AS dpsql_malformed, {named} FROM (SELECT *, {converted} FROM ({raw}))"
 
 
 def _value(raw: str, name: str, kind: SparkType, values: Mapping[str, str]) -> str:
-    return values[kind.name].format(raw, type=kind.duckdb, name=quote(name)) if kind.name in values else "NULL"
+    return (
+        values[kind.name].format(raw, type=kind.duckdb, name=quote(name))
+        if kind.name in values
+        else "NULL"
+    )
 
 
 def _chunks(path: Path) -> Iterator[tuple[str, bool]]:

@@ -52,7 +52,9 @@ class LocalRun:
         if not self.named:
             return  # nobody else knows the run id, and nobody can give it: it has a line and no entry
         # Public groups are in one order, whatever the table that lists them has.
-        given = self.secret.fingerprint(_digest([_records(rows), repr((tuple(key_types), facts)).encode()]))
+        given = self.secret.fingerprint(
+            _digest([_records(rows), repr((tuple(key_types), facts)).encode()])
+        )
         entry = self.ledger.register.find(self.run_id)
         if entry is None:
             self.ledger.register.add(Entry(self.run_id, given=given))
@@ -66,7 +68,9 @@ class LocalRun:
 def _records(rows: pa.Table) -> bytes:
     digest = hashlib.sha256()
     for name in rows.column_names:
-        if not pa.types.is_binary(rows.schema.field(name).type):  # the key's bytes: its id says the same
+        if not pa.types.is_binary(
+            rows.schema.field(name).type
+        ):  # the key's bytes: its id says the same
             digest.update(name.encode() + rows.column(name).to_numpy().tobytes())
     return digest.digest()
 
@@ -78,7 +82,9 @@ def _digest(parts: Iterable[bytes]) -> bytes:
     return digest.digest()
 
 
-def open_local_run(query: Query, secret: Secret, run_id: str | None, ledger: Ledger | None) -> LocalRun:
+def open_local_run(
+    query: Query, secret: Secret, run_id: str | None, ledger: Ledger | None
+) -> LocalRun:
     """A new run with its ledger line, or, for a run id that was given before, that run.
 
     Raises:
@@ -91,7 +97,8 @@ def open_local_run(query: Query, secret: Secret, run_id: str | None, ledger: Led
                 "this secret has no file, so no ledger beside it: use Secret.load(path), or name one with ledger=Ledger(folder)"
             )
         ledger = Ledger.beside(secret.path)
-    ledger, named = ledger.sealed_by(secret), run_id is not None
+    ledger = ledger.sealed_by(secret)
+    named = run_id is not None
     run_id = secrets.token_hex(16) if run_id is None else run_id
     if not re.fullmatch(r"[0-9a-f]{32}", run_id):
         raise LakeError("run_id: a run id has 32 hexadecimal digits, like secrets.token_hex(16)")
@@ -102,8 +109,12 @@ def open_local_run(query: Query, secret: Secret, run_id: str | None, ledger: Led
         ledger.append(query.line(run_id, KIND, origin), cap_for(query.source, query.protects))
         return LocalRun(run_id, named, secret.of_ledger(ledger_id), ledger)
     if (known.kind, known.query_identity) != (KIND, query.plan.identity):
-        raise LakeError(f"run {run_id} belongs to another query or another kind of run; leave run_id away for a new run")
+        raise LakeError(
+            f"run {run_id} belongs to another query or another kind of run; leave run_id away for a new run"
+        )
     if ledger.register.find(run_id) is None:
-        raise LakeError(f"run {run_id} ended before it had its records, or was not given a run_id; leave run_id away for a new run")
+        raise LakeError(
+            f"run {run_id} ended before it had its records, or was not given a run_id; leave run_id away for a new run"
+        )
     ledger.check_is_home()
     return LocalRun(run_id, named, secret.of_ledger(known.origin.ledger_id), ledger)

@@ -12,7 +12,9 @@ from dpsql.mechanisms.protocol import Plan
 from dpsql.published.rows import published_rows
 
 
-def published_table(plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]) -> pa.Table:
+def published_table(
+    plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]
+) -> pa.Table:
     """The histogram of all released rows, sorted by (window_start, trigger, key bytes).
 
     Args:
@@ -21,7 +23,13 @@ def published_table(plan: Plan, released: Sequence[pa.Table], key_types: Sequenc
         key_types: the Spark type of each key; none if no input was read at all: then there are no rows, and keys are strings.
     """
     shape = registry.shape(plan)
-    return published_rows(plan.query, shape.schedule, shape.columns, pa.concat_tables(released), arrow_types(plan, key_types))
+    return published_rows(
+        plan.query,
+        shape.schedule,
+        shape.columns,
+        pa.concat_tables(released),
+        arrow_types(plan, key_types),
+    )
 
 
 def arrow_types(plan: Plan, key_types: Sequence[SparkType]) -> list[pa.DataType]:

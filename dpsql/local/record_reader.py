@@ -45,7 +45,10 @@ _VALUE_BYTES = {
     "decimal": "encode(CAST({0} AS VARCHAR))",
     **{name: "encode(CAST({0} AS VARCHAR))" for name in ("tinyint", "smallint", "int", "bigint")},
 }
-_EVENT_TIME = {"timestamp": "epoch_us({0})", "date": "TRY(CAST({0} - DATE '1970-01-01' AS BIGINT) * 86400000000)"}
+_EVENT_TIME = {
+    "timestamp": "epoch_us({0})",
+    "date": "TRY(CAST({0} - DATE '1970-01-01' AS BIGINT) * 86400000000)",
+}
 
 
 class RowReader:
@@ -86,11 +89,16 @@ class RowReader:
         if query.public_groups is not None:
             from_sql, listed = split_select(query.public_groups)
             scope = read_from(from_sql, self.tables)
-            values = [_value_bytes(scope.value(text), key.name) for text, key in zip(listed, query.keys, strict=True)]
+            values = [
+                _value_bytes(scope.value(text), key.name)
+                for text, key in zip(listed, query.keys, strict=True)
+            ]
             named = ", ".join(f"{value} AS b{i}" for i, value in enumerate(values))
             text = f"SELECT {_encoding([f'b{i}' for i in range(len(values))])} AS bytes FROM (SELECT {named} {scope.sql})"
             within = f"octet_length(bytes) <= {max_encoded_bytes(len(values))}"
-            found = self.connection.sql(f"SELECT DISTINCT bytes FROM ({text}) WHERE {within}").fetchall()
+            found = self.connection.sql(
+                f"SELECT DISTINCT bytes FROM ({text}) WHERE {within}"
+            ).fetchall()
             encoded = [row[0] for row in found]
         return public_groups(self._plan, source, self._salt, encoded)
 
@@ -121,7 +129,9 @@ class RowReader:
         self._understand(self._reader.frame(frame).table)
 
     def _understand(self, table: Table) -> None:
-        self._select(read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table}))
+        self._select(
+            read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table})
+        )
 
     def frame(self, frame: Any) -> pa.Table:
         """All rows of a pandas DataFrame or an Arrow table."""
@@ -134,7 +144,11 @@ class RowReader:
         try:
             waiting: list[pa.Table] = []
             for table in self._few_at_once(chunk.table):
-                select = self._select(read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table}))
+                select = self._select(
+                    read_from(
+                        self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table}
+                    )
+                )
                 for batch in self.connection.sql(select).to_arrow_reader(MAX_ROWS):
                     waiting.append(_with_ids(batch))
                     if sum(rows.num_rows for rows in waiting) >= MAX_ROWS:
@@ -143,12 +157,17 @@ class RowReader:
             if waiting:
                 yield pa.concat_tables(waiting)
         except (duckdb.Error, pa.ArrowException) as problem:
-            raise DataError(f"the input of `{self._plan.query.stream}` cannot be read ({type(problem).__name__})") from None
+            raise DataError(
+                f"the input of `{self._plan.query.stream}` cannot be read ({type(problem).__name__})"
+            ) from None
 
     def _few_at_once(self, table: Table) -> Iterator[Table]:
         """A table as it is, or a few rows of it at a time where their texts may become long."""
         query = self._plan.query
-        texts = (*(key.expression for key in query.keys), *(argument.text for argument in self._shape.arguments))
+        texts = (
+            *(key.expression for key in query.keys),
+            *(argument.text for argument in self._shape.arguments),
+        )
         if not makes_long_texts(query.from_sql, texts):
             yield table
             return
@@ -164,7 +183,9 @@ class RowReader:
         columns |= {name: np.zeros(malformed, np.int64) for name in (*unit, "ts", "key")}
         columns["key_bytes"] = pa.array([b""] * malformed, pa.binary())
         if self._shape.feed:
-            columns |= {name: np.zeros(malformed, np.int64) for name in ("row", "seq")} | {"kind": np.zeros(malformed, np.int8)}
+            columns |= {name: np.zeros(malformed, np.int64) for name in ("row", "seq")} | {
+                "kind": np.zeros(malformed, np.int8)
+            }
         columns |= {f"a{i}": np.full(malformed, np.nan) for i in range(len(self._shape.arguments))}
         return pa.table(columns)
 
@@ -173,17 +194,33 @@ class RowReader:
         unit = [scope.value(f"`{column}`") for column in query.privacy_unit]
         keys = [scope.value(key.expression) for key in query.keys]
         self.key_types = tuple(key.type for key in keys)
-        unit_bytes = [_value_bytes(value, name) for value, name in zip(unit, query.privacy_unit, strict=True)]
-        key_bytes = [_value_bytes(value, key.name) for value, key in zip(keys, query.keys, strict=True)]
-        arguments = [_argument(scope.value(argument.text), argument) for argument in self._shape.arguments]
+        unit_bytes = [
+            _value_bytes(value, name) for value, name in zip(unit, query.privacy_unit, strict=True)
+        ]
+        key_bytes = [
+            _value_bytes(value, key.name) for value, key in zip(keys, query.keys, strict=True)
+        ]
+        arguments = [
+            _argument(scope.value(argument.text), argument) for argument in self._shape.arguments
+        ]
         feed = self._shape.feed
-        row = [_value_bytes(scope.value(f"`{column}`"), column) for column in (feed.primary_key if feed else ())]
-        a = "".join(f", coalesce({text}, 'nan'::DOUBLE) AS a{i}" for i, text in enumerate(arguments))
-        named = "".join(f", {text} AS b{i}" for i, text in enumerate((*unit_bytes, *key_bytes, *row)))
+        row = [
+            _value_bytes(scope.value(f"`{column}`"), column)
+            for column in (feed.primary_key if feed else ())
+        ]
+        a = "".join(
+            f", coalesce({text}, 'nan'::DOUBLE) AS a{i}" for i, text in enumerate(arguments)
+        )
+        named = "".join(
+            f", {text} AS b{i}" for i, text in enumerate((*unit_bytes, *key_bytes, *row))
+        )
         columns = [f"b{i}" for i in range(len(unit) + len(keys) + len(row))]
-        u, k, r = columns[: len(unit)], columns[len(unit) : len(unit) + len(keys)], columns[len(unit) + len(keys) :]
+        u = columns[: len(unit)]
+        k = columns[len(unit) : len(unit) + len(keys)]
+        r = columns[len(unit) + len(keys) :]
         time = query.event_time
-        us, image = _event_time(scope.value(time), time), ""
+        us = _event_time(scope.value(time), time)
+        image = ""
         if feed:  # an end counts whatever its time is, or its row would stay for ever
             kind = kind_sql(scope.value(CHANGE).sql)
             us = f"CASE WHEN {us} BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN {us} WHEN {kind} = {END} THEN 0 END"
@@ -194,11 +231,11 @@ class RowReader:
         rows = f", {_encoding(r)} AS row_bytes" if feed else ""
         encoded = f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {nobody} AS nobody{rows} FROM ({plain})"
         too_long = f"octet_length(bytes) > {max_encoded_bytes(len(k))} OR octet_length(unit) > {max_encoded_bytes(len(u))}"
-        code = (
-            f"CASE WHEN us IS NULL OR us NOT BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN 2 WHEN nobody THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
-        )
+        code = f"CASE WHEN us IS NULL OR us NOT BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN 2 WHEN nobody THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
         coded = f"SELECT *, {f'CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END' if feed else code} AS code FROM ({encoded})"
-        kept = "".join(f", CASE WHEN code = 0 THEN {name} ELSE 'nan'::DOUBLE END AS {name}" for name in names)
+        kept = "".join(
+            f", CASE WHEN code = 0 THEN {name} ELSE 'nan'::DOUBLE END AS {name}" for name in names
+        )
         user = f"{self._id('u', 'unit')} AS user, " if u else ""
         image = ""
         if feed:
@@ -239,7 +276,9 @@ def _argument(value: Typed, argument: Argument) -> str:
         missing = f"{value.sql} IS NULL" + (f" OR isnan({value.sql})" if value.type.is_real else "")
         return f"CASE WHEN {missing} THEN NULL ELSE 1::DOUBLE END"
     if value.type.name in ("date", "timestamp", "binary", "other"):
-        raise DataError(f"`{argument.text}` has type {value.type}, which cannot be added up: cast it to DOUBLE")
+        raise DataError(
+            f"`{argument.text}` has type {value.type}, which cannot be added up: cast it to DOUBLE"
+        )
     return cast(value, DOUBLE).sql
 
 
@@ -266,5 +305,9 @@ def _signed(digits: pa.Array) -> pa.Array:
     text = digits.cast(pa.string())
     _, _, data = text.buffers()
     first = text.offset * 16
-    raw = bytes.fromhex(data.to_pybytes()[first : first + len(text) * 16].decode("ascii")) if len(text) else b""
+    raw = (
+        bytes.fromhex(data.to_pybytes()[first : first + len(text) * 16].decode("ascii"))
+        if len(text)
+        else b""
+    )
     return pa.array(np.frombuffer(raw, dtype=">i8").astype(np.int64))

@@ -30,7 +30,13 @@ from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckd
 from dpsql.local.typed import quote
 from dpsql.reader_options import FILES_PER_BATCH, is_by_file
 
-SUFFIXES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
+SUFFIXES = {
+    ".parquet": "parquet",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+}
 FORMATS = ("parquet", "json", "csv")
 BATCH_FILES = {"delta": 1000}
 OTHER_BATCH_FILES = 64
@@ -53,7 +59,9 @@ class InputReader:
             raise ConfigError(f"source {source.name!r}: {problem}")
         self._connection, self._source = connection, source
         self._view = f"dpsql_in_{source.name}"
-        self._declared = parse_ddl(source.schema, f"sources.{source.name}.schema") if source.schema else None
+        self._declared = (
+            parse_ddl(source.schema, f"sources.{source.name}.schema") if source.schema else None
+        )
         self._beside = BESIDE_COLUMNS if source.change_feed else ()
         self._of_messages = source.change_feed is FeedForm.DEBEZIUM
 
@@ -76,13 +84,21 @@ class InputReader:
     def frame(self, frame: Any) -> Chunk:
         """A pandas DataFrame or an Arrow table."""
         try:
-            table = frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False)
+            table = (
+                frame
+                if isinstance(frame, pa.Table)
+                else pa.Table.from_pandas(frame, preserve_index=False)
+            )
         except (pa.ArrowException, TypeError, ValueError, AttributeError):
-            raise DataError(f"the frame for `{self._source.name}` is no Arrow table and no DataFrame with one type per column") from None
+            raise DataError(
+                f"the frame for `{self._source.name}` is no Arrow table and no DataFrame with one type per column"
+            ) from None
         self._connection.register("dpsql_frame", _in_microseconds(table))
         if self._of_messages:
             return self._values("SELECT * FROM dpsql_frame", "the frame")
-        return Chunk(self._fit("SELECT * FROM dpsql_frame", "the frame", in_frame=True, keep=True), 0)
+        return Chunk(
+            self._fit("SELECT * FROM dpsql_frame", "the frame", in_frame=True, keep=True), 0
+        )
 
     def whole(self, paths: Sequence[Path]) -> Chunk:
         """All files at once (a static table): kept in memory."""
@@ -91,9 +107,13 @@ class InputReader:
         columns: Columns = ()
         for chunk in self.files(paths):
             target = f'"{self._view}_all"'
-            words = f"INSERT INTO {target}" if chunks else f"CREATE OR REPLACE TEMP TABLE {target} AS"
+            words = (
+                f"INSERT INTO {target}" if chunks else f"CREATE OR REPLACE TEMP TABLE {target} AS"
+            )
             self._connection.execute(f'{words} SELECT * FROM "{self._view}"')
-            chunks, malformed, columns = chunks + 1, malformed + chunk.malformed, chunk.table.columns
+            chunks = chunks + 1
+            malformed = malformed + chunk.malformed
+            columns = chunk.table.columns
         if not chunks:
             raise DataError(f"source `{self._source.name}`: there are no files")
         return Chunk(Table(f"{self._view}_all", columns), malformed)
@@ -103,7 +123,11 @@ class InputReader:
             raise DataError(f"{path}: no such file")
         kind = self._format(path)
         if kind == "parquet":
-            yield self._values(_parquet(path), str(path)) if self._of_messages else Chunk(self._fit(_parquet(path), str(path)), 0)
+            yield (
+                self._values(_parquet(path), str(path))
+                if self._of_messages
+                else Chunk(self._fit(_parquet(path), str(path)), 0)
+            )
             return
         columns = self._columns(kind)
         if self._of_messages:
@@ -111,10 +135,14 @@ class InputReader:
                 yield self._messages(lines)
         elif kind == "json":
             for lines in json_lines(path):
-                yield self._lines(lines, json_select(columns, messages=self._source.format == "kafka"), 0)
+                yield self._lines(
+                    lines, json_select(columns, messages=self._source.format == "kafka"), 0
+                )
         else:
             skipped = check_header(path, columns, self._source) if has_header(self._source) else 0
-            for fields, wrong_width in csv_chunks(path, columns, {k.lower(): v for k, v in self._source.options}, skipped):
+            for fields, wrong_width in csv_chunks(
+                path, columns, {k.lower(): v for k, v in self._source.options}, skipped
+            ):
                 yield self._lines(fields, csv_select(columns), wrong_width)
 
     def _columns(self, kind: str) -> Columns:
@@ -124,9 +152,15 @@ class InputReader:
             ConfigError: none are declared, or an option has it read otherwise than by lines.
         """
         if self._declared is None:
-            raise ConfigError(f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}")
-        if by_line := next((name for name, value in self._source.options if is_by_file(name, value)), None):
-            raise DataError(f"`{by_line}` of {kind} works on Spark only: use `dpsql run --until-caught-up`")
+            raise ConfigError(
+                f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}"
+            )
+        if by_line := next(
+            (name for name, value in self._source.options if is_by_file(name, value)), None
+        ):
+            raise DataError(
+                f"`{by_line}` of {kind} works on Spark only: use `dpsql run --until-caught-up`"
+            )
         return self._declared
 
     def _format(self, path: Path) -> str:
@@ -135,7 +169,9 @@ class InputReader:
         declared = self._source.value_format or self._source.format
         kind = suffixes[-1] if suffixes else declared
         if kind not in FORMATS:
-            raise DataError(f"{path}: format {kind} is read on Spark only; the local engine reads {', '.join(FORMATS)}")
+            raise DataError(
+                f"{path}: format {kind} is read on Spark only; the local engine reads {', '.join(FORMATS)}"
+            )
         return kind
 
     def _values(self, select: str, where: str) -> Chunk:
@@ -143,29 +179,45 @@ class InputReader:
         found = {name.lower(): kind for name, kind in self._described(select, where).items()}
         texts = {"VARCHAR": "value", "BLOB": "TRY(decode(value))"}
         if (kind := found.get("value", "")) not in texts:
-            raise DataError(f"{where}: messages of source `{self._source.name}` are to be in a column `value`, as STRING or BINARY")
-        reader = self._connection.sql(f"SELECT {texts[kind]} AS line FROM ({select}) WHERE value IS NOT NULL").to_arrow_reader(1 << 20)
+            raise DataError(
+                f"{where}: messages of source `{self._source.name}` are to be in a column `value`, as STRING or BINARY"
+            )
+        reader = self._connection.sql(
+            f"SELECT {texts[kind]} AS line FROM ({select}) WHERE value IS NOT NULL"
+        ).to_arrow_reader(1 << 20)
         return self._messages(reader.read_all())
 
     def _messages(self, lines: pa.Table) -> Chunk:
         """Messages of a change feed, one in each line, as images."""
         assert self._declared is not None
         self._connection.register("dpsql_messages", lines)
-        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE dpsql_raw_images AS {images_select(str(self._source.sequence_by))}")
+        self._connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE dpsql_raw_images AS {images_select(str(self._source.sequence_by))}"
+        )
         images = self._connection.sql("FROM dpsql_raw_images").to_arrow_table()
         return self._lines(images, json_select(self._declared, BESIDE), 0)
 
     def _table(self) -> Table:
         """Of text: the declared columns, and those beside them."""
-        return Table(self._view, tuple((name.lower(), kind) for name, kind in (*(self._declared or ()), *self._beside)))
+        return Table(
+            self._view,
+            tuple((name.lower(), kind) for name, kind in (*(self._declared or ()), *self._beside)),
+        )
 
     def _lines(self, raw: pa.Table, select: str, wrong_width: int) -> Chunk:
         assert self._declared is not None
         self._connection.register("dpsql_raw", raw)
         self._connection.execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
-        quoted = [('"' + name.replace('"', '""') + '"', kind) for name, kind in (*self._declared, *self._beside)]
-        bad = self._connection.execute("SELECT count(*) FROM dpsql_lines WHERE dpsql_malformed").fetchall()[0][0]
-        listed = ", ".join(f"{_within_calendar(column, kind)} AS {column}" for column, kind in quoted)
+        quoted = [
+            ('"' + name.replace('"', '""') + '"', kind)
+            for name, kind in (*self._declared, *self._beside)
+        ]
+        bad = self._connection.execute(
+            "SELECT count(*) FROM dpsql_lines WHERE dpsql_malformed"
+        ).fetchall()[0][0]
+        listed = ", ".join(
+            f"{_within_calendar(column, kind)} AS {column}" for column, kind in quoted
+        )
         self._connection.execute(
             f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines WHERE NOT dpsql_malformed'
         )
@@ -174,7 +226,10 @@ class InputReader:
     def _described(self, select: str, where: str) -> dict[str, str]:
         """Columns with DuckDB's names of their types."""
         try:
-            return {name: kind for name, kind, *_ in self._connection.execute(f"DESCRIBE {select}").fetchall()}
+            return {
+                name: kind
+                for name, kind, *_ in self._connection.execute(f"DESCRIBE {select}").fetchall()
+            }
         except duckdb.Error:
             raise DataError(f"{where}: not a readable Parquet file") from None
 
@@ -182,7 +237,11 @@ class InputReader:
         """Make the view, with the declared columns and types where there are any."""
         found = self._described(select, where)
         by_name = {name.lower(): name for name in found}
-        wanted = (*self._declared, *self._beside) if self._declared else tuple((name, from_duckdb(kind)) for name, kind in found.items())
+        wanted = (
+            (*self._declared, *self._beside)
+            if self._declared
+            else tuple((name, from_duckdb(kind)) for name, kind in found.items())
+        )
         missing = [name for name, _ in wanted if name.lower() not in by_name]
         if missing:
             raise DataError(
@@ -193,16 +252,21 @@ class InputReader:
             column = by_name[name.lower()]
             text = _fitted(f'"{column}"', found[column], kind)
             if text is None:
-                raise DataError(f"{where}: {_misfit(column, found[column], kind, self._source.name, in_frame)}")
+                raise DataError(
+                    f"{where}: {_misfit(column, found[column], kind, self._source.name, in_frame)}"
+                )
             listed.append(f'{_within_calendar(text, kind)} AS "{name.lower()}"')
         what = "TABLE" if keep else "VIEW"
-        self._connection.execute(f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})')
+        self._connection.execute(
+            f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})'
+        )
         return Table(self._view, tuple((name.lower(), kind) for name, kind in wanted))
 
 
 def _misfit(column: str, found: str, wanted: SparkType, source: str, in_frame: bool) -> str:
     """Say what a column has instead of its type, and how to mend what newcomers meet most: times, and whole numbers with gaps."""
-    declares, frame = f"but source `{source}` declares {wanted}", f"frame[{column!r}]"
+    declares = f"but source `{source}` declares {wanted}"
+    frame = f"frame[{column!r}]"
     if "_NS" in found:
         return f"column `{column}` has a time in nanoseconds, {declares}; Spark reads microseconds only, like {frame}.dt.as_unit('us')"
     have = from_duckdb(found)
@@ -245,17 +309,30 @@ def _fitted(column: str, found: str, wanted: SparkType) -> str | None:
     have = from_duckdb(found)
     if wanted.name == "other" or have == wanted:
         same = wanted.name == "other" or found == wanted.duckdb
-        return column if same else f"{'TRY_CAST' if wanted.name == 'timestamp' else 'CAST'}({column} AS {wanted.duckdb})"
+        return (
+            column
+            if same
+            else f"{'TRY_CAST' if wanted.name == 'timestamp' else 'CAST'}({column} AS {wanted.duckdb})"
+        )
     if have.name == "void":
         return f"CAST(NULL AS {wanted.duckdb})"
-    if found == "UBIGINT" and column == f'"{POSITION}"':  # as `deltalake` exports the feed of a table; no commit has such a number
+    if (
+        found == "UBIGINT" and column == f'"{POSITION}"'
+    ):  # as `deltalake` exports the feed of a table; no commit has such a number
         return f"TRY_CAST({column} AS BIGINT)"
     if have.is_integer and wanted.is_integer:
-        return f"CAST({column} AS {wanted.duckdb})" if INTEGER_BITS[wanted.name] > INTEGER_BITS[have.name] else None
+        return (
+            f"CAST({column} AS {wanted.duckdb})"
+            if INTEGER_BITS[wanted.name] > INTEGER_BITS[have.name]
+            else None
+        )
     if wanted.name == "double" and have.name in ("float", "tinyint", "smallint", "int"):
         return f"CAST({column} AS DOUBLE)"
     if have.name == "decimal" and wanted.name == "decimal":
-        holds = wanted.scale >= have.scale and wanted.precision - wanted.scale >= have.precision - have.scale
+        holds = (
+            wanted.scale >= have.scale
+            and wanted.precision - wanted.scale >= have.precision - have.scale
+        )
         return f"CAST({column} AS {wanted.duckdb})" if holds else None
     if (have.name, wanted.name) == ("date", "timestamp"):
         return f"TRY(CAST({column} AS TIMESTAMP))"
@@ -264,7 +341,9 @@ def _fitted(column: str, found: str, wanted: SparkType) -> str | None:
     return None
 
 
-def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: int | None = None) -> list[Path]:
+def source_files(
+    source: Source, given: Mapping[str, Sequence[Path]], version: int | None = None
+) -> list[Path]:
     """The files of a source: those given under its name, else those at its path; folders are searched.
 
     Args:
@@ -288,7 +367,9 @@ def source_files(source: Source, given: Mapping[str, Sequence[Path]], version: i
         )
     if not source.path:
         raise DataError(f"no input is given for `{source.name}`: add --input {source.name}=FILE")
-    elsewhere = f"source `{source.name}` is at {{}}://: copy it here and add --input {source.name}=FILE"
+    elsewhere = (
+        f"source `{source.name}` is at {{}}://: copy it here and add --input {source.name}=FILE"
+    )
     return _expanded(local_path(source.path, elsewhere), source, version)
 
 
@@ -309,7 +390,11 @@ def micro_batches(source: Source, files: Sequence[Path]) -> list[Sequence[Path]]
     if source.format != "delta":  # the files of a Delta table are in order
         files = sorted(files, key=lambda file: file.stat().st_mtime_ns // 1_000_000)
     given = options.get(FILES_PER_BATCH, "")
-    size = int(given) if given.isdigit() and int(given) else BATCH_FILES.get(source.format, OTHER_BATCH_FILES)
+    size = (
+        int(given)
+        if given.isdigit() and int(given)
+        else BATCH_FILES.get(source.format, OTHER_BATCH_FILES)
+    )
     return [files[i : i + size] for i in range(0, len(files), size)]
 
 
@@ -334,13 +419,20 @@ def _inside(folder: Path, source: Source) -> list[Path]:
     Raises:
         DataError: all files are in sub-folders that are not read.
     """
-    everywhere = any(name.lower() == "recursivefilelookup" and value.lower() == "true" for name, value in source.options)
+    everywhere = any(
+        name.lower() == "recursivefilelookup" and value.lower() == "true"
+        for name, value in source.options
+    )
     patterns = [value for name, value in source.options if name.lower() == "pathglobfilter"]
     found: list[Path] = []
     left_out = False
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name[0] not in "._"]
-        kept = [Path(parent, name) for name in names if name[0] not in "._" and all(_matches(name, pattern) for pattern in patterns)]
+        kept = [
+            Path(parent, name)
+            for name in names
+            if name[0] not in "._" and all(_matches(name, pattern) for pattern in patterns)
+        ]
         if everywhere or all("=" in part for part in Path(parent).relative_to(folder).parts):
             found += kept
         else:
@@ -358,7 +450,8 @@ def _matches(name: str, pattern: str) -> bool:
     alternatives = re.search(r"\{([^{}]*)\}", pattern)
     if alternatives is None:
         return fnmatchcase(name, pattern)
-    before, after = pattern[: alternatives.start()], pattern[alternatives.end() :]
+    before = pattern[: alternatives.start()]
+    after = pattern[alternatives.end() :]
     return any(_matches(name, f"{before}{one}{after}") for one in alternatives[1].split(","))
 
 
@@ -368,4 +461,6 @@ def _delta_files(path: Path, version: int | None) -> list[Path]:
     uris = table.file_uris()
     times = pa.table(table.get_add_actions()).column("modification_time").to_pylist()
     in_order = [uri for _, uri in sorted(zip(times, uris, strict=True))]
-    return [Path(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri) for uri in in_order]
+    return [
+        Path(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri) for uri in in_order
+    ]

@@ -19,12 +19,25 @@ _TIMESTAMP = re.compile(
     re.ASCII | re.DOTALL,
 )
 _DATE = re.compile(r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2}|\d\d:\d\d|\d{4}|\d\d:\d\d:\d\d|\d{6})", re.ASCII)
+_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?([+-])(\d{1,2}|\d\d:\d\d|\d{4}|\d\d:\d\d:\d\d|\d{6})", re.ASCII
+)
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-_HEXADECIMAL = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+", re.ASCII)
-_SPECIAL = {"inf": "inf", "+inf": "inf", "infinity": "inf", "+infinity": "inf", "-inf": "-inf", "-infinity": "-inf", "nan": "nan"}
+_HEXADECIMAL = re.compile(
+    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+", re.ASCII
+)
+_SPECIAL = {
+    "inf": "inf",
+    "+inf": "inf",
+    "infinity": "inf",
+    "+infinity": "inf",
+    "-inf": "-inf",
+    "-infinity": "-inf",
+    "nan": "nan",
+}
 _DAY_US = 86_400_000_000
-FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+FIRST_DAY = -719_162
+LAST_DAY = 2_932_896
 """The first and last day of the years 1 to 9999."""
 
 # Letters with case that Spark's Unicode tables (17) know and Python's may not: (upper, lower, how many in a row)
@@ -32,7 +45,9 @@ _NEW_LETTERS = (
     (0x1C89, 0x1C8A, 1), (0xA7CB, 0x0264, 1), (0xA7CC, 0xA7CD, 1), (0xA7CE, 0xA7CF, 1), (0xA7D2, 0xA7D3, 1), (0xA7D4, 0xA7D5, 1),
     (0xA7DA, 0xA7DB, 1), (0xA7DC, 0x019B, 1), (0x10D50, 0x10D70, 22), (0x16EA0, 0x16EBB, 25),
 )  # fmt: skip
-_NEW_LOWER = {capital + i: small + i for capital, small, count in _NEW_LETTERS for i in range(count)}
+_NEW_LOWER = {
+    capital + i: small + i for capital, small, count in _NEW_LETTERS for i in range(count)
+}
 _NEW_UPPER = {small: capital for capital, small in _NEW_LOWER.items()}
 
 # java.time.ZoneId.SHORT_IDS
@@ -94,7 +109,11 @@ def to_timestamp(text: str) -> int | None:
     clock = [int(part or 0) for part in (hour, minute, second)]
     if days is None or clock[0] > 23 or clock[1] > 59 or clock[2] > 59:
         return None
-    local = days * _DAY_US + (clock[0] * 3600 + clock[1] * 60 + clock[2]) * 1_000_000 + int((fraction or "").ljust(6, "0")[:6])
+    local = (
+        days * _DAY_US
+        + (clock[0] * 3600 + clock[1] * 60 + clock[2]) * 1_000_000
+        + int((fraction or "").ljust(6, "0")[:6])
+    )
     offset = _offset_us(local, zone.strip(BLANK)) if zone else 0
     us = None if offset is None else local - offset
     return us if us is not None and FIRST_DAY * _DAY_US <= us < (LAST_DAY + 1) * _DAY_US else None
@@ -112,7 +131,9 @@ def timestamp_text(us: int) -> str:
     days, rest = divmod(us, _DAY_US)
     seconds, fraction = divmod(rest, 1_000_000)
     tail = f".{fraction:06d}".rstrip("0") if fraction else ""
-    return f"{date_text(days)} {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{tail}"
+    return (
+        f"{date_text(days)} {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{tail}"
+    )
 
 
 def _from_hexadecimal(number: str) -> float:
@@ -158,7 +179,9 @@ def _zone(name: str) -> tzinfo | None:
         return UTC
     if found := _OFFSET.fullmatch(name):
         digits = found[2].replace(":", "").zfill(2).ljust(6, "0")
-        hours, minutes, seconds = int(digits[:2]), int(digits[2:4]), int(digits[4:])
+        hours = int(digits[:2])
+        minutes = int(digits[2:4])
+        seconds = int(digits[4:])
         total = timedelta(hours=hours, minutes=minutes, seconds=seconds)
         valid = minutes < 60 and seconds < 60 and total <= timedelta(hours=18)
         return timezone(-total if found[1] == "-" else total) if valid else None

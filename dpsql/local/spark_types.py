@@ -129,7 +129,11 @@ def from_arrow(kind: pa.DataType) -> SparkType | None:
         return SparkType("decimal", 20, 0)
     if pa.types.is_unsigned_integer(kind):
         return SparkType({8: "smallint", 16: "int", 32: "bigint"}[kind.bit_width])
-    names = {arrow: name for name, arrow in _ARROW.items()} | {pa.float32(): "float", pa.float16(): "float", pa.float64(): "double"}
+    names = {arrow: name for name, arrow in _ARROW.items()} | {
+        pa.float32(): "float",
+        pa.float16(): "float",
+        pa.float64(): "double",
+    }
     return SparkType(names[kind]) if kind in names else None
 
 
@@ -166,17 +170,26 @@ def parse_ddl(ddl: str, at: str) -> Columns:
     try:
         table = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
     except sqlglot.errors.SqlglotError:
-        raise ConfigError(f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {at}") from None
+        raise ConfigError(
+            f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {at}"
+        ) from None
     schema = table.find(exp.Schema)
     definitions = list(schema.expressions) if schema else []
-    if not definitions or not all(isinstance(column, exp.ColumnDef) and column.kind for column in definitions):
-        raise ConfigError(f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {at}")
+    if not definitions or not all(
+        isinstance(column, exp.ColumnDef) and column.kind for column in definitions
+    ):
+        raise ConfigError(
+            f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {at}"
+        )
     return tuple((column.name, from_sqlglot(column.kind)) for column in definitions)
 
 
 def widest(types: Iterable[SparkType]) -> SparkType | None:
     """The one type that Spark brings values of all these types to (IN, CASE, comparisons), or None where we do not follow it."""
-    known = sorted({kind for kind in types if kind.name != "void"}, key=lambda kind: (kind.name, kind.precision, kind.scale))
+    known = sorted(
+        {kind for kind in types if kind.name != "void"},
+        key=lambda kind: (kind.name, kind.precision, kind.scale),
+    )
     names = {kind.name for kind in known}
     if "other" in names:
         return None

@@ -10,7 +10,9 @@ from dpsql.errors import SparkOnly
 from dpsql.local.allowed import CASTS
 from dpsql.local.spark_types import INTEGER_BITS, SparkType, widest
 
-BIGINT, BOOLEAN, DOUBLE, INT, STRING, VOID = (SparkType(name) for name in ("bigint", "boolean", "double", "int", "string", "void"))
+BIGINT, BOOLEAN, DOUBLE, INT, STRING, VOID = (
+    SparkType(name) for name in ("bigint", "boolean", "double", "int", "string", "void")
+)
 EXACT_DIGITS = 15
 """Decimals up to here are exact as doubles, so both engines convert them alike."""
 
@@ -38,11 +40,19 @@ def cast(value: Typed, target: SparkType) -> Typed:
         return Typed(f"CAST(NULL AS {target.duckdb})", target)
     if source.is_integer and target.is_integer:
         narrower = INTEGER_BITS[target.name] < INTEGER_BITS[source.name]
-        text = f"dpsql_wrap_{INTEGER_BITS[target.name]}({value.sql})" if narrower else f"CAST({value.sql} AS {target.duckdb})"
+        text = (
+            f"dpsql_wrap_{INTEGER_BITS[target.name]}({value.sql})"
+            if narrower
+            else f"CAST({value.sql} AS {target.duckdb})"
+        )
         return Typed(text, target)
     if source.name == "decimal" and target.name == "double" and source.precision <= EXACT_DIGITS:
         return Typed(f"CAST({value.sql} AS DOUBLE)", target)
-    keys = ((source.name, target.name), (source.name, _group(target)), (_group(source), target.name))
+    keys = (
+        (source.name, target.name),
+        (source.name, _group(target)),
+        (_group(source), target.name),
+    )
     template = next((CASTS[key] for key in keys if key in CASTS), None)
     if template is None:
         return spark_only(f"CAST of {source} to {target}")
@@ -68,7 +78,11 @@ def widen(value: Typed, target: SparkType) -> Typed:
     """A value in a type that holds all values of its own."""
     if value.type == target or target.name == "void":
         return value
-    return Typed(f"CAST({value.sql} AS {target.duckdb})", target) if target.name == "decimal" else cast(value, target)
+    return (
+        Typed(f"CAST({value.sql} AS {target.duckdb})", target)
+        if target.name == "decimal"
+        else cast(value, target)
+    )
 
 
 def shown_types(values: Sequence[Typed]) -> str:

@@ -104,7 +104,9 @@ def _recomputable(name: str) -> Iterator[None]:
         ) from None
 
 
-def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, progress: Progress | None = None) -> Verification:
+def verify_run(
+    lake: Lake, name: str, run: Run, query: Query, secret: Secret, progress: Progress | None = None
+) -> Verification:
     """Recompute a run with its own noise key and compare; publishes nothing.
 
     Args:
@@ -127,18 +129,27 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
                 f"{name}: was never started, or its {ENGINE_FILE} is lost; put back the original file, or start it, then verify"
             )
         # Before the histogram is read: a live job may publish more in the meantime.
-        ticked, released_us = read_ticks(tables, query.source), tables.released_us
+        ticked = read_ticks(tables, query.source)
+        released_us = tables.released_us
         public = public_groups.load(folder)
     if public is None and query.shape.listed:
         raise LakeError(f"{folder / public_groups.FILE} is lost; put back the original file")
     if ticked[0].closed_us > released_us:
-        raise LakeError(f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait")
-    gone, from_us = _gone([batch for tick in ticked if tick.closed_us <= released_us for batch in tick.batches], query)
+        raise LakeError(
+            f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait"
+        )
+    gone, from_us = _gone(
+        [batch for tick in ticked if tick.closed_us <= released_us for batch in tick.batches], query
+    )
     published = read_histogram(lake, name)
     with _recomputable(name):
-        reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder))
+        reader = RowReader(
+            query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder)
+        )
         noise_key = secret.noise_key(run.run_id, query.plan.identity)
-        feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public, run.first_window_us)), noise_key)
+        feeder = Feeder(
+            query.mechanism.stages(query.plan, RunFacts(public, run.first_window_us)), noise_key
+        )
         released = []
         for tick in ticked:
             if tick.closed_us > released_us:
@@ -153,28 +164,61 @@ def verify_run(lake: Lake, name: str, run: Run, query: Query, secret: Secret, pr
         with _reading(folder):
             cells = read_rows(cells_path(lake.histogram(name)))
         pairs.append((cells, cell_rows(pa.concat_tables(released), query.shape.schedule, sketch)))
-    differences, known, made = 0, 0, 0
+    differences = 0
+    known = 0
+    made = 0
     for there, again in pairs:
         there = _without_newer(there, released_us, max(tick.closed_us for tick in ticked))
         if run.first_window_us is not None:  # earlier windows are another run's
             there = _from(there, run.first_window_us)
         if from_us is not None:
-            there, again = _from(there, from_us), _from(again, from_us)
+            there = _from(there, from_us)
+            again = _from(again, from_us)
             if not there.num_rows:
-                raise DataError(_needed(gone, f"no row of a window that starts at {_time(from_us)} or later is published"))
+                raise DataError(
+                    _needed(
+                        gone,
+                        f"no row of a window that starts at {_time(from_us)} or later is published",
+                    )
+                )
         differences += count_differences(there, again)
-        known, made = known + there.num_rows, made + again.num_rows
+        known = known + there.num_rows
+        made = made + again.num_rows
     if differences:
-        _refuse_changed(folder, [file for tick in ticked for batch in tick.batches for file in batch.files if file not in gone])
-    unread, lost = files_not_read(tables, query.source), sorted(map(str, gone))
+        _refuse_changed(
+            folder,
+            [
+                file
+                for tick in ticked
+                for batch in tick.batches
+                for file in batch.files
+                if file not in gone
+            ],
+        )
+    unread = files_not_read(tables, query.source)
+    lost = sorted(map(str, gone))
     return Verification(
-        differences == 0, known, made, differences, len(unread), tuple(unread[:NAMED]), len(lost), tuple(lost[:NAMED]), from_us
+        differences == 0,
+        known,
+        made,
+        differences,
+        len(unread),
+        tuple(unread[:NAMED]),
+        len(lost),
+        tuple(lost[:NAMED]),
+        from_us,
     )
 
 
-def _records(batch: ReadBatch, gone: Collection[Path], reader: RowReader, source: Source) -> pa.Table:
+def _records(
+    batch: ReadBatch, gone: Collection[Path], reader: RowReader, source: Source
+) -> pa.Table:
     if batch.commits:
-        return reader.frame(changes(source, batch.commits)) if batch.commits.first <= batch.commits.last else reader.no_records()
+        return (
+            reader.frame(changes(source, batch.commits))
+            if batch.commits.first <= batch.commits.last
+            else reader.no_records()
+        )
     return reader.together([file for file in batch.files if file not in gone])
 
 
@@ -199,7 +243,10 @@ def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
     connection.register("published", _by_bits(published.select(recomputed.column_names)))
     connection.register("recomputed", _by_bits(recomputed))
     sides = (("published", "recomputed"), ("recomputed", "published"))
-    counts = [connection.sql(f"SELECT count(*) FROM (FROM {a} EXCEPT ALL FROM {b})").fetchall()[0][0] for a, b in sides]
+    counts = [
+        connection.sql(f"SELECT count(*) FROM (FROM {a} EXCEPT ALL FROM {b})").fetchall()[0][0]
+        for a, b in sides
+    ]
     return sum(counts)
 
 
@@ -213,15 +260,25 @@ def read_ticks(tables: Tables, source: Source) -> list[Ticked]:
     check_ticks(tables.contributions)
     catch_up = read_catch_up(tables.folder)
     if catch_up is not None and not catch_up.released:
-        raise LakeError(f"{tables.folder.name}: its last catch-up was interrupted; finish it first with `dpsql run --until-caught-up`")
-    ticks = sorted(((batch, closed_us) for batch, closed_us, _ in tables.ticks()), key=lambda tick: (tick[1], tick[0]))
+        raise LakeError(
+            f"{tables.folder.name}: its last catch-up was interrupted; finish it first with `dpsql run --until-caught-up`"
+        )
+    ticks = sorted(
+        ((batch, closed_us) for batch, closed_us, _ in tables.ticks()),
+        key=lambda tick: (tick[1], tick[0]),
+    )
     if not ticks:
-        raise LakeError(f"{tables.folder.name}: no trigger has passed yet, so there is nothing to verify")
+        raise LakeError(
+            f"{tables.folder.name}: no trigger has passed yet, so there is nothing to verify"
+        )
     batches = _batches(tables, source)
     _refuse_twice(batches)
-    out, before = [], -1
+    out = []
+    before = -1
     for last, closed_us in ticks:
-        out.append(Ticked(tuple(batch for number, batch in batches if before < number <= last), closed_us))
+        out.append(
+            Ticked(tuple(batch for number, batch in batches if before < number <= last), closed_us)
+        )
         before = max(before, last)
     return out
 
@@ -229,7 +286,9 @@ def read_ticks(tables: Tables, source: Source) -> list[Ticked]:
 def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.Table:
     """Leave out what was published since; rows of triggers that no tick has closed stay, and are found out."""
     due_us = pc.cast(pc.cast(published[DUE], pa.timestamp("us", "UTC")), pa.int64())
-    return published.filter(pc.or_(pc.less_equal(due_us, released_us), pc.greater(due_us, ticked_us)))
+    return published.filter(
+        pc.or_(pc.less_equal(due_us, released_us), pc.greater(due_us, ticked_us))
+    )
 
 
 def _batches(tables: Tables, source: Source) -> list[tuple[int, ReadBatch]]:
@@ -237,10 +296,18 @@ def _batches(tables: Tables, source: Source) -> list[tuple[int, ReadBatch]]:
     listed = listed_details(tables.folder / "files", tables.engine.void)
     if source.change_feed is FeedForm.DELTA:
         commits = read_commits(listed, source)
-        return [(batch, ReadBatch((), Clock(**detail["clock"]), commits[batch])) for batch, detail in listed.items()]
+        return [
+            (batch, ReadBatch((), Clock(**detail["clock"]), commits[batch]))
+            for batch, detail in listed.items()
+        ]
     if not all("files" in detail for detail in listed.values()):
-        raise DataError("only runs over files can be verified: this one read a stream whose messages are not kept with it")
-    return [(batch, ReadBatch(tuple(_local(uri) for uri in detail["files"]), Clock(**detail["clock"]))) for batch, detail in listed.items()]
+        raise DataError(
+            "only runs over files can be verified: this one read a stream whose messages are not kept with it"
+        )
+    return [
+        (batch, ReadBatch(tuple(_local(uri) for uri in detail["files"]), Clock(**detail["clock"])))
+        for batch, detail in listed.items()
+    ]
 
 
 def _refuse_twice(batches: Sequence[tuple[int, ReadBatch]]) -> None:
@@ -310,15 +377,23 @@ def _from(rows: pa.Table, from_us: int) -> pa.Table:
 
 
 def _time(us: int) -> str:
-    return f"{datetime.fromtimestamp(us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC" if us < LIMIT_US else "the end of time"
+    return (
+        f"{datetime.fromtimestamp(us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        if us < LIMIT_US
+        else "the end of time"
+    )
 
 
 def _refuse_changed(folder: Place, files: Sequence[Path]) -> None:
     """The histograms differ: say so if a file is no longer the one that Spark saw."""
-    seen = {_local(entry["path"]): entry.get("timestamp") for entry in source_entries(folder, ADMISSION)}
+    seen = {
+        _local(entry["path"]): entry.get("timestamp") for entry in source_entries(folder, ADMISSION)
+    }
     for file in files:
         if seen.get(file) is not None and file.stat().st_mtime_ns // 1_000_000 != seen[file]:
-            raise DataError(f"{file}: was changed after the run had read it: put the original back, then verify again")
+            raise DataError(
+                f"{file}: was changed after the run had read it: put the original back, then verify again"
+            )
 
 
 def _by_bits(table: pa.Table) -> pa.Table:

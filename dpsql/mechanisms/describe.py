@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpsql.description import ADDITIVE, CELLS_ENDING, DUE, END, START, Column, Measure, Protects, Published, Role, Rows, Windows
+from dpsql.description import (
+    ADDITIVE,
+    CELLS_ENDING,
+    DUE,
+    END,
+    START,
+    Column,
+    Measure,
+    Protects,
+    Published,
+    Role,
+    Rows,
+    Windows,
+)
 from dpsql.mechanisms.protocol import Plan, Shape
 from dpsql.parsed_query import PerGroup, Reading
 
@@ -17,26 +30,48 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
         shape: of it.
         reading: of the query; a private condition is left out.
     """
-    query, told, schedule = plan.query, shape.told, shape.schedule
+    query = plan.query
+    told = shape.told
+    schedule = shape.schedule
     times = (START, END, "trigger", DUE) if schedule.windows else ("trigger", DUE)
-    keys, columns = {key.name for key in query.output_keys}, [Column(name, Role.TIME) for name in times]
+    keys = {key.name for key in query.output_keys}
+    columns = [Column(name, Role.TIME) for name in times]
     values = tuple(key.name.rpartition(".")[2] for key in query.keys) if shape.sketch else ()
     for name in query.columns_in_order:
         if name in keys:
             columns.append(Column(name, Role.KEY))
         for each in shape.of(name):
-            columns.append(Column(each.name, each.role, None if each.role is Role.SET else name, values if each.role is Role.LIST else ()))
-    window, most = query.window, told.bounds
+            columns.append(
+                Column(
+                    each.name,
+                    each.role,
+                    None if each.role is Role.SET else name,
+                    values if each.role is Role.LIST else (),
+                )
+            )
+    window = query.window
+    most = told.bounds
     return Published(
         rows=Rows.LISTS if shape.sketch else Rows.CUBE if told.sets else Rows.HISTOGRAM,
         trigger_us=query.trigger_interval_us,
         columns=tuple(columns),
         windows=None
         if window is None
-        else Windows(window.size_us, window.slide_us, window.offset_us, query.allowed_lateness_us, schedule.grid.horizon),
+        else Windows(
+            window.size_us,
+            window.slide_us,
+            window.offset_us,
+            query.allowed_lateness_us,
+            schedule.grid.horizon,
+        ),
         measures=tuple(
             Measure(
-                each.alias, each.function, each.function in ADDITIVE, each.bounds, told.grids.get(each.alias), isinstance(each, PerGroup)
+                each.alias,
+                each.function,
+                each.function in ADDITIVE,
+                each.bounds,
+                told.grids.get(each.alias),
+                isinstance(each, PerGroup),
             )
             for each in query.aggregates
         ),

@@ -16,4 +16,6 @@ def identity_of(version: int, document: Mapping[str, Any]) -> str:
         document: the plan as JSON values, with no identity.
     """
     digested = {"version": version, "plan": document}
-    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()

@@ -56,18 +56,33 @@ class Ways:
     @property
     def exist(self) -> bool:
         """Whether panes could take the query, with this epsilon."""
-        whole = self.query.windows.size_us % self.query.windows.slide_us == 0 and self.panes <= MOST_PANES
-        return whole and SMALLEST <= self.query.epsilon / self.rows <= LARGEST and all(a.function in SUMS for a in self.query.aggregates)
+        whole = (
+            self.query.windows.size_us % self.query.windows.slide_us == 0
+            and self.panes <= MOST_PANES
+        )
+        return (
+            whole
+            and SMALLEST <= self.query.epsilon / self.rows <= LARGEST
+            and all(a.function in SUMS for a in self.query.aggregates)
+        )
 
     @cached_property
     def errors(self) -> dict[str, float]:
         """Standard error of a COUNT alone, by way."""
-        panes, c, mu = self.panes, coefficients(self.panes), total_mu(self.query.epsilon, self.delta)
+        panes = self.panes
+        c = coefficients(self.panes)
+        mu = total_mu(self.query.epsilon, self.delta)
         rows = math.sqrt(self.per_key * self.rows)
-        of_window = math.sqrt(math.fsum(v * v for v in c)) * float(np.linalg.norm(response(panes, c).window))
+        of_window = math.sqrt(math.fsum(v * v for v in c)) * float(
+            np.linalg.norm(response(panes, c).window)
+        )
         # A window of its own is released again and again, by a counter; this is its last release.
         counts = counter(
-            CounterName.BLT, -(-(self.query.windows.size_us + self.query.allowed_lateness_us) // self.query.trigger_interval_us)
+            CounterName.BLT,
+            -(
+                -(self.query.windows.size_us + self.query.allowed_lateness_us)
+                // self.query.trigger_interval_us
+            ),
         )
         return {
             "panes": math.sqrt(panes * discrete_laplace(self.query.epsilon / self.rows).variance),
@@ -81,31 +96,50 @@ class Ways:
         n = touched_in_days(MONTH, window.size_us, window.offset_us)
         if self.event or self.query.contribution_period is ContributionPeriod.STREAM or n < 2:
             return {}
-        mu2, meet = total_mu(self.query.epsilon, self.delta) ** 2, 2.0 if self.panes > 1 else 1.0
+        mu2 = total_mu(self.query.epsilon, self.delta) ** 2
+        meet = 2.0 if self.panes > 1 else 1.0
         times = {"window_sqrt": gamma(coefficients(self.panes), self.panes), "copies": meet}
         return {"panes": n * self.query.epsilon} | {
-            way: epsilon_of(math.sqrt(n * many * mu2), n * self.delta) for way, many in times.items()
+            way: epsilon_of(math.sqrt(n * many * mu2), n * self.delta)
+            for way, many in times.items()
         }
 
     def said(self) -> str:
         """A line for each way that takes the query; nothing where there is one alone."""
         if not self.exist:
             return ""
-        query, slides, costs = self.query, self.panes > 1, self.month()
+        query = self.query
+        slides = self.panes > 1
+        costs = self.month()
         errors = {
-            way: f"{error:.4g}" + (f", epsilon {costs[way]:.4g} in {MONTH} days" if costs else "") for way, error in self.errors.items()
+            way: f"{error:.4g}" + (f", epsilon {costs[way]:.4g} in {MONTH} days" if costs else "")
+            for way, error in self.errors.items()
         }
-        lateness = -(-query.allowed_lateness_us // query.windows.slide_us) * query.windows.slide_us  # panes are late as a whole
+        lateness = (
+            -(-query.allowed_lateness_us // query.windows.slide_us) * query.windows.slide_us
+        )  # panes are late as a whole
         late = f" and {duration(lateness)}" if lateness else ""
-        end, interval = f"once, at the window's end{late}", show_duration(query.trigger_interval_us)
+        end = f"once, at the window's end{late}"
+        interval = show_duration(query.trigger_interval_us)
         level = ", privacy_level = EVENT" if self.event else ""
         copied = f", a copy of every record in each of its {self.panes} windows" if slides else ""
-        ways = {CounterName.PANES: f"delta = 0{level}, no trigger_interval: {errors['panes']}; {end}"}
+        ways = {
+            CounterName.PANES: f"delta = 0{level}, no trigger_interval: {errors['panes']}; {end}"
+        }
         if slides or self.event:
-            ways[CounterName.WINDOW_SQRT] = f"delta = {self.delta:g}{level}, no trigger_interval: {errors['window_sqrt']}; {end}"
+            ways[CounterName.WINDOW_SQRT] = (
+                f"delta = {self.delta:g}{level}, no trigger_interval: {errors['window_sqrt']}; {end}"
+            )
         ways[CounterName.BLT] = (
             f"delta = {self.delta:g}{level}, trigger_interval = '{interval}'{copied}: {errors['copies']}; at every trigger"
         )
-        said = [f"  {way}.{' This query.' if name is self.mine else ''}" for name, way in ways.items()]
+        said = [
+            f"  {way}.{' This query.' if name is self.mine else ''}" for name, way in ways.items()
+        ]
         lines = [line for each in said for line in textwrap.wrap(each, 120, subsequent_indent="  ")]
-        return "\n".join(["Other ways to ask: the standard error of one COUNT, what it costs, when rows appear", *lines])
+        return "\n".join(
+            [
+                "Other ways to ask: the standard error of one COUNT, what it costs, when rows appear",
+                *lines,
+            ]
+        )

@@ -89,7 +89,9 @@ class OutputColumn:
     @property
     def sources(self) -> tuple[str, ...]:
         """All columns of the released rows that it is made of."""
-        return tuple(f"{self.source}_{i}" for i in range(self.size)) if self.size else (self.source,)
+        return (
+            tuple(f"{self.source}_{i}" for i in range(self.size)) if self.size else (self.source,)
+        )
 
 
 BOUNDS = ("max_rows_contributed", "max_rows_per_group", "max_groups_contributed")
@@ -107,7 +109,9 @@ def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputC
     alias = aggregate.alias
     if isinstance(aggregate, Quantiles):
         error = OutputColumn(alias, f"{alias}_{RANK_STDERR}", "DOUBLE", f"s{i}", Role.RANK_STDERR)
-        return OutputColumn(alias, alias, "DOUBLES", f"c{i}", Role.VALUE, aggregate.parts + 1), error
+        return OutputColumn(
+            alias, alias, "DOUBLES", f"c{i}", Role.VALUE, aggregate.parts + 1
+        ), error
     kind = "DOUBLE" if aggregate.function in BOUNDED else "BIGINT"
     error = OutputColumn(alias, f"{alias}_{STDERR}", "DOUBLE", f"s{i}", Role.STDERR)
     return OutputColumn(alias, alias, kind, f"c{i}", Role.VALUE), error

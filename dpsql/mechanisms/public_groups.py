@@ -35,7 +35,13 @@ def first_window_us(plan: Plan, source: Source) -> int:
     return registry.shape(plan).schedule.window_of(source.start_us)
 
 
-def public_groups(plan: Plan, source: Source, salt: bytes, encoded: Iterable[bytes], first_window: int | None = None) -> PublicGroups:
+def public_groups(
+    plan: Plan,
+    source: Source,
+    salt: bytes,
+    encoded: Iterable[bytes],
+    first_window: int | None = None,
+) -> PublicGroups:
     """The groups of encoded keys (see `dpsql.udfs.keys`); without keys the one group of the empty encoding.
 
     Args:
@@ -46,15 +52,28 @@ def public_groups(plan: Plan, source: Source, salt: bytes, encoded: Iterable[byt
         first_window: no window that starts earlier belongs to this run.
     """
     names = sorted(set(encoded)) if plan.query.keys else [b""]
-    ids = tuple(int.from_bytes(hashlib.sha256(salt + b"k" + name).digest()[:8], "big", signed=True) for name in names)
+    ids = tuple(
+        int.from_bytes(hashlib.sha256(salt + b"k" + name).digest()[:8], "big", signed=True)
+        for name in names
+    )
     first = first_window_us(plan, source)
-    return PublicGroups(ids, tuple(names), first if first_window is None else max(first, first_window))
+    return PublicGroups(
+        ids, tuple(names), first if first_window is None else max(first, first_window)
+    )
 
 
 def save(groups: PublicGroups, folder: Place) -> None:
     """Keep the groups with their run."""
-    table = pa.table({"key": pa.array(groups.keys, pa.int64()), "key_bytes": pa.array(groups.key_bytes, pa.binary())})
-    write_table(str(folder / FILE), table.replace_schema_metadata({"first_window_us": str(groups.first_window_us)}))
+    table = pa.table(
+        {
+            "key": pa.array(groups.keys, pa.int64()),
+            "key_bytes": pa.array(groups.key_bytes, pa.binary()),
+        }
+    )
+    write_table(
+        str(folder / FILE),
+        table.replace_schema_metadata({"first_window_us": str(groups.first_window_us)}),
+    )
 
 
 def load(folder: Place) -> PublicGroups | None:
@@ -68,4 +87,6 @@ def load(folder: Place) -> PublicGroups | None:
     except FileNotFoundError:
         return None
     first = int((table.schema.metadata or {})[b"first_window_us"])
-    return PublicGroups(tuple(table["key"].to_pylist()), tuple(table["key_bytes"].to_pylist()), first)
+    return PublicGroups(
+        tuple(table["key"].to_pylist()), tuple(table["key_bytes"].to_pylist()), first
+    )

@@ -11,7 +11,8 @@ from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, PerGroup
 from dpsql.udfs.contributions import PER_GROUP, Increment
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 
-MIN_WIDTH, MAX_WIDTH = 1e-100, 1e100
+MIN_WIDTH = 1e-100
+MAX_WIDTH = 1e100
 """Clamps narrower or wider than this have no meaning and would leave the range of float64 on the way."""
 
 MAX_EXACT = 2**62
@@ -31,7 +32,11 @@ def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) 
     """What a record adds to each of the sums that an aggregate is made of; its argument is one of `arguments`."""
     argument = -1 if aggregate.argument is None else arguments.index(aggregate.argument)
     per_group = PER_GROUP if isinstance(aggregate, PerGroup) else ""
-    count = {AggregateFunction.COUNT_ROWS: "rows", AggregateFunction.COUNT: "valid", AggregateFunction.COUNT_DISTINCT_UNIT: "users"}
+    count = {
+        AggregateFunction.COUNT_ROWS: "rows",
+        AggregateFunction.COUNT: "valid",
+        AggregateFunction.COUNT_DISTINCT_UNIT: "users",
+    }
     if aggregate.function in count:
         most = int(aggregate.bounds[1]) if per_group and aggregate.bounds else 1
         return [Increment(count[aggregate.function] + per_group, argument, upper=most)]
@@ -41,7 +46,8 @@ def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) 
     if aggregate.function is AggregateFunction.SUM:
         return [Increment("sum" + per_group, argument, *clamp(aggregate.alias, lo, hi))]
     # Values centred on the middle of the bounds have half their width as sensitivity; so have their squares, less half of the largest.
-    centre, half = lo + (hi - lo) / 2, (hi - lo) / 2
+    centre = lo + (hi - lo) / 2
+    half = (hi - lo) / 2
     parts = [Increment("sum", argument, *clamp(aggregate.alias, -half, half), centre)]
     if aggregate.function in SPREADS:
         if not MIN_WIDTH <= half * half <= MAX_WIDTH:
@@ -49,7 +55,14 @@ def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) 
                 f"the bounds of {aggregate.alias} are {2 * half:g} apart, and their squares leave the range of numbers: scale the values, so that it is "
                 f"between {2 * math.sqrt(MIN_WIDTH):g} and {2 * math.sqrt(MAX_WIDTH):g}"
             )
-        parts.append(Increment("squares", argument, *clamp(aggregate.alias, -half * half / 2, half * half / 2), centre))
+        parts.append(
+            Increment(
+                "squares",
+                argument,
+                *clamp(aggregate.alias, -half * half / 2, half * half / 2),
+                centre,
+            )
+        )
     return [*parts, Increment("valid", argument)]
 
 
@@ -59,7 +72,8 @@ def of_width(source: Source, rows: float) -> Clamp:
     def clamp(alias: str, lo: float, hi: float) -> tuple[float, int, int]:
         check_width(alias, hi - lo)
         grid = math.ldexp(1.0, math.frexp(hi - lo)[1] - 21)
-        lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
+        lower = math.ceil(lo / grid)
+        upper = math.floor(hi / grid)
         if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT // 2:
             raise ConfigError(
                 f"the bounds ({lo:g}, {hi:g}) of {alias} could overflow a 64-bit sum over {source.max_users} users: bring them closer to zero, "
@@ -77,7 +91,9 @@ def check_noise(alias: str, sigma: float, grid: float, reach: float) -> None:
         ConfigError: it does not.
     """
     if not MAX_NORMAL * sigma / grid * reach < MAX_EXACT // 2:
-        raise ConfigError(f"the noise of {alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+        raise ConfigError(
+            f"the noise of {alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed"
+        )
 
 
 def check_width(alias: str, width: float) -> None:

@@ -23,7 +23,8 @@ SELECTION_SHARE_OF_SEVERAL = 0.5
 SELECTION_DECAY = 0.5
 """How fast the weights of a unit's keys fall, from the first on."""
 
-PAPER_SHARE, PAPER_DECAY = 0.5, 0.0
+PAPER_SHARE = 0.5
+PAPER_DECAY = 0.0
 """What the paper splits evenly, and weighs alike."""
 
 CARRIED_SHARE = 0.5
@@ -47,7 +48,9 @@ def failure_probabilities(total: float, horizon: int) -> tuple[float, ...]:
     return (early,) * (horizon - 1) + (total * LAST_TRIGGER_BETA_SHARE,)
 
 
-def thresholds(weights: tuple[int, ...], sd: tuple[float, ...], betas: tuple[float, ...], min_users: int) -> tuple[int, ...]:
+def thresholds(
+    weights: tuple[int, ...], sd: tuple[float, ...], betas: tuple[float, ...], min_users: int
+) -> tuple[int, ...]:
     """tau_i = min_users * w_1 + sd_i * Phi^-1(1 - beta_i), rounded up to multiples of 2^-20; in units of 2^-20."""
     distinct, which = np.unique(np.array(betas), return_inverse=True)
     from scipy.stats import norm  # slow to import

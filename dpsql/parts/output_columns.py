@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpsql.parsed_query import DEVIATIONS, SAMPLES, VARIANCES, Aggregate, AggregateFunction, Quantiles
+from dpsql.parsed_query import (
+    DEVIATIONS,
+    SAMPLES,
+    VARIANCES,
+    Aggregate,
+    AggregateFunction,
+    Quantiles,
+)
 from dpsql.parts.sums import Summed
 from dpsql.udfs.measure.output_columns import OutputColumn
 
@@ -17,7 +24,9 @@ KINDS = {
 }
 
 
-def output_column(aggregate: Aggregate, parts: Sequence[Summed], errors: tuple[tuple[float, ...], ...] = ()) -> OutputColumn:
+def output_column(
+    aggregate: Aggregate, parts: Sequence[Summed], errors: tuple[tuple[float, ...], ...] = ()
+) -> OutputColumn:
     """How a released column is made of noisy sums, whose standard deviations at triggers 1..T are `errors`."""
     return OutputColumn(
         kind=KINDS.get(aggregate.function, "count"),

@@ -16,7 +16,13 @@ BEYOND = 40
 
 
 def quantile_sum(
-    aggregate: Quantiles, arguments: Sequence[str], mechanism: int, sensitivity: float, mu: float, sd: float, rows: float
+    aggregate: Quantiles,
+    arguments: Sequence[str],
+    mechanism: int,
+    sensitivity: float,
+    mu: float,
+    sd: float,
+    rows: float,
 ) -> QuantileSum:
     """Every row counts one in a node of each level.
 
@@ -36,7 +42,9 @@ def quantile_sum(
     sigma = round_up(sensitivity / mu * (1 + 1e-12))
     largest = quantiles.NODES * BEYOND * (sigma * sd + 1) + quantiles.LEVELS * rows
     if not 4 * largest < quantiles.MOST_ROWS:
-        raise ConfigError(f"the counts of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+        raise ConfigError(
+            f"the counts of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed"
+        )
     return QuantileSum(
         mechanism=mechanism,
         rule="leaf",

@@ -64,7 +64,12 @@ class MadeOfSums:
     @property
     def perturbations(self) -> tuple[Any, ...]:
         """All perturbations in mechanism order: trees of quantiles come last."""
-        return tuple(sorted((p for column in self.columns for p in column.perturbations), key=lambda p: p.mechanism))
+        return tuple(
+            sorted(
+                (p for column in self.columns for p in column.perturbations),
+                key=lambda p: p.mechanism,
+            )
+        )
 
     @property
     def trees(self) -> tuple[Any, ...]:
@@ -87,10 +92,14 @@ def per_group_sensitivity(added: Increment, per_key: float, rows: float, groups:
         rows, groups: rows of a unit, and groups that they are in; copies counted.
     """
     height = added.largest if added.rule.startswith("sum") else 1.0
-    above, below = (min(per_key * height, bound * added.grid) for bound in (added.upper, -added.lower))
+    above, below = (
+        min(per_key * height, bound * added.grid) for bound in (added.upper, -added.lower)
+    )
     return math.sqrt(min(max(above, below) * height * rows, groups * (above**2 + below**2)))
 
 
 def bare(sums: Sequence[Increment]) -> tuple[Increment, ...]:
     """What an intake needs of them."""
-    return tuple(Increment(*(getattr(each, field.name) for field in fields(Increment))) for each in sums)
+    return tuple(
+        Increment(*(getattr(each, field.name) for field in fields(Increment))) for each in sums
+    )

@@ -25,7 +25,14 @@ def grid(query: ParsedQuery[Any], start_us: int) -> TableGrid:
 def schedule(query: ParsedQuery[Any], start_us: int) -> Schedule:
     """One window that does not end; contributions of a trigger are needed until it is due."""
     eras = Eras("trigger", 0, 1, start_us, query.trigger_interval_us)
-    return Schedule(grid(query, start_us), start_us, query.trigger_interval_us, eras, windows=False, replayed=True)
+    return Schedule(
+        grid(query, start_us),
+        start_us,
+        query.trigger_interval_us,
+        eras,
+        windows=False,
+        replayed=True,
+    )
 
 
 def document(plan: Any) -> dict[str, Any]:
@@ -60,7 +67,11 @@ def counter_said(query: ParsedQuery[Any]) -> str:
 def promise(query: ParsedQuery[Any], what: str, *more: str) -> str:
     """What is promised; `what` of a unit were there or not."""
     last = query.asked.max_triggers
-    many = "of all triggers together, and there is no last one" if last is None else f"of all {last:,} triggers together"
+    many = (
+        "of all triggers together, and there is no last one"
+        if last is None
+        else f"of all {last:,} triggers together"
+    )
     return "\n".join(
         [
             "What is promised",
@@ -76,8 +87,13 @@ def promise(query: ParsedQuery[Any], what: str, *more: str) -> str:
 
 def how_often(query: ParsedQuery[Any], start_us: int) -> str:
     """From when on, and until when."""
-    last, interval_us = query.asked.max_triggers, query.trigger_interval_us
-    until = "for ever" if last is None else f"{last:,} times, the last at {timestamp(start_us + last * interval_us)}"
+    last = query.asked.max_triggers
+    interval_us = query.trigger_interval_us
+    until = (
+        "for ever"
+        if last is None
+        else f"{last:,} times, the last at {timestamp(start_us + last * interval_us)}"
+    )
     return f"every {duration(interval_us)} from {timestamp(start_us)} on, {until}"
 
 

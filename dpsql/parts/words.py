@@ -8,7 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from dpsql.description import RANK_STDERR, STDERR
-from dpsql.parsed_query import DEVIATIONS, SPREADS, Aggregate, AggregateFunction, ParsedQuery, PerGroup, WindowSpec
+from dpsql.parsed_query import (
+    DEVIATIONS,
+    SPREADS,
+    Aggregate,
+    AggregateFunction,
+    ParsedQuery,
+    PerGroup,
+    WindowSpec,
+)
 from dpsql.parts.increments import sums_of
 from dpsql.parts.output_columns import Summed
 from dpsql.privacy.cost import Cost, touched_in_days
@@ -32,9 +40,10 @@ RANKS = 4
 def written(aggregate: Aggregate) -> str:
     """An aggregate as it is called in a table."""
     function = aggregate.function
-    return {AggregateFunction.COUNT_DISTINCT_UNIT: "COUNT(DISTINCT)", AggregateFunction.COUNT_ROWS: "COUNT(*)"}.get(
-        function, f"{function}(x)"
-    )
+    return {
+        AggregateFunction.COUNT_DISTINCT_UNIT: "COUNT(DISTINCT)",
+        AggregateFunction.COUNT_ROWS: "COUNT(*)",
+    }.get(function, f"{function}(x)")
 
 
 def allowance(asked: Any, period: str) -> str:
@@ -58,7 +67,11 @@ def clamps(aggregates: Iterable[Aggregate]) -> list[str]:
     """What is done to values, a line for each aggregate of values."""
     row = "  {}: each value is clamped to [{:g}, {:g}]; NULL and NaN add nothing."
     group = "  {}: what one unit adds to a group is kept between {:g} and {:g}; what is beyond is cut, and no error bar shows it."
-    return [(group if isinstance(each, PerGroup) else row).format(each.alias, *each.bounds) for each in aggregates if each.bounds]
+    return [
+        (group if isinstance(each, PerGroup) else row).format(each.alias, *each.bounds)
+        for each in aggregates
+        if each.bounds
+    ]
 
 
 def clamp(aggregate: Aggregate) -> dict[str, Any]:
@@ -70,13 +83,19 @@ def clamp(aggregate: Aggregate) -> dict[str, Any]:
 def promised(plan: Any, cost: Cost) -> dict[str, Any]:
     """Promise and cost under stable names."""
     names = ("epsilon", "delta", "delta_noise", "delta_threshold", "delta_hash", "mu")
-    return {name: getattr(plan, name) for name in names if hasattr(plan, name)} | {"cost": cost.document()}
+    return {name: getattr(plan, name) for name in names if hasattr(plan, name)} | {
+        "cost": cost.document()
+    }
 
 
 def epsilon_of_several(cost: Cost, n: int, delta: float) -> float:
     """What n rows, or n periods of a unit, cost together at a delta."""
     together = cost.periods(n)
-    return together.epsilon if not together.mu2 else epsilon_of(math.sqrt(together.mu2), delta - together.failure)
+    return (
+        together.epsilon
+        if not together.mu2
+        else epsilon_of(math.sqrt(together.mu2), delta - together.failure)
+    )
 
 
 def of_periods(cost: Cost, delta_noise: float, n: int) -> dict[str, Any]:
@@ -98,7 +117,15 @@ def of_periods(cost: Cost, delta_noise: float, n: int) -> dict[str, Any]:
 
 def of_days(cost: Cost, delta_noise: float, windows: WindowSpec) -> list[dict[str, Any]]:
     """Return what the periods cost that any 1, 7 and 30 days in a row can touch, under stable names."""
-    return [{"days": days, **of_periods(cost, delta_noise, touched_in_days(days, windows.size_us, windows.offset_us))} for days in SPANS]
+    return [
+        {
+            "days": days,
+            **of_periods(
+                cost, delta_noise, touched_in_days(days, windows.size_us, windows.offset_us)
+            ),
+        }
+        for days in SPANS
+    ]
 
 
 def without_infinity(facts: dict[str, Any]) -> dict[str, Any]:
@@ -139,12 +166,22 @@ def in_days(days: Sequence[dict[str, Any]], what: str) -> list[str]:
 
 def bounding(query: ParsedQuery[Any]) -> str:
     """The stage of it, in an explanation."""
-    return f"contribution bounding, by ({', '.join(query.privacy_unit)})" if query.privacy_unit else "each row for itself"
+    return (
+        f"contribution bounding, by ({', '.join(query.privacy_unit)})"
+        if query.privacy_unit
+        else "each row for itself"
+    )
 
 
 def stages(query: ParsedQuery[Any], *steps: str) -> str:
     """What a run does, after it has read the source."""
-    return "\n".join(["Stages", f"  1. read {query.stream}: {query.from_sql}", *(f"  {n}. {step}" for n, step in enumerate(steps, 2))])
+    return "\n".join(
+        [
+            "Stages",
+            f"  1. read {query.stream}: {query.from_sql}",
+            *(f"  {n}. {step}" for n, step in enumerate(steps, 2)),
+        ]
+    )
 
 
 def page(plan: Any, *sections: str) -> str:
@@ -154,7 +191,14 @@ def page(plan: Any, *sections: str) -> str:
 
 def wrapped(text: str) -> str:
     """In lines of at most 120 characters."""
-    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, 120, subsequent_indent="  ") or [""]) + "\n"
+    return (
+        "\n".join(
+            part
+            for line in text.splitlines()
+            for part in textwrap.wrap(line, 120, subsequent_indent="  ") or [""]
+        )
+        + "\n"
+    )
 
 
 def promise_to_rows(query: ParsedQuery[Any], cost: Cost) -> str:
@@ -164,7 +208,9 @@ def promise_to_rows(query: ParsedQuery[Any], cost: Cost) -> str:
 
 def bounds_of_rows(query: ParsedQuery[Any]) -> str:
     """What one row may contribute."""
-    return "\n".join(["What each event may contribute", "  One row, to one key.", *clamps(query.aggregates)])
+    return "\n".join(
+        ["What each event may contribute", "  One row, to one key.", *clamps(query.aggregates)]
+    )
 
 
 def of_rows(query: ParsedQuery[Any], cost: Cost) -> list[str]:

@@ -86,14 +86,28 @@ class Budget:
 def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budget, ...]:
     """One Budget per ledger name, level and privacy unit, by name: those with runs, and those that the sources declare a cap for."""
     streams = [source for source in sources if not source.static]
-    caps = {(source.ledger, level): cap for source in streams for level in PrivacyLevel if (cap := source.cap_of(level))}
-    names = sorted({(line.ledger, line.cost.protects) for line in lines} | set(caps), key=lambda name: (name[0], name[1] is EVENT))
+    caps = {
+        (source.ledger, level): cap
+        for source in streams
+        for level in PrivacyLevel
+        if (cap := source.cap_of(level))
+    }
+    names = sorted(
+        {(line.ledger, line.cost.protects) for line in lines} | set(caps),
+        key=lambda name: (name[0], name[1] is EVENT),
+    )
     out = list[Budget]()
     for name, level in names:
-        declared = [(source.name, source.privacy_unit) for source in streams if source.ledger == name]
+        declared = [
+            (source.name, source.privacy_unit) for source in streams if source.ledger == name
+        ]
         on_ledger = tuple(line for line in lines if line.ledger == name)
         of_level = tuple(line for line in on_ledger if line.cost.protects is level)
-        of_rows = tuple(line for line in on_ledger if line.cost.protects is EVENT) if level is not EVENT else ()
+        of_rows = (
+            tuple(line for line in on_ledger if line.cost.protects is EVENT)
+            if level is not EVENT
+            else ()
+        )
         first, *others = _by_unit(of_level)
         out.append(_budget(name, level, first.lines, caps.get((name, level)), declared, of_rows))
         for other in others:
@@ -119,7 +133,9 @@ def _by_unit(lines: tuple[Line, ...]) -> list[OfUnit]:
     out = []
     for columns in reversed(units.values()):
         of_unit = [kind for kind in apart if set(kind.unit) == set(columns)]
-        adding_up = tuple(line for line in lines if not any(protects_other_unit(line, kind) for kind in of_unit))
+        adding_up = tuple(
+            line for line in lines if not any(protects_other_unit(line, kind) for kind in of_unit)
+        )
         out.append(OfUnit(columns, adding_up))
     return out
 
@@ -130,10 +146,14 @@ def facts(budget: Budget) -> dict[str, Any]:
     return {
         "ledger": budget.ledger,
         "privacy_level": str(budget.protects),
-        "privacy_units": [{"source": source, "columns": list(columns)} for source, columns in budget.units],
+        "privacy_units": [
+            {"source": source, "columns": list(columns)} for source, columns in budget.units
+        ],
         "totals": _totals(budget.totals, "rows" if budget.protects is EVENT else "days"),
         "rows_only": {"runs": budget.beside[0], "totals": _totals(budget.beside[1], "rows")},
-        "cap": {name: _finite(getattr(cap, name)) for name in CapState.__dataclass_fields__} if cap else None,
+        "cap": {name: _finite(getattr(cap, name)) for name in CapState.__dataclass_fields__}
+        if cap
+        else None,
         "other_unit": {"columns": list(budget.first_unit)} if budget.first_unit else None,
         "remarks": list(budget.remarks),
         "runs": [
@@ -164,20 +184,33 @@ def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = 
     units = "; ".join(f"{', '.join(columns)} of {source}" for source, columns in budget.units)
     count = len(budget.lines)
     event = budget.protects is EVENT
-    who = f"one row of {', '.join(source for source, _ in budget.units)}, not one person" if event else units
-    text = [f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {who}."]
+    who = (
+        f"one row of {', '.join(source for source, _ in budget.units)}, not one person"
+        if event
+        else units
+    )
+    text = [
+        f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {who}."
+    ]
     if count:
         what = (
-            "Whether so many rows of one person are there" if event else "Whether one of them took part in any so many days in a row (UTC)"
+            "Whether so many rows of one person are there"
+            if event
+            else "Whether one of them took part in any so many days in a row (UTC)"
         )
         text.append(f"  {what} is hidden, in all these runs together, up to")
         for t in budget.totals:
             days = f"{t.days} {'row' if event else 'day'}{'' if t.days == 1 else 's'}"
             text.append(f"    {days:<8} epsilon {_epsilon_text(t)}, delta {t.delta:.2g}")
         if not event and any(t.days == 7 and t.epsilon > MOST_EPSILON for t in budget.totals):
-            text.append(f"  CAREFUL: more than epsilon {MOST_EPSILON:g} in 7 days promises little to somebody who is there all the time.")
+            text.append(
+                f"  CAREFUL: more than epsilon {MOST_EPSILON:g} in 7 days promises little to somebody who is there all the time."
+            )
     if (beside := budget.beside)[0]:
-        rows, costs = (" / ".join(each) for each in zip(*((f"{t.days}", _epsilon_text(t)) for t in beside[1]), strict=True))
+        rows, costs = (
+            " / ".join(each)
+            for each in zip(*((f"{t.days}", _epsilon_text(t)) for t in beside[1]), strict=True)
+        )
         delta = f" (delta {beside[1][-1].delta:.2g})" if beside[1][-1].delta else ""
         text.append(
             f"  {beside[0]} run{' protects' if beside[0] == 1 else 's protect'} rows only: a person with {rows} rows there in that time pays "
@@ -186,9 +219,12 @@ def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = 
     text += _apart_lines(budget) if budget.first_unit else _cap_lines(budget)
     text += [f"  Note: {remark}." for remark in budget.remarks]
     if shown_exactly := sum(line.kind == COMPARE for line in budget.lines):
-        text.append(f"  {shown_exactly} of these runs showed exact values beside the private ones (kind compare): no epsilon covers those.")
+        text.append(
+            f"  {shown_exactly} of these runs showed exact values beside the private ones (kind compare): no epsilon covers those."
+        )
     text += [
-        f"  {line.created[:10]}  {line.kind:<5}  {called.get(line.run_id, line.run_id)}  {_promise(line)}" for line in budget.lines[-shown:]
+        f"  {line.created[:10]}  {line.kind:<5}  {called.get(line.run_id, line.run_id)}  {_promise(line)}"
+        for line in budget.lines[-shown:]
     ]
     if count > shown:
         text.append(f"  and {count - shown} older ones: --json has all")
@@ -207,14 +243,25 @@ def _budget(
     each, many = (_rows, ROWS) if level is EVENT else (_total, PERIODS)
     totals = tuple(each(lines, n) for n in many) if lines else ()
     rows = tuple(_rows(beside, n) for n in ROWS) if beside else ()
-    return Budget(name, tuple(units), lines, totals, _cap_state(lines, cap) if cap else None, remarks(lines), level, (len(beside), rows))
+    return Budget(
+        name,
+        tuple(units),
+        lines,
+        totals,
+        _cap_state(lines, cap) if cap else None,
+        remarks(lines),
+        level,
+        (len(beside), rows),
+    )
 
 
 def _total(lines: Sequence[Line], days: int) -> Total:
     """What all runs cost together; delta is what they declare for their noise, as often as their periods are touched, and their failures."""
     most = [line.charges_in_days(days) for line in lines]
     together = total(line.cost.periods(n) for line, n in zip(lines, most, strict=True))
-    noise = math.fsum((line.declared_delta - line.cost.failure) * n for line, n in zip(lines, most, strict=True))
+    noise = math.fsum(
+        (line.declared_delta - line.cost.failure) * n for line, n in zip(lines, most, strict=True)
+    )
     return Total(days, together.epsilon + _epsilon(together.mu, noise), noise + together.failure)
 
 
@@ -228,26 +275,48 @@ def _rows(lines: Sequence[Line], rows: int) -> Total:
 def _cap_state(lines: Sequence[Line], cap: Cap) -> CapState:
     now = spent(lines, cap)
     rest = cap.delta - now.failure
-    whole = total_mu(cap.epsilon - now.epsilon, rest) ** 2 if rest > 0 and cap.epsilon > now.epsilon else 0.0
+    whole = (
+        total_mu(cap.epsilon - now.epsilon, rest) ** 2
+        if rest > 0 and cap.epsilon > now.epsilon
+        else 0.0
+    )
     share = max(now.epsilon / cap.epsilon, now.mu2 / whole if whole else float(now.mu2 > 0))
     if now.mu2 == 0 and rest < 0:
         share = 1.0
     state = now.epsilon + _epsilon(now.mu, rest) if rest >= 0 else math.inf
-    return CapState(cap.epsilon, cap.delta, cap.period_us / DAY_US, state, min(1.0, share), _left(lines, cap, now))
+    return CapState(
+        cap.epsilon,
+        cap.delta,
+        cap.period_us / DAY_US,
+        state,
+        min(1.0, share),
+        _left(lines, cap, now),
+    )
 
 
 def _left(lines: Sequence[Line], cap: Cap, now: Cost) -> float:
     room = cap.epsilon - now.epsilon
     if lines:
         newest = lines[-1]
-        within, fails, delta = newest.cost_within(cap.period_us), newest.cost.failure, newest.declared_delta
+        within = newest.cost_within(cap.period_us)
+        fails = newest.cost.failure
+        delta = newest.declared_delta
         # How much one more run of its kind costs of the cap for what it costs one period.
         times = within.mu2 / newest.cost.mu2 if newest.cost.mu2 else 1.0
         rest = cap.delta - now.failure - within.failure
-        if newest.cost.mu2 == 0 and newest.cost.epsilon > 0:  # pure: no delta is asked for, and epsilons add up
-            return max(0.0, min(MOST_EPSILON, room * newest.cost.epsilon / within.epsilon)) if now.mu2 == 0 and rest >= 0 else 0.0
+        if (
+            newest.cost.mu2 == 0 and newest.cost.epsilon > 0
+        ):  # pure: no delta is asked for, and epsilons add up
+            return (
+                max(0.0, min(MOST_EPSILON, room * newest.cost.epsilon / within.epsilon))
+                if now.mu2 == 0 and rest >= 0
+                else 0.0
+            )
     else:
-        times, fails, delta, rest = 1.0, 0.0, cap.delta, cap.delta
+        times = 1.0
+        fails = 0.0
+        delta = cap.delta
+        rest = cap.delta
         if delta == 0:
             return min(MOST_EPSILON, room)
     mu2 = total_mu(room, rest) ** 2 - now.mu2 if rest > 0 and room > 0 else 0.0
@@ -281,9 +350,15 @@ def _cap_lines(budget: Budget) -> list[str]:
     counted = ", counted from Thursday, 1970-01-01" if cap.days > 1 else ""
     lines = [f"  Cap: epsilon {cap.epsilon:g}, delta {cap.delta:g} per {days}{counted}."]
     if budget.lines:
-        used = f"epsilon {number(cap.spent_epsilon)}" if cap.spent_epsilon < math.inf else "more than its delta"
+        used = (
+            f"epsilon {number(cap.spent_epsilon)}"
+            if cap.spent_epsilon < math.inf
+            else "more than its delta"
+        )
         like = f"with the newest one's window and delta ({_per(budget.lines[-1])}, {budget.lines[-1].declared_delta:g})"
-        lines.append(f"  Spent of it: {used}, which is {cap.spent_share:.0%} of what noise may cost.")
+        lines.append(
+            f"  Spent of it: {used}, which is {cap.spent_share:.0%} of what noise may cost."
+        )
         left = f"up to epsilon {number(cap.left_epsilon)}" if cap.left_epsilon else "no more"
         lines.append(f"  Left: one more run {like} may ask for {left}.")
     return lines

@@ -14,7 +14,16 @@ from typing import Any
 from dpsql.errors import AccountingError
 from dpsql.parsed_query import PrivacyLevel
 
-__all__ = ["TOLERANCE", "Cost", "Overlap", "PrivacyLevel", "check_promise", "gaussian_delta", "shifted", "total"]
+__all__ = [
+    "TOLERANCE",
+    "Cost",
+    "Overlap",
+    "PrivacyLevel",
+    "check_promise",
+    "gaussian_delta",
+    "shifted",
+    "total",
+]
 
 DAY_US = 86_400_000_000
 TOLERANCE = 1e-9
@@ -63,20 +72,29 @@ class Cost:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        alone, shared = (self.mu2, self.failure), (self.mu2_shared, self.failure_shared)
+        alone = (self.mu2, self.failure)
+        shared = (self.mu2_shared, self.failure_shared)
         if not all(0 <= value < math.inf for value in (*alone, *shared, self.epsilon, self.floor)):
             raise ValueError("a cost must be finite and not negative")
-        if (self.overlap is Overlap.EVENTS) != (self.protects is PrivacyLevel.EVENT) and self.overlap is not Overlap.SUM:
+        if (self.overlap is Overlap.EVENTS) != (
+            self.protects is PrivacyLevel.EVENT
+        ) and self.overlap is not Overlap.SUM:
             raise ValueError("rows add up as EVENTS, and nothing else does")
         if self.floor and self.overlap is not Overlap.EVENTS:
             raise ValueError("units pay for their floor tests by failure alone")
         if self.overlap is Overlap.WINDOWS:
             if self.mu2_shared < self.mu2 or self.failure_shared < self.failure:
                 raise ValueError("a period beside others cannot cost less than alone")
-        elif self.overlap is Overlap.EVENTS and not math.isclose(self.failure, shifted(self.floor, self.mu), rel_tol=1e-9):
-            raise ValueError("a failure of one row says nothing of several, but for a floor test's")  # it grows with e^epsilon
+        elif self.overlap is Overlap.EVENTS and not math.isclose(
+            self.failure, shifted(self.floor, self.mu), rel_tol=1e-9
+        ):
+            raise ValueError(
+                "a failure of one row says nothing of several, but for a floor test's"
+            )  # it grows with e^epsilon
         elif shared != alone:
-            raise ValueError(f"periods that overlap as {self.overlap} cost as much beside others as alone")
+            raise ValueError(
+                f"periods that overlap as {self.overlap} cost as much beside others as alone"
+            )
 
     @property
     def mu(self) -> float:
@@ -92,9 +110,11 @@ class Cost:
         if n == 1 or self.overlap is Overlap.STREAM:
             return total([self], self.protects)
         if self.overlap is Overlap.EVENTS:
-            mu2, failure = n * n * self.mu2, shifted(n * self.floor, n * self.mu)
+            mu2 = n * n * self.mu2
+            failure = shifted(n * self.floor, n * self.mu)
         else:
-            mu2, failure = n * self.mu2_shared, n * self.failure_shared
+            mu2 = n * self.mu2_shared
+            failure = n * self.failure_shared
         return Cost(self.protects, mu2, n * self.epsilon, failure, Overlap.SUM, mu2, failure)
 
     def document(self) -> dict[str, Any]:
@@ -132,7 +152,10 @@ def gamma(coefficients: tuple[float, ...], panes: int) -> float:
     2 max |g(k)| / g(0) over k > w. Rows of three consecutive periods lie so; those of periods further apart do not meet.
     """
     size = len(coefficients)
-    products = [abs(math.fsum(coefficients[m] * coefficients[m + k] for m in range(size - k))) for k in range(size)]
+    products = [
+        abs(math.fsum(coefficients[m] * coefficients[m + k] for m in range(size - k)))
+        for k in range(size)
+    ]
     largest = [each / products[0] for each in products] + [0.0] * (panes + 2)
     beyond = largest[:]
     for k in reversed(range(len(beyond) - 1)):
@@ -153,8 +176,11 @@ def total(costs: Iterable[Cost], protects: PrivacyLevel = PrivacyLevel.USER) -> 
     """
     given = list(costs)
     if any(cost.protects is not protects for cost in given):
-        raise ValueError(f"only costs of level {protects} add up here: a row and all that a unit does are not the same thing")
-    mu2, epsilon = math.fsum(cost.mu2 for cost in given), math.fsum(cost.epsilon for cost in given)
+        raise ValueError(
+            f"only costs of level {protects} add up here: a row and all that a unit does are not the same thing"
+        )
+    mu2 = math.fsum(cost.mu2 for cost in given)
+    epsilon = math.fsum(cost.epsilon for cost in given)
     failure = math.fsum(cost.failure for cost in given)
     return Cost(protects, mu2, epsilon, failure, Overlap.SUM, mu2, failure)
 
@@ -166,7 +192,9 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     Edge cases: mu = 0 gives 0, or what a pure loss above epsilon leaves. Computed through logarithms, so tiny deltas keep their digits; where
     they are smaller than any float64 the smallest one stands for them, so that Gaussian noise never passes for pure.
     """
-    from scipy.special import log_ndtr  # here, because it is slow to import and most who read ledgers ask for no delta
+    from scipy.special import (
+        log_ndtr,
+    )  # here, because it is slow to import and most who read ledgers ask for no delta
 
     if mu <= 0:
         return max(0.0, -math.expm1(epsilon))
@@ -199,8 +227,12 @@ def check_promise(plan: Any, found: Mapping[str, float]) -> None:
     """
     query = plan.query
     if plan.epsilon > query.epsilon or plan.delta > query.delta:
-        raise AccountingError(f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})")
+        raise AccountingError(
+            f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})"
+        )
     for name, cost in found.items():
         promised = getattr(plan, name)
         if not cost <= promised * (1 + TOLERANCE):
-            raise AccountingError(f"the plan's {name} is {cost:.12g}, more than the {promised:.12g} it promises")
+            raise AccountingError(
+                f"the plan's {name} is {cost:.12g}, more than the {promised:.12g} it promises"
+            )

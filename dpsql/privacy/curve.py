@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-MU_BITS, NOISE_BITS = 20, 24
+MU_BITS = 20
+NOISE_BITS = 24
 """Significant binary digits of mu and of what shapes noise. Two machines can differ in the last of 53, so all of them would make
 every machine's plan another one, with other noise; these differ once in 10^5 plans at most (mu: its search stops at 10^-12)."""
 
@@ -12,7 +13,9 @@ every machine's plan another one, with other noise; these differ once in 10^5 pl
 def total_mu(epsilon: float, delta: float) -> float:
     """Gaussian-DP parameter of the most accurate noise that is (epsilon, delta)-private: 1 / (sigma at sensitivity 1)."""
     # One part in 10^12 of room, so that the accountant's own evaluation of the same curve agrees in the last digits.
-    from dp_accounting import get_sigma_gaussian  # here, because it is slow to import, and `dpsql status` makes no plan
+    from dp_accounting import (
+        get_sigma_gaussian,
+    )  # here, because it is slow to import, and `dpsql status` makes no plan
 
     return (1 - 1e-12) / float(get_sigma_gaussian(epsilon, delta))
 

@@ -19,7 +19,16 @@ INPUT_OPTIONS = ("subscribe", "subscribepattern", "assign")
 READER = "options of the reader"
 """Of files: `header`, `sep`, `timestampFormat`, `pathGlobFilter` and so on. A micro-batch that is read again must give the same records."""
 
-FREE_OPTIONS = frozenset({FILES_PER_BATCH, "latestfirst", "maxcachedfiles", "mode", "columnnameofcorruptrecord", *INPUT_OPTIONS})
+FREE_OPTIONS = frozenset(
+    {
+        FILES_PER_BATCH,
+        "latestfirst",
+        "maxcachedfiles",
+        "mode",
+        "columnnameofcorruptrecord",
+        *INPUT_OPTIONS,
+    }
+)
 """Of files, too: these say when a file is read, or are set by dpsql whatever the user gives."""
 
 CREDENTIAL = re.compile(r"secret|password|token|access.?key|credential", re.IGNORECASE)
@@ -36,7 +45,8 @@ def declaration(source: Source) -> dict[str, str]:
         "table": source.table,
         SCHEMA: ", ".join(_columns(source.schema or "")),
         "value_format": source.value_format,
-        "value_schema": source.value_schema and hashlib.sha256(source.value_schema.encode()).hexdigest()[:16],
+        "value_schema": source.value_schema
+        and hashlib.sha256(source.value_schema.encode()).hexdigest()[:16],
         "start": None if source.start_us is None else f"{source.start_us} us",
         "change_feed": source.change_feed,
         "primary_key": ", ".join(source.primary_key),
@@ -60,7 +70,8 @@ def check_declaration(known: Mapping[str, str], source: Source, run: str) -> Non
     """
     now = declaration(source)
     for name in sorted(known.keys() | now.keys()):
-        was, stands = known.get(name), now.get(name)
+        was = known.get(name)
+        stands = now.get(name)
         if was == stands or (name == SCHEMA and was and f"{stands}, ".startswith(f"{was}, ")):
             continue
         raise LakeError(
@@ -70,7 +81,9 @@ def check_declaration(known: Mapping[str, str], source: Source, run: str) -> Non
 
 
 def _reader(options: Mapping[str, str]) -> str:
-    held = sorted(name for name in options if name not in FREE_OPTIONS and not CREDENTIAL.search(name))
+    held = sorted(
+        name for name in options if name not in FREE_OPTIONS and not CREDENTIAL.search(name)
+    )
     return ", ".join(f"{name}: {options[name]}" for name in held) or "none"
 
 
@@ -80,7 +93,8 @@ def _said(name: str, value: str | None) -> str:
 
 def _columns(ddl: str) -> list[str]:
     """The columns of a schema, each in lower case with single spaces; commas inside of types do not separate."""
-    depth, columns = 0, [""]
+    depth = 0
+    columns = [""]
     for character in ddl:
         depth += (character in "<(") - (character in ">)")
         if character == "," and depth == 0:

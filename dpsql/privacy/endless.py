@@ -28,10 +28,18 @@ def column_norm(chosen: BltInf) -> float:
     Raises:
         AccountingError: the counter is not what the theorems ask for: C convex and falling from its first entry on, B falling and not negative.
     """
-    theta, omega = np.array(chosen.theta), np.array(chosen.omega)
-    if not (np.all(omega > 0) and np.all(theta > 0) and np.all(theta < 1) and len(set(chosen.theta)) == len(theta)):
+    theta = np.array(chosen.theta)
+    omega = np.array(chosen.omega)
+    if not (
+        np.all(omega > 0)
+        and np.all(theta > 0)
+        and np.all(theta < 1)
+        and len(set(chosen.theta)) == len(theta)
+    ):
         # Then C's entries from the second on are moments of a positive measure, and B's too (its poles and C's interlace).
-        raise AccountingError("a counter for ever needs positive omega, and theta between 0 and 1, all different")
+        raise AccountingError(
+            "a counter for ever needs positive omega, and theta between 0 and 1, all different"
+        )
     b = _measured(chosen)
     if np.any(b < 0) or np.any(np.diff(b) > 1e-15):
         raise AccountingError("the counter's response rises, or is negative")
@@ -59,11 +67,14 @@ def path_deviations(chosen: BltInf, triggers: tuple[int, ...]) -> tuple[float, .
     move = [_recurrence(chosen)]
     spread = [np.full((size, size), one, object)]
     for _ in range(triggers[-1].bit_length()):
-        m, p = move[-1], spread[-1]
+        m = move[-1]
+        p = spread[-1]
         spread.append(p + _times(_times(m, p), m.T))
         move.append(_times(m, m))
     row = np.array([one] + [0] * (size - 1), object)  # the path's row of M^n
-    done, variance, out = 0, 0, []
+    done = 0
+    variance = 0
+    out = []
     for trigger in triggers:
         for power in reversed(range((trigger - done).bit_length())):
             if (trigger - done) >> power & 1:
@@ -76,7 +87,8 @@ def path_deviations(chosen: BltInf, triggers: tuple[int, ...]) -> tuple[float, .
 
 def _measured(chosen: BltInf) -> np.ndarray:
     """The path after a single draw of 1 at step 1."""
-    state, out = np.zeros((1, chosen.width)), []
+    state = np.zeros((1, chosen.width))
+    out = []
     for step in range(1, LAGS + 1):
         state = chosen.advance(state, lambda _, step=step: np.array([float(step == 1)]), step)  # type: ignore[misc]
         out.append(state[0, 0])

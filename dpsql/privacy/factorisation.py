@@ -29,15 +29,23 @@ def response_and_column(name: CounterName, horizon: int) -> tuple[Float, Float]:
     """First columns of B and of C, of a Toeplitz counter."""
     b = impulse_response(counter(name, horizon))
     reciprocal = np.diff(np.concatenate([[0.0], b]))
-    from scipy.signal import lfilter  # here, because it is slow to import, and `dpsql status` asks for no plan
+    from scipy.signal import (
+        lfilter,
+    )  # here, because it is slow to import, and `dpsql status` asks for no plan
 
     return b, lfilter([1.0], reciprocal, np.eye(1, len(b))[0])
 
 
 def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:
     """Nodes over one leaf that some prefix up to the horizon uses, and v = 1 / (2 (1 - 2^-levels)) per node of the decomposition."""
-    nodes = sum(1 for k in range(64) if 1 << k <= horizon)  # the first leaf has the most: one complete node per level
+    nodes = sum(
+        1 for k in range(64) if 1 << k <= horizon
+    )  # the first leaf has the most: one complete node per level
     sd = []
     for step in range(1, horizon + 1):
-        sd.append(math.sqrt(math.fsum(1 / (2 * (1 - 2.0 ** -(k + 1))) for k in range(64) if step >> k & 1)))
+        sd.append(
+            math.sqrt(
+                math.fsum(1 / (2 * (1 - 2.0 ** -(k + 1))) for k in range(64) if step >> k & 1)
+            )
+        )
     return math.sqrt(nodes), tuple(sd)

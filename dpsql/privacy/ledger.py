@@ -63,15 +63,22 @@ class Ledger:
         Raises:
             BudgetError: there is another one beside a link to the file, as earlier releases made it.
         """
-        linked, own = Path(secret_path).parent / "ledger", Path(secret_path).resolve().parent / "ledger"
-        if linked.is_dir() and any(linked.iterdir()) and not (own.is_dir() and linked.samefile(own)):
+        linked = Path(secret_path).parent / "ledger"
+        own = Path(secret_path).resolve().parent / "ledger"
+        if (
+            linked.is_dir()
+            and any(linked.iterdir())
+            and not (own.is_dir() and linked.samefile(own))
+        ):
             instead = f"move it there: mv {linked} {own}"
             if own.is_dir():
                 instead = (
                     f"{own} is there already, and one secret has one budget. Move {linked} away, and write down the runs of each lake with "
                     "`dpsql restore NAME --lake DIR --ledger`"
                 )
-            raise BudgetError(f"ledger {linked} is beside a link, but a ledger belongs beside the secret itself ({own.parent}): {instead}")
+            raise BudgetError(
+                f"ledger {linked} is beside a link, but a ledger belongs beside the secret itself ({own.parent}): {instead}"
+            )
         return cls(own, secret)
 
     def sealed_by(self, secret: Secret) -> Ledger:
@@ -86,7 +93,9 @@ class Ledger:
         """
         seals = read_seals(self.folder)  # before the lines: others add a line first, then its seal
         contents = self._contents()
-        lines = tuple(_line(self._path(number), content) for number, content in enumerate(contents, start=1))
+        lines = tuple(
+            _line(self._path(number), content) for number, content in enumerate(contents, start=1)
+        )
         self._check_whole(seals, contents, lines)
         return lines
 
@@ -119,7 +128,9 @@ class Ledger:
             BudgetError: a line is missing or edited, or this is a copy.
         """
         if self.secret is None:
-            raise BudgetError(f"ledger {self.folder}: a new run needs the secret to seal its line: Ledger.beside(path, secret)")
+            raise BudgetError(
+                f"ledger {self.folder}: a new run needs the secret to seal its line: Ledger.beside(path, secret)"
+            )
         with reached(f"ledger {self.folder}", BudgetError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             seals = read_seals(self.folder)
@@ -148,18 +159,24 @@ class Ledger:
             while True:
                 before = self.lines()
                 if any(other.run_id == line.run_id for other in before):
-                    raise BudgetError(f"ledger {self.folder}: run {line.run_id} has its line already; a run id is used once")
+                    raise BudgetError(
+                        f"ledger {self.folder}: run {line.run_id} has its line already; a run id is used once"
+                    )
                 if not spent_already:
                     check_line(before, line)
                     if cap is not None:
                         if cap.protects is not line.cost.protects:
-                            raise ValueError(f"a cap of level {cap.protects} for a cost of level {line.cost.protects}")
+                            raise ValueError(
+                                f"a cap of level {cap.protects} for a cost of level {line.cost.protects}"
+                            )
                         _check(before, line, cap)
                 number = len(before) + 1
                 if number > MAX_LINES:
                     raise BudgetError(f"ledger {self.folder}: full ({MAX_LINES} lines)")
                 try:
-                    create_file(self._path(number), json.dumps(document(line), indent=1).encode() + b"\n")
+                    create_file(
+                        self._path(number), json.dumps(document(line), indent=1).encode() + b"\n"
+                    )
                 except FileExistsError:
                     continue  # another run took this number: its line counts too
                 if self.secret is not None:
@@ -170,7 +187,12 @@ class Ledger:
         """Refuse a source that has lost the cap of its ledger; raises BudgetError."""
         lines = self.lines()
         for level in PrivacyLevel:
-            check_cap([line for line in lines if line.cost.protects is level], source.ledger, source.name, declared_cap(source, level))
+            check_cap(
+                [line for line in lines if line.cost.protects is level],
+                source.ledger,
+                source.name,
+                declared_cap(source, level),
+            )
 
     def check_is_home(self) -> None:
         """Refuse a copy of a ledger that is still at its place; follow one that has moved.
@@ -178,11 +200,18 @@ class Ledger:
         Raises:
             BudgetError: says which one to go on with.
         """
-        here, home = self.folder.resolve(), self.folder / HOME
+        here = self.folder.resolve()
+        home = self.folder / HOME
         with reached(f"ledger {self.folder}", BudgetError):
             known = Path(os.fsdecode(home.read_bytes())) if home.exists() else None
-            if known is not None and known != here and os.path.isdir(known) and not known.samefile(here):
-                theirs, ours = read_seals(known), read_seals(here)
+            if (
+                known is not None
+                and known != here
+                and os.path.isdir(known)
+                and not known.samefile(here)
+            ):
+                theirs = read_seals(known)
+                ours = read_seals(here)
                 if theirs and ours and theirs.ledger_id == ours.ledger_id:
                     raise BudgetError(
                         f"ledger {here} is a copy of {known}, which is still there: each would spend without the other, and their runs could "
@@ -196,9 +225,15 @@ class Ledger:
         """The bytes of every line, oldest first."""
         names = list[str]()
         with reached(f"ledger {self.folder}", BudgetError), contextlib.suppress(FileNotFoundError):
-            names = [name for name in os.listdir(self.folder) if not name.startswith(".") and name not in (REGISTER, SEALS, HOME)]
+            names = [
+                name
+                for name in os.listdir(self.folder)
+                if not name.startswith(".") and name not in (REGISTER, SEALS, HOME)
+            ]
         # Read by number: while others append, a listing may have a line and miss the one before it.
-        newest = max((int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name)), default=0)
+        newest = max(
+            (int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name)), default=0
+        )
         foreign = sorted(set(names) - {self._path(number).name for number in range(1, newest + 1)})
         if foreign:
             raise BudgetError(f"ledger {self.folder}: {foreign[0]} is no line; move it away")
@@ -212,38 +247,61 @@ class Ledger:
         return content
 
     def _read(self, number: int) -> bytes | None:
-        with reached(f"ledger line {self._path(number)}", BudgetError), contextlib.suppress(FileNotFoundError):
+        with (
+            reached(f"ledger line {self._path(number)}", BudgetError),
+            contextlib.suppress(FileNotFoundError),
+        ):
             return self._path(number).read_bytes()
         return None
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.json"
 
-    def _check_whole(self, seals: Seals | None, contents: Sequence[bytes], lines: Sequence[Line]) -> None:
+    def _check_whole(
+        self, seals: Seals | None, contents: Sequence[bytes], lines: Sequence[Line]
+    ) -> None:
         """Hold the lines against their seals."""
         otherwise = without_original(self.folder)
         if seals is None:
             if any(line.origin.ledger_id for line in lines):
-                raise BudgetError(f"{self.folder / SEALS} is lost; put it back: it says which lines the ledger has had. {otherwise}")
+                raise BudgetError(
+                    f"{self.folder / SEALS} is lost; put it back: it says which lines the ledger has had. {otherwise}"
+                )
             return
         lost = seals.lost(len(contents))
         if lost:
-            names = self._path(lost[0]).name + (f" to {self._path(lost[-1]).name}" if len(lost) > 1 else "")
-            raise BudgetError(f"ledger {self.folder}: {names} {'are' if len(lost) > 1 else 'is'} lost; put back: {PUT_BACK}. {otherwise}")
+            names = self._path(lost[0]).name + (
+                f" to {self._path(lost[-1]).name}" if len(lost) > 1 else ""
+            )
+            raise BudgetError(
+                f"ledger {self.folder}: {names} {'are' if len(lost) > 1 else 'is'} lost; put back: {PUT_BACK}. {otherwise}"
+            )
         edited = seals.edited(contents, self.secret) if self.secret else ()
         if edited:
-            names = ", ".join(self._path(number).name for number in edited[:5]) + (" and more" if len(edited) > 5 else "")
-            raise BudgetError(f"ledger {self.folder}: edited after it was written: {names}; put back the original: {PUT_BACK}. {otherwise}")
+            names = ", ".join(self._path(number).name for number in edited[:5]) + (
+                " and more" if len(edited) > 5 else ""
+            )
+            raise BudgetError(
+                f"ledger {self.folder}: edited after it was written: {names}; put back the original: {PUT_BACK}. {otherwise}"
+            )
 
 
 def _check(before: Sequence[Line], line: Line, cap: Cap) -> None:
-    on_ledger = [other for other in before if (other.ledger, other.cost.protects) == (line.ledger, cap.protects)]
+    on_ledger = [
+        other
+        for other in before
+        if (other.ledger, other.cost.protects) == (line.ledger, cap.protects)
+    ]
     shared = [other for other in on_ledger if not protects_other_unit(line, other)]
     after = spent([*shared, line], cap)
     delta = after.delta(cap.epsilon)
     if not delta <= cap.delta:  # so that NaN is refused too
         now = spent(shared, cap)
-        per = "row" if cap.protects is PrivacyLevel.EVENT else f"{cap.period_us / 86_400_000_000:g} days"
+        per = (
+            "row"
+            if cap.protects is PrivacyLevel.EVENT
+            else f"{cap.period_us / 86_400_000_000:g} days"
+        )
         raise BudgetError(
             f"ledger {line.ledger!r}: this run (epsilon {line.declared_epsilon:g}, delta {line.declared_delta:g}) would exceed the cap of "
             f"epsilon {cap.epsilon:g}, delta {cap.delta:g} per {per}: "

@@ -17,7 +17,8 @@ from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total, touched, touched_in_days
 from dpsql.privacy.origin import UNKNOWN, Origin
 
-SCHEMA_VERSION, WITH_FLOOR = 2, 3
+SCHEMA_VERSION = 2
+WITH_FLOOR = 3
 
 
 class UnknownVersion(ValueError):
@@ -79,7 +80,11 @@ def spent(lines: Iterable[Line], cap: Cap) -> Cost:
 
 def document(line: Line) -> dict[str, Any]:
     """A line as JSON."""
-    return {**asdict(line), "cost": line.cost.document(), "version": WITH_FLOOR if line.cost.floor else SCHEMA_VERSION}
+    return {
+        **asdict(line),
+        "cost": line.cost.document(),
+        "version": WITH_FLOOR if line.cost.floor else SCHEMA_VERSION,
+    }
 
 
 def line_from(given: Mapping[str, Any]) -> Line:
@@ -89,10 +94,13 @@ def line_from(given: Mapping[str, Any]) -> Line:
         UnknownVersion: another release wrote it.
         ValueError, TypeError, KeyError: it is damaged: a wrong number must not make a budget look larger.
     """
-    version, rest = given["version"], {name: value for name, value in given.items() if name != "version"}
+    version = given["version"]
+    rest = {name: value for name, value in given.items() if name != "version"}
     if version not in (SCHEMA_VERSION, WITH_FLOOR):
         reads = f"this one reads versions {SCHEMA_VERSION} and {WITH_FLOOR}"
-        raise UnknownVersion(f"version {version!r} was written by another release of dpsql; {reads}. Nothing is spent beside it")
+        raise UnknownVersion(
+            f"version {version!r} was written by another release of dpsql; {reads}. Nothing is spent beside it"
+        )
     if "origin" not in rest:
         raise ValueError("no origin")
     line: Line = record.parse(rest, Line)
@@ -100,9 +108,14 @@ def line_from(given: Mapping[str, Any]) -> Line:
         raise ValueError("a floor belongs to version 3")
     if line.size_us <= 0 or min(line.declared_epsilon, line.declared_delta) < 0:
         raise ValueError("an amount below 0")
-    overlaps = {ContributionPeriod.STREAM: (Overlap.STREAM,), ContributionPeriod.WINDOW: (Overlap.NONE, Overlap.WINDOWS)}
+    overlaps = {
+        ContributionPeriod.STREAM: (Overlap.STREAM,),
+        ContributionPeriod.WINDOW: (Overlap.NONE, Overlap.WINDOWS),
+    }
     if line.cost.overlap not in (
-        (Overlap.EVENTS,) if line.cost.protects is PrivacyLevel.EVENT else overlaps[ContributionPeriod(line.period)]
+        (Overlap.EVENTS,)
+        if line.cost.protects is PrivacyLevel.EVENT
+        else overlaps[ContributionPeriod(line.period)]
     ):
         raise ValueError
     return line

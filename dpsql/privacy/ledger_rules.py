@@ -21,12 +21,18 @@ def check_line(before: Sequence[Line], line: Line) -> None:
     """
     if not line.origin.reads:
         return
-    apart = {frozenset((each.ledger, name)) for each in (*before, line) for name in each.origin.apart_from}
+    apart = {
+        frozenset((each.ledger, name))
+        for each in (*before, line)
+        for name in each.origin.apart_from
+    }
     for other in before:
         if other.ledger == line.ledger or frozenset((other.ledger, line.ledger)) in apart:
             continue
         # Of a line that says nothing of places the source's name is all that there is.
-        if overlap(line.origin.reads, other.origin.reads) or (not other.origin.reads and other.source == line.source):
+        if overlap(line.origin.reads, other.origin.reads) or (
+            not other.origin.reads and other.source == line.source
+        ):
             raise BudgetError(
                 f"source {line.source!r} would spend on ledger {line.ledger!r}, but reads what {other.source!r} has spent on ledger "
                 f"{other.ledger!r}: two budgets for the same people. Write `ledger: {other.ledger}` at sources.{line.source}.ledger to share "
@@ -81,7 +87,9 @@ def cap_for(source: Source, level: PrivacyLevel) -> Cap | None:
     if cap is None and other is not None:
         what, kept = ("rows", "units") if level is PrivacyLevel.EVENT else ("units", "rows")
         example = (
-            "{privacy_level: EVENT, epsilon: 1, delta: 0}" if level is PrivacyLevel.EVENT else "{epsilon: 20, delta: 1e-6, period: 7 days}"
+            "{privacy_level: EVENT, epsilon: 1, delta: 0}"
+            if level is PrivacyLevel.EVENT
+            else "{epsilon: 20, delta: 1e-6, period: 7 days}"
         )
         raise BudgetError(
             f"the cap of source {source.name!r} protects {kept} ({other.protects}), and this query protects {what} ({level}): "
@@ -90,7 +98,9 @@ def cap_for(source: Source, level: PrivacyLevel) -> Cap | None:
     return cap
 
 
-def check_cap(before: Sequence[Line], ledger: str, source: str, cap: tuple[float, ...] | None) -> None:
+def check_cap(
+    before: Sequence[Line], ledger: str, source: str, cap: tuple[float, ...] | None
+) -> None:
     """Refuse a cap that is gone without a word.
 
     Args:
@@ -101,7 +111,14 @@ def check_cap(before: Sequence[Line], ledger: str, source: str, cap: tuple[float
     Raises:
         BudgetError: says how to put it back, and how to say that it is meant.
     """
-    known = next((line.origin.cap for line in reversed(before) if line.ledger == ledger and line.origin.reads), None)
+    known = next(
+        (
+            line.origin.cap
+            for line in reversed(before)
+            if line.ledger == ledger and line.origin.reads
+        ),
+        None,
+    )
     if known and cap is None:
         raise BudgetError(
             f"ledger {ledger!r} has had a cap, and source {source!r} declares none any more: write "
@@ -117,8 +134,12 @@ def remarks(lines: Sequence[Line]) -> tuple[str, ...]:
         if not line.origin.reads:
             continue
         if cap and line.origin.cap != cap:
-            said.append(f"the cap was {cap_in_words(cap)} until {line.created[:10]}, then {cap_in_words(line.origin.cap)}")
+            said.append(
+                f"the cap was {cap_in_words(cap)} until {line.created[:10]}, then {cap_in_words(line.origin.cap)}"
+            )
         cap = line.origin.cap
     for other in dict.fromkeys(name for line in lines for name in line.origin.apart_from):
-        said.append(f"by declaration apart from ledger {other}, which has a budget of its own for the same records")
+        said.append(
+            f"by declaration apart from ledger {other}, which has a budget of its own for the same records"
+        )
     return tuple(said)

@@ -37,7 +37,9 @@ class Origin:
         if not all(" " in place for place in self.reads):
             raise ValueError("no place")
         if self.cap:
-            epsilon, delta, period_us = self.cap  # one of level EVENT has no period, and may have no delta
+            epsilon, delta, period_us = (
+                self.cap
+            )  # one of level EVENT has no period, and may have no delta
             if epsilon <= 0 or min(delta, period_us) < 0 or (period_us > 0) > (delta > 0):
                 raise ValueError("no cap")
 
@@ -46,7 +48,12 @@ UNKNOWN = Origin()
 """Of a line that says nothing of its records."""
 
 
-def origin_of(source: Source, ledger_id: str, files: Iterable[Path] = (), level: PrivacyLevel = PrivacyLevel.USER) -> Origin:
+def origin_of(
+    source: Source,
+    ledger_id: str,
+    files: Iterable[Path] = (),
+    level: PrivacyLevel = PrivacyLevel.USER,
+) -> Origin:
     """Of a run on a source.
 
     Args:
@@ -58,7 +65,9 @@ def origin_of(source: Source, ledger_id: str, files: Iterable[Path] = (), level:
     return Origin(ledger_id, places(source, files), declared_cap(source, level), source.apart_from)
 
 
-def declared_cap(source: Source, level: PrivacyLevel = PrivacyLevel.USER) -> tuple[float, ...] | None:
+def declared_cap(
+    source: Source, level: PrivacyLevel = PrivacyLevel.USER
+) -> tuple[float, ...] | None:
     """A source's cap of one level as lines have it."""
     cap = source.cap_of(level)
     if cap is None:

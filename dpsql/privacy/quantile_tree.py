@@ -14,10 +14,18 @@ def levels(p: Any) -> int:
     Raises:
         AccountingError: the tree is another than the one that is released.
     """
-    count, leaves = 0, 1
+    count = 0
+    leaves = 1
     while leaves < p.upper:
-        count, leaves = count + 1, leaves * p.fan_out
-    counted = count == p.levels == quantiles.LEVELS and leaves == p.upper == quantiles.LEAVES and p.lower == 1
+        count = count + 1
+        leaves = leaves * p.fan_out
+    counted = (
+        count == p.levels == quantiles.LEVELS
+        and leaves == p.upper == quantiles.LEAVES
+        and p.lower == 1
+    )
     if p.rule != "leaf" or not counted:
-        raise AccountingError(f"a tree of {p.upper} leaves and fan-out {p.fan_out} is unknown to the accountant")
+        raise AccountingError(
+            f"a tree of {p.upper} leaves and fan-out {p.fan_out} is unknown to the accountant"
+        )
     return count

@@ -64,7 +64,9 @@ class RunRegister:
             try:
                 create_file(self._path(entry.run_id), record.content(entry, SCHEMA_VERSION))
             except FileExistsError:
-                raise LakeError(f"run {entry.run_id} is registered already in {self.folder}; a run id is used once") from None
+                raise LakeError(
+                    f"run {entry.run_id} is registered already in {self.folder}; a run id is used once"
+                ) from None
 
     def find(self, run_id: str) -> Entry | None:
         """The entry of a run; None if there is none.
@@ -146,7 +148,9 @@ class RunRegister:
 
     def _path(self, run_id: str) -> Path:
         if not re.fullmatch(r"[0-9a-f]{32}", run_id):
-            raise LakeError(f"run id {run_id!r}: a run id has 32 hexadecimal digits, like secrets.token_hex(16)")
+            raise LakeError(
+                f"run id {run_id!r}: a run id has 32 hexadecimal digits, like secrets.token_hex(16)"
+            )
         return self.folder / f"{run_id}.json"
 
 

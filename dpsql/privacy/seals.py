@@ -42,7 +42,9 @@ class Seals:
 
     def edited(self, lines: Sequence[bytes], secret: Secret) -> tuple[int, ...]:
         """Numbers of lines that are not as this secret has sealed them."""
-        mine, before, found = secret.check().encode(), _head(self), []
+        mine = secret.check().encode()
+        before = _head(self)
+        found = []
         for number, (row, line) in enumerate(zip(self.rows, lines, strict=False), start=1):
             if row[7:39] == mine and row != _row(self.ledger_id, before, number, line, secret):
                 found.append(number)
@@ -124,10 +126,14 @@ def seal_lines(folder: Path, read: Callable[[int], bytes | None], secret: Secret
 
 
 def _parsed(content: bytes, path: Path) -> Seals:
-    head, *rows = content.split(b"\n")[:-1] or [b""]  # the last piece is empty, or was never finished
+    head, *rows = content.split(b"\n")[:-1] or [
+        b""
+    ]  # the last piece is empty, or was never finished
     said = HEAD.fullmatch(head)
     numbered = [ROW.fullmatch(row) for row in rows]
-    if said is None or any(row is None or int(row[1]) != i for i, row in enumerate(numbered, start=1)):
+    if said is None or any(
+        row is None or int(row[1]) != i for i, row in enumerate(numbered, start=1)
+    ):
         remedy = f"put back the original file (it says which lines the ledger has had). {without_original(path.parent)}"
         raise BudgetError(f"{path}: damaged; {remedy}")
     return Seals(said[1].decode(), tuple(rows))
@@ -136,12 +142,16 @@ def _parsed(content: bytes, path: Path) -> Seals:
 def _with_rows(seals: Seals, lines: Sequence[bytes], secret: Secret) -> Seals:
     rows = [*seals.rows]
     for line in lines:
-        rows.append(_row(seals.ledger_id, rows[-1] if rows else _head(seals), len(rows) + 1, line, secret))
+        rows.append(
+            _row(seals.ledger_id, rows[-1] if rows else _head(seals), len(rows) + 1, line, secret)
+        )
     return Seals(seals.ledger_id, tuple(rows))
 
 
 def _row(ledger_id: str, before: bytes, number: int, line: bytes, secret: Secret) -> bytes:
-    sealed = b"|".join((ledger_id.encode(), before, b"%06d" % number, hashlib.sha256(line).hexdigest().encode()))
+    sealed = b"|".join(
+        (ledger_id.encode(), before, b"%06d" % number, hashlib.sha256(line).hexdigest().encode())
+    )
     return b"%06d %s %s" % (number, secret.check().encode(), secret.seal(sealed).encode())
 
 

@@ -60,13 +60,23 @@ class Secret:
                 _create(path)
             return cls(_read(path), path)
         except FileNotFoundError:
-            hint = "it is a link to nothing" if path.is_symlink() else "no such file; name the right one with --secret-file"
+            hint = (
+                "it is a link to nothing"
+                if path.is_symlink()
+                else "no such file; name the right one with --secret-file"
+            )
             raise SecretError(f"secret {path}: {hint}") from None
         except (OSError, ValueError) as problem:
             if isinstance(problem, SecretError):
                 raise
-            what = "a part of its path is a file, not a folder" if isinstance(problem, FileExistsError | NotADirectoryError) else None
-            raise SecretError(f"secret {path}: {what or getattr(problem, 'strerror', None) or problem}") from None
+            what = (
+                "a part of its path is a file, not a folder"
+                if isinstance(problem, FileExistsError | NotADirectoryError)
+                else None
+            )
+            raise SecretError(
+                f"secret {path}: {what or getattr(problem, 'strerror', None) or problem}"
+            ) from None
 
     def check(self) -> str:
         """A value that tells two secrets apart and says nothing else."""
@@ -120,15 +130,21 @@ def _create(path: Path) -> None:
 def _read(path: Path) -> bytes:
     if path.is_symlink() and path.lstat().st_uid not in (os.geteuid(), 0):
         raise SecretError(f"secret {path}: the link belongs to another user")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe must not hang us
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # a named pipe must not hang us
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise SecretError(f"secret {path}: not a plain file")
         if status.st_uid != os.geteuid():
-            raise SecretError(f"secret {path}: belongs to another user (uid {status.st_uid}); use your own with --secret-file")
+            raise SecretError(
+                f"secret {path}: belongs to another user (uid {status.st_uid}); use your own with --secret-file"
+            )
         if status.st_mode & 0o077:
-            raise SecretError(f"secret {path}: group or others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}")
+            raise SecretError(
+                f"secret {path}: group or others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
+            )
         if status.st_size != SECRET_BYTES:
             raise SecretError(
                 f"secret {path}: has {status.st_size} bytes, not {SECRET_BYTES}; restore the right file (a new secret is a new noise)"

@@ -23,14 +23,27 @@ def prove(table: DiscreteLaplace) -> None:
     Raises:
         AccountingError: the table does not use all words exactly once, or a ratio is too large.
     """
-    middle, onward = table.middle, table.onward
-    if len(middle) < 2 or len(onward) != len(middle) or min(*middle, table.tail, *onward, table.onward_tail) < 1:
-        raise AccountingError("a noise table has an empty entry: a number that noise cannot reach gives neighbours away")
-    if middle[0] + 2 * sum(middle[1:]) + 2 * table.tail != WORDS or sum(onward) + table.onward_tail != WORDS:
+    middle = table.middle
+    onward = table.onward
+    if (
+        len(middle) < 2
+        or len(onward) != len(middle)
+        or min(*middle, table.tail, *onward, table.onward_tail) < 1
+    ):
+        raise AccountingError(
+            "a noise table has an empty entry: a number that noise cannot reach gives neighbours away"
+        )
+    if (
+        middle[0] + 2 * sum(middle[1:]) + 2 * table.tail != WORDS
+        or sum(onward) + table.onward_tail != WORDS
+    ):
         raise AccountingError("the entries of a noise table are not all random words")
     largest = _exp_below(Fraction(table.epsilon))
     # The last entry of each part against the first one beyond, which is a product of two tables.
-    seams = [(middle[-1] * WORDS, table.tail * onward[0]), (onward[-1] * WORDS, table.onward_tail * onward[0])]
+    seams = [
+        (middle[-1] * WORDS, table.tail * onward[0]),
+        (onward[-1] * WORDS, table.onward_tail * onward[0]),
+    ]
     for a, b in (*pairwise(middle), *pairwise(onward), *seams):
         if a << _BITS > b * largest or b << _BITS > a * largest:
             raise AccountingError(

@@ -56,9 +56,13 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
 
     def series(name: str) -> pd.Series:
         column = rows.column(name)
-        if pa.types.is_nested(column.type):  # pandas writes the names of such types into files, and cannot read them
+        if pa.types.is_nested(
+            column.type
+        ):  # pandas writes the names of such types into files, and cannot read them
             return pd.Series(column.to_pylist(), dtype=object)
-        if name in exact and not pa.types.is_timestamp(column.type):  # pandas has its own NULL among times
+        if name in exact and not pa.types.is_timestamp(
+            column.type
+        ):  # pandas has its own NULL among times
             return column.to_pandas(types_mapper=pd.ArrowDtype)
         return column.to_pandas()
 
@@ -87,4 +91,7 @@ def write_parquet(rows: pa.Table, published: Published, path: Path) -> None:
 def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of every window's newest trigger; without windows those of the newest."""
     windows = published_of(rows).windows
-    return rows[rows["trigger"] == (rows.groupby(START)["trigger"].transform("max") if windows else rows["trigger"].max())]
+    return rows[
+        rows["trigger"]
+        == (rows.groupby(START)["trigger"].transform("max") if windows else rows["trigger"].max())
+    ]

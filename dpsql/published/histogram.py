@@ -46,7 +46,9 @@ def opened(path: str | Path) -> PublicTable:
 
     table = PublicTable(path)
     if not exists(table.root):
-        raise LakeError(f"{path}: no published table is there: give its folder, like lake/public/demo, or the NAME of a query and its lake")
+        raise LakeError(
+            f"{path}: no published table is there: give its folder, like lake/public/demo, or the NAME of a query and its lake"
+        )
     return table
 
 
@@ -88,7 +90,9 @@ def described(table: Place) -> Published:
 
     published = read(DeltaTable(str(table)).metadata().configuration.get(PROPERTY, "{}"))
     if published is None:
-        raise LakeError(f"{table}: an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it")
+        raise LakeError(
+            f"{table}: an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it"
+        )
     return published
 
 

@@ -63,14 +63,22 @@ class PublishedMarginals:
         """
         if name in self.columns:
             return str(name)
-        quotients = {each.alias: f"{each.alias} ({each.function})" for each in self.published.measures if not each.additive}
+        quotients = {
+            each.alias: f"{each.alias} ({each.function})"
+            for each in self.published.measures
+            if not each.additive
+        }
         if name in quotients or not self.columns:
             said = quotients.get(name or "", ", ".join(quotients.values()))
-            raise LakeError(f"{said} does not add up over cells, so no answer follows from it: select SUM and COUNT beside it")
+            raise LakeError(
+                f"{said} does not add up over cells, so no answer follows from it: select SUM and COUNT beside it"
+            )
         if name is None and len(self.counts) == 1:
             return self.counts[0]
         shown = ", ".join(f"SUM({each})" for each in self.columns)
-        raise LakeError(f"the published table has {'several counts' if name is None else f'no column {name!r}'}: ask for {shown}")
+        raise LakeError(
+            f"the published table has {'several counts' if name is None else f'no column {name!r}'}: ask for {shown}"
+        )
 
     def estimate(self, column: str, products: Sequence[Product]) -> Estimate:
         """The best linear unbiased estimate of the sum over disjoint products, with its standard error."""
@@ -99,27 +107,47 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
             trigger = pc.max(read_rows(path, ["trigger"])["trigger"]).as_py()
         rows = read_rows(path, None, pc.field("trigger") == (0 if trigger is None else trigger))
     if trigger is None or not rows.num_rows:
-        raise LakeError(f"query {name!r} has published nothing{'' if trigger is None else f' at trigger {trigger}'}")
+        raise LakeError(
+            f"query {name!r} has published nothing{'' if trigger is None else f' at trigger {trigger}'}"
+        )
     return tables_in(rows, published)
 
 
 def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
     """The tables in the rows of one trigger."""
-    quotients, names = {each.alias for each in published.measures if not each.additive}, published.names(Role.KEY)
+    quotients = {each.alias for each in published.measures if not each.additive}
+    names = published.names(Role.KEY)
     aggregates = [alias for alias in published.amounts if alias not in quotients]
-    keys = {name.lower(): sorted(value for value in pc.unique(rows[name]).to_pylist() if value is not None) for name in names}
-    places = [pc.index_in(rows[name], value_set=pa.array(keys[name.lower()], rows[name].type)).fill_null(-1).to_numpy() for name in names]
-    sizes = tuple(max(len(values), 1) for values in keys.values())  # a key that no table has could as well have one value
+    keys = {
+        name.lower(): sorted(
+            value for value in pc.unique(rows[name]).to_pylist() if value is not None
+        )
+        for name in names
+    }
+    places = [
+        pc.index_in(rows[name], value_set=pa.array(keys[name.lower()], rows[name].type))
+        .fill_null(-1)
+        .to_numpy()
+        for name in names
+    ]
+    sizes = tuple(
+        max(len(values), 1) for values in keys.values()
+    )  # a key that no table has could as well have one value
     ids = rows[published.names(Role.SET)[0]].to_numpy()
     values = {alias: rows[alias].to_numpy() for alias in aggregates}
     errors = {alias: rows[published.of(alias, Role.STDERR)[0]].to_numpy() for alias in aggregates}
-    tables, variances = [], {alias: list[float]() for alias in aggregates}
+    tables = []
+    variances = {alias: list[float]() for alias in aggregates}
     arrays = {alias: list[np.ndarray]() for alias in aggregates}
     for number in sorted({*ids.tolist()}):
         mine = np.flatnonzero(ids == number)
         has = tuple(key for key in range(len(names)) if not number >> (len(names) - 1 - key) & 1)
         shape = tuple(sizes[key] for key in has)
-        cell = np.ravel_multi_index(tuple(places[key][mine] for key in has), shape) if has else np.zeros(len(mine), np.int64)
+        cell = (
+            np.ravel_multi_index(tuple(places[key][mine] for key in has), shape)
+            if has
+            else np.zeros(len(mine), np.int64)
+        )
         if len(mine) != math.prod(shape) or len(np.unique(cell)) != len(mine):
             raise LakeError("the published table has not all cells of its trigger, or one twice")
         tables.append(has)
@@ -128,9 +156,16 @@ def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
             table[cell] = values[alias][mine]
             arrays[alias].append(table.reshape(shape))
             variances[alias].append(float(errors[alias][mine[0]]) ** 2)
-    known = {alias: LeastSquares(sizes, tuple(tables), tuple(variances[alias])) for alias in aggregates}
+    known = {
+        alias: LeastSquares(sizes, tuple(tables), tuple(variances[alias])) for alias in aggregates
+    }
     time = rows["trigger_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())[0].as_py()
     counts = tuple(alias for alias in aggregates if pa.types.is_integer(rows[alias].type))
     return PublishedMarginals(
-        keys, rows["trigger"][0].as_py(), time, {alias: (known[alias], tuple(arrays[alias])) for alias in aggregates}, counts, published
+        keys,
+        rows["trigger"][0].as_py(),
+        time,
+        {alias: (known[alias], tuple(arrays[alias])) for alias in aggregates},
+        counts,
+        published,
     )

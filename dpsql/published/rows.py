@@ -23,7 +23,11 @@ ORDER = [("window", "ascending"), ("trigger", "ascending"), ("key_bytes", "ascen
 
 
 def published_rows(
-    query: ParsedQuery, schedule: Schedule, columns: Sequence[OutputColumn], released: pa.Table, key_types: Sequence[pa.DataType]
+    query: ParsedQuery,
+    schedule: Schedule,
+    columns: Sequence[OutputColumn],
+    released: pa.Table,
+    key_types: Sequence[pa.DataType],
 ) -> pa.Table:
     """The public form of released rows, sorted by (window_start, trigger, key bytes).
 
@@ -39,10 +43,15 @@ def published_rows(
     """
     rows = released.combine_chunks()
     rows = rows.take(pc.sort_indices(rows, sort_keys=ORDER))
-    grid, windows = schedule.grid, schedule.windows
+    grid = schedule.grid
+    windows = schedule.windows
     window = rows.column("window").to_numpy()
     trigger = rows.column("trigger").to_numpy()
-    found: dict[str, Any] = {"window_start": _times(window), "window_end": _times(window + grid.window_us)} if windows else {}
+    found: dict[str, Any] = (
+        {"window_start": _times(window), "window_end": _times(window + grid.window_us)}
+        if windows
+        else {}
+    )
     found["trigger"] = pa.array(trigger.astype(np.int32 if windows else np.int64))
     found["trigger_time"] = _times(window + trigger * grid.trigger_us)
     keys = typed_keys(query, rows.column("key_bytes"), key_types) if query.output_keys else {}
@@ -62,10 +71,15 @@ def published_rows(
     return pa.table(found)
 
 
-def typed_keys(query: ParsedQuery, key_bytes: pa.ChunkedArray, key_types: Sequence[pa.DataType]) -> dict[str, pa.Array]:
+def typed_keys(
+    query: ParsedQuery, key_bytes: pa.ChunkedArray, key_types: Sequence[pa.DataType]
+) -> dict[str, pa.Array]:
     """Key columns by name."""
     columns = decode(key_bytes.combine_chunks(), len(query.keys))
-    return {key.name: typed(values, kind) for key, values, kind in zip(query.keys, columns, key_types, strict=True)}
+    return {
+        key.name: typed(values, kind)
+        for key, values, kind in zip(query.keys, columns, key_types, strict=True)
+    }
 
 
 def _doubles(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
@@ -73,7 +87,9 @@ def _doubles(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
     values = np.stack([column.to_numpy() for column in columns], axis=1)
     none = np.isnan(values[:, 0])
     ends = np.concatenate([[0], np.cumsum(np.where(none, 0, len(columns)))])
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values[~none].ravel()), mask=pa.array(none))
+    return pa.ListArray.from_arrays(
+        pa.array(ends, pa.int32()), pa.array(values[~none].ravel()), mask=pa.array(none)
+    )
 
 
 def _value(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -76,7 +76,8 @@ class PublishedSketch:
         """
         import pandas as pd
 
-        given, layout = list(values), self._layout
+        given = list(values)
+        layout = self._layout
         scores = layout.read(self.cells, layout.fields(self.hash_key, self._digests(given)))
         return pd.DataFrame({"value": given, **self._numbers(estimate(layout, scores))})
 
@@ -84,9 +85,14 @@ class PublishedSketch:
         """The k largest of some values, estimated together. Values without a record come out as noise: name those that are there."""
         import pandas as pd
 
-        given, layout = list(dict.fromkeys(candidates)), self._layout
+        given = list(dict.fromkeys(candidates))
+        layout = self._layout
         fields = layout.fields(self.hash_key, self._digests(given))
-        found = joint(layout, self.cells, fields) if layout.signed else estimate(layout, layout.read(self.cells, fields)).astype(np.float64)
+        found = (
+            joint(layout, self.cells, fields)
+            if layout.signed
+            else estimate(layout, layout.read(self.cells, fields)).astype(np.float64)
+        )
         best = np.argsort(-found, kind="stable")[:k]
         numbers = self._numbers(np.rint(found[best]).astype(np.int64))
         return pd.DataFrame({"value": [given[i] for i in best.tolist()], **numbers})
@@ -100,7 +106,11 @@ class PublishedSketch:
         low, high = interval(self._layout, self.cells, found, self.shape.missed)
         exact: dict[str, Any] = {"sum": found * grid, "low": low * grid, "high": high * grid}
         if self.shape.counts[self.number]:
-            exact = {"count": found, "low": np.floor(low).astype(np.int64), "high": np.ceil(high).astype(np.int64)}
+            exact = {
+                "count": found,
+                "low": np.floor(low).astype(np.int64),
+                "high": np.ceil(high).astype(np.int64),
+            }
         name = next(iter(exact))
         return {name: exact.pop(name), "stderr": np.full(len(found), self.noise_sd), **exact}
 
@@ -109,11 +119,22 @@ class PublishedSketch:
         return digests(pa.array([digest(each) for each in encoded], pa.binary(DIGEST_BYTES)))
 
     def _encoded(self, value: Any) -> list[bytes | None]:
-        parts = [value] if len(self.shape.value) == 1 else list(value) if isinstance(value, list | tuple) else []
+        parts = (
+            [value]
+            if len(self.shape.value) == 1
+            else list(value)
+            if isinstance(value, list | tuple)
+            else []
+        )
         if len(parts) != len(self.shape.value):
             names = ", ".join(path.rpartition(".")[2] for path, _ in self.shape.value)
-            raise DataError(f"a value has {len(self.shape.value)} parts ({names}): give a list of them")
-        return [_value_bytes(part, kind) for part, (_, kind) in zip(parts, self.shape.value, strict=True)]
+            raise DataError(
+                f"a value has {len(self.shape.value)} parts ({names}): give a list of them"
+            )
+        return [
+            _value_bytes(part, kind)
+            for part, (_, kind) in zip(parts, self.shape.value, strict=True)
+        ]
 
 
 def open_sketch(
@@ -142,37 +163,61 @@ def open_sketch(
             raise LakeError(f"query {name!r} has no published sketch in lake {lake.root}")
         shape = described(path).sketch
         if shape is None or shape.hash_scheme != SCHEME:
-            raise LakeError(f"{path}: another release of dpsql wrote it; this one reads sketches of {SCHEME}")
+            raise LakeError(
+                f"{path}: another release of dpsql wrote it; this one reads sketches of {SCHEME}"
+            )
         number = _number(shape, alias)
         windows = _windows(path)
-        return _added(path, shape, number, _chosen(windows, shape, name, window_us, until_us), trigger)
+        return _added(
+            path, shape, number, _chosen(windows, shape, name, window_us, until_us), trigger
+        )
 
 
 def _number(shape: SketchShape, alias: str | None) -> int:
     alias = shape.aliases[0] if alias is None else alias
     if alias not in shape.aliases:
-        raise LakeError(f"there is no sketch {alias!r}: the sketches are {', '.join(shape.aliases)}")
+        raise LakeError(
+            f"there is no sketch {alias!r}: the sketches are {', '.join(shape.aliases)}"
+        )
     return shape.aliases.index(alias)
 
 
 def _windows(path: Place) -> list[tuple[int, int, int, int]]:
     """(start, end, newest trigger, its time) of every window."""
-    rows = read_rows(path, ["window_start", "window_end", "trigger", "trigger_time"], pc.field("row") == 0)
-    newest = rows.group_by(["window_start", "window_end"]).aggregate([("trigger", "max"), ("trigger_time", "max")])
+    rows = read_rows(
+        path, ["window_start", "window_end", "trigger", "trigger_time"], pc.field("row") == 0
+    )
+    newest = rows.group_by(["window_start", "window_end"]).aggregate(
+        [("trigger", "max"), ("trigger_time", "max")]
+    )
     columns = ("window_start", "window_end", "trigger_max", "trigger_time_max")
-    return sorted(zip(*(newest[name].cast(pa.int64()).to_pylist() for name in columns), strict=True))
+    return sorted(
+        zip(*(newest[name].cast(pa.int64()).to_pylist() for name in columns), strict=True)
+    )
 
 
 def _chosen(
-    windows: list[tuple[int, int, int, int]], shape: SketchShape, name: str, window_us: int | None, until_us: int | None
+    windows: list[tuple[int, int, int, int]],
+    shape: SketchShape,
+    name: str,
+    window_us: int | None,
+    until_us: int | None,
 ) -> list[tuple[int, int, int, int]]:
     if not windows:
         when = " when it closes" if shape.by_window else ""
-        raise LakeError(f"query {name!r} has published no sketch yet: a window's is published{when}")
+        raise LakeError(
+            f"query {name!r} has published no sketch yet: a window's is published{when}"
+        )
     if until_us is not None:
         if shape.by_window:
-            raise LakeError("every window has a hash key of its own, so windows cannot be added up: ask for each")
-        chosen = [window for window in windows if window[0] >= (window_us or windows[0][0]) and window[1] <= until_us]
+            raise LakeError(
+                "every window has a hash key of its own, so windows cannot be added up: ask for each"
+            )
+        chosen = [
+            window
+            for window in windows
+            if window[0] >= (window_us or windows[0][0]) and window[1] <= until_us
+        ]
         if any(a[1] > b[0] for a, b in pairwise(chosen)):
             raise LakeError("these windows overlap, so they cannot be added up: ask for each")
         if not chosen:
@@ -185,27 +230,39 @@ def _chosen(
     if not chosen:
         when = f" (the newest is that of {timestamp(windows[-1][0])})" if shape.by_window else ""
         raise LakeError(
-            f"query {name!r} has published no sketch of this window" + (f": it is published when it closes{when}" if when else "")
+            f"query {name!r} has published no sketch of this window"
+            + (f": it is published when it closes{when}" if when else "")
         )
     return chosen
 
 
-def _added(path: Place, shape: SketchShape, number: int, windows: list[Any], trigger: int | None) -> PublishedSketch:
-    cells, variance, hash_key = np.zeros((shape.depth, shape.width), np.int64), 0.0, b""
+def _added(
+    path: Place, shape: SketchShape, number: int, windows: list[Any], trigger: int | None
+) -> PublishedSketch:
+    cells = np.zeros((shape.depth, shape.width), np.int64)
+    variance = 0.0
+    hash_key = b""
     for start, _, newest, _ in windows:
         at = newest if trigger is None else trigger
-        begins = pc.field("window_start") == pa.scalar(start, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-        low, high = number * shape.depth, (number + 1) * shape.depth
+        begins = pc.field("window_start") == pa.scalar(start, pa.int64()).cast(
+            pa.timestamp("us", tz="UTC")
+        )
+        low = number * shape.depth
+        high = (number + 1) * shape.depth
         mine = (pc.field("row") >= low) & (pc.field("row") < high)
         rows = read_rows(path, None, begins & mine & (pc.field("trigger") == at)).sort_by("row")
         if not rows.num_rows:
-            raise LakeError(f"the sketch of the window {timestamp(start)} was not published at trigger {at}")
+            raise LakeError(
+                f"the sketch of the window {timestamp(start)} was not published at trigger {at}"
+            )
         cells += rows["cells"].combine_chunks().flatten().to_numpy().reshape(cells.shape)
         hash_key = rows["hash_key"][0].as_py()
         variance += shape.sd[number][at - 1] ** 2
     last = windows[-1]
     at = last[2] if trigger is None else trigger
-    return PublishedSketch(shape, windows[0][0], last[1], last[3], at, number, cells, hash_key, math.sqrt(variance))
+    return PublishedSketch(
+        shape, windows[0][0], last[1], last[3], at, number, cells, hash_key, math.sqrt(variance)
+    )
 
 
 def _value_bytes(value: Any, kind: str) -> bytes | None:
@@ -215,7 +272,9 @@ def _value_bytes(value: Any, kind: str) -> bytes | None:
     try:
         return _bytes_of(value, kind)
     except (ValueError, TypeError, InvalidOperation):
-        raise DataError(f"what is counted has the type {kind.upper()}, and a value that was given is none") from None
+        raise DataError(
+            f"what is counted has the type {kind.upper()}, and a value that was given is none"
+        ) from None
 
 
 def _bytes_of(value: Any, kind: str) -> bytes:

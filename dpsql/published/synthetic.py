@@ -70,7 +70,9 @@ def synthesize(found: PublishedMarginals, column: str, rows: int | None = None) 
         A function of the public table alone, the drawn rows too: it costs nothing. Biased, without a bound.
     """
     if column not in found.counts:
-        raise DataError(f"{column} may be negative, and weights are not: give a count ({', '.join(found.counts) or 'the query has none'})")
+        raise DataError(
+            f"{column} may be negative, and weights are not: give a count ({', '.join(found.counts) or 'the query has none'})"
+        )
     known, tables = found.columns[column]
     if (cells := math.prod(known.sizes)) > MAX_CELLS:
         raise DataError(
@@ -81,15 +83,28 @@ def synthesize(found: PublishedMarginals, column: str, rows: int | None = None) 
     fitted = fit(known, tables)
     total = float(fitted.weights.sum())
     if not total > 0:
-        raise DataError(f"the noisy total at trigger {found.trigger} is not positive, so there is no table that fits: try a later trigger")
+        raise DataError(
+            f"the noisy total at trigger {found.trigger} is not positive, so there is no table that fits: try a later trigger"
+        )
     chosen = np.arange(cells) if rows is None else draw(fitted.weights, rows, _seed(found, column))
     weights = fitted.weights.ravel() if rows is None else np.full(rows, total / rows)
-    return Synthetic(found.published, column, found.trigger, _rows(found, column, chosen, weights), total, _misfits(found, column, fitted))
+    return Synthetic(
+        found.published,
+        column,
+        found.trigger,
+        _rows(found, column, chosen, weights),
+        total,
+        _misfits(found, column, fitted),
+    )
 
 
 def of_fit(published: Published, fit: Fit) -> Published:
     """What a table says of itself that is fitted to one of sets of keys, which says what is given. It has one kind of rows only."""
-    columns = [replace(column, name=column.name.lower()) for column in published.columns if column.role in (Role.TIME, Role.KEY)]
+    columns = [
+        replace(column, name=column.name.lower())
+        for column in published.columns
+        if column.role in (Role.TIME, Role.KEY)
+    ]
     return replace(
         published,
         rows=Rows.SYNTHETIC,
@@ -146,7 +161,9 @@ def _seed(found: PublishedMarginals, column: str) -> bytes:
     return digest.digest()
 
 
-def _rows(found: PublishedMarginals, column: str, cells: np.ndarray, weights: np.ndarray) -> pa.Table:
+def _rows(
+    found: PublishedMarginals, column: str, cells: np.ndarray, weights: np.ndarray
+) -> pa.Table:
     """Rows as published: a cell and a weight each. A key that no measured table has is NULL: nothing is known of it."""
     columns = {
         "trigger": pa.array(np.full(len(cells), found.trigger, np.int64)),

@@ -35,13 +35,25 @@ SEVERAL = "Several runs wrote into this table: whoever is in the records of seve
 
 def promises(published: Published) -> tuple[str, ...]:
     """Of each run that wrote into the table: who is protected, for how long, and with which epsilon; and how often rows come."""
-    windows, span = published.windows, duration(published.trigger_us)
+    windows = published.windows
+    span = duration(published.trigger_us)
     when = f"When: windows of {duration(windows.size_us)}" if windows else "When: the whole table"
     runs = tuple(_promise(run, published) for run in published.protects)
     if published.fit is not None:
-        drawn = f"{published.fit.drawn:,} rows drawn" if published.fit.drawn else "every cell, with its weight"
-        runs = (f"Fitted to what {published.fit.of} has published, and to nothing else: {drawn}.", *runs)
-    return (*runs, *([SEVERAL] if len(published.protects) > 1 else ()), f"{when}, released every {span}.")
+        drawn = (
+            f"{published.fit.drawn:,} rows drawn"
+            if published.fit.drawn
+            else "every cell, with its weight"
+        )
+        runs = (
+            f"Fitted to what {published.fit.of} has published, and to nothing else: {drawn}.",
+            *runs,
+        )
+    return (
+        *runs,
+        *([SEVERAL] if len(published.protects) > 1 else ()),
+        f"{when}, released every {span}.",
+    )
 
 
 def appears(run: Protects, published: Published) -> str:
@@ -60,7 +72,11 @@ def _promise(run: Protects, published: Published) -> str:
     period = "for ever"
     if run.period == "WINDOW" and (window := published.windows):
         period = f"in {'' if window.slide_us == window.size_us else 'a period of '}{duration(window.size_us)}"
-    who = f"everything that one {', '.join(run.units)} does {period}" if run.units else "one row, not one person"
+    who = (
+        f"everything that one {', '.join(run.units)} does {period}"
+        if run.units
+        else "one row, not one person"
+    )
     keys = " Keys are listed beforehand." if published.names(Role.KEY) else ""
     if run.units_needed is not None:
         keys = f" {appears(run, published)} What is missing is not zero."
@@ -76,7 +92,11 @@ def _is(column: Column, published: Published) -> str:
         said = "key; NULL where the row is not grouped by it"
     else:
         said = WORDS[column.role]
-    predicted = "; NULL where that is predicted" if column.role is Role.STDERR and published.predicts else ""
+    predicted = (
+        "; NULL where that is predicted"
+        if column.role is Role.STDERR and published.predicts
+        else ""
+    )
     return said.format(of=column.of) + predicted
 
 
@@ -88,7 +108,11 @@ def _value(column: Column, published: Published) -> str:
     if published.fit is not None:
         return f"weight of the row, fitted to the noisy {measure.function}"
     once = f", {AT_END}" if published.windows and column.name in published.quantiles else ""
-    few = f"; NULL: {TOO_FEW}" if measure.function in AVERAGED or column.name in published.quantiles else ""
+    few = (
+        f"; NULL: {TOO_FEW}"
+        if measure.function in AVERAGED or column.name in published.quantiles
+        else ""
+    )
     return f"noisy {measure.function}{bounds}{sums}{once}{few}"
 
 

@@ -38,8 +38,12 @@ MOST_COUNTED = 10**9
 def aggregates_missing(draft: Draft) -> Iterator[Problem]:
     """At least one aggregate."""
     if not any(item.kind in (Kind.AGGREGATE, Kind.COMPUTED, Kind.STAR) for item in draft.items):
-        span = (draft.items[0].span[0], draft.items[-1].span[1]) if draft.items else draft.clause_span
-        yield problem(span, "The select list has no aggregate", "add one, for example COUNT(*) AS records")
+        span = (
+            (draft.items[0].span[0], draft.items[-1].span[1]) if draft.items else draft.clause_span
+        )
+        yield problem(
+            span, "The select list has no aggregate", "add one, for example COUNT(*) AS records"
+        )
 
 
 def computed_aggregates(draft: Draft) -> Iterator[Problem]:
@@ -65,7 +69,11 @@ def aggregate_fields(draft: Draft) -> Iterator[Problem]:
     """Reject fields of an aggregate, as in SUM(x).value."""
     for item in draft.items:
         if item.kind is Kind.AGGREGATE and isinstance(item.root, exp.Dot):
-            yield problem(item.span, "An aggregate has no fields", "write the aggregate alone, without the field")
+            yield problem(
+                item.span,
+                "An aggregate has no fields",
+                "write the aggregate alone, without the field",
+            )
 
 
 def known_aggregates(draft: Draft) -> Iterator[Problem]:
@@ -75,7 +83,9 @@ def known_aggregates(draft: Draft) -> Iterator[Problem]:
             ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV, VARIANCE and APPROX_QUANTILES"
             written = FOREIGN_AGGREGATES.get(call.name)
             hint = f"write {written}" if written else WAYS_OUT.get(call.name, ours)
-            yield problem(call.item.span, f"The aggregate {call.name.upper()} is not available", hint)
+            yield problem(
+                call.item.span, f"The aggregate {call.name.upper()} is not available", hint
+            )
 
 
 def _ours(draft: Draft) -> list[Call]:
@@ -95,11 +105,19 @@ def quantiles_elsewhere(draft: Draft) -> Iterator[Problem]:
             continue  # a mechanism's own
         if draft.grouping_sets is not None:
             hint = f"use {' '.join(f'GROUP BY {item.name}' for item in draft.keys[:1]) or 'one GROUP BY'} in a query of its own"
-            yield problem(call.item.span, "Quantiles are not linear, so CUBE, ROLLUP and GROUPING SETS cannot have them", hint)
+            yield problem(
+                call.item.span,
+                "Quantiles are not linear, so CUBE, ROLLUP and GROUPING SETS cannot have them",
+                hint,
+            )
         elif draft.paper and not draft.windowless:
             yield problem(call.item.span, "The paper has no quantiles", "leave mechanism out")
         elif not draft.windowless and draft.value("delta") == 0:
-            yield problem(call.item.span, "Quantiles have Gaussian noise", "write a delta above 0, for example delta = 1e-9")
+            yield problem(
+                call.item.span,
+                "Quantiles have Gaussian noise",
+                "write a delta above 0, for example delta = 1e-9",
+            )
 
 
 def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
@@ -107,21 +125,35 @@ def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
     rows_end = draft.windowless and draft.stream is not None and draft.stream.change_feed
     refused = {
         "What a deleted row takes back would depend on what was cut when it came": rows_end,
-        "Bounds per group are not in CUBE, ROLLUP and GROUPING SETS yet": draft.grouping_sets is not None,
-        "Bounds per group are not there for unknown values of a sketch yet": draft.sketches and not draft.listed,
-        "privacy_level EVENT protects one row, which is all that is bounded": draft.value("privacy_level") is PrivacyLevel.EVENT,
+        "Bounds per group are not in CUBE, ROLLUP and GROUPING SETS yet": draft.grouping_sets
+        is not None,
+        "Bounds per group are not there for unknown values of a sketch yet": draft.sketches
+        and not draft.listed,
+        "privacy_level EVENT protects one row, which is all that is bounded": draft.value(
+            "privacy_level"
+        )
+        is PrivacyLevel.EVENT,
         "Bounds per group have Gaussian noise": draft.value("delta") == 0,
         "The paper bounds rows": draft.paper,
     }
     for call in draft.calls:
-        if not call.per_group or call.function not in (*COUNTS, AggregateFunction.SUM, AggregateFunction.APPROX_TOP_SUM):
+        if not call.per_group or call.function not in (
+            *COUNTS,
+            AggregateFunction.SUM,
+            AggregateFunction.APPROX_TOP_SUM,
+        ):
             continue
-        span, bounds = draft.span(call.bounds_arguments[0]), read_bounds(call.bounds_arguments[0])
+        span = draft.span(call.bounds_arguments[0])
+        bounds = read_bounds(call.bounds_arguments[0])
         for message in [message for message, applies in refused.items() if applies][:1]:
             yield problem(span, message, f"write {BOUNDS} => (lo, hi), with max_rows_per_group")
         if bounds and not bounds[0] <= 0 <= bounds[1] and call.name != "count":
             message = "Zero must lie within bounds per group: who has no row there adds nothing"
-            yield problem(span, message, f"write {PER_GROUP} => ({min(bounds[0], 0):g}, {max(bounds[1], 0):g})")
+            yield problem(
+                span,
+                message,
+                f"write {PER_GROUP} => ({min(bounds[0], 0):g}, {max(bounds[1], 0):g})",
+            )
 
 
 def quantile_parts(draft: Draft) -> Iterator[Problem]:
@@ -131,11 +163,17 @@ def quantile_parts(draft: Draft) -> Iterator[Problem]:
             continue
         if len(call.positional) != 2 or isinstance(call.positional[0], exp.Star):
             yield problem(
-                call.item.span, "APPROX_QUANTILES takes one expression and a number of parts", f"write {_example(call)} for quartiles"
+                call.item.span,
+                "APPROX_QUANTILES takes one expression and a number of parts",
+                f"write {_example(call)} for quartiles",
             )
         elif not 2 <= (read_parts(call) or 0) <= MOST_PARTS:
             hint = f"write {_example(call)} for quartiles, 10 for deciles, 100 for percentiles"
-            yield problem(draft.span(call.positional[1]), f"The number of parts must be a whole number from 2 to {MOST_PARTS}", hint)
+            yield problem(
+                draft.span(call.positional[1]),
+                f"The number of parts must be a whole number from 2 to {MOST_PARTS}",
+                hint,
+            )
 
 
 def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
@@ -145,10 +183,16 @@ def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
         if call.of_quantiles:
             continue
         if len(call.positional) != (0 if call.distinct else 1):
-            example = "COUNT(*) or COUNT(x)" if name == "COUNT" else f"{name}(x, {BOUNDS} => (lo, hi))"
+            example = (
+                "COUNT(*) or COUNT(x)" if name == "COUNT" else f"{name}(x, {BOUNDS} => (lo, hi))"
+            )
             yield problem(call.item.span, f"{name} takes one expression", f"write {example}")
         elif name != "COUNT" and call.positional and isinstance(call.positional[0], exp.Star):
-            yield problem(call.item.span, f"{name}(*) has no meaning", f"write {name}(x, {BOUNDS} => (lo, hi))")
+            yield problem(
+                call.item.span,
+                f"{name}(*) has no meaning",
+                f"write {name}(x, {BOUNDS} => (lo, hi))",
+            )
 
 
 def distinct_arguments(draft: Draft) -> Iterator[Problem]:
@@ -158,17 +202,27 @@ def distinct_arguments(draft: Draft) -> Iterator[Problem]:
         if call.distinct is None:
             continue
         if call.name != "count":
-            yield problem(call.item.span, f"{call.name.upper()}(DISTINCT ...) is not available", f"write {_example(call)}")
+            yield problem(
+                call.item.span,
+                f"{call.name.upper()}(DISTINCT ...) is not available",
+                f"write {_example(call)}",
+            )
             continue
         columns = [
-            bare(part) for node in call.distinct.expressions for part in (node.expressions if isinstance(node, exp.Tuple) else [node])
+            bare(part)
+            for node in call.distinct.expressions
+            for part in (node.expressions if isinstance(node, exp.Tuple) else [node])
         ]
         names = sorted(column.name.lower() for column in columns if isinstance(column, exp.Column))
         if unit is not None and (names != unit or len(names) < len(columns)):
             yield problem(
                 call.item.span,
                 "Only the privacy unit can be counted distinctly"
-                + (": where rows end, the error of any other such count has no bound" if draft.stream and draft.stream.change_feed else ""),
+                + (
+                    ": where rows end, the error of any other such count has no bound"
+                    if draft.stream and draft.stream.change_feed
+                    else ""
+                ),
                 f"write COUNT(DISTINCT {', '.join(draft.stream.privacy_unit if draft.stream else ())})",
             )
 
@@ -177,7 +231,8 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
     """Bounds per row or per group, once, where values are added."""
     for call in _ours(draft):
         for argument in call.named:
-            name, span = argument_name(argument), draft.span(argument)
+            name = argument_name(argument)
+            span = draft.span(argument)
             if hint := FOREIGN_ARGUMENTS.get(name):
                 yield problem(span, f"The argument {name} is not part of this dialect", hint)
             elif name not in (BOUNDS, PER_GROUP):
@@ -185,10 +240,16 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
                 yield problem(
                     span,
                     f"Unknown argument {name}",
-                    f"did you mean {guess}?" if guess else f"the named arguments are {BOUNDS} and {PER_GROUP}",
+                    f"did you mean {guess}?"
+                    if guess
+                    else f"the named arguments are {BOUNDS} and {PER_GROUP}",
                 )
             elif name == PER_GROUP and call.function not in (*COUNTS, AggregateFunction.SUM):
-                yield problem(span, f"{call.name.upper()} has no bounds per group", f"write {BOUNDS} => (lo, hi), with max_rows_per_group")
+                yield problem(
+                    span,
+                    f"{call.name.upper()} has no bounds per group",
+                    f"write {BOUNDS} => (lo, hi), with max_rows_per_group",
+                )
             elif call.name == "count" and name == BOUNDS:
                 hint = f"leave the argument out, or bound what one user adds to a key and window: {PER_GROUP} => (0, 5)"
                 yield problem(span, "COUNT has no bounds per row: every record counts one", hint)
@@ -215,9 +276,15 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
         bounds = read_bounds(written[0])
         if bounds is None:
             yield problem(
-                draft.span(written[0]), "The bounds must be two number literals", f"write {argument_name(written[0])} => (0, 100)"
+                draft.span(written[0]),
+                "The bounds must be two number literals",
+                f"write {argument_name(written[0])} => (0, 100)",
             )
-        elif call.per_group and call.name == "count" and not (bounds[0] == 0 and bounds[1].is_integer() and bounds[1] <= MOST_COUNTED):
+        elif (
+            call.per_group
+            and call.name == "count"
+            and not (bounds[0] == 0 and bounds[1].is_integer() and bounds[1] <= MOST_COUNTED)
+        ):
             message = f"The bounds of a COUNT per group are 0 and a whole number of at most {MOST_COUNTED:,}"
             yield problem(draft.span(written[0]), message, f"write {PER_GROUP} => (0, 5)")
 

@@ -13,7 +13,8 @@ from dpsql.parsed_query import BOUNDED, SKETCHES, AggregateFunction
 from dpsql.sql.items import SPREAD_NAMES, Item, call_name
 from dpsql.sql.values import NUMBER, bare
 
-BOUNDS, PER_GROUP = "contribution_bounds_per_row", "contribution_bounds_per_group"
+BOUNDS = "contribution_bounds_per_row"
+PER_GROUP = "contribution_bounds_per_group"
 MOST_PARTS = 100
 """Of APPROX_QUANTILES."""
 
@@ -37,11 +38,40 @@ _QUANTILES = f"write APPROX_QUANTILES(x, 4, {BOUNDS} => (lo, hi))"
 _ONE_RECORD = f"it would publish one record's value: {_RANGES}"
 
 WAYS_OUT: Mapping[str, str] = {
-    **dict.fromkeys(("min", "max", "first", "first_value", "last", "last_value", "any_value", "min_by", "max_by"), _ONE_RECORD),
-    **dict.fromkeys(("median", "percentile", "percentile_approx", "approx_percentile", "percentile_cont", "percentile_disc"), _QUANTILES),
-    **dict.fromkeys(("quantile", "quantiles", "approx_quantile", "anon_percentile_cont", "histogram_numeric"), _QUANTILES),
+    **dict.fromkeys(
+        (
+            "min",
+            "max",
+            "first",
+            "first_value",
+            "last",
+            "last_value",
+            "any_value",
+            "min_by",
+            "max_by",
+        ),
+        _ONE_RECORD,
+    ),
+    **dict.fromkeys(
+        (
+            "median",
+            "percentile",
+            "percentile_approx",
+            "approx_percentile",
+            "percentile_cont",
+            "percentile_disc",
+        ),
+        _QUANTILES,
+    ),
+    **dict.fromkeys(
+        ("quantile", "quantiles", "approx_quantile", "anon_percentile_cont", "histogram_numeric"),
+        _QUANTILES,
+    ),
     "mode": "make x a key and count: the largest counts are the commonest values",
-    **dict.fromkeys(("collect_list", "collect_set", "array_agg", "listagg", "string_agg"), "leave it out: it would publish records"),
+    **dict.fromkeys(
+        ("collect_list", "collect_set", "array_agg", "listagg", "string_agg"),
+        "leave it out: it would publish records",
+    ),
 }
 """What leads to the same knowledge as an aggregate that is not ours."""
 
@@ -68,7 +98,9 @@ class Call:
     @property
     def bounds_arguments(self) -> tuple[exp.Kwarg, ...]:
         """The bounds as written; more than one is a mistake."""
-        return tuple(argument for argument in self.named if argument_name(argument) in (BOUNDS, PER_GROUP))
+        return tuple(
+            argument for argument in self.named if argument_name(argument) in (BOUNDS, PER_GROUP)
+        )
 
     @property
     def per_group(self) -> bool:
@@ -80,11 +112,22 @@ class Call:
         """The aggregate of the dialect, None when it is none."""
         if self.name == "count" and self.distinct:
             return AggregateFunction.COUNT_DISTINCT_UNIT
-        if self.name == "count" and len(self.positional) == 1 and isinstance(self.positional[0], exp.Star):
+        if (
+            self.name == "count"
+            and len(self.positional) == 1
+            and isinstance(self.positional[0], exp.Star)
+        ):
             return AggregateFunction.COUNT_ROWS
-        plain = {"count": AggregateFunction.COUNT, "sum": AggregateFunction.SUM, "avg": AggregateFunction.AVG, **SPREAD_NAMES}
+        plain = {
+            "count": AggregateFunction.COUNT,
+            "sum": AggregateFunction.SUM,
+            "avg": AggregateFunction.AVG,
+            **SPREAD_NAMES,
+        }
         plain["approx_quantiles"] = AggregateFunction.APPROX_QUANTILES
-        return plain.get(self.name) or next((each for each in SKETCHES if each.lower() == self.name), None)
+        return plain.get(self.name) or next(
+            (each for each in SKETCHES if each.lower() == self.name), None
+        )
 
     @property
     def has_argument(self) -> bool:
@@ -123,11 +166,21 @@ class Call:
         """All that it computes of a record."""
         if self.of_values:
             return self.counted + (() if self.weight is None else (self.positional[self.weight],))
-        return self.positional[:1] if self.of_quantiles else self.positional if self.has_argument else ()
+        return (
+            self.positional[:1]
+            if self.of_quantiles
+            else self.positional
+            if self.has_argument
+            else ()
+        )
 
 
 def _parts(value: exp.Expr) -> tuple[exp.Expr, ...]:
-    return tuple(bare(part.unalias()) for part in value.expressions) if call_name(value) == "struct" else (value,)
+    return (
+        tuple(bare(part.unalias()) for part in value.expressions)
+        if call_name(value) == "struct"
+        else (value,)
+    )
 
 
 def argument_name(argument: exp.Kwarg) -> str:
@@ -141,8 +194,14 @@ def read_call(item: Item) -> Call | None:
         return None
     arguments = [bare(argument) for argument in item.root.expressions]
     plain = [bare(argument) for argument in item.canonical.expressions]
-    distinct = next((argument for argument in arguments if isinstance(argument, exp.Distinct)), None)
-    places = [i for i, argument in enumerate(arguments) if not isinstance(argument, (exp.Kwarg, exp.Distinct))]
+    distinct = next(
+        (argument for argument in arguments if isinstance(argument, exp.Distinct)), None
+    )
+    places = [
+        i
+        for i, argument in enumerate(arguments)
+        if not isinstance(argument, (exp.Kwarg, exp.Distinct))
+    ]
     return Call(
         item=item,
         name=call_name(item.root) or "",
@@ -156,7 +215,12 @@ def read_call(item: Item) -> Call | None:
 def read_parts(call: Call) -> int | None:
     """Of APPROX_QUANTILES: into how many parts, where that is a whole number."""
     written = call.positional[1] if call.of_quantiles and len(call.positional) > 1 else None
-    whole = isinstance(written, exp.Literal) and not written.is_string and written.name.isascii() and written.name.isdigit()
+    whole = (
+        isinstance(written, exp.Literal)
+        and not written.is_string
+        and written.name.isascii()
+        and written.name.isdigit()
+    )
     return int(written.name) if whole and written is not None and len(written.name) < 10 else None
 
 
@@ -166,12 +230,15 @@ def read_bounds(argument: exp.Kwarg) -> tuple[float, float] | None:
     if not isinstance(value, exp.Tuple) or len(value.expressions) != 2:
         return None
     numbers = [number for part in value.expressions for number in _literal(bare(part))]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 and all(map(math.isfinite, numbers)) else None
+    return (
+        (numbers[0], numbers[1]) if len(numbers) == 2 and all(map(math.isfinite, numbers)) else None
+    )
 
 
 def _literal(node: exp.Expr) -> Iterator[float]:
     sign = 1.0
     if isinstance(node, exp.Neg):
-        sign, node = -1.0, bare(node.this)
+        sign = -1.0
+        node = bare(node.this)
     if isinstance(node, exp.Literal) and not node.is_string and NUMBER.fullmatch(node.name):
         yield sign * float(node.name) + 0.0  # -0.0 becomes 0.0

@@ -28,7 +28,11 @@ def feed_in_from_only(draft: Draft) -> Iterator[Problem]:
     for node, use, hint in _uses(draft):
         for column in node.find_all(exp.Identifier):
             if (name := column.name.lower()) in BESIDE:
-                yield problem(draft.span(column), f"`{name}` is the feed's, not the row's: it cannot {use}", hint)
+                yield problem(
+                    draft.span(column),
+                    f"`{name}` is the feed's, not the row's: it cannot {use}",
+                    hint,
+                )
 
 
 def _uses(draft: Draft) -> Iterator[Use]:
@@ -42,7 +46,10 @@ def _uses(draft: Draft) -> Iterator[Use]:
         select = scope.select
         for projection in () if scope.outer else select.expressions:
             value = bare(projection.unalias())
-            if isinstance(value, exp.Column) and projection.alias.lower() not in ("", value.name.lower()):
+            if isinstance(value, exp.Column) and projection.alias.lower() not in (
+                "",
+                value.name.lower(),
+            ):
                 yield value, "have another name", "leave AS away"
             elif not isinstance(value, (exp.Column, exp.Star)):
                 yield value, "be computed with", "select it alone, under its own name"
@@ -59,9 +66,15 @@ def _uses(draft: Draft) -> Iterator[Use]:
 def of_records_alone(draft: Draft) -> Iterator[Problem]:
     """Columns that engines give beside the records', by their names or where no schema tells them apart."""
     passed = BESIDE if any(stream.change_feed for stream in draft.streams) else ()
-    columns = [(site.scope, column) for site in draft.sites for column in site.node.find_all(exp.Column)]
+    columns = [
+        (site.scope, column) for site in draft.sites for column in site.node.find_all(exp.Column)
+    ]
     for scope in draft.scopes:
-        columns += [(scope, exp.column(name)) for join in scope.select.args.get("joins") or () for name in join.args.get("using") or ()]
+        columns += [
+            (scope, exp.column(name))
+            for join in scope.select.args.get("joins") or ()
+            for name in join.args.get("using") or ()
+        ]
     for scope, column in columns:
         name, source = scope.reached(column)
         if name not in passed and may_be_beside(name, source is None):

@@ -6,7 +6,16 @@ from typing import Any
 
 from sqlglot import exp
 
-from dpsql.parsed_query import Aggregate, ContributionPeriod, Key, ParsedQuery, PerGroup, PrivacyLevel, Quantiles, WindowSpec
+from dpsql.parsed_query import (
+    Aggregate,
+    ContributionPeriod,
+    Key,
+    ParsedQuery,
+    PerGroup,
+    PrivacyLevel,
+    Quantiles,
+    WindowSpec,
+)
 from dpsql.sql.aggregates import Call, read_bounds, read_parts
 from dpsql.sql.draft import Draft
 from dpsql.sql.group_rules import public_groups_sql
@@ -27,7 +36,12 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
         raise AssertionError("a rule let a query without stream or window pass")
     value = draft.value
     event = value("privacy_level") is PrivacyLevel.EVENT
-    statics = {relation.source.name for scope in draft.scopes for relation in scope.relations if relation.source and relation.source.static}
+    statics = {
+        relation.source.name
+        for scope in draft.scopes
+        for relation in scope.relations
+        if relation.source and relation.source.static
+    }
     listed = value("public_groups")
     if listed is not None:
         statics.add(listed.args["from_"].this.name.lower())
@@ -41,14 +55,20 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
         window=_window(*draft.window_times) if draft.window_times else None,
         trigger_interval_us=value("trigger_interval"),
         allowed_lateness_us=value("allowed_lateness"),
-        max_ahead_us=value("trigger_interval") if draft.stream.max_ahead_us is None else draft.stream.max_ahead_us,
+        max_ahead_us=value("trigger_interval")
+        if draft.stream.max_ahead_us is None
+        else draft.stream.max_ahead_us,
         public_groups=public_groups_sql(value("public_groups")),
-        keys=_counted(draft) if draft.sketches else tuple(Key(item.name or "", item.sql) for item in draft.keys),
+        keys=_counted(draft)
+        if draft.sketches
+        else tuple(Key(item.name or "", item.sql) for item in draft.keys),
         aggregates=tuple(_aggregate(call) for call in draft.calls),
         from_sql=write_from(draft.canonical),
         stream=draft.stream.name,
         static_sources=tuple(sorted(statics)),
-        columns_in_order=tuple(item.name or "" for item in draft.items if item.kind in (Kind.KEY, Kind.AGGREGATE)),
+        columns_in_order=tuple(
+            item.name or "" for item in draft.items if item.kind in (Kind.KEY, Kind.AGGREGATE)
+        ),
         asked=asked,
     )
 
@@ -72,14 +92,19 @@ def _counted(draft: Draft) -> tuple[Key, ...]:
     return (
         (Key(path, parts[0]),)
         if len(parts) == 1
-        else tuple(Key(f"{path}.{name}", part) for name, part in zip(names_of(first), parts, strict=True))
+        else tuple(
+            Key(f"{path}.{name}", part) for name, part in zip(names_of(first), parts, strict=True)
+        )
     )
 
 
 def names_of(call: Call) -> tuple[str, ...]:
     """The fields of a compound value: columns by their names, others by their place."""
     columns = [part.name.lower() if isinstance(part, exp.Column) else "" for part in call.counted]
-    return tuple(name if name and columns.count(name) == 1 else f"col{i}" for i, name in enumerate(columns, 1))
+    return tuple(
+        name if name and columns.count(name) == 1 else f"col{i}"
+        for i, name in enumerate(columns, 1)
+    )
 
 
 def _aggregate(call: Call) -> Aggregate:
@@ -89,4 +114,6 @@ def _aggregate(call: Call) -> Aggregate:
     bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
     if (parts := read_parts(call)) is not None:
         return Quantiles(call.item.name, call.function, argument, bounds, parts)
-    return (PerGroup if call.per_group else Aggregate)(call.item.name, call.function, argument, bounds)
+    return (PerGroup if call.per_group else Aggregate)(
+        call.item.name, call.function, argument, bounds
+    )

@@ -27,7 +27,8 @@ def blank_comments(text: str) -> str:
     Raises:
         OpenComment: a comment is not closed.
     """
-    parts, at = [], 0
+    parts = []
+    at = 0
     while match := _NEXT.search(text, at):
         parts.append(text[at : match.start()])
         end = _comment_end(text, match.start()) if match.group() == "/*" else match.end()

@@ -70,27 +70,43 @@ class Refusal:
     hint: str
 
 
-_SUBQUERY = Refusal("Sub-queries inside expressions are not accepted", "sub-queries may stand in FROM only")
+_SUBQUERY = Refusal(
+    "Sub-queries inside expressions are not accepted", "sub-queries may stand in FROM only"
+)
 _OTHER_ROWS = "each row of FROM must come from one record alone"
 
 REFUSED_NODES: Mapping[type[exp.Expr], Refusal] = {
     exp.Subquery: _SUBQUERY,
     exp.Exists: _SUBQUERY,
     exp.Window: Refusal(
-        f"Window functions (OVER) are not accepted: {_OTHER_ROWS}", "leave it out; a user's records are bounded by max_rows_contributed"
+        f"Window functions (OVER) are not accepted: {_OTHER_ROWS}",
+        "leave it out; a user's records are bounded by max_rows_contributed",
     ),
-    exp.Filter: Refusal("FILTER is not accepted", "aggregate CASE WHEN condition THEN x END instead"),
-    exp.IgnoreNulls: Refusal("IGNORE NULLS is not accepted", "leave it out: COUNT(x), SUM and AVG skip NULL anyway"),
-    exp.RespectNulls: Refusal("RESPECT NULLS is not accepted", "leave it out: COUNT(x), SUM and AVG skip NULL"),
-    exp.Concat: Refusal("Two string literals stand side by side", "write one literal; a quote inside a string is written \\'"),
+    exp.Filter: Refusal(
+        "FILTER is not accepted", "aggregate CASE WHEN condition THEN x END instead"
+    ),
+    exp.IgnoreNulls: Refusal(
+        "IGNORE NULLS is not accepted", "leave it out: COUNT(x), SUM and AVG skip NULL anyway"
+    ),
+    exp.RespectNulls: Refusal(
+        "RESPECT NULLS is not accepted", "leave it out: COUNT(x), SUM and AVG skip NULL"
+    ),
+    exp.Concat: Refusal(
+        "Two string literals stand side by side",
+        "write one literal; a quote inside a string is written \\'",
+    ),
     exp.Interval: Refusal(
         "Adding an interval can fail on extreme times, and a failing job would tell that they exist",
         "write try_add(ts, INTERVAL 1 HOUR) or try_subtract(...), which give NULL instead",
     ),
-    exp.Distinct: Refusal("DISTINCT is not accepted here", "only COUNT(DISTINCT privacy unit) is accepted"),
+    exp.Distinct: Refusal(
+        "DISTINCT is not accepted here", "only COUNT(DISTINCT privacy unit) is accepted"
+    ),
     exp.Star: Refusal("`*` cannot stand here", "name the columns"),
     exp.Lambda: Refusal("Functions with `->` are not accepted", "use plain functions"),
-    exp.Kwarg: Refusal("Named arguments are accepted in SUM and AVG only", "write the arguments without names"),
+    exp.Kwarg: Refusal(
+        "Named arguments are accepted in SUM and AVG only", "write the arguments without names"
+    ),
     exp.Tuple: Refusal("A list in parentheses cannot stand here", "name one column or expression"),
 }
 
@@ -121,7 +137,13 @@ class Clause:
 
 
 REFUSED_CLAUSES: tuple[Clause, ...] = (
-    Clause("distinct", ("DISTINCT",), "DISTINCT is not accepted", "leave it out: the groups of a query are distinct anyway", (OUTER,)),
+    Clause(
+        "distinct",
+        ("DISTINCT",),
+        "DISTINCT is not accepted",
+        "leave it out: the groups of a query are distinct anyway",
+        (OUTER,),
+    ),
     Clause(
         "distinct",
         ("DISTINCT",),
@@ -129,21 +151,66 @@ REFUSED_CLAUSES: tuple[Clause, ...] = (
         "leave it out: max_rows_per_group = 1 counts a user once per key",
         (INNER,),
     ),
-    Clause("qualify", ("QUALIFY",), "QUALIFY is not accepted", "filter the histogram when reading it"),
-    Clause("order", ("ORDER BY",), "ORDER BY in FROM is not accepted", "leave it out: the order of records changes nothing", (INNER,)),
+    Clause(
+        "qualify", ("QUALIFY",), "QUALIFY is not accepted", "filter the histogram when reading it"
+    ),
+    Clause(
+        "order",
+        ("ORDER BY",),
+        "ORDER BY in FROM is not accepted",
+        "leave it out: the order of records changes nothing",
+        (INNER,),
+    ),
     Clause("sort", ("SORT BY",), "SORT BY is not accepted", "sort when reading the histogram"),
     Clause("cluster", ("CLUSTER BY",), "CLUSTER BY is not accepted", "leave it out"),
     Clause("distribute", ("DISTRIBUTE BY",), "DISTRIBUTE BY is not accepted", "leave it out"),
-    Clause("limit", ("LIMIT", "FETCH", "TOP"), f"LIMIT in FROM is not accepted: {_OTHER_ROWS}", "filter with WHERE", (INNER,)),
+    Clause(
+        "limit",
+        ("LIMIT", "FETCH", "TOP"),
+        f"LIMIT in FROM is not accepted: {_OTHER_ROWS}",
+        "filter with WHERE",
+        (INNER,),
+    ),
     Clause("offset", ("OFFSET",), "OFFSET is not accepted", "cut the histogram when reading it"),
-    Clause("windows", ("WINDOW",), "A WINDOW clause is not accepted", "write window(event_time, '1 day') in GROUP BY"),
-    Clause("with_", ("WITH",), "WITH is not accepted in FROM", "write it once, before the outer SELECT", (INNER,)),
-    Clause("group", ("GROUP BY",), f"GROUP BY in FROM is not accepted: {_OTHER_ROWS}", "group in the outer query", (INNER,)),
-    Clause("having", ("HAVING",), f"HAVING in FROM is not accepted: {_OTHER_ROWS}", "filter with WHERE", (INNER,)),
-    Clause("hint", ("WITH",), "The differential-privacy clause stands in a sub-query", "write it once, in the outer SELECT", (INNER,)),
+    Clause(
+        "windows",
+        ("WINDOW",),
+        "A WINDOW clause is not accepted",
+        "write window(event_time, '1 day') in GROUP BY",
+    ),
+    Clause(
+        "with_",
+        ("WITH",),
+        "WITH is not accepted in FROM",
+        "write it once, before the outer SELECT",
+        (INNER,),
+    ),
+    Clause(
+        "group",
+        ("GROUP BY",),
+        f"GROUP BY in FROM is not accepted: {_OTHER_ROWS}",
+        "group in the outer query",
+        (INNER,),
+    ),
+    Clause(
+        "having",
+        ("HAVING",),
+        f"HAVING in FROM is not accepted: {_OTHER_ROWS}",
+        "filter with WHERE",
+        (INNER,),
+    ),
+    Clause(
+        "hint",
+        ("WITH",),
+        "The differential-privacy clause stands in a sub-query",
+        "write it once, in the outer SELECT",
+        (INNER,),
+    ),
 )
 
-ACCEPTED_CLAUSES = frozenset({"expressions", "from_", "joins", "laterals", "where", "group", "hint"})
+ACCEPTED_CLAUSES = frozenset(
+    {"expressions", "from_", "joins", "laterals", "where", "group", "hint"}
+)
 """Arguments of a Select node that rules of their own look at."""
 
 READING = frozenset({"having", "order", "limit"})

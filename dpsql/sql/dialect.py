@@ -45,22 +45,32 @@ class DpClause(exp.Expression):
     Of a plain SELECT it is `absent`, and the word SELECT stands for it.
     """
 
-    arg_types: ClassVar[dict[str, bool]] = {"expressions": False, "has_options": False, "absent": False}
+    arg_types: ClassVar[dict[str, bool]] = {
+        "expressions": False,
+        "has_options": False,
+        "absent": False,
+    }
 
 
 class DpParser(SparkParser):
     """Spark's parser with the clause; functions are kept as plain calls."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
-    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")}
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+        name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")
+    }
     NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {}
-    NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+    NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+        "CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]
+    }
 
     def raise_error(self, message: str, token: Token | None = None) -> None:
         """Stop at the first mistake, with its place."""
         raise GrammarError(message, token or self._curr or None)
 
-    def expression(self, instance: Any, token: Token | None = None, comments: list[str] | None = None) -> Any:
+    def expression(
+        self, instance: Any, token: Token | None = None, comments: list[str] | None = None
+    ) -> Any:
         """A leaf without a position (NULL, TRUE, a word) gets that of the token just read."""
         node = super().expression(instance, token, comments)
         leaf = not any(isinstance(value, (exp.Expr, list)) for value in node.args.values())
@@ -83,7 +93,9 @@ class DpParser(SparkParser):
             return None
         words = [self._prev]
         if not self._match_text_seq("DIFFERENTIAL_PRIVACY"):
-            raise GrammarError("Expected `DIFFERENTIAL_PRIVACY` after `SELECT WITH`", self._curr or self._prev)
+            raise GrammarError(
+                "Expected `DIFFERENTIAL_PRIVACY` after `SELECT WITH`", self._curr or self._prev
+            )
         words.append(self._prev)
         options: list[exp.Expr] = []
         if has_options := self._match_text_seq("OPTIONS"):
@@ -112,15 +124,22 @@ class DpParser(SparkParser):
         value = self._parse_disjunction()
         if value is None:
             self.raise_error(f"Expected a value after `{name.text} {source}`")
-        option = DpOption(this=exp.Identifier(this=name.text).update_positions(name), expression=value)
-        option.meta.update(name=name, operator=operator, value=tuple(self._tokens[start : self._index]))
+        option = DpOption(
+            this=exp.Identifier(this=name.text).update_positions(name), expression=value
+        )
+        option.meta.update(
+            name=name, operator=operator, value=tuple(self._tokens[start : self._index])
+        )
         return option
 
 
 class DpGenerator(SparkGenerator):
     """Writes the canonical SQL: a string literal with escapes is repeated exactly as the analyst wrote it."""
 
-    TRANSFORMS: ClassVar[dict[Any, Any]] = {**SparkGenerator.TRANSFORMS, DpClause: lambda *_: "WITH DIFFERENTIAL_PRIVACY"}
+    TRANSFORMS: ClassVar[dict[Any, Any]] = {
+        **SparkGenerator.TRANSFORMS,
+        DpClause: lambda *_: "WITH DIFFERENTIAL_PRIVACY",
+    }
     """The clause is written where a query stands inside another one, which rules refuse by name."""
 
     def literal_sql(self, expression: exp.Literal) -> str:
@@ -157,8 +176,12 @@ def _is_name(tokens: Sequence[Token], i: int) -> bool:
     if tokens[i].token_type != TokenType.WINDOW:
         return False
     following = [token.token_type for token in tokens[i + 1 : i + 3]]
-    return not (len(following) == 2 and following[0] in _AS_NAME and following[1] == TokenType.ALIAS)
+    return not (
+        len(following) == 2 and following[0] in _AS_NAME and following[1] == TokenType.ALIAS
+    )
 
 
 def _as_name(token: Token) -> Token:
-    return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end, token.comments)
+    return Token(
+        TokenType.VAR, token.text, token.line, token.col, token.start, token.end, token.comments
+    )

@@ -16,7 +16,16 @@ from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.durations import Misread, read_duration
 from dpsql.sql.grouping_sets import GroupingSets, read_sets
-from dpsql.sql.items import WINDOW_CALLS, Grouping, Item, Kind, call_name, names_window, read_groupings, read_items
+from dpsql.sql.items import (
+    WINDOW_CALLS,
+    Grouping,
+    Item,
+    Kind,
+    call_name,
+    names_window,
+    read_groupings,
+    read_items,
+)
 from dpsql.sql.normal import canonical
 from dpsql.sql.relations import Scope, read_scopes
 from dpsql.sql.spans import Span, node_span, token_span
@@ -104,7 +113,13 @@ class Draft:
     def givens(self) -> tuple[Given, ...]:
         """The options as written."""
         return tuple(
-            Given(node.name.lower(), node.meta["name"], node.meta["operator"], node.meta["value"], node.expression)
+            Given(
+                node.name.lower(),
+                node.meta["name"],
+                node.meta["operator"],
+                node.meta["value"],
+                node.expression,
+            )
             for node in self.clause.expressions
         )
 
@@ -154,7 +169,12 @@ class Draft:
     @cached_property
     def streams(self) -> tuple[Source, ...]:
         """The streaming sources in FROM, in order, once per mention."""
-        found = [relation.source for scope in self.scopes for relation in scope.relations if relation.source]
+        found = [
+            relation.source
+            for scope in self.scopes
+            for relation in scope.relations
+            if relation.source
+        ]
         return tuple(source for source in found if not source.static)
 
     @property
@@ -189,14 +209,21 @@ class Draft:
     def windowless(self) -> bool:
         """Whether the query asks for a table as it is at every `trigger_interval`: it has no window anywhere, and writes that or reads changes."""
         listed = any(item.kind in (Kind.WINDOW, Kind.WINDOW_CALL) for item in self.items)
-        grouped = any(call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root) for grouping in self.groupings)
+        grouped = any(
+            call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root)
+            for grouping in self.groupings
+        )
         changes = self.stream is not None and self.stream.change_feed is not None
-        return (changes or self.given("trigger_interval") is not None) and not listed and not grouped
+        return (
+            (changes or self.given("trigger_interval") is not None) and not listed and not grouped
+        )
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The aggregate calls of the select list."""
-        return tuple(call for item in self.items if item.kind is Kind.AGGREGATE and (call := read_call(item)))
+        return tuple(
+            call for item in self.items if item.kind is Kind.AGGREGATE and (call := read_call(item))
+        )
 
     @property
     def sketches(self) -> tuple[Call, ...]:
@@ -216,16 +243,26 @@ class Draft:
     @cached_property
     def cuts(self) -> Mapping[Span, str]:
         """Items of GROUP BY that cut the event time where no window does: their places, and the window that means the same."""
-        if self.windowless or any(call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root) for grouping in self.groupings):
+        if self.windowless or any(
+            call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root)
+            for grouping in self.groupings
+        ):
             return {}
-        cut = {g.span: window_of_cut(g.key.root if g.key else g.root, self.time_column) for g in self.groupings}
+        cut = {
+            g.span: window_of_cut(g.key.root if g.key else g.root, self.time_column)
+            for g in self.groupings
+        }
         return {span: window for span, window in cut.items() if window is not None}
 
     @cached_property
     def window_calls(self) -> tuple[exp.Anonymous, ...]:
         """The calls of window() in GROUP BY."""
         roots = [grouping.root for grouping in self.groupings]
-        return tuple(root for root in roots if isinstance(root, exp.Anonymous) and call_name(root) == "window")
+        return tuple(
+            root
+            for root in roots
+            if isinstance(root, exp.Anonymous) and call_name(root) == "window"
+        )
 
     @cached_property
     def window_times(self) -> tuple[int, int, int] | None:
@@ -245,7 +282,8 @@ class Draft:
     @cached_property
     def horizon(self) -> int | None:
         """Triggers per window, T."""
-        interval, lateness = self.value("trigger_interval"), self.value("allowed_lateness")
+        interval = self.value("trigger_interval")
+        lateness = self.value("allowed_lateness")
         if not self.window_times or not interval or lateness is None:
             return None
         return -(-(self.window_times[0] + lateness) // interval)
@@ -255,8 +293,14 @@ class Draft:
         """Every expression that must be row-local: FROM, WHERE, keys, arguments of aggregates."""
         found = [Site(item.root, self.scope) for item in self.keys]
         found += [Site(argument, self.scope) for call in self.calls for argument in call.row_local]
-        if self.stream is not None and self.stream.event_time is None:  # else a rule of its own looks at it
-            found += [Site(bare(call.expressions[0]), self.scope) for call in self.window_calls[:1] if call.expressions]
+        if (
+            self.stream is not None and self.stream.event_time is None
+        ):  # else a rule of its own looks at it
+            found += [
+                Site(bare(call.expressions[0]), self.scope)
+                for call in self.window_calls[:1]
+                if call.expressions
+            ]
         listed = self.values.get("public_groups")
         if listed is not None and listed.args.get("where"):
             found.append(Site(listed.args["where"].this, read_scopes(listed, self.sources)[0]))

@@ -36,13 +36,17 @@ def read_duration(words: Sequence[Token]) -> int:
         raise Misread("A duration is expected here", f"write {FORMS}")
     text = " ".join(word.text for word in words).lower()
     text = re.sub(r"^(\s*-)?\s*interval\b", lambda match: match.group(1) or "", text)
-    total, end = 0, 0
+    total = 0
+    end = 0
     if not text.strip():
         raise Misread("This duration is empty", f"write {FORMS}")
     while end < len(text):
         match = _PAIR.match(text, end)
         if not match:
-            raise Misread("This duration cannot be read: whole numbers and units are expected", f"write {FORMS}")
+            raise Misread(
+                "This duration cannot be read: whole numbers and units are expected",
+                f"write {FORMS}",
+            )
         total += int(match.group(1) + match.group(2)) * _unit(match.group(3))
         end = match.end()
     return total
@@ -53,13 +57,24 @@ def _unit(word: str) -> int:
     if singular in UNITS_US:
         return UNITS_US[singular]
     if singular in CALENDAR_UNITS:
-        raise Misread(f"Durations in {singular}s are not accepted: their length varies", "write it in days or weeks, for example '30 days'")
-    raise Misread(f"Unknown unit of time: {word}", "units are microseconds, milliseconds, seconds, minutes, hours, days, weeks")
+        raise Misread(
+            f"Durations in {singular}s are not accepted: their length varies",
+            "write it in days or weeks, for example '30 days'",
+        )
+    raise Misread(
+        f"Unknown unit of time: {word}",
+        "units are microseconds, milliseconds, seconds, minutes, hours, days, weeks",
+    )
 
 
 def divisor_near(whole: int, part: int) -> int:
     """A divisor of `whole` that is not above `part`: the largest of those that people say (20 minutes, 6 hours), or the largest of all."""
-    said = [count * unit for unit in UNITS_US.values() for count in _SAID if count * unit <= part and whole % (count * unit) == 0]
+    said = [
+        count * unit
+        for unit in UNITS_US.values()
+        for count in _SAID
+        if count * unit <= part and whole % (count * unit) == 0
+    ]
     if said and max(said) * 4 >= part:
         return max(said)
     for count in range(max(1, -(-whole // part)), 10_001):

@@ -17,8 +17,9 @@ def edit_options(text: str, sources: Mapping[str, Source], changes: Mapping[str,
         changes: option -> value as it is to be written. An option that is not there is added after the last one.
     """
     draft = read_draft(text, sources)
-    edits = [(draft.given(name).value_span, value) for name, value in changes.items() if draft.given(name)]  # type: ignore[union-attr]
-    added = "".join(f", {name} = {value}" for name, value in changes.items() if not draft.given(name))
+    options = {name: draft.given(name) for name in changes}
+    edits = [(option.value_span, changes[name]) for name, option in options.items() if option]
+    added = "".join(f", {name} = {value}" for name, value in changes.items() if not options[name])
     end = max(given.value_span[1] for given in draft.givens)
     edits.append(((end, end), added))
     # from the last to the first, so that places stay what they are; at the same end the value goes before what is added after it

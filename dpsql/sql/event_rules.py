@@ -40,13 +40,22 @@ def units_of_events(draft: Draft) -> Iterator[Problem]:
     for given in map(draft.given, OF_UNITS) if event(draft) else ():
         if given:
             message = "privacy_level EVENT protects one row, whoever it belongs to"
-            yield problem(given.name_span, message, f"remove {given.name}, or use privacy_level = USER")
+            yield problem(
+                given.name_span, message, f"remove {given.name}, or use privacy_level = USER"
+            )
 
 
 def keys_of_events(draft: Draft) -> Iterator[Problem]:
     """Keys are found by the units that have them, unless they are listed or declared."""
     given = draft.given("privacy_level")
-    if given and event(draft) and not draft.keyless and not draft.listed and draft.keys and draft.grouping_sets is None:
+    if (
+        given
+        and event(draft)
+        and not draft.keyless
+        and not draft.listed
+        and draft.keys
+        and draft.grouping_sets is None
+    ):
         yield problem(
             given.name_span,
             "Unknown keys are found by the users that have them, and an event has none",
@@ -58,28 +67,52 @@ def counted_units_of_events(draft: Draft) -> Iterator[Problem]:
     """COUNT(DISTINCT unit)."""
     for call in draft.calls if event(draft) else ():
         if call.function is AggregateFunction.COUNT_DISTINCT_UNIT:
-            yield problem(call.item.span, "An event has no user", "write COUNT(*), or use privacy_level = USER")
+            yield problem(
+                call.item.span,
+                "An event has no user",
+                "write COUNT(*), or use privacy_level = USER",
+            )
 
 
 def rows_of_events(draft: Draft) -> Iterator[Problem]:
     """FROM makes at most one row of an event."""
-    message, hint = "{} makes several rows of one event; EVENT protects one", "{}, or use privacy_level = USER"
+    message = "{} makes several rows of one event; EVENT protects one"
+    hint = "{}, or use privacy_level = USER"
     for scope in draft.scopes if event(draft) else ():
         exploding = [node for node in scope.select.args.get("laterals") or ()]
         if not scope.outer:
-            exploding += [node for node in scope.select.expressions if call_name(bare(node.unalias())) in EXPLODES]
+            exploding += [
+                node
+                for node in scope.select.expressions
+                if call_name(bare(node.unalias())) in EXPLODES
+            ]
         for node in exploding:
-            yield problem(draft.span(node), message.format("explode"), hint.format("aggregate the array with a function of it"))
+            yield problem(
+                draft.span(node),
+                message.format("explode"),
+                hint.format("aggregate the array with a function of it"),
+            )
         for join in scope.select.args.get("joins") or ():
             if join.kind not in ("SEMI", "ANTI"):
                 what = "A join that may find several rows"
-                yield problem(draft.span(join), message.format(what), hint.format("use LEFT SEMI JOIN or LEFT ANTI JOIN"))
+                yield problem(
+                    draft.span(join),
+                    message.format(what),
+                    hint.format("use LEFT SEMI JOIN or LEFT ANTI JOIN"),
+                )
 
 
 def cap_of_level(draft: Draft) -> Iterator[Problem]:
     """A cap protects users or events."""
-    given, stream = draft.given("privacy_level"), draft.stream
-    if given and event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
+    given = draft.given("privacy_level")
+    stream = draft.stream
+    if (
+        given
+        and event(draft)
+        and stream is not None
+        and stream.cap is not None
+        and stream.event_cap is None
+    ):
         delta = "0" if draft.value("delta") == 0 else "1e-6"
         message = f"The cap of source {stream.name} protects users, this query protects events"
         hint = f"add `{{privacy_level: EVENT, epsilon: 1, delta: {delta}}}` to the list at sources.{stream.name}.cap"

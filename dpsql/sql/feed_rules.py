@@ -19,7 +19,9 @@ def window_over_changes(draft: Draft) -> Iterator[Problem]:
     if draft.stream and draft.stream.change_feed:
         for call in draft.window_calls[:1]:
             message = f"{draft.stream.name} is a table with current contents and has no windows"
-            yield problem(draft.span(call), message, "leave window(...) out, and write trigger_interval")
+            yield problem(
+                draft.span(call), message, "leave window(...) out, and write trigger_interval"
+            )
 
 
 def interval_given(draft: Draft) -> Iterator[Problem]:
@@ -31,39 +33,62 @@ def interval_given(draft: Draft) -> Iterator[Problem]:
 def change_passed(draft: Draft) -> Iterator[Problem]:
     """FROM passes on what an image is and of which row."""
     stream = draft.stream
-    if stream is None or stream.change_feed is None or any(relation.unknown for relation in draft.scope.relations):
+    if (
+        stream is None
+        or stream.change_feed is None
+        or any(relation.unknown for relation in draft.scope.relations)
+    ):
         return
     tables = list(draft.select.args["from_"].find_all(exp.Table))
     span = draft.span(tables[0]) if tables else draft.clause_span
     wanted = [name for name in (*BESIDE, *stream.primary_key) if name != stream.event_time]
-    missing = [name for name in wanted if [field.origin for field in draft.scope.find(exp.column(name))] != [(stream.name, name)]]
+    missing = [
+        name
+        for name in wanted
+        if [field.origin for field in draft.scope.find(exp.column(name))] != [(stream.name, name)]
+    ]
     if missing:
-        message = (
-            f"FROM does not pass {', '.join(f'`{name}`' for name in missing)} on as {stream.name} has it: what changes, and in which row"
+        message = f"FROM does not pass {', '.join(f'`{name}`' for name in missing)} on as {stream.name} has it: what changes, and in which row"
+        yield problem(
+            span,
+            message,
+            f"select {', '.join((*BESIDE, *stream.primary_key))} themselves in the sub-query, each once, or *",
         )
-        yield problem(span, message, f"select {', '.join((*BESIDE, *stream.primary_key))} themselves in the sub-query, each once, or *")
 
 
 def one_row_each(draft: Draft) -> Iterator[Problem]:
     """An image stays one row: rows that FROM makes of it have no name of their own."""
     if draft.stream and draft.stream.change_feed and draft.stream.primary_key:
         for scope in draft.scopes:
-            for node in (*(scope.select.args.get("joins") or ()), *(scope.select.args.get("laterals") or ())):
+            for node in (
+                *(scope.select.args.get("joins") or ()),
+                *(scope.select.args.get("laterals") or ()),
+            ):
                 message = "FROM may make several rows of one row of the table, and these would have one primary key"
                 yield problem(
-                    draft.span(node), message, f"leave primary_key of {draft.stream.name} out: rows are then told apart by their values"
+                    draft.span(node),
+                    message,
+                    f"leave primary_key of {draft.stream.name} out: rows are then told apart by their values",
                 )
 
 
 def spells_of_changes(draft: Draft) -> Iterator[Problem]:
     """Where rows do not end, presence does not either; and no unit is present more often than it has rows."""
-    given, value, rows = draft.given("max_spells_contributed"), draft.value("max_spells_contributed"), draft.value("max_rows_contributed")
+    given = draft.given("max_spells_contributed")
+    value = draft.value("max_spells_contributed")
+    rows = draft.value("max_rows_contributed")
     if given and draft.stream and draft.stream.change_feed is None:
         message = f"max_spells_contributed has no meaning: rows of {draft.stream.name} do not end"
-        yield problem(given.name_span, message, "leave it out, or declare change_feed in sources.yaml")
+        yield problem(
+            given.name_span, message, "leave it out, or declare change_feed in sources.yaml"
+        )
     elif given and value and rows and value > rows:
         message = f"max_spells_contributed is {value}, but a user has at most max_rows_contributed = {rows} row versions"
-        yield problem(given.value_span, message, f"write max_spells_contributed = {rows} or less, or leave it out (the default is {rows})")
+        yield problem(
+            given.value_span,
+            message,
+            f"write max_spells_contributed = {rows} or less, or leave it out (the default is {rows})",
+        )
 
 
 RULES = (interval_given, change_passed, one_row_each, spells_of_changes)

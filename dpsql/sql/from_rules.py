@@ -16,13 +16,18 @@ from dpsql.sql.spans import Span, problem
 from dpsql.sql.values import nearest
 
 DECORATIONS = {
-    "sample": ("TABLESAMPLE is not accepted: it takes other records each time", "filter with pmod(xxhash64(column), 100) < 10"),
+    "sample": (
+        "TABLESAMPLE is not accepted: it takes other records each time",
+        "filter with pmod(xxhash64(column), 100) < 10",
+    ),
     "pivots": ("PIVOT and UNPIVOT are not accepted", "group by the column instead"),
     "version": ("A source cannot be read AS OF a version or time", "name the source alone"),
 }
 
 
-EXPLODES = frozenset({"explode"}).union(*(family.functions for family in FAMILIES if family.name == "generators"))
+EXPLODES = frozenset({"explode"}).union(
+    *(family.functions for family in FAMILIES if family.name == "generators")
+)
 """explode itself, and its kin, which have a refusal of their own."""
 
 
@@ -35,7 +40,10 @@ def from_missing(draft: Draft) -> Iterator[Problem]:
 
 
 def _some_stream(draft: Draft) -> str:
-    return next((name for name, source in draft.sources.items() if not source.static), "a source of sources.yaml")
+    return next(
+        (name for name, source in draft.sources.items() if not source.static),
+        "a source of sources.yaml",
+    )
 
 
 def _each_item(draft: Draft) -> Iterator[exp.Expr]:
@@ -48,11 +56,23 @@ def from_kinds(draft: Draft) -> Iterator[Problem]:
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
             continue
         if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
-            yield problem(draft.span(node), "Sources in parentheses are not accepted", "write them one after another, without parentheses")
+            yield problem(
+                draft.span(node),
+                "Sources in parentheses are not accepted",
+                "write them one after another, without parentheses",
+            )
         elif isinstance(node, exp.Unnest):
-            yield problem(draft.span(node), "UNNEST is not accepted", "write LATERAL VIEW explode(column) t AS name after the source")
+            yield problem(
+                draft.span(node),
+                "UNNEST is not accepted",
+                "write LATERAL VIEW explode(column) t AS name after the source",
+            )
         elif sub_select(node) is None and not _set_operation(node):
-            yield problem(draft.span(node), "This cannot stand in FROM", "name a source, or write a sub-query (SELECT ... FROM source)")
+            yield problem(
+                draft.span(node),
+                "This cannot stand in FROM",
+                "name a source, or write a sub-query (SELECT ... FROM source)",
+            )
 
 
 def _set_operation(node: exp.Expr) -> bool:
@@ -66,7 +86,9 @@ def from_set_operations(draft: Draft) -> Iterator[Problem]:
     for node in _each_item(draft):
         if _set_operation(node):
             yield problem(
-                draft.span(node), "Set operations are not accepted in FROM", "read one source; filter and compute in its sub-query"
+                draft.span(node),
+                "Set operations are not accepted in FROM",
+                "read one source; filter and compute in its sub-query",
             )
 
 
@@ -75,20 +97,28 @@ def qualified_sources(draft: Draft) -> Iterator[Problem]:
     for node in _each_item(draft):
         if isinstance(node, exp.Table) and node.args.get("db") is not None:
             yield problem(
-                draft.span(node), "A source is named by one word", f"declare it in sources.yaml and write FROM {_some_stream(draft)}"
+                draft.span(node),
+                "A source is named by one word",
+                f"declare it in sources.yaml and write FROM {_some_stream(draft)}",
             )
 
 
 def known_sources(draft: Draft) -> Iterator[Problem]:
     """Names that sources.yaml has."""
     for node in _each_item(draft):
-        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier) or node.args.get("db") is not None:
+        if (
+            not isinstance(node, exp.Table)
+            or not isinstance(node.this, exp.Identifier)
+            or node.args.get("db") is not None
+        ):
             continue
         if node.name.lower() not in draft.sources:
             guess = nearest(node.name, draft.sources)
             known = ", ".join(sorted(draft.sources)) or "none: sources.yaml is empty"
             yield problem(
-                draft.span(node.this), f"Unknown source `{node.name}`", f"did you mean {guess}?" if guess else f"the sources are {known}"
+                draft.span(node.this),
+                f"Unknown source `{node.name}`",
+                f"did you mean {guess}?" if guess else f"the sources are {known}",
             )
 
 
@@ -99,7 +129,11 @@ def decorations(draft: Draft) -> Iterator[Problem]:
             if name in DECORATIONS and value:
                 yield problem(draft.span(node), *DECORATIONS[name])
             elif value and name not in constructs.ACCEPTED_TABLE_PARTS:
-                yield problem(draft.span(node), "Only a name and an alias are accepted here", "name the source alone")
+                yield problem(
+                    draft.span(node),
+                    "Only a name and an alias are accepted here",
+                    "name the source alone",
+                )
 
 
 def _layers(node: exp.Expr) -> Iterator[exp.Expr]:
@@ -124,9 +158,18 @@ def alias_columns(draft: Draft) -> Iterator[Problem]:
 
 def one_stream(draft: Draft) -> Iterator[Problem]:
     """Exactly one stream."""
-    mentions = [(scope, relation.source) for scope in draft.scopes for relation in scope.relations if relation.source]
+    mentions = [
+        (scope, relation.source)
+        for scope in draft.scopes
+        for relation in scope.relations
+        if relation.source
+    ]
     streams = [source for _, source in mentions if not source.static]
-    if mentions and not streams and not any(relation.unknown for scope in draft.scopes for relation in scope.relations):
+    if (
+        mentions
+        and not streams
+        and not any(relation.unknown for scope in draft.scopes for relation in scope.relations)
+    ):
         yield problem(
             _source_span(draft, mentions[0][1].name, 0),
             f"{mentions[0][1].name} is a static table, and a query reads one stream",
@@ -135,18 +178,28 @@ def one_stream(draft: Draft) -> Iterator[Problem]:
     for place, source in enumerate(streams[1:], start=1):
         earlier = sum(other.name == source.name for other in streams[:place])
         yield problem(
-            _source_span(draft, source.name, earlier), "A query reads one stream, and this is a second one", "join static tables only"
+            _source_span(draft, source.name, earlier),
+            "A query reads one stream, and this is a second one",
+            "join static tables only",
         )
 
 
 def _source_span(draft: Draft, name: str, which: int) -> Span:
-    tables = [node for node in _each_item(draft) if isinstance(node, exp.Table) and node.name.lower() == name]
+    tables = [
+        node
+        for node in _each_item(draft)
+        if isinstance(node, exp.Table) and node.name.lower() == name
+    ]
     return draft.span(sorted(tables, key=draft.span)[which].this)
 
 
 def joins_row_by_row(join: exp.Join) -> bool:
     """Whether every row of the result comes from one row on the left."""
-    return join.side not in ("RIGHT", "FULL") and not join.method and join.kind in ("", "INNER", "OUTER", "CROSS", "SEMI", "ANTI")
+    return (
+        join.side not in ("RIGHT", "FULL")
+        and not join.method
+        and join.kind in ("", "INNER", "OUTER", "CROSS", "SEMI", "ANTI")
+    )
 
 
 def join_kinds(draft: Draft) -> Iterator[Problem]:
@@ -155,15 +208,25 @@ def join_kinds(draft: Draft) -> Iterator[Problem]:
         for join in scope.select.args.get("joins") or ():
             if not joins_row_by_row(join):
                 words = " ".join(word for word in (join.method, join.side, join.kind) if word)
-                yield problem(draft.span(join), f"{words} JOIN is not accepted", "use JOIN or LEFT JOIN with a static table on the right")
+                yield problem(
+                    draft.span(join),
+                    f"{words} JOIN is not accepted",
+                    "use JOIN or LEFT JOIN with a static table on the right",
+                )
 
 
 def joined_tables(draft: Draft) -> Iterator[Problem]:
     """Only static sources are joined, by name; the stream stands first."""
     for scope in draft.scopes:
         for join in scope.select.args.get("joins") or ():
-            source = draft.sources.get(join.this.name.lower()) if isinstance(join.this, exp.Table) else None
-            told = isinstance(join.this, exp.Table) and (source is None or source.static or len(draft.streams) > 1)
+            source = (
+                draft.sources.get(join.this.name.lower())
+                if isinstance(join.this, exp.Table)
+                else None
+            )
+            told = isinstance(join.this, exp.Table) and (
+                source is None or source.static or len(draft.streams) > 1
+            )
             if told or isinstance(join.this, exp.Unnest):
                 continue  # these have rules of their own
             hint = "write FROM stream JOIN static_table ON ..., with the static table named alone"
@@ -177,7 +240,9 @@ def lateral_kinds(draft: Draft) -> Iterator[Problem]:
             name = call_name(lateral.this)
             if name not in EXPLODES or not lateral.args.get("view"):
                 yield problem(
-                    draft.span(lateral), "Only LATERAL VIEW explode(...) is accepted here", "write LATERAL VIEW explode(column) t AS name"
+                    draft.span(lateral),
+                    "Only LATERAL VIEW explode(...) is accepted here",
+                    "write LATERAL VIEW explode(column) t AS name",
                 )
 
 
@@ -186,11 +251,17 @@ def refused_clauses(draft: Draft) -> Iterator[Problem]:
     for scope in draft.scopes:
         place = constructs.OUTER if scope.outer else constructs.INNER
         for name, value in scope.select.args.items():
-            if not value or (name in constructs.ACCEPTED_CLAUSES and (scope.outer or name not in ("group", "hint"))):
+            if not value or (
+                name in constructs.ACCEPTED_CLAUSES
+                and (scope.outer or name not in ("group", "hint"))
+            ):
                 continue
             if scope.outer and name in constructs.READING:
                 continue
-            clause = next((c for c in constructs.REFUSED_CLAUSES if c.argument == name and place in c.places), None)
+            clause = next(
+                (c for c in constructs.REFUSED_CLAUSES if c.argument == name and place in c.places),
+                None,
+            )
             span = _clause_span(draft, scope, value, clause.words if clause else ())
             if clause:
                 yield problem(span, clause.message, clause.hint)
@@ -200,11 +271,20 @@ def refused_clauses(draft: Draft) -> Iterator[Problem]:
 
 def _clause_span(draft: Draft, scope: Scope, value: object, words: tuple[str, ...]) -> Span:
     """From the clause's word to the end of what belongs to it."""
-    nodes = [node for node in (value if isinstance(value, list) else [value]) if isinstance(node, exp.Expr)]
-    inside = [draft.span(node) for node in nodes if any("start" in part.meta for part in node.walk())]
+    nodes = [
+        node
+        for node in (value if isinstance(value, list) else [value])
+        if isinstance(node, exp.Expr)
+    ]
+    inside = [
+        draft.span(node) for node in nodes if any("start" in part.meta for part in node.walk())
+    ]
     limit = draft.span(scope.select) if not scope.outer else (0, len(draft.text))
     starts = [
-        token for token in draft.tokens if limit[0] - 200 <= token.start < limit[1] + 200 and " ".join(token.text.upper().split()) in words
+        token
+        for token in draft.tokens
+        if limit[0] - 200 <= token.start < limit[1] + 200
+        and " ".join(token.text.upper().split()) in words
     ]
     before = [token for token in starts if not inside or token.start <= inside[0][0]]
     if not before:
@@ -220,7 +300,11 @@ def sub_query_columns(draft: Draft) -> Iterator[Problem]:
         for projection in () if scope.outer else scope.select.expressions:
             name = "" if star_of(projection) else projection.alias_or_name.lower()
             if name and name in seen:
-                yield problem(draft.span(projection), f"The sub-query has two columns `{name}`", "give one of them another name")
+                yield problem(
+                    draft.span(projection),
+                    f"The sub-query has two columns `{name}`",
+                    "give one of them another name",
+                )
             seen.add(name)
 
 
@@ -230,7 +314,13 @@ def star_rewrites(draft: Draft) -> Iterator[Problem]:
         for projection in () if scope.outer else scope.select.expressions:
             star = star_of(projection)
             if star and any(star.args.get(name) for name in ("replace", "rename", "ilike")):
-                yield problem(draft.span(projection), "Only `*` and `* EXCEPT (...)` are accepted", "name the columns one by one")
+                yield problem(
+                    draft.span(projection),
+                    "Only `*` and `* EXCEPT (...)` are accepted",
+                    "name the columns one by one",
+                )
             table = projection.text("table").lower() if star and projection is not star else ""
             if table and table not in [relation.name for relation in scope.relations]:
-                yield problem(draft.span(projection), f"FROM has no table `{table}`", "write * alone")
+                yield problem(
+                    draft.span(projection), f"FROM has no table `{table}`", "write * alone"
+                )

@@ -73,7 +73,11 @@ def _words(text: str) -> frozenset[str]:
 def _signature(letters: str) -> Signature:
     plain = letters.replace("?", "").replace("*", "")
     least = len(plain) - letters.count("?") - letters.count("*")
-    return Signature(least, None if "*" in letters else len(plain), frozenset(i for i, letter in enumerate(plain) if letter == "c"))
+    return Signature(
+        least,
+        None if "*" in letters else len(plain),
+        frozenset(i for i, letter in enumerate(plain) if letter == "c"),
+    )
 
 
 def _table(*texts: str) -> dict[str, Signature]:
@@ -81,7 +85,9 @@ def _table(*texts: str) -> dict[str, Signature]:
     return {entry[0]: _signature(entry[1] if len(entry) > 1 else "") for entry in entries}
 
 
-FUNCTIONS: Mapping[str, Signature] = _table(_STRINGS, _NUMBERS, _CONDITIONS, _TIMES, _CASTS_AND_NESTED)
+FUNCTIONS: Mapping[str, Signature] = _table(
+    _STRINGS, _NUMBERS, _CONDITIONS, _TIMES, _CASTS_AND_NESTED
+)
 
 AGGREGATES = _words("""count sum avg mean min max min_by max_by count_if median mode percentile percentile_approx approx_percentile
             percentile_cont percentile_disc approx_count_distinct approx_top_k stddev std stddev_pop stddev_samp var_pop var_samp
@@ -90,19 +96,25 @@ AGGREGATES = _words("""count sum avg mean min max min_by max_by count_if median 
             histogram_numeric count_min_sketch hll_sketch_agg bitmap_construct_agg grouping grouping_id try_sum try_avg anon_count
             approx_top_count approx_top_sum count_sketch
             anon_sum anon_avg anon_var_pop anon_stddev_pop anon_percentile_cont approx_quantiles approx_quantile quantile quantiles""")
-CALL_WORDS = _words("current_date current_time current_timestamp localtimestamp localtime user current_user session_user grouping__id")
+CALL_WORDS = _words(
+    "current_date current_time current_timestamp localtimestamp localtime user current_user session_user grouping__id"
+)
 """Functions that Spark also reads without parentheses."""
 
 FAMILIES: tuple[Family, ...] = (
     Family(
         "random",
-        _words("rand randn random randstr uniform uuid shuffle monotonically_increasing_id spark_partition_id normal zipf"),
+        _words(
+            "rand randn random randstr uniform uuid shuffle monotonically_increasing_id spark_partition_id normal zipf"
+        ),
         "`{name}` gives another value each time it runs, so a restart could not repeat the release",
         "leave it out; a fixed sample of the records can be taken with pmod(xxhash64(column), 100) < 10",
     ),
     Family(
         "clock",
-        _words("now current_date current_time current_timestamp curdate getdate localtimestamp localtime current_timezone"),
+        _words(
+            "now current_date current_time current_timestamp curdate getdate localtimestamp localtime current_timezone"
+        ),
         "`{name}` reads the clock, so a restart could not repeat the release",
         "write the date itself, for example DATE '2026-01-01', or use the event time column",
     ),

@@ -12,7 +12,11 @@ from dpsql.sql.items import Grouping, Item, read_grouping
 from dpsql.sql.spans import Span, node_span
 from dpsql.sql.values import bare
 
-WORDS: dict[type[object], str] = {exp.Cube: "CUBE", exp.Rollup: "ROLLUP", exp.GroupingSets: "GROUPING SETS"}
+WORDS: dict[type[object], str] = {
+    exp.Cube: "CUBE",
+    exp.Rollup: "ROLLUP",
+    exp.GroupingSets: "GROUPING SETS",
+}
 LISTS = (exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
 """Entries that are no keys."""
 SUFFIXES = ("cube", "rollup", "grouping_sets", "totals")
@@ -45,16 +49,28 @@ class GroupingSets:
         return tuple(keys[:size] for size in range(len(keys), -1, -1))
 
 
-def read_sets(select: exp.Select, canonical: exp.Select, items: Sequence[Item], tokens: Sequence[Token]) -> GroupingSets | None:
+def read_sets(
+    select: exp.Select, canonical: exp.Select, items: Sequence[Item], tokens: Sequence[Token]
+) -> GroupingSets | None:
     """The sets where they are all of GROUP BY; None where there are none, or something beside them."""
-    group, plain = select.args.get("group"), canonical.args.get("group")
-    if group is None or plain is None or len(group.expressions) != 1 or any(group.args.get(name) for name in SUFFIXES):
+    group = select.args.get("group")
+    plain = canonical.args.get("group")
+    if (
+        group is None
+        or plain is None
+        or len(group.expressions) != 1
+        or any(group.args.get(name) for name in SUFFIXES)
+    ):
         return None
-    root, twin = bare(group.expressions[0]), bare(plain.expressions[0])
+    root = bare(group.expressions[0])
+    twin = bare(plain.expressions[0])
     word = WORDS.get(type(root))
     if word is None:
         return None
-    inside = [(bare(one), bare(other)) for one, other in zip(root.expressions, twin.expressions, strict=True)]
+    inside = [
+        (bare(one), bare(other))
+        for one, other in zip(root.expressions, twin.expressions, strict=True)
+    ]
     lists = [_keys(*pair) for pair in inside] if word == "GROUPING SETS" else [inside]
     read = tuple(tuple(read_grouping(*pair, items, tokens) for pair in each) for each in lists)
     return GroupingSets(word, node_span(root, tokens, _word(tokens, word)), read)
@@ -64,7 +80,10 @@ def _keys(node: exp.Expr, twin: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
     """Of `(a, b)`, `(a)`, `()`, or `a`."""
     if not isinstance(node, exp.Tuple):
         return [(node, twin)]
-    return [(bare(one), bare(other)) for one, other in zip(node.expressions, twin.expressions, strict=True)]
+    return [
+        (bare(one), bare(other))
+        for one, other in zip(node.expressions, twin.expressions, strict=True)
+    ]
 
 
 def _word(tokens: Sequence[Token], word: str) -> Span:

@@ -57,7 +57,9 @@ class Growth:
 AS_IT_IS = Growth()
 
 
-def growth(kind: str, made: str, types: Sequence[str], literals: Mapping[int, str], fields: int = 1) -> Growth | str:
+def growth(
+    kind: str, made: str, types: Sequence[str], literals: Mapping[int, str], fields: int = 1
+) -> Growth | str:
     """Tell how a node's value is kept short; a text says why the node is refused.
 
     Args:
@@ -73,7 +75,9 @@ def growth(kind: str, made: str, types: Sequence[str], literals: Mapping[int, st
     if kind in _TOGETHER and nested:
         return f"{kind} of arrays, structs or maps can double what it holds at each level: name single values, or use to_json"
     if kind == "Cast":
-        return Growth(cuts_value=(nested and made == "string") or (types[0] == "string" and made == "binary"))
+        return Growth(
+            cuts_value=(nested and made == "string") or (types[0] == "string" and made == "binary")
+        )
     if kind in _WRITTEN_ANEW:
         return Growth(cuts_value=True)
     if kind == "JsonToStructs":

@@ -24,7 +24,9 @@ SPREAD_NAMES: Mapping[str, AggregateFunction] = {
 }
 """Without an ending it is the sample's, in Spark and in GoogleSQL."""
 
-OUR_AGGREGATES = frozenset({"COUNT", "SUM", "AVG", "APPROX_QUANTILES", *map(str.upper, SPREAD_NAMES)})
+OUR_AGGREGATES = frozenset(
+    {"COUNT", "SUM", "AVG", "APPROX_QUANTILES", *map(str.upper, SPREAD_NAMES)}
+)
 """Those of a group's records; `SKETCHES` are the others."""
 WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
 
@@ -84,19 +86,35 @@ def call_name(node: exp.Expr) -> str | None:
     return node.name.lower() if isinstance(node, exp.Anonymous) else None
 
 
-def read_items(select: exp.Select, canonical: exp.Select, tokens: Sequence[Token]) -> tuple[Item, ...]:
+def read_items(
+    select: exp.Select, canonical: exp.Select, tokens: Sequence[Token]
+) -> tuple[Item, ...]:
     """The items of the select list, in order."""
-    return tuple(_item(*pair, tokens) for pair in zip(select.expressions, canonical.expressions, strict=True))
+    return tuple(
+        _item(*pair, tokens) for pair in zip(select.expressions, canonical.expressions, strict=True)
+    )
 
 
 def _item(node: exp.Expr, canonical: exp.Expr, tokens: Sequence[Token]) -> Item:
     root = bare(node.unalias())
     alias_node = node.args.get("alias") if isinstance(node, exp.Alias) else None
     alias = alias_node.name if alias_node is not None else None
-    name = alias if alias is not None else (root.name if isinstance(root, (exp.Column, exp.Dot)) else None)
+    name = (
+        alias
+        if alias is not None
+        else (root.name if isinstance(root, (exp.Column, exp.Dot)) else None)
+    )
     span = node_span(node, tokens)
     alias_span = node_span(alias_node, tokens) if alias_node is not None else span
-    return Item(_kind(root), root, bare(canonical.unalias()), alias, name.lower() if name else None, span, alias_span)
+    return Item(
+        _kind(root),
+        root,
+        bare(canonical.unalias()),
+        alias,
+        name.lower() if name else None,
+        span,
+        alias_span,
+    )
 
 
 def _kind(root: exp.Expr) -> Kind:
@@ -108,7 +126,11 @@ def _kind(root: exp.Expr) -> Kind:
         return Kind.WINDOW_CALL
     if call_name(_inside(root)) in AGGREGATES:
         return Kind.AGGREGATE
-    calls = [call for call in root.find_all(exp.Anonymous) if call.find_ancestor(exp.Select) is root.find_ancestor(exp.Select)]
+    calls = [
+        call
+        for call in root.find_all(exp.Anonymous)
+        if call.find_ancestor(exp.Select) is root.find_ancestor(exp.Select)
+    ]
     return Kind.COMPUTED if any(call_name(call) in AGGREGATES for call in calls) else Kind.KEY
 
 
@@ -124,23 +146,34 @@ def names_window(root: exp.Expr) -> bool:
     if not isinstance(root, exp.Column) or not isinstance(root.this, exp.Identifier):
         return False
     parts = [part.name.lower() for part in root.parts]
-    return parts == ["window"] or (len(parts) == 2 and parts[0] == "window" and parts[1] in ("start", "end"))
+    return parts == ["window"] or (
+        len(parts) == 2 and parts[0] == "window" and parts[1] in ("start", "end")
+    )
 
 
-def read_groupings(select: exp.Select, canonical: exp.Select, items: Sequence[Item], tokens: Sequence[Token]) -> tuple[Grouping, ...]:
+def read_groupings(
+    select: exp.Select, canonical: exp.Select, items: Sequence[Item], tokens: Sequence[Token]
+) -> tuple[Grouping, ...]:
     """The items of GROUP BY, each with the key it names."""
-    group, plain = select.args.get("group"), canonical.args.get("group")
+    group = select.args.get("group")
+    plain = canonical.args.get("group")
     if group is None or plain is None:
         return ()
     pairs = zip(group.expressions, plain.expressions, strict=True)
     return tuple(read_grouping(bare(node), bare(twin), items, tokens) for node, twin in pairs)
 
 
-def read_grouping(root: exp.Expr, twin: exp.Expr, items: Sequence[Item], tokens: Sequence[Token]) -> Grouping:
+def read_grouping(
+    root: exp.Expr, twin: exp.Expr, items: Sequence[Item], tokens: Sequence[Token]
+) -> Grouping:
     """One of them; `twin` is the same in the canonical tree."""
     sql = write(twin)
     keys = [item for item in items if item.kind is Kind.KEY]
-    named = [item for item in keys if isinstance(root, exp.Column) and len(root.parts) == 1 and item.name == root.name.lower()]
+    named = [
+        item
+        for item in keys
+        if isinstance(root, exp.Column) and len(root.parts) == 1 and item.name == root.name.lower()
+    ]
     same = [item for item in keys if item.sql == sql]
     key = next(iter(named + same), None)
     return Grouping(root, sql, node_span(root, tokens), key)
@@ -154,7 +187,9 @@ def proposed_alias(root: exp.Expr) -> str:
 
 
 def _word(node: exp.Expr) -> str | None:
-    if isinstance(node, exp.Anonymous) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier)):
+    if isinstance(node, exp.Anonymous) or (
+        isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier)
+    ):
         word = node.name.lower()
         return word if word.isidentifier() else None
     return None

@@ -17,7 +17,8 @@ from dpsql.sql.row_local_rules import calls, is_literal, nodes
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
 
-_PRINTS, _READS = frozenset("GyDMLdQqEFahKkHmsSVzOXx"), frozenset("GyDMLdahKkHmsSVzOXx")
+_PRINTS = frozenset("GyDMLdQqEFahKkHmsSVzOXx")
+_READS = frozenset("GyDMLdahKkHmsSVzOXx")
 _FORMATS = {"date_format": _PRINTS, "from_unixtime": _PRINTS} | dict.fromkeys(
     ("to_date", "to_timestamp", "try_to_timestamp", "to_unix_timestamp", "unix_timestamp"), _READS
 )
@@ -48,7 +49,11 @@ def endless_patterns(draft: Draft) -> Iterator[Problem]:
     """Patterns for which the text of one record could take for ever."""
     for node in nodes(draft):
         pattern = node.expression if isinstance(node, exp.RegexpLike) else None
-        if isinstance(node, exp.Anonymous) and call_name(node) in _SEARCHES and len(node.expressions) > 1:
+        if (
+            isinstance(node, exp.Anonymous)
+            and call_name(node) in _SEARCHES
+            and len(node.expressions) > 1
+        ):
             pattern = node.expressions[1]
         like = isinstance(node, (exp.Like, exp.ILike))
         pattern = node.expression if like else pattern
@@ -66,11 +71,17 @@ def huge_lengths(draft: Draft) -> Iterator[Problem]:
             message = f"`{name}` makes texts that are too long: a key has at most 4096 bytes"
             if name in _DIGITS:
                 message = f"`{name}` would write out more digits than any number has"
-            yield problem(draft.span(call.expressions[place]), message, f"write a number up to {most}")
+            yield problem(
+                draft.span(call.expressions[place]), message, f"write a number up to {most}"
+            )
         place = _TEXTS.get(name, len(call.expressions))
         if place < len(call.expressions) and len(bare(call.expressions[place]).name) > _MOST_TEXT:
             message = f"The replacement in `{name}` is too long: a key has at most 4096 bytes"
-            yield problem(draft.span(call.expressions[place]), message, f"write at most {_MOST_TEXT:,} characters")
+            yield problem(
+                draft.span(call.expressions[place]),
+                message,
+                f"write at most {_MOST_TEXT:,} characters",
+            )
 
 
 def _number(node: exp.Expr) -> float:
@@ -84,38 +95,61 @@ def _number(node: exp.Expr) -> float:
 def time_formats(draft: Draft) -> Iterator[Problem]:
     """Letters that Spark's time formats do not have."""
     for call in calls(draft):
-        letters, written = _FORMATS.get(call_name(call) or ""), _second(call)
+        letters = _FORMATS.get(call_name(call) or "")
+        written = _second(call)
         if letters is None or written is None:
             continue
-        wrong = [char for char in re.sub(r"'[^']*'", "", written) if char.isalpha() and char not in letters]
+        wrong = [
+            char
+            for char in re.sub(r"'[^']*'", "", written)
+            if char.isalpha() and char not in letters
+        ]
         if wrong:
             message = f"`{call_name(call)}` does not know the letter {wrong[0]} in a time format"
-            yield problem(draft.span(call.expressions[1]), message, "write a format like 'yyyy-MM-dd HH:mm:ss'; put other text into ''")
+            yield problem(
+                draft.span(call.expressions[1]),
+                message,
+                "write a format like 'yyyy-MM-dd HH:mm:ss'; put other text into ''",
+            )
 
 
 def times_by_the_clock(draft: Draft) -> Iterator[Problem]:
     """`DATE 'today'` is another date tomorrow, and `TIMESTAMP '12:00'` is at today's noon."""
     for node in nodes(draft):
         text = bare(node.this) if isinstance(node, (exp.Cast, exp.TryCast)) else None
-        if isinstance(text, (exp.Literal, exp.RawString)) and reads_the_clock(text.name, _time_type(node)):
-            yield problem(draft.span(node), "Spark reads this time by the wall clock", "write the whole date, like '2026-01-31 12:00:00'")
+        if isinstance(text, (exp.Literal, exp.RawString)) and reads_the_clock(
+            text.name, _time_type(node)
+        ):
+            yield problem(
+                draft.span(node),
+                "Spark reads this time by the wall clock",
+                "write the whole date, like '2026-01-31 12:00:00'",
+            )
 
 
 def _time_type(cast: exp.Expr) -> str:
     """The type that a text is cast to, in Spark's words."""
     kind = cast.args["to"].this
-    return {exp.DType.TIMESTAMPNTZ: "timestamp_ntz", exp.DType.TIMESTAMPLTZ: "timestamp", exp.DType.TIMESTAMPTZ: "timestamp"}.get(
-        kind, str(getattr(kind, "value", kind)).lower()
-    )
+    return {
+        exp.DType.TIMESTAMPNTZ: "timestamp_ntz",
+        exp.DType.TIMESTAMPLTZ: "timestamp",
+        exp.DType.TIMESTAMPTZ: "timestamp",
+    }.get(kind, str(getattr(kind, "value", kind)).lower())
 
 
 def time_zones(draft: Draft) -> Iterator[Problem]:
     """Names that are no time zone."""
     for call in calls(draft):
         zone = _second(call) if call_name(call) in _ZONED else None
-        if zone is not None and not _OFFSET.fullmatch(zone) and zone not in zoneinfo.available_timezones():
+        if (
+            zone is not None
+            and not _OFFSET.fullmatch(zone)
+            and zone not in zoneinfo.available_timezones()
+        ):
             yield problem(
-                draft.span(call.expressions[1]), "Unknown time zone", "write a name like 'Europe/Berlin' or an offset like '+01:00'"
+                draft.span(call.expressions[1]),
+                "Unknown time zone",
+                "write a name like 'Europe/Berlin' or an offset like '+01:00'",
             )
 
 
@@ -132,7 +166,11 @@ def pattern_groups(draft: Draft) -> Iterator[Problem]:
         wanted = _wanted_group(call)
         if wanted is not None and wanted > _groups(bare(call.expressions[1]).name):
             message = f"The pattern of `{call_name(call)}` has no group {wanted}: the first record that matches would end the job"
-            yield problem(draft.span(call), message, "add parentheses to the pattern, or use another group number (0 is the whole match)")
+            yield problem(
+                draft.span(call),
+                message,
+                "add parentheses to the pattern, or use another group number (0 is the whole match)",
+            )
 
 
 def _wanted_group(call: exp.Anonymous) -> int | None:
@@ -140,9 +178,17 @@ def _wanted_group(call: exp.Anonymous) -> int | None:
     if not all(is_literal(argument) for argument in arguments[1:3]):
         return None
     if call_name(call) == "regexp_extract" and len(arguments) in (2, 3):
-        return 1 if len(arguments) == 2 else int(arguments[2].name) if arguments[2].name.isdigit() else None
+        return (
+            1
+            if len(arguments) == 2
+            else int(arguments[2].name)
+            if arguments[2].name.isdigit()
+            else None
+        )
     if call_name(call) == "regexp_replace" and len(arguments) == 3:
-        return max((int(number) for number in re.findall(r"\$(\d)", arguments[2].name)), default=None)
+        return max(
+            (int(number) for number in re.findall(r"\$(\d)", arguments[2].name)), default=None
+        )
     return None
 
 

@@ -17,19 +17,29 @@ def unreadable_names(script: Script) -> Iterator[Problem]:
     if written is None:
         return
     if written.args.get("recursive"):
-        yield problem(_place(written.expressions[0]), "Recursive queries are not accepted", "delete RECURSIVE")
+        yield problem(
+            _place(written.expressions[0]), "Recursive queries are not accepted", "delete RECURSIVE"
+        )
         return
     seen: set[str] = set()
     for query in written.expressions:
         name = query.alias.lower()
         if query.args["alias"].columns:
             yield problem(
-                _place(query), "Column names after the name of a query are not accepted", f"write WITH {name} AS (SELECT a AS b ...)"
+                _place(query),
+                "Column names after the name of a query are not accepted",
+                f"write WITH {name} AS (SELECT a AS b ...)",
             )
         elif name in seen:
-            yield problem(_place(query), f"WITH has two queries `{name}`", "give one of them another name")
+            yield problem(
+                _place(query), f"WITH has two queries `{name}`", "give one of them another name"
+            )
         elif not any(_mentions(table, name) for table in script.tree.find_all(exp.Table)):
-            yield problem(_place(query), f"FROM does not read the query `{name}` of WITH", f"write FROM {name}, or delete it")
+            yield problem(
+                _place(query),
+                f"FROM does not read the query `{name}` of WITH",
+                f"write FROM {name}, or delete it",
+            )
         seen.add(name)
 
 
@@ -54,13 +64,21 @@ def _replace(node: exp.Expr, known: Mapping[str, exp.Expr]) -> None:
     for table in list(node.find_all(exp.Table)):
         name = table.name.lower()
         if name in known and _mentions(table, name):
-            rest = {part: value for part, value in table.args.items() if value and part not in ("this", "alias")}
+            rest = {
+                part: value
+                for part, value in table.args.items()
+                if value and part not in ("this", "alias")
+            }
             alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(name))
             table.replace(exp.Subquery(this=known[name].copy(), alias=alias, **rest))
 
 
 def _mentions(table: exp.Table, name: str) -> bool:
-    return isinstance(table.this, exp.Identifier) and table.name.lower() == name and table.args.get("db") is None
+    return (
+        isinstance(table.this, exp.Identifier)
+        and table.name.lower() == name
+        and table.args.get("db") is None
+    )
 
 
 def _place(query: exp.Expr) -> tuple[int, int]:

@@ -11,9 +11,26 @@ from dpsql.sql.dialect import DpGenerator, DpSpark
 
 # Words that sqlglot's tokenizer knows but that Spark and sqlglot both read as plain column names.
 _PLAIN_WORDS = frozenset(
-    ["DATE", "TIMESTAMP", "TIME", "COMMENT", "FORMAT", "FILE", "INDEX", "SESSION", "VIEW", "TEXT", "NUMBER", "PERCENT", "FIRST", "TRIGGER"]
+    [
+        "DATE",
+        "TIMESTAMP",
+        "TIME",
+        "COMMENT",
+        "FORMAT",
+        "FILE",
+        "INDEX",
+        "SESSION",
+        "VIEW",
+        "TEXT",
+        "NUMBER",
+        "PERCENT",
+        "FIRST",
+        "TRIGGER",
+    ]
 )
-_KEYWORDS = (frozenset(DpSpark.Tokenizer.KEYWORDS) | {"STREAM"}) - _PLAIN_WORDS  # Spark 4 reads `FROM stream x` as a clause
+_KEYWORDS = (
+    frozenset(DpSpark.Tokenizer.KEYWORDS) | {"STREAM"}
+) - _PLAIN_WORDS  # Spark 4 reads `FROM stream x` as a clause
 _LEVELS: tuple[tuple[type[exp.Expr], ...], ...] = (
     (exp.Or,),
     (exp.And,),
@@ -21,7 +38,8 @@ _LEVELS: tuple[tuple[type[exp.Expr], ...], ...] = (
     (exp.Predicate, exp.Between, exp.In, exp.Is, exp.Escape, exp.NullSafeEQ, exp.NullSafeNEQ),
     (exp.Binary, exp.Neg, exp.BitwiseNot),
 )
-_NOT, _ARITHMETIC = 2, 4
+_NOT = 2
+_ARITHMETIC = 4
 _BITWISE = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
 _ATOMS = (exp.Dot, exp.Kwarg, exp.Func)
 
@@ -54,13 +72,17 @@ def canonical(select: exp.Select) -> exp.Select:
 
 def write(node: exp.Expr) -> str:
     """The canonical text of a node of a canonical tree."""
-    return DpGenerator(dialect=DpSpark(), comments=False, normalize_functions="lower").generate(node)
+    return DpGenerator(dialect=DpSpark(), comments=False, normalize_functions="lower").generate(
+        node
+    )
 
 
 def write_from(select: exp.Select) -> str:
     """Everything from the word FROM on up to GROUP BY."""
     parts = {name: select.args.get(name) for name in ("from_", "joins", "laterals", "where")}
-    whole = exp.Select(expressions=[exp.Star()], **{name: part for name, part in parts.items() if part})
+    whole = exp.Select(
+        expressions=[exp.Star()], **{name: part for name, part in parts.items() if part}
+    )
     return write(whole).removeprefix("SELECT * ")
 
 
@@ -78,7 +100,14 @@ def _drop_qualifier(column: exp.Column) -> None:
     table = column.args.get("table")
     select = column.find_ancestor(exp.Select)
     clause = select.args.get("from_") if select else None
-    if not table or select is None or clause is None or clause.this is None or select.args.get("joins") or select.args.get("laterals"):
+    if (
+        not table
+        or select is None
+        or clause is None
+        or clause.this is None
+        or select.args.get("joins")
+        or select.args.get("laterals")
+    ):
         return
     parts = column.parts
     if parts[0].name.lower() != clause.this.alias_or_name.lower():
@@ -112,7 +141,9 @@ def _operands(chain: exp.Expr, kind: type) -> Iterable[exp.Expr]:
 
 def _level(node: object) -> int | None:
     """How loosely the operator binds, or None for anything that needs no parentheses."""
-    if isinstance(node, _ATOMS) and not isinstance(node, (exp.And, exp.Or, exp.RegexpLike, exp.Like, exp.ILike)):
+    if isinstance(node, _ATOMS) and not isinstance(
+        node, (exp.And, exp.Or, exp.RegexpLike, exp.Like, exp.ILike)
+    ):
         return None
     return next((i for i, kinds in enumerate(_LEVELS) if isinstance(node, kinds)), None)
 
@@ -126,7 +157,17 @@ def _wrap_operands(node: exp.Expr) -> None:
         inner = _level(operand)
         if inner is None or (isinstance(node, exp.Escape) and place == "this"):
             continue
-        chained = place == "this" and type(operand) is type(node) and inner in (0, 1, _ARITHMETIC) and isinstance(node, exp.Binary)
-        looser_parent = level is not None and level < inner and level != _NOT and not isinstance(operand, _BITWISE)
+        chained = (
+            place == "this"
+            and type(operand) is type(node)
+            and inner in (0, 1, _ARITHMETIC)
+            and isinstance(node, exp.Binary)
+        )
+        looser_parent = (
+            level is not None
+            and level < inner
+            and level != _NOT
+            and not isinstance(operand, _BITWISE)
+        )
         if not (chained or looser_parent):
             node.set(place, exp.Paren(this=operand))

@@ -10,7 +10,9 @@ from sqlglot.tokens import Token
 from dpsql.sql.spans import node_span
 
 _BRACKET = (frozenset({"("}),)
-_JOINING = frozenset({"JOIN", ",", "LEFT", "RIGHT", "FULL", "OUTER", "INNER", "CROSS", "SEMI", "ANTI", "NATURAL"})
+_JOINING = frozenset(
+    {"JOIN", ",", "LEFT", "RIGHT", "FULL", "OUTER", "INNER", "CROSS", "SEMI", "ANTI", "NATURAL"}
+)
 
 _EXACT: dict[type[exp.Expr], tuple[frozenset[str], ...]] = {
     exp.Tuple: _BRACKET,
@@ -50,14 +52,25 @@ def place_openings(tree: exp.Expr, tokens: Sequence[Token]) -> None:
             opening = _exact(tokens, first, _EXACT[type(node)], type(node) is exp.Kwarg)
         if opening is not None:
             if type(node) is exp.Case:
-                end = next((token.end + 1 for token in tokens if token.start >= end and token.text.upper() == "END"), end)
+                end = next(
+                    (
+                        token.end + 1
+                        for token in tokens
+                        if token.start >= end and token.text.upper() == "END"
+                    ),
+                    end,
+                )
             node.meta.update(start=tokens[opening].start, end=max(end - 1, tokens[opening].end))
 
 
-def _exact(tokens: Sequence[Token], first: int, words: tuple[frozenset[str], ...], named: bool) -> int | None:
+def _exact(
+    tokens: Sequence[Token], first: int, words: tuple[frozenset[str], ...], named: bool
+) -> int | None:
     count = len(words)
     before = [token.text.upper() for token in tokens[max(0, first - count) : first]]
-    matches = len(before) == count and all(text in word for text, word in zip(reversed(before), words, strict=True))
+    matches = len(before) == count and all(
+        text in word for text, word in zip(reversed(before), words, strict=True)
+    )
     if not matches:
         return None
     return max(0, first - count - named)  # a named argument starts at its name

@@ -13,7 +13,14 @@ from dpsql.parsed_query import Basis, ContributionPeriod, PrivacyLevel
 from dpsql.sql.aggregates import REPORTED
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.durations import LONGEST_US
-from dpsql.sql.values import read_columns, read_duration_option, read_number, read_query, read_whole, read_word
+from dpsql.sql.values import (
+    read_columns,
+    read_duration_option,
+    read_number,
+    read_query,
+    read_whole,
+    read_word,
+)
 
 MOST_ROWS = 1_000_000
 HORIZON_LIMIT = 10_000
@@ -29,41 +36,97 @@ def _none(draft: Draft) -> Any:
 
 def number_option(example: str, what: str, *checks: Check) -> Option:
     """A number that has to be written."""
-    return Option(_name(example), lambda given: read_number(given, example), example, what, "required", checks)
+    return Option(
+        _name(example), lambda given: read_number(given, example), example, what, "required", checks
+    )
 
 
 def _name(example: str) -> str:
     return example.split(" = ", maxsplit=1)[0]
 
 
-def whole_option(example: str, what: str, usually: str, most: int, default: Default = _none, *checks: Check) -> Option:
+def whole_option(
+    example: str, what: str, usually: str, most: int, default: Default = _none, *checks: Check
+) -> Option:
     """A whole number from 1."""
     name = _name(example)
-    least_check = Check("least", lambda value: value >= 1, f"{name} must be at least 1", f"write {example}")
-    most_check = Check("most", lambda value: value <= most, f"{name} must be at most {most:,}", f"write a number up to {most}")
-    return Option(name, lambda given: read_whole(given, example), example, what, usually, (least_check, most_check, *checks), default)
+    least_check = Check(
+        "least", lambda value: value >= 1, f"{name} must be at least 1", f"write {example}"
+    )
+    most_check = Check(
+        "most",
+        lambda value: value <= most,
+        f"{name} must be at most {most:,}",
+        f"write a number up to {most}",
+    )
+    return Option(
+        name,
+        lambda given: read_whole(given, example),
+        example,
+        what,
+        usually,
+        (least_check, most_check, *checks),
+        default,
+    )
 
 
-def duration_option(example: str, what: str, usually: str, zero: bool, default: Default = _none) -> Option:
+def duration_option(
+    example: str, what: str, usually: str, zero: bool, default: Default = _none
+) -> Option:
     """A duration; `zero` says whether it may be none."""
     name = _name(example)
     if zero:
-        least = Check("least", lambda us: us >= 0, f"{name} must not be negative", f"write {example}")
+        least = Check(
+            "least", lambda us: us >= 0, f"{name} must not be negative", f"write {example}"
+        )
     else:
-        least = Check("least", lambda us: us > 0, f"{name} must be longer than zero", f"write {example}")
-    most = Check("most", lambda us: us <= LONGEST_US, f"{name} must be at most 36525 days", "write a shorter duration")
-    return Option(name, lambda given: read_duration_option(given, example), example, what, usually, (least, most), default)
+        least = Check(
+            "least", lambda us: us > 0, f"{name} must be longer than zero", f"write {example}"
+        )
+    most = Check(
+        "most",
+        lambda us: us <= LONGEST_US,
+        f"{name} must be at most 36525 days",
+        "write a shorter duration",
+    )
+    return Option(
+        name,
+        lambda given: read_duration_option(given, example),
+        example,
+        what,
+        usually,
+        (least, most),
+        default,
+    )
 
 
 def word_option(
-    example: str, what: str, usually: str, values: type, foreign: Mapping[str, str] | None = None, default: Default = _none
+    example: str,
+    what: str,
+    usually: str,
+    values: type,
+    foreign: Mapping[str, str] | None = None,
+    default: Default = _none,
 ) -> Option:
     """One of some words."""
-    return Option(_name(example), lambda given: read_word(given, values, dict(foreign or {})), example, what, usually, (), default)
+    return Option(
+        _name(example),
+        lambda given: read_word(given, values, dict(foreign or {})),
+        example,
+        what,
+        usually,
+        (),
+        default,
+    )
 
 
 _EPSILON = (
-    Check("least", lambda e: e > 0, "epsilon must be above 0", "write a number above 0 and at most 20, for example epsilon = 1"),
+    Check(
+        "least",
+        lambda e: e > 0,
+        "epsilon must be above 0",
+        "write a number above 0 and at most 20, for example epsilon = 1",
+    ),
     Check(
         "most",
         lambda e: e <= 20,
@@ -72,7 +135,12 @@ _EPSILON = (
     ),
 )
 _DELTA = (
-    Check("least", lambda d: d >= 0, "delta must not be negative", "write a small positive number, for example delta = 1e-9"),
+    Check(
+        "least",
+        lambda d: d >= 0,
+        "delta must not be negative",
+        "write a small positive number, for example delta = 1e-9",
+    ),
     Check(
         "most",
         lambda d: d < 1e-5,
@@ -85,11 +153,19 @@ _DELTA = (
 def all_rows(draft: Draft) -> float | None:
     """C where it is not written. With c and G no more rows than G c can count, but where rows end and make room for others. With G alone none are
     counted (infinity) where bounds per group hold what a unit adds, or it is counted itself."""
-    both = [draft.value(name) for name in ("max_rows_per_group", "max_groups_contributed") if draft.given(name)]
+    both = [
+        draft.value(name)
+        for name in ("max_rows_per_group", "max_groups_contributed")
+        if draft.given(name)
+    ]
     ends = draft.stream is not None and draft.stream.change_feed
     if len(both) == 2:
-        return both[0] * both[1] if all(both) and not ends and both[0] * both[1] <= MOST_ROWS else None
-    elsewhere = ends or draft.paper or draft.keyless or draft.sketches or draft.grouping_sets is not None
+        return (
+            both[0] * both[1] if all(both) and not ends and both[0] * both[1] <= MOST_ROWS else None
+        )
+    elsewhere = (
+        ends or draft.paper or draft.keyless or draft.sketches or draft.grouping_sets is not None
+    )
     held = draft.calls and all(call.per_group or call.distinct for call in draft.calls)
     return math.inf if held and draft.given("max_groups_contributed") and not elsewhere else None
 
@@ -103,13 +179,22 @@ def _groups(draft: Draft) -> Any:
         return 1
     if draft.keyless and draft.value("contribution_period") == ContributionPeriod.WINDOW:
         # The one key needs one place; records of one period of a sliding window lie in up to 2r - 1 windows, so there two.
-        rows, sliding = draft.value("max_rows_contributed"), bool(draft.window_times and draft.window_times[0] > draft.window_times[1])
+        rows = draft.value("max_rows_contributed")
+        sliding = bool(draft.window_times and draft.window_times[0] > draft.window_times[1])
         return min(rows, 2) if rows and sliding else 1
     return draft.value("max_rows_contributed")
 
 
-EPSILON = number_option("epsilon = 1", "budget of one privacy unit and contribution period, for the whole query", *_EPSILON)
-DELTA = number_option("delta = 1e-9", "the same; 0 in windows of listed keys, which then have noise of their own in every slide", *_DELTA)
+EPSILON = number_option(
+    "epsilon = 1",
+    "budget of one privacy unit and contribution period, for the whole query",
+    *_EPSILON,
+)
+DELTA = number_option(
+    "delta = 1e-9",
+    "the same; 0 in windows of listed keys, which then have noise of their own in every slide",
+    *_DELTA,
+)
 PRIVACY_LEVEL = word_option(
     "privacy_level = EVENT",
     "`USER`: all that one unit does in a period is protected. `EVENT`: one row, whoever it belongs to; options on units are then left out",
@@ -132,7 +217,9 @@ MAX_ROWS_CONTRIBUTED = whole_option(
     MOST_ROWS,
     all_rows,
 )
-MAX_ROWS_PER_GROUP = whole_option("max_rows_per_group = 4", "c: of these, records with one key", "C", MOST_ROWS, _rows)
+MAX_ROWS_PER_GROUP = whole_option(
+    "max_rows_per_group = 4", "c: of these, records with one key", "C", MOST_ROWS, _rows
+)
 MAX_GROUPS_CONTRIBUTED = whole_option(
     "max_groups_contributed = 8",
     "G: different keys of one unit",
@@ -145,7 +232,9 @@ CONTRIBUTION_PERIOD = word_option(
     "`WINDOW`: allowance and promise are per window (sliding: per period as long as one); `STREAM`: for ever",
     "`WINDOW`; without a window `STREAM`",
     ContributionPeriod,
-    default=lambda draft: ContributionPeriod.STREAM if draft.windowless else ContributionPeriod.WINDOW,
+    default=lambda draft: (
+        ContributionPeriod.STREAM if draft.windowless else ContributionPeriod.WINDOW
+    ),
 )
 TRIGGER_INTERVAL = duration_option(
     "trigger_interval = '15 minutes'",
@@ -169,10 +258,16 @@ PUBLIC_GROUPS = Option(
     "none: the query finds keys",
 )
 MECHANISM = word_option(
-    "mechanism = PAPER", "the paper's mechanism of this kind of query, as printed, to compare; it is less accurate", "ours", Basis
+    "mechanism = PAPER",
+    "the paper's mechanism of this kind of query, as printed, to compare; it is less accurate",
+    "ours",
+    Basis,
 )
 MAX_TRIGGERS = whole_option(
-    "max_triggers = 365", "number of the last trigger; a quarter less noise, and nothing after it", "none: for ever", HORIZON_LIMIT
+    "max_triggers = 365",
+    "number of the last trigger; a quarter less noise, and nothing after it",
+    "none: for ever",
+    HORIZON_LIMIT,
 )
 MIN_PRIVACY_UNITS_PER_GROUP = whole_option(
     "min_privacy_units_per_group = 10",

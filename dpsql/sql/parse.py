@@ -42,7 +42,9 @@ class Reader(Protocol):
         """What is asked of it."""
 
 
-def parse_query(text: str, sources: Mapping[str, Source], readers: Sequence[Reader], name: str = "query") -> ParsedQuery[Any]:
+def parse_query(
+    text: str, sources: Mapping[str, Source], readers: Sequence[Reader], name: str = "query"
+) -> ParsedQuery[Any]:
     """Read one query.
 
     Args:
@@ -114,7 +116,9 @@ def claiming(draft: Draft, readers: Sequence[Reader]) -> Reader:
     """
     found = [reader for reader in readers if reader.claims(draft)]
     if len(found) > 1:
-        raise AssertionError(f"{' and '.join(reader.name for reader in found)} both claim one query")
+        raise AssertionError(
+            f"{' and '.join(reader.name for reader in found)} both claim one query"
+        )
     return (found or readers)[0]
 
 
@@ -136,12 +140,20 @@ def read_draft(text: str, sources: Mapping[str, Source], known: tuple[Option, ..
     assert isinstance(script.tree, exp.Select)
     select = written_out(script.tree)
     written = select.args.get("hint")
-    return Draft(text, script.tokens, select, written if isinstance(written, DpClause) else _no_clause(script), sources, known)
+    return Draft(
+        text,
+        script.tokens,
+        select,
+        written if isinstance(written, DpClause) else _no_clause(script),
+        sources,
+        known,
+    )
 
 
 def _no_clause(script: Script) -> DpClause:
     """What stands for the clause of a plain SELECT, so that all else that is wrong with it is said at once."""
-    clause, depth = DpClause(absent=True), 0
+    clause = DpClause(absent=True)
+    depth = 0
     for token in script.tokens:
         depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
         if token.token_type == TokenType.SELECT and depth == 0:
@@ -170,10 +182,16 @@ SHAPE_RULES: tuple[Callable[[Script], Iterator[Problem]], ...] = (set_operation,
 def in_text_order(text: str, problems: list[Problem]) -> tuple[Problem, ...]:
     """Sorted by place, each once, every place inside the text and not on a line end."""
     last = max(len(text.rstrip()), 1)
-    placed = {Problem(p.message, p.hint, min(p.start, last - 1), min(p.end, last)): None for p in problems}
+    placed = {
+        Problem(p.message, p.hint, min(p.start, last - 1), min(p.end, last)): None for p in problems
+    }
     return tuple(sorted(placed, key=lambda p: (p.start, p.end)))
 
 
 def _too_deep(text: str) -> Problem:
     start = len(text) - len(text.lstrip())
-    return problem((start, start + 1), "The query is nested too deeply", "write it with fewer parentheses and sub-queries")
+    return problem(
+        (start, start + 1),
+        "The query is nested too deeply",
+        "write it with fewer parentheses and sub-queries",
+    )

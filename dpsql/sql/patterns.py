@@ -53,10 +53,13 @@ _ANY_FLAGS = re.compile(r"\(\?[a-zA-Z-]+[:)]")
 _QUOTED = re.compile(r"(\\[^Q])|\\Q(.*?)(?:\\E|\Z)", re.DOTALL)
 
 _SAFE = r"\\[dDwWsStnrf]|\\[^\w\s]"
-_READ_ALIKE = re.compile(rf"{_SAFE}|[^\\.\[]|\[\^?\]?(?:{_SAFE}|(?!--|&&|~~|\|\|)[^\\\[\]])+\]", re.DOTALL)
+_READ_ALIKE = re.compile(
+    rf"{_SAFE}|[^\\.\[]|\[\^?\]?(?:{_SAFE}|(?!--|&&|~~|\|\|)[^\\\[\]])+\]", re.DOTALL
+)
 """Characters and sets of them that mean the same to Java and to Python."""
 
-_BEYOND, _NOTHING = 128, -1
+_BEYOND = 128
+_NOTHING = -1
 """In a set of what may come: any character beyond ASCII; perhaps nothing more."""
 
 _EVERY = frozenset(range(_BEYOND + 1))
@@ -129,7 +132,12 @@ def effort(pattern: str) -> Effort:
     if isinstance(whole, str):
         return Effort(endless=whole)
     cost = _cost(whole, _EVERY | {_NOTHING}, last=True)
-    anchored = re.match(r"\^|\\A", pattern) and len(whole.branches) == 1 and not flagged and not _QUANTIFIER.match(pattern, 1)
+    anchored = (
+        re.match(r"\^|\\A", pattern)
+        and len(whole.branches) == 1
+        and not flagged
+        and not _QUANTIFIER.match(pattern, 1)
+    )
     return Effort(cost.steps + (not anchored), cost.choices, whole.repeats())
 
 
@@ -186,21 +194,33 @@ def _cost(part: _Part, after: Set[int], last: bool) -> _Cost:
         exact = part.least == part.most and part.most <= MAX_WIDTH
         return _Cost(not sure, not (exact or (last and part.width)))
     if part.keeps:
-        after, last = _EVERY | {_NOTHING}, False
+        after = _EVERY | {_NOTHING}
+        last = False
     each = [_sequence(branch, after, last) for branch in part.branches] or [_Cost()]
     firsts = [_next(branch, after) for branch in part.branches]
     told_apart = all(_apart(one, other) for i, one in enumerate(firsts) for other in firsts[:i])
-    counts = 0 if sure or (last and part.most == 1 and not part.branches) else log2(part.most - part.least + 1)
+    counts = (
+        0
+        if sure or (last and part.most == 1 and not part.branches)
+        else log2(part.most - part.least + 1)
+    )
     choices = max(cost.choices for cost in each) + (0 if told_apart else log2(len(each))) + counts
-    return _Cost(0 if part.keeps else max(cost.ends for cost in each), max(cost.steps for cost in each), choices)
+    return _Cost(
+        0 if part.keeps else max(cost.ends for cost in each),
+        max(cost.steps for cost in each),
+        choices,
+    )
 
 
 def _sequence(parts: Sequence[_Part], after: Set[int], last: bool) -> _Cost:
-    ends, steps, choices = 0.0, 0.0, 0.0
+    ends = 0.0
+    steps = 0.0
+    choices = 0.0
     for i, part in enumerate(parts):
         cost = _cost(part, _next(parts[i + 1 :], after), last and i + 1 == len(parts))
         steps = max(steps, ends + cost.steps)
-        ends, choices = ends + cost.ends, choices + cost.choices
+        ends = ends + cost.ends
+        choices = choices + cost.choices
     return _Cost(ends, steps, choices)
 
 
@@ -212,7 +232,10 @@ def _read(pattern: str, flagged: bool) -> _Part | str:
         piece = _PIECE.match(pattern, at) if at < len(pattern) else _PIECE.match(")")
         if piece is None or len(groups) > MAX_DEPTH:
             return f"what begins at character {at + 1} is too deep, or has no end"
-        kind, text, start, branches = piece.lastgroup, piece.group(), at, groups[-1][2]
+        kind = piece.lastgroup
+        text = piece.group()
+        start = at
+        branches = groups[-1][2]
         at += len(text)
         quantifier = _QUANTIFIER.match(pattern, at)
         if kind in ("refers", "flags", "opens"):
@@ -229,13 +252,19 @@ def _read(pattern: str, flagged: bool) -> _Part | str:
         if kind == "closes" and len(groups) > 1:
             start, opening, _ = groups.pop()
             aside = opening in ("(?=", "(?!", "(?<=", "(?<!")
-            once = _Part(branches=tuple(map(tuple, branches)), keeps=aside or opening == "(?>", width=not aside)
+            once = _Part(
+                branches=tuple(map(tuple, branches)),
+                keeps=aside or opening == "(?>",
+                width=not aside,
+            )
             # Java looks behind from every place that could be the beginning.
             if opening.startswith(("(?<=", "(?<!")) and once.repeats():
                 return f"`{pattern[start:at]}` looks behind for what repeats"
         elif kind == "place":
             once = _Part(branches=((),))
-        elif kind == "several" and not quantifier:  # a line break or a grapheme is one character or several
+        elif (
+            kind == "several" and not quantifier
+        ):  # a line break or a grapheme is one character or several
             once = _Part(_EVERY, most=2, keeps=True)
         else:
             once = _Part(_chars(text, flagged))
@@ -245,7 +274,9 @@ def _read(pattern: str, flagged: bool) -> _Part | str:
             if most > 1 and once.repeats(or_chooses=True):
                 return f"`{pattern[start:at]}` repeats what itself repeats or chooses"
             once = once if once.width and once.most == 1 else _Part(branches=((once,),))
-            once = replace(once, least=least, most=most, keeps=once.keeps or quantifier.group(2) == "+")
+            once = replace(
+                once, least=least, most=most, keeps=once.keeps or quantifier.group(2) == "+"
+            )
         groups[-1][2][-1].append(once)
     return _Part(branches=tuple(map(tuple, groups[0][2])))
 
@@ -256,11 +287,20 @@ def _chars(text: str, flagged: bool) -> frozenset[int]:
     if not _READ_ALIKE.fullmatch(text):
         return _EVERY
     try:
-        ways = [re.compile(text, re.ASCII), *([re.compile(text, re.ASCII | re.IGNORECASE)] if flagged else [])]
+        ways = [
+            re.compile(text, re.ASCII),
+            *([re.compile(text, re.ASCII | re.IGNORECASE)] if flagged else []),
+        ]
     except re.error:
         return _EVERY
-    beyond = frozenset({_BEYOND}) if flagged or not text.isascii() or ways[0].match("\uffff") else frozenset()
-    return beyond | frozenset(code for code in range(_BEYOND) if any(way.match(chr(code)) for way in ways))
+    beyond = (
+        frozenset({_BEYOND})
+        if flagged or not text.isascii() or ways[0].match("\uffff")
+        else frozenset()
+    )
+    return beyond | frozenset(
+        code for code in range(_BEYOND) if any(way.match(chr(code)) for way in ways)
+    )
 
 
 def _times(quantifier: str) -> tuple[float, float]:

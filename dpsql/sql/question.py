@@ -94,11 +94,20 @@ def per_cell(
     """The cells of GROUP BY that the condition reaches: the values of their keys, and what is counted there, as weights."""
     groups = [(list(keys)[key], list(keys.values())[key], key) for key in question.by]
     for cell in itertools.product(*(enumerate(values) for _, values, _ in groups)):
-        one = {key: np.arange(len(values)) == at for (_, values, key), (at, _) in zip(groups, cell, strict=True)}
+        one = {
+            key: np.arange(len(values)) == at
+            for (_, values, key), (at, _) in zip(groups, cell, strict=True)
+        }
         products = intersection(question.products, [one])
         if products or not groups:
             named = {name: value for (name, _, _), (_, value) in zip(groups, cell, strict=True)}
-            yield named, [{key: chosen.astype(np.float64) for key, chosen in product.items()} for product in products]
+            yield (
+                named,
+                [
+                    {key: chosen.astype(np.float64) for key, chosen in product.items()}
+                    for product in products
+                ],
+            )
 
 
 def disjoint(either: Sequence[Chosen], other: Sequence[Chosen]) -> list[Chosen]:
@@ -123,7 +132,8 @@ def complement(products: Sequence[Chosen]) -> list[Chosen]:
     """All other cells."""
     rest: list[Chosen] = [{}]
     for product in products:
-        outside, before = list[Chosen](), Chosen()
+        outside = list[Chosen]()
+        before = Chosen()
         for key, chosen in product.items():
             if not chosen.all():
                 outside.append({**before, key: ~chosen})
@@ -148,7 +158,9 @@ class _Reader:
         except Refused as refused:
             raise QueryError(text, tuple(refused.problems), "question") from None
         except RecursionError:
-            raise DataError("the question is nested too deeply: write it with fewer brackets and NOT") from None
+            raise DataError(
+                "the question is nested too deeply: write it with fewer brackets and NOT"
+            ) from None
         self.tokens: Sequence[Token] = script.tokens
         self.tree = script.tree
         if not isinstance(self.tree, exp.Select):
@@ -157,8 +169,14 @@ class _Reader:
     def table(self) -> str:
         clause = self.tree.args.get("from_")
         table = clause.this if clause is not None else None
-        if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier) or table.args.get("db"):
-            self._refuse(clause or self.tree, "A question is about one published table", f"write {FORM}")
+        if (
+            not isinstance(table, exp.Table)
+            or not isinstance(table.this, exp.Identifier)
+            or table.args.get("db")
+        ):
+            self._refuse(
+                clause or self.tree, "A question is about one published table", f"write {FORM}"
+            )
         return str(table.name)
 
     def question(self) -> Question:
@@ -174,21 +192,35 @@ class _Reader:
         selected = [bare(node.unalias()) for node in self.tree.expressions]
         sums = [node for node in selected if not isinstance(node, exp.Column)]
         if len(sums) != 1:
-            self._refuse(self.tree, f"A question has one COUNT(*) or SUM, this one {len(sums)}", f"write {FORM}")
+            self._refuse(
+                self.tree,
+                f"A question has one COUNT(*) or SUM, this one {len(sums)}",
+                f"write {FORM}",
+            )
         group = self.tree.args.get("group")
         grouped = [bare(node) for node in group.expressions] if group is not None else []
         by = tuple(self._key(node) for node in selected if isinstance(node, exp.Column))
         if sorted(self._key(node) for node in grouped) != sorted(by) or len({*by}) < len(by):
-            self._refuse(group or self.tree, "Keys of the select list and of GROUP BY are the same", "name each key once in both")
+            self._refuse(
+                group or self.tree,
+                "Keys of the select list and of GROUP BY are the same",
+                "name each key once in both",
+            )
         where = self.tree.args.get("where")
         products = self._condition(bare(where.this)) if where is not None else [Chosen()]
-        return Question(self.table(), self._column(sums[0]), tuple(products), by, self._with_null(where))
+        return Question(
+            self.table(), self._column(sums[0]), tuple(products), by, self._with_null(where)
+        )
 
     def _with_null(self, where: exp.Expr | None) -> tuple[str, ...]:
         """Keys with `other` in a test that is turned round."""
         turned = [*where.find_all(exp.NEQ, exp.Not)] if where is not None else []
         found = {column.name.lower() for node in turned for column in node.find_all(exp.Column)}
-        return tuple(name for name, values in zip(self.names, self.values, strict=True) if name in found and OTHER in values)
+        return tuple(
+            name
+            for name, values in zip(self.names, self.values, strict=True)
+            if name in found and OTHER in values
+        )
 
     def _column(self, node: exp.Expr) -> str | None:
         inside = node.expressions if isinstance(node, exp.Anonymous) else []
@@ -196,7 +228,9 @@ class _Reader:
             return None
         if call_name(node) == "sum" and len(inside) == 1 and isinstance(inside[0], exp.Column):
             return str(inside[0].name).lower()
-        self._refuse(node, "A question asks for COUNT(*), or the SUM of a published column", f"write {FORM}")
+        self._refuse(
+            node, "A question asks for COUNT(*), or the SUM of a published column", f"write {FORM}"
+        )
 
     def _condition(self, node: exp.Expr) -> list[Chosen]:
         try:
@@ -204,13 +238,21 @@ class _Reader:
                 return _merged(found)
         except (TooManyError, RecursionError):
             pass
-        self._refuse(node, f"This condition falls into more than {MOST_PRODUCTS} products", "ask its parts, or use IN in the place of OR")
+        self._refuse(
+            node,
+            f"This condition falls into more than {MOST_PRODUCTS} products",
+            "ask its parts, or use IN in the place of OR",
+        )
 
     def _read(self, node: exp.Expr) -> list[Chosen]:
         if isinstance(node, exp.And):
-            found = intersection(self._condition(bare(node.this)), self._condition(bare(node.expression)))
+            found = intersection(
+                self._condition(bare(node.this)), self._condition(bare(node.expression))
+            )
         elif isinstance(node, exp.Or):
-            found = disjoint(self._condition(bare(node.this)), self._condition(bare(node.expression)))
+            found = disjoint(
+                self._condition(bare(node.this)), self._condition(bare(node.expression))
+            )
         elif isinstance(node, exp.Not):
             found = complement(self._condition(bare(node.this)))
         elif isinstance(node, exp.Boolean):
@@ -223,7 +265,8 @@ class _Reader:
     def _test(self, node: exp.Expr) -> tuple[int, npt.NDArray[np.bool_]]:
         """One key and which of its values."""
         if isinstance(node, (exp.EQ, exp.NEQ, *COMPARISONS)):
-            left, right = bare(node.this), bare(node.expression)
+            left = bare(node.this)
+            right = bare(node.expression)
             if not isinstance(left, exp.Column):
                 self._refuse(node, "A condition has a key on its left", f"write it as {TESTS}")
             key = self._key(left)
@@ -234,10 +277,18 @@ class _Reader:
         if isinstance(node, exp.Between) and isinstance(bare(node.this), exp.Column):
             key = self._key(bare(node.this))
             low, high = (self._value(key, bare(node.args[name])) for name in ("low", "high"))
-            return key, self._compared(key, node, operator.ge, low) & self._compared(key, node, operator.le, high)
-        if isinstance(node, exp.In) and isinstance(bare(node.this), exp.Column) and node.expressions:
+            return key, self._compared(key, node, operator.ge, low) & self._compared(
+                key, node, operator.le, high
+            )
+        if (
+            isinstance(node, exp.In)
+            and isinstance(bare(node.this), exp.Column)
+            and node.expressions
+        ):
             key = self._key(bare(node.this))
-            return key, self._among(key, [self._value(key, bare(each)) for each in node.expressions])
+            return key, self._among(
+                key, [self._value(key, bare(each)) for each in node.expressions]
+            )
         hint = f"write it as {TESTS}; NULL is in no domain, or in `other`"
         self._refuse(node, "This is no condition on a key", hint)
 
@@ -245,9 +296,13 @@ class _Reader:
         name = node.name.lower() if isinstance(node, exp.Column) else ""
         called = str(self.tree.args["from_"].this.alias_or_name)  # what FROM calls the table
         if isinstance(node, exp.Column) and node.table and node.table.lower() != called.lower():
-            self._refuse(node, f"There is no table `{node.table}`", f"the keys are {', '.join(self.names)}")
+            self._refuse(
+                node, f"There is no table `{node.table}`", f"the keys are {', '.join(self.names)}"
+            )
         if name not in self.names:
-            self._refuse(node, f"There is no key `{node.name}`", f"the keys are {', '.join(self.names)}")
+            self._refuse(
+                node, f"There is no key `{node.name}`", f"the keys are {', '.join(self.names)}"
+            )
         if not self.values[self.names.index(name)]:
             self._refuse(node, f"No measured table has the key `{name}`", "leave it out")
         return self.names.index(name)
@@ -259,27 +314,41 @@ class _Reader:
             if whole and not inner.is_string and str(inner.this).isdigit():
                 return sign * int(inner.this)
             if not whole and inner.is_string and sign == 1:
-                if inner.this not in self.values[key]:  # it may be among the other values, or nowhere
+                if (
+                    inner.this not in self.values[key]
+                ):  # it may be among the other values, or nowhere
                     self._refuse(
-                        node, f"`{self.names[key]}` has no value {inner.this!r}", f"it has {', '.join(map(repr, self.values[key][:8]))}"
+                        node,
+                        f"`{self.names[key]}` has no value {inner.this!r}",
+                        f"it has {', '.join(map(repr, self.values[key][:8]))}",
                     )
                 return str(inner.this)
         self._refuse(
-            node, f"The values of `{self.names[key]}` are {'whole numbers' if whole else 'texts'}", f"like {self.values[key][0]!r}"
+            node,
+            f"The values of `{self.names[key]}` are {'whole numbers' if whole else 'texts'}",
+            f"like {self.values[key][0]!r}",
         )
 
     def _among(self, key: int, wanted: Sequence[str | int]) -> npt.NDArray[np.bool_]:
         among = {*wanted}
         return np.array([value in among for value in self.values[key]], bool)
 
-    def _compared(self, key: int, node: exp.Expr, holds: Callable[[int, int], bool], value: str | int) -> npt.NDArray[np.bool_]:
+    def _compared(
+        self, key: int, node: exp.Expr, holds: Callable[[int, int], bool], value: str | int
+    ) -> npt.NDArray[np.bool_]:
         known = self.values[key]
         if isinstance(value, str):
-            self._refuse(node, f"Texts like those of `{self.names[key]}` have no order here", "list them: IN ('a', 'b')")
+            self._refuse(
+                node,
+                f"Texts like those of `{self.names[key]}` have no order here",
+                "list them: IN ('a', 'b')",
+            )
         return np.array([isinstance(each, int) and holds(each, value) for each in known])
 
     def _refuse(self, node: exp.Expr, message: str, hint: str) -> NoReturn:
-        raise QueryError(self.text, (problem(node_span(node, self.tokens), message, hint),), "question")
+        raise QueryError(
+            self.text, (problem(node_span(node, self.tokens), message, hint),), "question"
+        )
 
 
 def _merged(products: list[Chosen]) -> list[Chosen]:

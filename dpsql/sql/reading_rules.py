@@ -16,10 +16,26 @@ from dpsql.sql.select_rules import named
 from dpsql.sql.spans import problem
 from dpsql.sql.values import bare
 
-_CONDITIONS = (exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In, exp.Is)
+_CONDITIONS = (
+    exp.And,
+    exp.Or,
+    exp.Not,
+    exp.Paren,
+    exp.EQ,
+    exp.NEQ,
+    exp.GT,
+    exp.GTE,
+    exp.LT,
+    exp.LTE,
+    exp.Between,
+    exp.In,
+    exp.Is,
+)
 _VALUES = (exp.Literal, exp.Neg, exp.Null, exp.Boolean, exp.Identifier, exp.Star)
 _ARRAYS = (AggregateFunction.APPROX_QUANTILES, *SKETCHES)
-_HINT = "compare keys and aggregates of the select list with numbers and texts, like HAVING views > 100"
+_HINT = (
+    "compare keys and aggregates of the select list with numbers and texts, like HAVING views > 100"
+)
 
 
 def having_reads_released(draft: Draft) -> Iterator[Problem]:
@@ -30,31 +46,65 @@ def having_reads_released(draft: Draft) -> Iterator[Problem]:
     span = draft.span(draft.select.args["having"].this)
     released, unknown = _named(draft, having.this)
     if unknown:
-        yield problem(span, f"HAVING reads what is released, and `{unknown[0]}` is not", f"the select list has {_listed(draft)}")
-    elif not all(isinstance(node, (*_CONDITIONS, *_VALUES, exp.Column)) for node in released.walk()):
+        yield problem(
+            span,
+            f"HAVING reads what is released, and `{unknown[0]}` is not",
+            f"the select list has {_listed(draft)}",
+        )
+    elif not all(
+        isinstance(node, (*_CONDITIONS, *_VALUES, exp.Column)) for node in released.walk()
+    ):
         yield problem(span, "HAVING takes plain comparisons", _HINT)
     else:
-        arrays = {item.name for item in named(draft) if (call := read_call(item)) and call.function in _ARRAYS}
-        compared = [c.name for c in released.find_all(exp.Column) if c.name in arrays and not isinstance(c.parent, exp.Is)]
+        arrays = {
+            item.name
+            for item in named(draft)
+            if (call := read_call(item)) and call.function in _ARRAYS
+        }
+        compared = [
+            c.name
+            for c in released.find_all(exp.Column)
+            if c.name in arrays and not isinstance(c.parent, exp.Is)
+        ]
         if compared:
-            yield problem(span, f"HAVING compares single values, and `{compared[0]}` is an array", f"leave {compared[0]} out of HAVING")
+            yield problem(
+                span,
+                f"HAVING compares single values, and `{compared[0]}` is an array",
+                f"leave {compared[0]} out of HAVING",
+            )
 
 
 def order_reads_released(draft: Draft) -> Iterator[Problem]:
     """Released columns, by name or place, up or down."""
     order = draft.select.args.get("order")
-    for written, twin in zip(order.expressions, draft.canonical.args["order"].expressions, strict=True) if order is not None else ():
+    for written, twin in (
+        zip(order.expressions, draft.canonical.args["order"].expressions, strict=True)
+        if order is not None
+        else ()
+    ):
         if _ordered(draft, twin) is None:
             message = f"ORDER BY names keys and aggregates of the select list, and `{write(twin.this)}` is neither"
-            yield problem(draft.span(written), message, f"write {_listed(draft)}; windows are shown newest first")
+            yield problem(
+                draft.span(written),
+                message,
+                f"write {_listed(draft)}; windows are shown newest first",
+            )
 
 
 def limit_is_a_number(draft: Draft) -> Iterator[Problem]:
     """A whole number from 1."""
     limit = draft.select.args.get("limit")
     if limit is not None and _limit(limit) is None:
-        place = draft.span(limit) if any("start" in part.meta for part in limit.walk()) else draft.clause_span
-        yield problem(place, "LIMIT takes a whole number from 1", "write LIMIT 10: so many rows of each window are shown")
+        place = (
+            draft.span(limit)
+            if any("start" in part.meta for part in limit.walk())
+            else draft.clause_span
+        )
+        yield problem(
+            place,
+            "LIMIT takes a whole number from 1",
+            "write LIMIT 10: so many rows of each window are shown",
+        )
 
 
 def read_reading(draft: Draft) -> Reading:
@@ -88,7 +138,9 @@ def _listed(draft: Draft) -> str:
 def _column(draft: Draft, node: exp.Expr) -> exp.Column | None:
     """The released column that a piece of text means: its name, or the same expression."""
     for item in named(draft):
-        if (isinstance(node, exp.Column) and node.name.lower() == item.name) or write(node) == item.sql:
+        if (isinstance(node, exp.Column) and node.name.lower() == item.name) or write(
+            node
+        ) == item.sql:
             return _quoted(item)
     return None
 

@@ -14,7 +14,10 @@ from dpsql.change_feed import BESIDE
 from dpsql.config import Source
 from dpsql.sql.dialect import DpSpark
 
-BESIDE_TYPES = tuple((name, exp.DataType.build(kind)) for name, kind in zip(BESIDE, ("string", "bigint", "timestamp"), strict=True))
+BESIDE_TYPES = tuple(
+    (name, exp.DataType.build(kind))
+    for name, kind in zip(BESIDE, ("string", "bigint", "timestamp"), strict=True)
+)
 """What a change feed has beside the columns of its table."""
 
 
@@ -74,8 +77,14 @@ class Scope:
         """The columns that a reference may mean: one is right, none is missing, several are ambiguous."""
         parts = [part.name.lower() for part in column.parts]
         if len(parts) > 1 and (named := [r for r in self.relations if r.name == parts[0]]):
-            return [_inside(field, parts[2:]) for relation in named for field in relation.find(parts[1])]
-        return [_inside(field, parts[1:]) for relation in self.relations for field in relation.find(parts[0])]
+            return [
+                _inside(field, parts[2:]) for relation in named for field in relation.find(parts[1])
+            ]
+        return [
+            _inside(field, parts[1:])
+            for relation in self.relations
+            for field in relation.find(parts[0])
+        ]
 
     def reached(self, column: exp.Column) -> tuple[str, str | None]:
         """The name of the column that a reference means or reaches into, and the source whose undeclared one it may be."""
@@ -83,7 +92,9 @@ class Scope:
         named = [relation for relation in self.relations if others and relation.name == first]
         name, relations = (others[0], named) if named else (first, self.relations)
         known = any(field.name == name for relation in relations for field in relation.fields)
-        return name, None if known else next((relation.passes for relation in relations if relation.passes), None)
+        return name, None if known else next(
+            (relation.passes for relation in relations if relation.passes), None
+        )
 
     def names(self) -> list[str]:
         """All known column names, for suggestions."""
@@ -97,7 +108,9 @@ def _inside(field: Field, path: list[str]) -> Field:
 def read_scopes(select: exp.Select, sources: Mapping[str, Source]) -> tuple[Scope, ...]:
     """The scopes of the query and of the sub-queries in its FROM, outermost first."""
     inner: list[Scope] = []
-    relations = tuple(relation for node in from_items(select) for relation in [_relation(node, sources, inner)])
+    relations = tuple(
+        relation for node in from_items(select) for relation in [_relation(node, sources, inner)]
+    )
     generated = tuple(_generated(lateral) for lateral in select.args.get("laterals") or ())
     relations = relations or (Relation(None, unknown=True),)
     return (Scope(select, relations + generated, outer=True), *inner)
@@ -116,7 +129,11 @@ def _relation(node: exp.Expr, sources: Mapping[str, Source], inner: list[Scope])
     name = node.alias_or_name.lower() or None
     if renames_columns(node):
         return Relation(name, unknown=True)
-    if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not node.args.get("db"):
+    if (
+        isinstance(node, exp.Table)
+        and isinstance(node.this, exp.Identifier)
+        and not node.args.get("db")
+    ):
         source = sources.get(node.name.lower())
         return _of_source(source, name) if source else Relation(name, unknown=True)
     query = sub_select(node)
@@ -146,7 +163,8 @@ def _of_source(source: Source, name: str | None) -> Relation:
     if declared is None:
         return Relation(name, passes=source.name, source=source)
     fields = tuple(
-        Field(column, kind, (source.name, column)) for column, kind in (*declared, *(BESIDE_TYPES if source.change_feed else ()))
+        Field(column, kind, (source.name, column))
+        for column, kind in (*declared, *(BESIDE_TYPES if source.change_feed else ()))
     )
     return Relation(name, fields, source=source)
 
@@ -158,7 +176,11 @@ def schema_fields(ddl: str) -> tuple[tuple[str, exp.DataType], ...] | None:
         table = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", dialect=DpSpark)
     except SqlglotError:
         return None
-    columns = [column for column in table.this.expressions if isinstance(column, exp.ColumnDef) and column.kind]
+    columns = [
+        column
+        for column in table.this.expressions
+        if isinstance(column, exp.ColumnDef) and column.kind
+    ]
     return tuple((column.name.lower(), column.args["kind"]) for column in columns)
 
 
@@ -168,9 +190,16 @@ def _of_select(scope: Scope, name: str | None) -> Relation:
     for projection in scope.select.expressions:
         if star := star_of(projection):
             starred = _starred(scope, projection, star) or [Relation(None, unknown=True)]
-            passing = next((relation for relation in starred if relation.passes or relation.unknown), passing)
+            passing = next(
+                (relation for relation in starred if relation.passes or relation.unknown), passing
+            )
             except_ = {column.name.lower() for column in star.args.get("except_") or ()}
-            fields.extend(field for relation in starred for field in relation.fields if field.name not in except_)
+            fields.extend(
+                field
+                for relation in starred
+                for field in relation.fields
+                if field.name not in except_
+            )
             passing = replace(passing, hidden=passing.hidden | except_)
         elif projection.alias_or_name:
             fields.append(_projected(scope, projection))
@@ -194,7 +223,8 @@ def _projected(scope: Scope, projection: exp.Expr) -> Field:
     while isinstance(value, exp.Paren):
         value = value.this
     name = projection.alias_or_name.lower()
-    kind, origin = value_type(scope, value), None
+    kind = value_type(scope, value)
+    origin = None
     if isinstance(value, exp.Column) and len(found := scope.find(value)) == 1:
         origin = found[0].origin
     return Field(name, kind, origin)

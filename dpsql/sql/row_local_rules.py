@@ -19,7 +19,16 @@ _LITERALS = (exp.Literal, exp.RawString, exp.Boolean, exp.Null)
 _PATTERNS = (exp.Like, exp.ILike, exp.RegexpLike)
 EXPLODE = "explode"
 """The one generator of the dialect."""
-_STOPS = (exp.Subquery, exp.Select, exp.Exists, exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.Lambda)
+_STOPS = (
+    exp.Subquery,
+    exp.Select,
+    exp.Exists,
+    exp.Window,
+    exp.Filter,
+    exp.IgnoreNulls,
+    exp.RespectNulls,
+    exp.Lambda,
+)
 
 
 def nodes(draft: Draft) -> Iterator[exp.Expr]:
@@ -35,21 +44,32 @@ def calls(draft: Draft) -> Iterator[exp.Anonymous]:
 def _nodes_of(site: Site) -> Iterator[exp.Expr]:
     if star_of(site.node):
         return
-    yield from site.node.walk(prune=lambda node: isinstance(node, _STOPS) or _family(node) is not None)
+    yield from site.node.walk(
+        prune=lambda node: isinstance(node, _STOPS) or _family(node) is not None
+    )
 
 
 def refused_constructs(draft: Draft) -> Iterator[Problem]:
     """Node types that are refused by name, and all that are not on the allow-list."""
     for node in nodes(draft):
-        refusal = next((refusal for kind, refusal in constructs.REFUSED_NODES.items() if type(node) is kind), None)
-        if isinstance(node, exp.Interval) and node.parent is not None and call_name(node.parent) in constructs.ROOMY_CALLS:
+        refusal = next(
+            (refusal for kind, refusal in constructs.REFUSED_NODES.items() if type(node) is kind),
+            None,
+        )
+        if (
+            isinstance(node, exp.Interval)
+            and node.parent is not None
+            and call_name(node.parent) in constructs.ROOMY_CALLS
+        ):
             continue
         if refusal is not None:
             yield problem(draft.span(node), refusal.message, refusal.hint)
         elif type(node) not in constructs.ALLOWED_NODES:
             word = type(node).__name__
             yield problem(
-                draft.span(node), f"This kind of expression ({word}) is not accepted", "use built-in functions and plain operators"
+                draft.span(node),
+                f"This kind of expression ({word}) is not accepted",
+                "use built-in functions and plain operators",
             )
 
 
@@ -57,7 +77,9 @@ def unusual_forms(draft: Draft) -> Iterator[Problem]:
     """Variants of accepted constructs that Spark does not have."""
     for node in nodes(draft):
         if any(node.args.get(name) for name in constructs.UNUSUAL_FORMS.get(type(node), ())):
-            yield problem(draft.span(node), "Spark has no such form of this expression", "use the plain form")
+            yield problem(
+                draft.span(node), "Spark has no such form of this expression", "use the plain form"
+            )
 
 
 def sub_query_lists(draft: Draft) -> Iterator[Problem]:
@@ -69,12 +91,20 @@ def sub_query_lists(draft: Draft) -> Iterator[Problem]:
 
 def _family(node: exp.Expr) -> functions.Family | None:
     name = _called(node)
-    return None if name is None else next((family for family in functions.FAMILIES if name in family.functions), None)
+    return (
+        None
+        if name is None
+        else next((family for family in functions.FAMILIES if name in family.functions), None)
+    )
 
 
 def _called(node: exp.Expr) -> str | None:
     if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier):
-        return node.name.lower() if len(node.parts) == 1 and node.name.lower() in functions.CALL_WORDS else None
+        return (
+            node.name.lower()
+            if len(node.parts) == 1 and node.name.lower() in functions.CALL_WORDS
+            else None
+        )
     return call_name(node)
 
 
@@ -83,9 +113,13 @@ def refused_families(draft: Draft) -> Iterator[Problem]:
     for site in draft.sites:
         for node in _nodes_of(site):
             family = _family(node)
-            declared = isinstance(node, exp.Column) and any(field.origin and field.type for field in site.scope.find(node))
+            declared = isinstance(node, exp.Column) and any(
+                field.origin and field.type for field in site.scope.find(node)
+            )
             if family is not None and not declared:
-                yield problem(draft.span(node), family.message.format(name=_called(node)), family.hint)
+                yield problem(
+                    draft.span(node), family.message.format(name=_called(node)), family.hint
+                )
 
 
 def unknown_functions(draft: Draft) -> Iterator[Problem]:
@@ -95,7 +129,9 @@ def unknown_functions(draft: Draft) -> Iterator[Problem]:
         if _family(call) is None and name not in functions.FUNCTIONS and name != EXPLODE:
             guess = nearest(name, functions.FUNCTIONS)
             hint = (
-                f"did you mean {guess}?" if guess else "only built-in functions of Spark that depend on their arguments alone are accepted"
+                f"did you mean {guess}?"
+                if guess
+                else "only built-in functions of Spark that depend on their arguments alone are accepted"
             )
             yield problem(draft.span(call), f"Unknown function `{name}`", hint)
 
@@ -105,9 +141,15 @@ def explode_places(draft: Draft) -> Iterator[Problem]:
     for site in draft.sites:
         for call in _nodes_of(site):
             parent = call.parent.parent if isinstance(call.parent, exp.Alias) else call.parent
-            alone = isinstance(parent, exp.Lateral) or (isinstance(parent, exp.Select) and not site.scope.outer)
+            alone = isinstance(parent, exp.Lateral) or (
+                isinstance(parent, exp.Select) and not site.scope.outer
+            )
             if call_name(call) == EXPLODE and not alone:
-                yield problem(draft.span(call), "`explode` cannot stand here", "write LATERAL VIEW explode(column) t AS name after FROM")
+                yield problem(
+                    draft.span(call),
+                    "`explode` cannot stand here",
+                    "write LATERAL VIEW explode(column) t AS name after FROM",
+                )
 
 
 def argument_counts(draft: Draft) -> Iterator[Problem]:
@@ -115,11 +157,15 @@ def argument_counts(draft: Draft) -> Iterator[Problem]:
     for call in calls(draft):
         signature = functions.FUNCTIONS.get(call_name(call) or "")
         count = len(call.expressions)
-        if signature and (count < signature.least or (signature.most is not None and count > signature.most)):
+        if signature and (
+            count < signature.least or (signature.most is not None and count > signature.most)
+        ):
             expected = _expected(signature)
             message = f"`{call_name(call)}` takes {expected}, not {count}"
             hint = (
-                "name the time to convert: without one it reads the clock" if call_name(call) == "unix_timestamp" else f"give it {expected}"
+                "name the time to convert: without one it reads the clock"
+                if call_name(call) == "unix_timestamp"
+                else f"give it {expected}"
             )
             yield problem(draft.span(call), message, hint)
 
@@ -147,7 +193,11 @@ def constant_patterns(draft: Draft) -> Iterator[Problem]:
     for node in nodes(draft):
         if isinstance(node, _PATTERNS) and not is_literal(node.expression):
             message = "A pattern must be a string literal: one taken from a record could make the job fail"
-            yield problem(draft.span(node.expression), message, "write the pattern itself, or use contains, startswith or endswith")
+            yield problem(
+                draft.span(node.expression),
+                message,
+                "write the pattern itself, or use contains, startswith or endswith",
+            )
 
 
 def is_literal(node: exp.Expr) -> bool:
@@ -162,20 +212,34 @@ def known_columns(draft: Draft) -> Iterator[Problem]:
     """Columns that FROM does not have, or has twice."""
     for site in draft.sites:
         for node in _nodes_of(site):
-            if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier) or _family(node) is not None:
+            if (
+                not isinstance(node, exp.Column)
+                or not isinstance(node.this, exp.Identifier)
+                or _family(node) is not None
+            ):
                 continue
             if site.scope.reached(node)[0] not in NOT_OF_RECORDS:  # which have a rule of their own
                 yield from column_problems(draft, site, node)
 
 
 def _ambiguity(scope: Scope, name: str) -> tuple[str, str]:
-    having = [relation for relation in scope.relations if relation.find(name.rsplit(".", 1)[-1].lower())]
+    having = [
+        relation for relation in scope.relations if relation.find(name.rsplit(".", 1)[-1].lower())
+    ]
     undeclared = next((relation.passes for relation in having if relation.passes), None)
     if undeclared is None:
-        return f"The column `{name}` is ambiguous: FROM has it more than once", "name the columns of the sub-query one by one"
+        return (
+            f"The column `{name}` is ambiguous: FROM has it more than once",
+            "name the columns of the sub-query one by one",
+        )
     tables = [relation.name for relation in having if relation.name and not relation.passes]
     message = f"The column `{name}` may be ambiguous: the source {undeclared} declares no schema, so that it may have one of that name too"
-    return message, " or ".join([f"add schema under sources.{undeclared} in sources.yaml", *(f"write {table}.{name}" for table in tables)])
+    return message, " or ".join(
+        [
+            f"add schema under sources.{undeclared} in sources.yaml",
+            *(f"write {table}.{name}" for table in tables),
+        ]
+    )
 
 
 def column_problems(draft: Draft, site: Site, column: exp.Column) -> Iterator[Problem]:

@@ -27,7 +27,12 @@ ENDINGS = {
 LONGEST_NAME = 128
 WHOLE_TYPES = (exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT)
 TEXT_TYPES = (exp.DType.TEXT, exp.DType.CHAR, exp.DType.VARCHAR)
-TIME_TYPES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
+TIME_TYPES = (
+    exp.DType.TIMESTAMP,
+    exp.DType.TIMESTAMPTZ,
+    exp.DType.TIMESTAMPLTZ,
+    exp.DType.TIMESTAMPNTZ,
+)
 _OTHER_TYPES = (exp.DType.BOOLEAN, exp.DType.BINARY, exp.DType.DATE, exp.DType.DECIMAL)
 KEY_TYPES = frozenset((*WHOLE_TYPES, *TEXT_TYPES, *TIME_TYPES, *_OTHER_TYPES))
 
@@ -36,24 +41,40 @@ def stars(draft: Draft) -> Iterator[Problem]:
     """`*` in the select list."""
     for item in draft.items:
         if item.kind is Kind.STAR:
-            yield problem(item.span, "`*` is not accepted in the select list", "name every key and every aggregate")
+            yield problem(
+                item.span,
+                "`*` is not accepted in the select list",
+                "name every key and every aggregate",
+            )
 
 
 def aliases_missing(draft: Draft) -> Iterator[Problem]:
     """Aggregates and computed keys have an alias."""
     for item in draft.items:
         if item.alias is None and item.kind is Kind.AGGREGATE:
-            yield problem(item.span, "An aggregate needs an alias", f"add AS {_free_alias(draft, item.root)}")
+            yield problem(
+                item.span, "An aggregate needs an alias", f"add AS {_free_alias(draft, item.root)}"
+            )
         elif item.kind is Kind.KEY and item.name is None:
-            yield problem(item.span, "A computed key needs an alias", f"add AS {_free_alias(draft, item.root)}, and name it in GROUP BY")
+            yield problem(
+                item.span,
+                "A computed key needs an alias",
+                f"add AS {_free_alias(draft, item.root)}, and name it in GROUP BY",
+            )
 
 
 def _free_alias(draft: Draft, root: exp.Expr) -> str:
-    columns = {column.name.lower() for column in root.find_all(exp.Column)} | set(draft.scope.names())
+    columns = {column.name.lower() for column in root.find_all(exp.Column)} | set(
+        draft.scope.names()
+    )
     taken = {other.name for other in draft.items if other.name} | RESERVED_NAMES | columns
     alias = proposed_alias(root)
     alias = f"{alias}_key" if alias in columns else alias
-    return next(name for n in range(1, len(draft.items) + 9) if (name := alias if n == 1 else f"{alias}_{n}") not in taken)
+    return next(
+        name
+        for n in range(1, len(draft.items) + 9)
+        if (name := alias if n == 1 else f"{alias}_{n}") not in taken
+    )
 
 
 def window_aliases(draft: Draft) -> Iterator[Problem]:
@@ -73,7 +94,9 @@ def legal_names(draft: Draft) -> Iterator[Problem]:
         name = item.name or ""
         if not name.isidentifier() or len(name) > LONGEST_NAME:
             yield problem(
-                item.alias_span, f"The output name `{name[:LONGEST_NAME]}` must be letters, digits and underscores", "choose another alias"
+                item.alias_span,
+                f"The output name `{name[:LONGEST_NAME]}` must be letters, digits and underscores",
+                "choose another alias",
             )
 
 
@@ -85,14 +108,25 @@ def named(draft: Draft) -> list[Item]:
 def reserved_names(draft: Draft) -> Iterator[Problem]:
     """Names that the histogram's own columns have."""
     taken = {
-        f"{item.name}_{end}": (item.name, what) for item in draft.items if item.kind is Kind.AGGREGATE for end, what in ENDINGS.items()
+        f"{item.name}_{end}": (item.name, what)
+        for item in draft.items
+        if item.kind is Kind.AGGREGATE
+        for end, what in ENDINGS.items()
     }
     for item in named(draft):
         if item.name in RESERVED_NAMES:
-            yield problem(item.alias_span, f"The histogram has a column `{item.name}` of its own", "choose another alias")
+            yield problem(
+                item.alias_span,
+                f"The histogram has a column `{item.name}` of its own",
+                "choose another alias",
+            )
         elif item.name in taken:
             alias, what = taken[item.name]
-            yield problem(item.alias_span, f"`{item.name}` is the column of the {what} of `{alias}`", "choose another alias")
+            yield problem(
+                item.alias_span,
+                f"`{item.name}` is the column of the {what} of `{alias}`",
+                "choose another alias",
+            )
 
 
 def unique_names(draft: Draft) -> Iterator[Problem]:
@@ -100,16 +134,30 @@ def unique_names(draft: Draft) -> Iterator[Problem]:
     seen: set[str | None] = set()
     for item in named(draft):
         if item.name in seen:
-            yield problem(item.alias_span, f"The output has two columns `{item.name}`", "choose another alias for one of them")
+            yield problem(
+                item.alias_span,
+                f"The output has two columns `{item.name}`",
+                "choose another alias for one of them",
+            )
         seen.add(item.name)
 
 
 def shadowing_aliases(draft: Draft) -> Iterator[Problem]:
     """An alias that is also a column of FROM: GROUP BY would mean the column in Spark."""
     for item in draft.keys:
-        columns = {node.name.lower() for node in item.root.find_all(exp.Column)} | set(draft.scope.names())
-        if item.alias is not None and item.name in columns and not (item.is_column and item.root.name.lower() == item.name):
-            yield problem(item.alias_span, f"`{item.name}` is a column of FROM and the alias of something else", "choose another alias")
+        columns = {node.name.lower() for node in item.root.find_all(exp.Column)} | set(
+            draft.scope.names()
+        )
+        if (
+            item.alias is not None
+            and item.name in columns
+            and not (item.is_column and item.root.name.lower() == item.name)
+        ):
+            yield problem(
+                item.alias_span,
+                f"`{item.name}` is a column of FROM and the alias of something else",
+                "choose another alias",
+            )
 
 
 def names_no_key(draft: Draft) -> bool:
@@ -121,11 +169,15 @@ def names_no_key(draft: Draft) -> bool:
 def keys_grouped(draft: Draft) -> Iterator[Problem]:
     """Every key of the select list is in GROUP BY."""
     grouped = [grouping.key for grouping in draft.groupings]
-    unclear = names_no_key(draft) or any(isinstance(grouping.root, _SPECIAL) for grouping in draft.groupings)
+    unclear = names_no_key(draft) or any(
+        isinstance(grouping.root, _SPECIAL) for grouping in draft.groupings
+    )
     for item in draft.keys if draft.select.args.get("group") and not unclear else ():
         if not any(item is key for key in grouped) and (item.name or "") not in RESERVED_NAMES:
             yield problem(
-                item.span, "This is neither an aggregate nor in GROUP BY", f"add {item.name or item.sql} to GROUP BY, or leave it out"
+                item.span,
+                "This is neither an aggregate nor in GROUP BY",
+                f"add {item.name or item.sql} to GROUP BY, or leave it out",
             )
 
 
@@ -133,14 +185,33 @@ def groupings_selected(draft: Draft) -> Iterator[Problem]:
     """Every key of GROUP BY is in the select list."""
     starred = any(item.kind is Kind.STAR for item in draft.items)
     for grouping in draft.groupings:
-        if grouping.key is None and grouping.span not in draft.cuts and not _has_own_rule(grouping.root) and not starred:
-            named = [item for item in draft.items if item.kind is Kind.AGGREGATE and item.name == grouping.root.name.lower()]
+        if (
+            grouping.key is None
+            and grouping.span not in draft.cuts
+            and not _has_own_rule(grouping.root)
+            and not starred
+        ):
+            named = [
+                item
+                for item in draft.items
+                if item.kind is Kind.AGGREGATE and item.name == grouping.root.name.lower()
+            ]
             if named and isinstance(grouping.root, exp.Column):
-                yield problem(grouping.span, f"`{grouping.root.name}` is an aggregate and cannot be grouped by", "leave it out of GROUP BY")
-            else:
-                alias = "" if isinstance(grouping.root, exp.Column) else f" AS {_free_alias(draft, grouping.root)}"
                 yield problem(
-                    grouping.span, "This key of GROUP BY is not in the select list", f"add {grouping.sql}{alias} to the select list"
+                    grouping.span,
+                    f"`{grouping.root.name}` is an aggregate and cannot be grouped by",
+                    "leave it out of GROUP BY",
+                )
+            else:
+                alias = (
+                    ""
+                    if isinstance(grouping.root, exp.Column)
+                    else f" AS {_free_alias(draft, grouping.root)}"
+                )
+                yield problem(
+                    grouping.span,
+                    "This key of GROUP BY is not in the select list",
+                    f"add {grouping.sql}{alias} to the select list",
                 )
 
 
@@ -178,7 +249,11 @@ def grouped_by_window_name(draft: Draft) -> Iterator[Problem]:
     """GROUP BY window without the call."""
     for grouping in draft.groupings:
         if names_window(grouping.root):
-            yield problem(grouping.span, "GROUP BY needs the window's definition", f"write window({draft.time_column}, '1 day')")
+            yield problem(
+                grouping.span,
+                "GROUP BY needs the window's definition",
+                f"write window({draft.time_column}, '1 day')",
+            )
 
 
 def grouping_sets(draft: Draft) -> Iterator[Problem]:
@@ -190,28 +265,45 @@ def grouping_sets(draft: Draft) -> Iterator[Problem]:
         span = next(
             (token.start, token.end + 1)
             for token in draft.tokens
-            if token.text.upper() == ("ALL" if group.args["all"] else "DISTINCT") and token.start > _group_start(draft)
+            if token.text.upper() == ("ALL" if group.args["all"] else "DISTINCT")
+            and token.start > _group_start(draft)
         )
-        yield problem(span, "GROUP BY ALL and GROUP BY DISTINCT are not accepted", "name the window and every key")
+        yield problem(
+            span,
+            "GROUP BY ALL and GROUP BY DISTINCT are not accepted",
+            "name the window and every key",
+        )
     for grouping in draft.groupings:
         if isinstance(grouping.root, (exp.Cube, exp.Rollup, exp.GroupingSets)):
             if draft.windowless and draft.grouping_sets and not draft.sketches:
                 continue  # a mechanism's own
-            yield problem(grouping.span, "ROLLUP, CUBE and GROUPING SETS are not accepted", _ONE_SET)
+            yield problem(
+                grouping.span, "ROLLUP, CUBE and GROUPING SETS are not accepted", _ONE_SET
+            )
         elif isinstance(grouping.root, exp.Tuple):
-            yield problem(grouping.span, "Keys in parentheses are not accepted", "name the keys one by one")
+            yield problem(
+                grouping.span, "Keys in parentheses are not accepted", "name the keys one by one"
+            )
     if any(group.args.get(name) for name in ("cube", "rollup", "grouping_sets", "totals")):
-        yield problem(_suffix_span(draft), "ROLLUP, CUBE and GROUPING SETS are not accepted", _ONE_SET)
+        yield problem(
+            _suffix_span(draft), "ROLLUP, CUBE and GROUPING SETS are not accepted", _ONE_SET
+        )
 
 
 def _group_start(draft: Draft) -> int:
-    return max(token.start for token in draft.tokens if " ".join(token.text.upper().split()) == "GROUP BY")
+    return max(
+        token.start for token in draft.tokens if " ".join(token.text.upper().split()) == "GROUP BY"
+    )
 
 
 def _suffix_span(draft: Draft) -> Span:
     words = ("ROLLUP", "CUBE", "GROUPING SETS", "TOTALS")
     start = _group_start(draft)
-    found = [token for token in draft.tokens if token.start > start and " ".join(token.text.upper().split()) in words]
+    found = [
+        token
+        for token in draft.tokens
+        if token.start > start and " ".join(token.text.upper().split()) in words
+    ]
     return (found[-1].start, found[-1].end + 1) if found else draft.clause_span
 
 
@@ -221,14 +313,18 @@ def key_types(draft: Draft) -> Iterator[Problem]:
         yield from type_problems(draft, "A key", item.root, item.span, item.sql)
 
 
-def type_problems(draft: Draft, what: str, node: exp.Expr, span: Span, sql: str) -> Iterator[Problem]:
+def type_problems(
+    draft: Draft, what: str, node: exp.Expr, span: Span, sql: str
+) -> Iterator[Problem]:
     """What is said of a value that is to be encoded, if its type is known and has no encoding."""
     kind = value_type(draft.scope, node)
     if kind is None:
         return
     shown = kind.sql(dialect="spark")
     if kind.this not in KEY_TYPES:
-        yield problem(span, f"{what} cannot be {shown}", f"cast it, for example CAST({sql} AS STRING)")
+        yield problem(
+            span, f"{what} cannot be {shown}", f"cast it, for example CAST({sql} AS STRING)"
+        )
     elif _scale_of(kind) > 6:
         message = f"{what} cannot be {shown}: at most 6 decimal places are accepted"
         yield problem(span, message, f"cast it: CAST({sql} AS DECIMAL(18, 6))")

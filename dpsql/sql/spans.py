@@ -9,7 +9,12 @@ from sqlglot.tokens import Token, TokenType
 
 from dpsql.errors import Problem
 
-_DEPTH = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1, TokenType.L_BRACKET: 1, TokenType.R_BRACKET: -1}
+_DEPTH = {
+    TokenType.L_PAREN: 1,
+    TokenType.R_PAREN: -1,
+    TokenType.L_BRACKET: 1,
+    TokenType.R_BRACKET: -1,
+}
 
 Span = tuple[int, int]
 """Character offsets, end exclusive."""
@@ -35,7 +40,10 @@ def _balanced(start: int, end: int, tokens: Sequence[Token]) -> Span:
     for i, token in enumerate(tokens):
         if token.start < start:
             continue
-        empty_call = [follower.token_type for follower in tokens[i : i + 2]] == [TokenType.L_PAREN, TokenType.R_PAREN]
+        empty_call = [follower.token_type for follower in tokens[i : i + 2]] == [
+            TokenType.L_PAREN,
+            TokenType.R_PAREN,
+        ]
         if token.start >= end and not empty_call and depth <= 0:
             break
         depth += _DEPTH.get(token.token_type, 0)

@@ -17,7 +17,9 @@ from dpsql.sql.dialect import DpSpark, GrammarError, prepare
 from dpsql.sql.openings import place_openings
 from dpsql.sql.spans import problem, token_span
 
-EXAMPLE = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (...) ... FROM ... GROUP BY window(ts, '1 day'), ..."
+EXAMPLE = (
+    "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (...) ... FROM ... GROUP BY window(ts, '1 day'), ..."
+)
 BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -48,10 +50,14 @@ class Lexed:
 
 def control_characters(lexed: Lexed) -> Iterator[Problem]:
     """NUL and its kin, half characters of broken UTF-8, and line ends that editors do not agree on."""
-    for match in re.finditer("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]|\r(?!\n)", lexed.text):
+    for match in re.finditer(
+        "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]|\r(?!\n)", lexed.text
+    ):
         code = f"U+{ord(match.group()):04X}"
         message = f"The text has the character {code}, which SQL text may not have"
-        yield problem(match.span(), message, "save the file as plain UTF-8 text and delete the character")
+        yield problem(
+            match.span(), message, "save the file as plain UTF-8 text and delete the character"
+        )
         return
 
 
@@ -61,7 +67,11 @@ def blank_characters(lexed: Lexed) -> Iterator[Problem]:
         for at, char in enumerate(token.text if token.token_type == TokenType.VAR else ""):
             if unicodedata.category(char) == "Cf":
                 place = (token.start + at, token.start + at + 1)
-                yield problem(place, f"The invisible character U+{ord(char):04X} stands in the text", "delete it")
+                yield problem(
+                    place,
+                    f"The invisible character U+{ord(char):04X} stands in the text",
+                    "delete it",
+                )
 
 
 def parameters(lexed: Lexed) -> Iterator[Problem]:
@@ -73,7 +83,12 @@ def parameters(lexed: Lexed) -> Iterator[Problem]:
         quoted = token.token_type in (TokenType.STRING, TokenType.RAW_STRING, TokenType.IDENTIFIER)
         if quoted and "${" in written:
             yield problem(token_span(token), "Spark would replace `${...}` inside quotes", hint)
-        starts = token.token_type in (TokenType.PARAMETER, TokenType.COLON, TokenType.PLACEHOLDER, TokenType.L_BRACE)
+        starts = token.token_type in (
+            TokenType.PARAMETER,
+            TokenType.COLON,
+            TokenType.PLACEHOLDER,
+            TokenType.L_BRACE,
+        )
         if starts and token.start >= inside:
             last = _parameter_end(lexed.tokens, i)
             inside = last.end + 1
@@ -85,7 +100,11 @@ def _parameter_end(tokens: Sequence[Token], i: int) -> Token:
         closing = [token for token in tokens[i:] if token.token_type == TokenType.R_BRACE]
         last = closing[0] if closing else tokens[i]
         after = tokens.index(last) + 1
-        return tokens[after] if after < len(tokens) and tokens[after].token_type == TokenType.R_BRACE else last
+        return (
+            tokens[after]
+            if after < len(tokens) and tokens[after].token_type == TokenType.R_BRACE
+            else last
+        )
     named = tokens[i].token_type != TokenType.PLACEHOLDER and i + 1 < len(tokens)
     return tokens[i + 1] if named else tokens[i]
 
@@ -101,7 +120,9 @@ def several_statements(lexed: Lexed) -> Iterator[Problem]:
     statements = _statements(lexed.tokens)
     if len(statements) > 1:
         yield problem(
-            token_span(*statements[1]), "A file holds one statement, and a second one starts here", "put it into a file of its own"
+            token_span(*statements[1]),
+            "A file holds one statement, and a second one starts here",
+            "put it into a file of its own",
         )
 
 
@@ -110,18 +131,29 @@ def other_statements(lexed: Lexed) -> Iterator[Problem]:
     first = next((token for token in lexed.tokens if token.token_type != TokenType.SEMICOLON), None)
     if first is not None and first.token_type not in (TokenType.SELECT, TokenType.WITH):
         word = first.text.upper()
-        yield problem(token_span(first), f"A query starts with SELECT, not with `{word}`", f"write {EXAMPLE}")
+        yield problem(
+            token_span(first), f"A query starts with SELECT, not with `{word}`", f"write {EXAMPLE}"
+        )
 
 
 def pipes(lexed: Lexed) -> Iterator[Problem]:
     """`|>`: sqlglot would rewrite it silently."""
     for token in lexed.tokens:
         if token.token_type == TokenType.PIPE_GT:
-            yield problem(token_span(token), "Pipe syntax is not accepted", "write a sub-query in FROM")
+            yield problem(
+                token_span(token), "Pipe syntax is not accepted", "write a sub-query in FROM"
+            )
 
 
 TextRule = Callable[[Lexed], Iterator[Problem]]
-TEXT_RULES: tuple[TextRule, ...] = (blank_characters, empty_file, other_statements, several_statements, parameters, pipes)
+TEXT_RULES: tuple[TextRule, ...] = (
+    blank_characters,
+    empty_file,
+    other_statements,
+    several_statements,
+    parameters,
+    pipes,
+)
 """Checks on the tokens; the first that finds something ends the reading."""
 
 
@@ -138,7 +170,9 @@ def read_script(text: str) -> Script:
         text = blank_comments(text)
     except OpenComment as comment:
         place = (comment.start, comment.start + 2)
-        raise Refused(problem(place, "The text ends inside a comment", "add the closing */")) from None
+        raise Refused(
+            problem(place, "The text ends inside a comment", "add the closing */")
+        ) from None
     lexed = Lexed(text, _tokens(text))
     for rule in TEXT_RULES:
         if problems := tuple(rule(lexed)):
@@ -160,8 +194,16 @@ def _token_problem(text: str, cause: str) -> Problem:
     start = min(int(found.group(1)), len(text.rstrip()) - 1) if found else 0
     if missing := re.search(r"Missing (.+) from", cause):
         closing = missing.group(1)
-        return problem((start, start + 1), f"The text ends before the closing {closing}", f"add the closing {closing}")
-    return problem((start, start + 1), "These hexadecimal digits cannot be read", "write digits 0-9 and A-F between the quotes")
+        return problem(
+            (start, start + 1),
+            f"The text ends before the closing {closing}",
+            f"add the closing {closing}",
+        )
+    return problem(
+        (start, start + 1),
+        "These hexadecimal digits cannot be read",
+        "write digits 0-9 and A-F between the quotes",
+    )
 
 
 def _statements(tokens: Sequence[Token]) -> list[list[Token]]:
@@ -182,11 +224,17 @@ def _tree(text: str, tokens: tuple[Token, ...]) -> exp.Expr:
         raise Refused(_syntax_problem(error, tokens)) from None
     except RecursionError:
         raise
-    except Exception:  # sqlglot's lenient parser can trip over its own assumptions on text that is not SQL
-        raise Refused(problem(token_span(tokens[0]), "This statement cannot be read", f"write {EXAMPLE}")) from None
+    except (
+        Exception
+    ):  # sqlglot's lenient parser can trip over its own assumptions on text that is not SQL
+        raise Refused(
+            problem(token_span(tokens[0]), "This statement cannot be read", f"write {EXAMPLE}")
+        ) from None
     tree = trees[0] if len(trees) == 1 else None
     if tree is None:
-        raise Refused(problem(token_span(tokens[0]), "This statement cannot be read", f"write {EXAMPLE}"))
+        raise Refused(
+            problem(token_span(tokens[0]), "This statement cannot be read", f"write {EXAMPLE}")
+        )
     _keep_spelling(tree, text)
     place_openings(tree, tokens)
     return tree
@@ -211,9 +259,19 @@ def _syntax_problem(error: GrammarError, tokens: tuple[Token, ...]) -> Problem:
         "Expected `=`": "write options as name = value, with a comma between them",
         "Expected `,`": "write options as name = value, with a comma between them",
     }
-    advice = next((text for start, text in hint.items() if message.startswith(start)), "check the commas, quotes and parentheses before it")
-    if advice.startswith("check") and not at_end and token.token_type != TokenType.VAR and re.fullmatch(r"[A-Za-z_]+", token.text):
-        advice = f"`{token.text}` is a word of SQL: to name a column write it in backquotes; or {advice}"
+    advice = next(
+        (text for start, text in hint.items() if message.startswith(start)),
+        "check the commas, quotes and parentheses before it",
+    )
+    if (
+        advice.startswith("check")
+        and not at_end
+        and token.token_type != TokenType.VAR
+        and re.fullmatch(r"[A-Za-z_]+", token.text)
+    ):
+        advice = (
+            f"`{token.text}` is a word of SQL: to name a column write it in backquotes; or {advice}"
+        )
     return problem(token_span(token), message, advice)
 
 
@@ -223,5 +281,7 @@ def _keep_spelling(tree: exp.Expr, text: str) -> None:
         if "start" not in node.meta:
             continue
         written = text[node.meta["start"] : node.meta["end"] + 1]
-        if isinstance(node, exp.RawString) or (node.is_string and re.search(r"[\\'\"]", written[1:-1])):
+        if isinstance(node, exp.RawString) or (
+            node.is_string and re.search(r"[\\'\"]", written[1:-1])
+        ):
             node.meta["verbatim"] = written

@@ -31,7 +31,8 @@ def window_of_cut(node: exp.Expr, event_time: str) -> str | None:
     """The window() for `date_trunc('hour', ts)`, `trunc(ts, 'week')`, `to_date(ts)`, `date(ts)`, `CAST(ts AS DATE)`; None for all else."""
     if isinstance(node, (exp.Cast, exp.TryCast)) and node.to.this == exp.DType.DATE:
         return _window(node.this, "day", event_time)
-    name, arguments = call_name(node), list(node.expressions) if isinstance(node, exp.Anonymous) else []
+    name = call_name(node)
+    arguments = list(node.expressions) if isinstance(node, exp.Anonymous) else []
     if name in ("date", "to_date") and len(arguments) == 1:
         return _window(arguments[0], "day", event_time)
     if name in ("date_trunc", "trunc", "timestamp_trunc", "date_bin") and len(arguments) == 2:

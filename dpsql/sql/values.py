@@ -43,7 +43,11 @@ class Given:
     def words(self) -> Sequence[Token]:
         """The value's tokens without redundant parentheses around all of them."""
         words = self.value
-        while len(words) > 2 and words[0].token_type == TokenType.L_PAREN and words[-1].token_type == TokenType.R_PAREN:
+        while (
+            len(words) > 2
+            and words[0].token_type == TokenType.L_PAREN
+            and words[-1].token_type == TokenType.R_PAREN
+        ):
             words = words[1:-1]
         return words
 
@@ -59,7 +63,10 @@ def read_number(given: Given, example: str) -> float:
     """A number literal."""
     text = "".join(word.text for word in given.words)
     if any(word.token_type not in _SIGNED for word in given.words) or not NUMBER.fullmatch(text):
-        raise Misread(f"The value of {given.name} is not a number literal", f"write the number itself, for example {example}")
+        raise Misread(
+            f"The value of {given.name} is not a number literal",
+            f"write the number itself, for example {example}",
+        )
     return float(text)
 
 
@@ -69,8 +76,14 @@ def read_whole(given: Given, example: str) -> int:
     text = "".join(word.text for word in given.words)
     if not re.fullmatch(r"[+-]?\d{1,30}", text):
         if math.isfinite(value) and value == int(value):
-            raise Misread(f"The value of {given.name} is not written as a whole number", f"write {given.name} = {int(value)}")
-        raise Misread(f"The value of {given.name} is not a whole number", f"write a whole number, for example {example}")
+            raise Misread(
+                f"The value of {given.name} is not written as a whole number",
+                f"write {given.name} = {int(value)}",
+            )
+        raise Misread(
+            f"The value of {given.name} is not a whole number",
+            f"write a whole number, for example {example}",
+        )
     return int(text)
 
 
@@ -85,7 +98,9 @@ def read_word(given: Given, values: type[StrEnum], foreign: dict[str, str]) -> S
     if text in {value.value for value in values}:
         return values(text)
     if text in foreign:
-        raise Misread(f"{text} is not a value of {given.name}", f"write {given.name} = {foreign[text]}")
+        raise Misread(
+            f"{text} is not a value of {given.name}", f"write {given.name} = {foreign[text]}"
+        )
     known = [value.value for value in values]
     listed = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
     guess = nearest(text, known)
@@ -97,9 +112,16 @@ def read_columns(given: Given, example: str) -> tuple[exp.Column, ...]:
     """A column, or a tuple of columns."""
     node = bare(given.node)
     parts = [bare(part) for part in node.expressions] if isinstance(node, exp.Tuple) else [node]
-    columns = tuple(part for part in parts if isinstance(part, exp.Column) and isinstance(part.this, exp.Identifier))
+    columns = tuple(
+        part
+        for part in parts
+        if isinstance(part, exp.Column) and isinstance(part.this, exp.Identifier)
+    )
     if not columns or len(columns) < len(parts):
-        raise Misread(f"The value of {given.name} must be a column or a tuple of columns", f"write the column's name: {example}")
+        raise Misread(
+            f"The value of {given.name} must be a column or a tuple of columns",
+            f"write the column's name: {example}",
+        )
     return columns
 
 
@@ -109,7 +131,9 @@ def read_query(given: Given, example: str) -> exp.Select:
     while isinstance(node, (exp.Paren, exp.Subquery)):
         node = node.this
     if not isinstance(node, exp.Select):
-        raise Misread(f"The value of {given.name} must be a query in parentheses", f"write {example}")
+        raise Misread(
+            f"The value of {given.name} must be a query in parentheses", f"write {example}"
+        )
     return node
 
 

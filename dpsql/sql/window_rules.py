@@ -23,7 +23,13 @@ _TIMES = ("size", "slide", "start offset")
 MOST_PANES = 500
 """Of a window that is made of panes, with a delta: beyond, exact noise that float64 cannot round would take seconds."""
 
-SUMS = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG, *SPREADS)
+SUMS = (
+    AggregateFunction.COUNT_ROWS,
+    AggregateFunction.COUNT,
+    AggregateFunction.SUM,
+    AggregateFunction.AVG,
+    *SPREADS,
+)
 """Aggregates of a window that its panes add up to."""
 
 
@@ -32,12 +38,23 @@ def made_of_panes(draft: Draft) -> bool:
     record counts in one pane, and in no copy: for a day by hours a standard error of 71 in the place of 316. Of rows, and with delta = 0, they
     are panes unless something else is asked."""
     if draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0:
-        other = draft.given("trigger_interval") or any(call.function is not None and not _of_panes(call) for call in draft.calls)
+        other = draft.given("trigger_interval") or any(
+            call.function is not None and not _of_panes(call) for call in draft.calls
+        )
         return draft.value("delta") == 0 or not other
-    if not draft.window_times or draft.given("trigger_interval") or not (draft.listed or draft.keyless):
+    if (
+        not draft.window_times
+        or draft.given("trigger_interval")
+        or not (draft.listed or draft.keyless)
+    ):
         return False
     size, slide, _ = draft.window_times
-    return slide < size and size % slide == 0 and size // slide <= MOST_PANES and all(map(_of_panes, draft.calls))
+    return (
+        slide < size
+        and size % slide == 0
+        and size // slide <= MOST_PANES
+        and all(map(_of_panes, draft.calls))
+    )
 
 
 def _of_panes(call: Call) -> bool:
@@ -48,12 +65,18 @@ def window_missing(draft: Draft) -> Iterator[Problem]:
     """No window() in GROUP BY; a rule of the mechanisms that need one."""
     window = f"window({draft.time_column}, '1 day')"
     if draft.select.args.get("group") is None:
-        yield problem(draft.clause_span, "The query has no GROUP BY", f"add GROUP BY {window} and the keys, {_NO_WINDOW}")
+        yield problem(
+            draft.clause_span,
+            "The query has no GROUP BY",
+            f"add GROUP BY {window} and the keys, {_NO_WINDOW}",
+        )
     elif draft.cuts:
         for span, cut in draft.cuts.items():
             hint = f"write {cut} in GROUP BY, and window.start in the select list or nothing: the output has {START} and {END}"
             yield problem(span, "The event time is cut by window() only", hint)
-    elif not any(call_name(g.root) in WINDOW_CALLS or names_window(g.root) for g in draft.groupings) and not names_no_key(draft):
+    elif not any(
+        call_name(g.root) in WINDOW_CALLS or names_window(g.root) for g in draft.groupings
+    ) and not names_no_key(draft):
         spans = [grouping.span for grouping in draft.groupings]
         span = (spans[0][0], spans[-1][1]) if spans else draft.clause_span
         yield problem(span, "GROUP BY has no window", f"add {window} to GROUP BY, {_NO_WINDOW}")
@@ -70,7 +93,11 @@ def other_windows(draft: Draft) -> Iterator[Problem]:
     for grouping in draft.groupings:
         name = call_name(grouping.root)
         if name in WINDOW_CALLS and name != "window":
-            yield problem(grouping.span, f"`{name}` is not accepted in GROUP BY", f"write window({draft.time_column}, '1 day')")
+            yield problem(
+                grouping.span,
+                f"`{name}` is not accepted in GROUP BY",
+                f"write window({draft.time_column}, '1 day')",
+            )
 
 
 def window_in_list(draft: Draft) -> Iterator[Problem]:
@@ -89,7 +116,11 @@ def window_arguments(draft: Draft) -> Iterator[Problem]:
     for call in draft.window_calls[:1]:
         count = len(call.expressions)
         if not 2 <= count <= 4:
-            yield problem(draft.span(call), f"window takes 2 to 4 arguments, not {count}", f"write window({draft.time_column}, '1 day')")
+            yield problem(
+                draft.span(call),
+                f"window takes 2 to 4 arguments, not {count}",
+                f"write window({draft.time_column}, '1 day')",
+            )
         for name, node in zip(_TIMES, call.expressions[1:4], strict=False):
             yield from _window_time(draft, name, node)
 
@@ -101,9 +132,15 @@ def _window_time(draft: Draft, name: str, node: exp.Expr) -> Iterator[Problem]:
         yield problem(draft.span(node), misread.message, misread.hint)
         return
     if time <= 0 and name != "start offset":
-        yield problem(draft.span(node), f"The window's {name} must be longer than zero", f"write {FORMS}")
+        yield problem(
+            draft.span(node), f"The window's {name} must be longer than zero", f"write {FORMS}"
+        )
     if abs(time) > LONGEST_US:
-        yield problem(draft.span(node), f"The window's {name} must be at most 36525 days", "write a shorter duration")
+        yield problem(
+            draft.span(node),
+            f"The window's {name} must be at most 36525 days",
+            "write a shorter duration",
+        )
 
 
 def slide_above_size(draft: Draft) -> Iterator[Problem]:
@@ -116,10 +153,12 @@ def slide_above_size(draft: Draft) -> Iterator[Problem]:
         except Misread:
             continue
         if slide > size > 0:
-            message = (
-                f"The slide {show_duration(slide)} is longer than the size {show_duration(size)}: records between windows would be lost"
+            message = f"The slide {show_duration(slide)} is longer than the size {show_duration(size)}: records between windows would be lost"
+            yield problem(
+                draft.span(call.expressions[2]),
+                message,
+                f"write a slide of at most {show_duration(size)}, or leave it out",
             )
-            yield problem(draft.span(call.expressions[2]), message, f"write a slide of at most {show_duration(size)}, or leave it out")
 
 
 def event_time_column(draft: Draft) -> Iterator[Problem]:
@@ -144,7 +183,12 @@ def event_time_untouched(draft: Draft) -> Iterator[Problem]:
     for call in draft.window_calls[:1]:
         node = bare(call.expressions[0]) if call.expressions else None
         declared = _declared(draft)
-        if not declared or draft.stream is None or not isinstance(node, exp.Column) or any(r.unknown for r in draft.scope.relations):
+        if (
+            not declared
+            or draft.stream is None
+            or not isinstance(node, exp.Column)
+            or any(r.unknown for r in draft.scope.relations)
+        ):
             continue
         found = draft.scope.find(node)
         if node.name.lower() != declared:
@@ -152,7 +196,11 @@ def event_time_untouched(draft: Draft) -> Iterator[Problem]:
             yield problem(draft.span(node), message, f"write window({declared}, ...)")
         elif [field.origin for field in found] != [(draft.stream.name, declared)]:
             message = f"The event time may not be computed or renamed: FROM does not pass `{declared}` on as {draft.stream.name} has it"
-            yield problem(draft.span(node), message, f"select {declared} itself in the sub-query, under its own name and once")
+            yield problem(
+                draft.span(node),
+                message,
+                f"select {declared} itself in the sub-query, under its own name and once",
+            )
 
 
 def event_time_type(draft: Draft) -> Iterator[Problem]:
@@ -170,10 +218,15 @@ def event_time_type(draft: Draft) -> Iterator[Problem]:
 
 def trigger_fits_slide(draft: Draft) -> Iterator[Problem]:
     """The slide is a multiple of the trigger interval."""
-    given, interval = draft.given("trigger_interval"), draft.value("trigger_interval")
+    given = draft.given("trigger_interval")
+    interval = draft.value("trigger_interval")
     if not given or not interval or not draft.window_times or draft.window_times[1] % interval == 0:
         return
     slide = draft.window_times[1]
     name = "size" if slide == draft.window_times[0] else "slide"
     message = f"The window's {name} {show_duration(slide)} is not a multiple of trigger_interval = {show_duration(interval)}"
-    yield problem(given.value_span, message, f"write trigger_interval = '{show_duration(divisor_near(slide, interval))}'")
+    yield problem(
+        given.value_span,
+        message,
+        f"write trigger_interval = '{show_duration(divisor_near(slide, interval))}'",
+    )

@@ -62,12 +62,18 @@ class AdmissionSink:
         rows = sum(file.counted["rows"] for file in files)
         # One that only dropped records counts too: read again under a later clock, they might be admitted. A stage without state writes none.
         if rows or any(file.bytes or file.counted["drops"] for file in files):
-            detail = {"clock": asdict(clock), "rows": rows, "contributions": self.contributions.version}
+            detail = {
+                "clock": asdict(clock),
+                "rows": rows,
+                "contributions": self.contributions.version,
+            }
             self.manifest.commit(batch, files, {**position, **detail})
             self.versions.add(files)
             self.read.add(files_read)
         if rows:
-            self.contributions.append([entry for file in files for entry in file.counted["files"]], batch)
+            self.contributions.append(
+                [entry for file in files for entry in file.counted["files"]], batch
+            )
         self.done(batch, clock)
         for file in files:
             self.count(file.counted["drops"])

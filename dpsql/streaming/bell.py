@@ -11,5 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 def rings(session: SparkSession, buckets: int) -> DataFrame:
     """One row per bucket in every micro-batch, with the column `bucket`; there is always a next one."""
-    source = session.readStream.format("rate-micro-batch").option("rowsPerBatch", buckets).option("numPartitions", 1)
+    source = (
+        session.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", buckets)
+        .option("numPartitions", 1)
+    )
     return source.load().selectExpr(f"cast(value % {buckets} AS INT) AS bucket")

@@ -14,7 +14,9 @@ from dpsql.reader_options import CATALOG
 from dpsql.streaming.failures import reason_of
 
 
-def located(spark: SparkSession, sources: Mapping[str, Source], names: tuple[str, ...]) -> Mapping[str, Source]:
+def located(
+    spark: SparkSession, sources: Mapping[str, Source], names: tuple[str, ...]
+) -> Mapping[str, Source]:
     """The sources with every catalog table among `names` as a path: from there on it is like any other.
 
     Args:
@@ -25,7 +27,9 @@ def located(spark: SparkSession, sources: Mapping[str, Source], names: tuple[str
     Raises:
         DataError: there is no such table, or it has no files of its own (a view, a table of a foreign database).
     """
-    found = {name: _located(spark, sources[name]) for name in names if sources[name].format == CATALOG}
+    found = {
+        name: _located(spark, sources[name]) for name in names if sources[name].format == CATALOG
+    }
     return {**sources, **found} if found else sources
 
 
@@ -34,10 +38,15 @@ def _located(spark: SparkSession, source: Source) -> Source:
         rows = spark.sql(f"DESCRIBE TABLE EXTENDED {source.table}").collect()
     except PySparkException as problem:
         if (problem.getCondition() or "").startswith("TABLE_OR_VIEW_NOT_FOUND"):
-            raise DataError(f"source {source.name!r}: the catalog of this Spark session has no table {source.table}") from None
-        raise DataError(f"source {source.name!r}: table {source.table}: {reason_of(problem)}") from None
+            raise DataError(
+                f"source {source.name!r}: the catalog of this Spark session has no table {source.table}"
+            ) from None
+        raise DataError(
+            f"source {source.name!r}: table {source.table}: {reason_of(problem)}"
+        ) from None
     facts = {str(row["col_name"]): str(row["data_type"]) for row in rows}
-    place, provider = facts.get("Location"), facts.get("Provider", "").lower()
+    place = facts.get("Location")
+    provider = facts.get("Provider", "").lower()
     if not place or not provider:
         raise DataError(
             f"source {source.name!r}: {source.table} has no files of its own: name a Delta table or a table of files, not a view"

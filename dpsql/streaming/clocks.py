@@ -53,8 +53,12 @@ def known_clocks(manifest: Manifest, closed_us: int) -> dict[int, Clock]:
         closed_us: the time of the newest tick; a clock from before it is none any more.
     """
     # It is needed for tasks that write late, and then they are found out
-    kept, newest = record.read_if_whole(manifest.path.parent / FILE, KeptClock, VERSION), manifest.newest_batch
-    is_at_hand = kept is not None and (kept.generation, kept.clock.closed_us) == (manifest.generation, closed_us)
+    kept = record.read_if_whole(manifest.path.parent / FILE, KeptClock, VERSION)
+    newest = manifest.newest_batch
+    is_at_hand = kept is not None and (kept.generation, kept.clock.closed_us) == (
+        manifest.generation,
+        closed_us,
+    )
     known = {kept.batch: kept.clock} if kept is not None and is_at_hand else {}
     if newest is not None:
         clock = manifest.batches(newest)[newest]["clock"]

@@ -128,12 +128,17 @@ class RunContext:
     def catch_up(self, until_us: int | None, retention_us: int) -> Summary:
         """Check, read, tick, release, sweep."""
         self.check()
-        contributions, static = self.tables.contributions, self.static_pins()
+        contributions = self.tables.contributions
+        static = self.static_pins()
         latest_us = now_us() if until_us is None else until_us
-        self.query.shape.schedule.check_behind(latest_us, self.query.source.start_us, contributions.closed_us)
+        self.query.shape.schedule.check_behind(
+            latest_us, self.query.source.start_us, contributions.closed_us
+        )
         if until_us is None:
             self.tally.tell_long_wait(self.query, latest_us, contributions.closed_us)
-        catch_up = open_catch_up(self.folder, until_us, contributions.closed_us, contributions.newest_tick, static)
+        catch_up = open_catch_up(
+            self.folder, until_us, contributions.closed_us, contributions.newest_tick, static
+        )
         static_tables.check_unchanged(catch_up.static, static)
         with self.queries(catch_up.static) as queries:
             retention = self.retention(queries, retention_us)
@@ -141,8 +146,15 @@ class RunContext:
         if not read_all:
             return self.tally.summary(stopped=True)
         newest = self.engine.checkpoint(ADMISSION).newest_commit
-        due = contributions.tick(catch_up.number, -1 if newest is None else newest, catch_up.until_us, self._latest(catch_up))
-        if (due or self._unreleased(queries.sink)) and (self.stop.is_set() or not self.release(queries)):
+        due = contributions.tick(
+            catch_up.number,
+            -1 if newest is None else newest,
+            catch_up.until_us,
+            self._latest(catch_up),
+        )
+        if (due or self._unreleased(queries.sink)) and (
+            self.stop.is_set() or not self.release(queries)
+        ):
             return self.tally.summary(stopped=True)
         finish(self.folder, catch_up)
         retention.after_catch_up()
@@ -161,12 +173,19 @@ class RunContext:
         needed |= public
         with unreadable.named(self.folder, needed):
             preflight.check_logs(self.engine, needed)
-            published = published_marks(tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
+            published = published_marks(
+                tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE)
+            )
             marks = {
                 ADMISSION: [tables.admission.newest_batch, tables.contributions.newest_batch],
-                RELEASE: [tables.release.newest_batch, published.newest_batch(tables.release.batches())],
+                RELEASE: [
+                    tables.release.newest_batch,
+                    published.newest_batch(tables.release.batches()),
+                ],
             }
-            preflight.check(self.engine, needed, marks, {ADMISSION: tables.admission, RELEASE: tables.release})
+            preflight.check(
+                self.engine, needed, marks, {ADMISSION: tables.admission, RELEASE: tables.release}
+            )
             preflight.check_beside(self.folder, public, tables.histogram_application)
             preflight.check_files(self.engine, self.query.source.name)
         for path in public.values():
@@ -178,7 +197,14 @@ class RunContext:
     def retention(self, queries: Queries, kept_us: int) -> Retention:
         """The sweeper of this start."""
         told = partial(self.tally.alarm, DAMAGED)
-        return Retention(self.engine, self.tables.contributions, kept_us, self.tables.release, queries.sink.histogram, told)
+        return Retention(
+            self.engine,
+            self.tables.contributions,
+            kept_us,
+            self.tables.release,
+            queries.sink.histogram,
+            told,
+        )
 
     def _publishing(self, closed_us: int) -> None:
         self.tally.publishing(closed_us)
@@ -187,7 +213,9 @@ class RunContext:
 
     def static_pins(self) -> dict[str, int | str]:
         """The static tables to read: those that a live run began with, else as they are."""
-        now = static_tables.pins(self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources])
+        now = static_tables.pins(
+            self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources]
+        )
         begun = live_pins(self.folder)
         static_tables.check_unchanged(begun, now)
         return {**now, **begun}
@@ -209,21 +237,37 @@ class RunContext:
         """
         users, keys = self.engine.buckets
         session = run_session(self.spark, users, {} if live else CATCH_UP)
-        part, stream = self.engine.parts[ADMISSION], self.query.source
-        begun = {**self.query.sources, stream.name: sources.resumed(stream, part.position)}  # where a restored query goes on
-        tables = sources.register(session, self.query.parsed, begun, static_tables.versions(static), may_be_empty=live)
-        salt, first_window_us = self.secret.salt(self.run.run_id), self.run.first_window_us
+        part = self.engine.parts[ADMISSION]
+        stream = self.query.source
+        begun = {
+            **self.query.sources,
+            stream.name: sources.resumed(stream, part.position),
+        }  # where a restored query goes on
+        tables = sources.register(
+            session, self.query.parsed, begun, static_tables.versions(static), may_be_empty=live
+        )
+        salt = self.secret.salt(self.run.run_id)
+        first_window_us = self.run.first_window_us
         given = records(session, self.query.plan, salt, users)
-        facts = RunFacts(groups_of(session, self.query, self.engine, first_window_us, salt), first_window_us)
+        facts = RunFacts(
+            groups_of(session, self.query, self.engine, first_window_us, salt), first_window_us
+        )
         intake, release = self.query.mechanism.stages(self.query.plan, facts)
-        asked, place = self.query, (self.histogram_path, self.tables.histogram_application)
-        kind, described = PublishedTable if asked.shape.sketch is None else SketchTables, described_mark(self.run.run_id)
-        histogram = kind(*place, asked.parsed, asked.shape, given.key_types, asked.published, described)
+        asked = self.query
+        place = (self.histogram_path, self.tables.histogram_application)
+        kind = PublishedTable if asked.shape.sketch is None else SketchTables
+        described = described_mark(self.run.run_id)
+        histogram = kind(
+            *place, asked.parsed, asked.shape, given.key_types, asked.published, described
+        )
         self.tables.contributions.create()
         self.tables.admission.create()
         histogram.create()
-        files, to = preflight.state_files(self.engine, ADMISSION), self.tables.contributions.files
-        key = randomness.intake_key(self.secret.noise_key(self.run.run_id, self.query.plan.identity))
+        files = preflight.state_files(self.engine, ADMISSION)
+        to = self.tables.contributions.files
+        key = randomness.intake_key(
+            self.secret.noise_key(self.run.run_id, self.query.plan.identity)
+        )
 
         def query_1(frame: DataFrame) -> DataFrame:
             if intake.tables:
@@ -233,7 +277,9 @@ class RunContext:
 
         admission = following = query_1(given.frame)
         if live and sources.has_hidden_limit(stream):
-            sources.register_stream(session, sources.without_limit(begun[stream.name]), may_be_empty=True)
+            sources.register_stream(
+                session, sources.without_limit(begun[stream.name]), may_be_empty=True
+            )
             following = query_1(records(session, self.query.plan, salt, users).frame)
         try:
             yield Queries(admission, following, *self._release_query(release, histogram))
@@ -241,8 +287,11 @@ class RunContext:
             for table in tables:
                 table.unpersist()
 
-    def _release_query(self, stage: Stage[Sequence[Tick]], histogram: PublishedTable) -> tuple[DataFrame, ReleaseSink]:
-        part, session = self.engine.parts[RELEASE], run_session(self.spark, self.engine.buckets[1])
+    def _release_query(
+        self, stage: Stage[Sequence[Tick]], histogram: PublishedTable
+    ) -> tuple[DataFrame, ReleaseSink]:
+        part = self.engine.parts[RELEASE]
+        session = run_session(self.spark, self.engine.buckets[1])
         work = Release(
             stage,
             preflight.state_files(self.engine, RELEASE),
@@ -255,31 +304,49 @@ class RunContext:
         plans = ReleasePlans(self.tables.contributions, self.tables.release, part.position)
         before = None if part.closed_us is None else (part.first - 1, part.closed_us)
         to = self.folder / released.FOLDER
-        sink = ReleaseSink(self.tables.release, histogram, plans, to, self.tally.add_published, self._publishing, before)
+        sink = ReleaseSink(
+            self.tables.release,
+            histogram,
+            plans,
+            to,
+            self.tally.add_published,
+            self._publishing,
+            before,
+        )
         return stateful(rings(session, self.engine.buckets[1]), work), sink
 
-    def admission_sink(self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None) -> Sink:
+    def admission_sink(
+        self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None
+    ) -> Sink:
         """The sink of query 1."""
-        tables, checkpoint = self.tables, self.engine.checkpoint(ADMISSION)
+        tables = self.tables
+        checkpoint = self.engine.checkpoint(ADMISSION)
         read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
         if read.twice:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
-        count, unseen = self.tally.add_dropped, partial(long_lines.count, self.spark, self.query.source)
-        return AdmissionSink(tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done)
+        count = self.tally.add_dropped
+        unseen = partial(long_lines.count, self.spark, self.query.source)
+        return AdmissionSink(
+            tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done
+        )
 
     def _latest(self, catch_up: CatchUp) -> int:
         return latest_us(catch_up, self.query.parsed.max_ahead_us)
 
     def _unreleased(self, sink: ReleaseSink) -> bool:
         """Whether there is a tick that is not released, or a start died between the listing of released rows and their publication."""
-        return self.tables.contributions.closed_us > sink.released_us or not (sink.has_published or self._is_published())
+        return self.tables.contributions.closed_us > sink.released_us or not (
+            sink.has_published or self._is_published()
+        )
 
     def _is_published(self) -> bool:
         """Whether the rows of the newest listed micro-batch of query 2 are in the histogram."""
         newest = self.tables.release.newest_batch
         if newest is None:
             return True
-        published = published_marks(self.tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE))
+        published = published_marks(
+            self.tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE)
+        )
         return published.have(self.tables.release.batches(newest)[newest])
 
     def release(self, queries: Queries) -> bool:
@@ -316,13 +383,22 @@ class RunContext:
                 query.finish()
 
     def _start_releasing(self, queries: Queries, closed_us: int) -> Stepping:
-        checkpoint, sink = self.engine.checkpoint(RELEASE), queries.sink
-        return Stepping(queries.release, self.remembering(RELEASE, sink), checkpoint, self.stop, lambda: sink.released_us, closed_us)
+        checkpoint = self.engine.checkpoint(RELEASE)
+        sink = queries.sink
+        return Stepping(
+            queries.release,
+            self.remembering(RELEASE, sink),
+            checkpoint,
+            self.stop,
+            lambda: sink.released_us,
+            closed_us,
+        )
 
     def remembering(self, operator: str, sink: Sink) -> Sink:
         """A sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must
         not pass for it."""
-        recorded, first = False, self.engine.parts[operator].first
+        recorded = False
+        first = self.engine.parts[operator].first
 
         def remember(frame: Any, batch: int) -> None:
             nonlocal recorded
@@ -336,10 +412,23 @@ class RunContext:
 
         return remember
 
-    def drain(self, operator: str, frame: Any, sink: Sink, told: Callable[[Any], None], stop: Stop | None = None) -> bool:
+    def drain(
+        self,
+        operator: str,
+        frame: Any,
+        sink: Sink,
+        told: Callable[[Any], None],
+        stop: Stop | None = None,
+    ) -> bool:
         """Hand every stored micro-batch of a query to its sink; False if stopped before."""
         with self.failing(operator):
-            return drain(frame, sink, self.engine.checkpoint(operator), self.stop if stop is None else stop, told)
+            return drain(
+                frame,
+                sink,
+                self.engine.checkpoint(operator),
+                self.stop if stop is None else stop,
+                told,
+            )
 
     @contextmanager
     def failing(self, operator: str) -> Iterator[None]:
@@ -350,14 +439,22 @@ class RunContext:
             raise
         except Exception as problem:
             manifest = self.tables.admission if operator == ADMISSION else self.tables.release
-            raise intact.failure(problem, self.query.source.name, self.engine, operator, manifest) from None
+            raise intact.failure(
+                problem, self.query.source.name, self.engine, operator, manifest
+            ) from None
 
     def was_read(self, report: Any) -> None:
         """A micro-batch of query 1 is finished."""
-        source, malformed, alarm = self.query.source, self.tally.malformed(report), self.tally.was_read(report)
+        source = self.query.source
+        malformed = self.tally.malformed(report)
+        alarm = self.tally.was_read(report)
         where = f"in micro-batch {report.batchId} of source {source.name!r}"
         told = malformed > source.max_malformed and self.tally.is_news()
-        self.tally.tell(f"more malformed records than max_malformed = {source.max_malformed} {where}" if told else alarm)
+        self.tally.tell(
+            f"more malformed records than max_malformed = {source.max_malformed} {where}"
+            if told
+            else alarm
+        )
 
 
 def run_context(
@@ -377,11 +474,14 @@ def run_context(
     Raises:
         LakeError: the run has other numbers of buckets, or its settings are lost or damaged.
     """
-    folder, histogram_path = lake.private(run.name), lake.histogram(run.name)
+    folder = lake.private(run.name)
+    histogram_path = lake.histogram(run.name)
     if isinstance(folder, ObjectPath):
         check_s3(spark)
     cores = spark.sparkContext.defaultParallelism
-    engine = preflight.open_engine(folder, buckets, (PER_CORE[0] * cores, PER_CORE[1] * cores), query.shape.state)
+    engine = preflight.open_engine(
+        folder, buckets, (PER_CORE[0] * cores, PER_CORE[1] * cores), query.shape.state
+    )
     generation = {operator: engine.generation(operator) for operator in OPERATORS}
     contributions = Contributions(
         folder / "contributions",
@@ -393,8 +493,30 @@ def run_context(
         engine.void,
         engine.relabelled,
     )
-    admission, release = (Manifest(folder / "files", run.run_id, operator, generation[operator]) for operator in OPERATORS)
-    tables = RunTables(contributions, admission, release, histogram_path, triggers_mark(run.run_id, generation[RELEASE]))
+    admission, release = (
+        Manifest(folder / "files", run.run_id, operator, generation[operator])
+        for operator in OPERATORS
+    )
+    tables = RunTables(
+        contributions,
+        admission,
+        release,
+        histogram_path,
+        triggers_mark(run.run_id, generation[RELEASE]),
+    )
     register = ledger.register if ledger else None
     secret = secret.of_ledger(run.ledger_id)
-    return RunContext(spark, query, run, folder, histogram_path, secret, register, engine, tables, tally, stop, check_held)
+    return RunContext(
+        spark,
+        query,
+        run,
+        folder,
+        histogram_path,
+        secret,
+        register,
+        engine,
+        tables,
+        tally,
+        stop,
+        check_held,
+    )

@@ -22,14 +22,23 @@ def parsed(messages: DataFrame, source: Source) -> DataFrame:
     """The images in the column `value`, a message in each row, and CORRUPT beside them. A blank message is no record."""
     whole = messages.selectExpr("cast(value AS STRING) AS value").where("value RLIKE '\\\\S'")
     outer = whole.select(_object("value", MESSAGE_SCHEMA).alias("m"))
-    fields = [f"CASE WHEN m.payload IS NULL THEN m.{name} ELSE p.{name} END AS {name}" for name in MESSAGE[:-1]]
+    fields = [
+        f"CASE WHEN m.payload IS NULL THEN m.{name} ELSE p.{name} END AS {name}"
+        for name in MESSAGE[:-1]
+    ]
     bad = f"m.{CORRUPT} IS NOT NULL OR m IS NULL OR (m.payload IS NOT NULL AND (p IS NULL OR p.{CORRUPT} IS NOT NULL))"
-    inner = outer.select("m", _object("m.payload", MESSAGE_SCHEMA).alias("p")).selectExpr(*fields, f"{bad} AS bad")
+    inner = outer.select("m", _object("m.payload", MESSAGE_SCHEMA).alias("p")).selectExpr(
+        *fields, f"{bad} AS bad"
+    )
     place = str(source.sequence_by).split(".")[1]
     told = ", ".join(f"`{name}` BIGINT" for name in dict.fromkeys((place, SOURCE_TIME)))
-    read = inner.select("before", "after", "op", "bad", _object("source", f"{told}, {CORRUPT} STRING").alias("s"))
+    read = inner.select(
+        "before", "after", "op", "bad", _object("source", f"{told}, {CORRUPT} STRING").alias("s")
+    )
     known = f"NOT bad AND s.{CORRUPT} IS NULL AND s.`{place}` IS NOT NULL"
-    images = read.selectExpr(f"inline({_images(known)})", f"s.`{place}` AS {POSITION}", f"{_time()} AS {TIME}")
+    images = read.selectExpr(
+        f"inline({_images(known)})", f"s.`{place}` AS {POSITION}", f"{_time()} AS {TIME}"
+    )
     schema = text_times.declared(messages.sparkSession, source)
     shape = text_times.as_read(schema, source).add(CORRUPT, "string")
     rows = images.select(*BESIDE, _object("line", shape).alias("v"))
@@ -40,14 +49,18 @@ def parsed(messages: DataFrame, source: Source) -> DataFrame:
 
 def _object(text: str, shape: T.StructType | str) -> Column:
     """A JSON object; NULL for any other text."""
-    return F.from_json(F.expr(f"CASE WHEN {text} RLIKE '^\\\\s*[{{]' THEN {text} END"), shape, OPTIONS)
+    return F.from_json(
+        F.expr(f"CASE WHEN {text} RLIKE '^\\\\s*[{{]' THEN {text} END"), shape, OPTIONS
+    )
 
 
 def _images(known: str) -> str:
     """Of every kind of message; of one that is none of them an image that says nothing, which is malformed."""
     said = []
     for op, images in IMAGES.items():
-        listed = ", ".join(f"struct('{change}' AS {CHANGE}, {field} AS line)" for change, field in images)
+        listed = ", ".join(
+            f"struct('{change}' AS {CHANGE}, {field} AS line)" for change, field in images
+        )
         said.append(f"WHEN {known} AND op = '{op}' THEN array({listed})")
     return f"CASE {' '.join(said)} ELSE array(struct(cast(NULL AS STRING) AS {CHANGE}, cast(NULL AS STRING) AS line)) END"
 

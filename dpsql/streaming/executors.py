@@ -14,12 +14,16 @@ from dpsql.streaming import internals
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_SECONDS, SAY_SECONDS, END_SECONDS = 5.0, 30.0, 300.0
+LOOK_SECONDS = 5.0
+SAY_SECONDS = 30.0
+END_SECONDS = 300.0
 NONE = "this run has no executor: others have all cores or memory of the cluster (spark.cores.max), or its master has forgotten it"
 
 
 @contextmanager
-def watched(spark: SparkSession, stop: threading.Event, tell: Callable[[str], None]) -> Iterator[None]:
+def watched(
+    spark: SparkSession, stop: threading.Event, tell: Callable[[str], None]
+) -> Iterator[None]:
     """Inside, a run on a cluster that has no executor says so, and is ended when it has had none for minutes.
 
     One that was told to stop ends at once: its micro-batch would wait. What then fails is no failure, and is not raised.
@@ -27,17 +31,21 @@ def watched(spark: SparkSession, stop: threading.Event, tell: Callable[[str], No
     Raises:
         DpsqlError: it was ended, but not told to stop; the same command goes on.
     """
-    context, over = internals.java_context(spark), threading.Event()
-    ended, broken_off = threading.Event(), threading.Event()
+    context = internals.java_context(spark)
+    over = threading.Event()
+    ended = threading.Event()
+    broken_off = threading.Event()
     if str(context.master()).startswith("local"):
         yield
         return
 
     def watch() -> None:
-        since, told = time.monotonic(), False
+        since = time.monotonic()
+        told = False
         while not over.wait(LOOK_SECONDS):
             if not (ended.is_set() or broken_off.is_set()) and _served(context):
-                since, told = time.monotonic(), False
+                since = time.monotonic()
+                told = False
             elif broken_off.is_set() or (stop.is_set() and not ended.is_set()):
                 broken_off.set()
                 context.cancelAllJobs()

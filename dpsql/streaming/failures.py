@@ -18,7 +18,12 @@ from pyspark.errors import PySparkException
 
 from dpsql.errors import DataError, DpsqlError, Unreachable
 
-FILE_CONDITIONS = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "MALFORMED_RECORD", "PARQUET_COLUMN_DATA_TYPE_MISMATCH")
+FILE_CONDITIONS = (
+    "FAILED_READ_FILE",
+    "CANNOT_READ_FILE",
+    "MALFORMED_RECORD",
+    "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
+)
 QUOTED_IN_REASONS = {
     "UNRESOLVED_COLUMN": ("objectName", "proposal"),
     "UNRESOLVED_ROUTINE": ("routineName",),
@@ -61,8 +66,12 @@ def reason_of(problem: PySparkException) -> str:
     name = condition.split(".")[0]
     if name == "UNRESOLVED_COLUMN":
         known = parameters.get("proposal")
-        return f"no column {parameters.get('objectName', '?')}" + (f"; there are {known}" if known else "")
-    shown = [f"{key} {parameters[key]}" for key in QUOTED_IN_REASONS.get(name, ()) if key in parameters]
+        return f"no column {parameters.get('objectName', '?')}" + (
+            f"; there are {known}" if known else ""
+        )
+    shown = [
+        f"{key} {parameters[key]}" for key in QUOTED_IN_REASONS.get(name, ()) if key in parameters
+    ]
     return f"Spark refuses it ({', '.join([condition or type(problem).__name__, *shown])})"
 
 
@@ -87,7 +96,9 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
     causes = list(_causes(problem))
     innermost = causes[-1] if causes else ("", {}, type(problem).__name__)
     told = f"{step} failed in Spark ({innermost[0] or innermost[2].split('.')[-1]})"
-    damaged = DpsqlError(f"{told}: its checkpoint may be damaged. Nothing was published from this micro-batch. Run: {remedy}")
+    damaged = DpsqlError(
+        f"{told}: its checkpoint may be damaged. Nothing was published from this micro-batch. Run: {remedy}"
+    )
     # First: the file that is not found, or ends too early, may be one of Spark's state.
     if remedy and any(condition.startswith(DAMAGED_CONDITIONS) for condition, _, _ in causes):
         return damaged
@@ -118,18 +129,28 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
                 f"source {source!r}: no Kafka broker answers; is `kafka.bootstrap.servers` right, and may this machine reach it?"
             )
         if name.endswith("FileNotFoundException"):
-            return DataError(f"a file of source {source!r} has vanished while it was read: put it back and start again")
-    if any(name.startswith("org.apache.kafka") and name.endswith(("AuthenticationException", "KafkaException")) for _, _, name in causes):
+            return DataError(
+                f"a file of source {source!r} has vanished while it was read: put it back and start again"
+            )
+    if any(
+        name.startswith("org.apache.kafka")
+        and name.endswith(("AuthenticationException", "KafkaException"))
+        for _, _, name in causes
+    ):
         return DataError(
             f"source {source!r}: Kafka refuses the options: are login and password right, and is the file there that they are read from?"
         )
     if kind := worker_error(problem):
-        return DpsqlError(f"{step} failed in a worker ({kind}); nothing was published from this micro-batch")
+        return DpsqlError(
+            f"{step} failed in a worker ({kind}); nothing was published from this micro-batch"
+        )
     if not remedy:
         return DpsqlError(f"{told}; nothing was read")
     if any(name.endswith(DAMAGED_CLASSES) for _, _, name in causes):
         return damaged
-    return DpsqlError(f"{told}; nothing was published from this micro-batch. Start again; if that fails alike, run: {remedy}")
+    return DpsqlError(
+        f"{told}; nothing was published from this micro-batch. Start again; if that fails alike, run: {remedy}"
+    )
 
 
 @contextmanager
@@ -156,7 +177,9 @@ def worker_error(problem: BaseException) -> str | None:
 
 
 def _file_name(parameters: dict[str, str]) -> str:
-    path = unquote(parameters.get("path") or parameters.get("filePath") or parameters.get("fileName") or "")
+    path = unquote(
+        parameters.get("path") or parameters.get("filePath") or parameters.get("fileName") or ""
+    )
     return f" {PurePosixPath(path).name!r}" if path else ""
 
 
@@ -164,7 +187,9 @@ def _file_error(condition: str, parameters: dict[str, str], source: str) -> Data
     name = _file_name(parameters)
     if "MISMATCH" in condition or "column" in parameters:
         column = parameters.get("column") or parameters.get("columnName") or ""
-        return DataError(f"file{name} of source {source!r}: column {column} has another type than declared ({condition})")
+        return DataError(
+            f"file{name} of source {source!r}: column {column} has another type than declared ({condition})"
+        )
     return DataError(
         f"file{name} of source {source!r} cannot be read ({condition}): it is damaged or in another format. "
         "Nothing of its micro-batch was used; put a readable file in its place and start again"
@@ -177,19 +202,27 @@ def _causes(problem: BaseException) -> Iterator[tuple[str, dict[str, str], str]]
     seen = 0
     while java is not None and seen < 20:
         name = str(java.getClass().getName())
-        condition, parameters = "", {}
+        condition = ""
+        parameters = {}
         try:
             condition = str(java.getCondition() or "")
-            parameters = {str(key): str(value) for key, value in dict(java.getMessageParameters()).items()}
+            parameters = {
+                str(key): str(value) for key, value in dict(java.getMessageParameters()).items()
+            }
         except Exception:  # not every Java exception has a condition; py4j tells so by failing
             pass
         yield condition, parameters, name
-        java, seen = java.getCause(), seen + 1
+        java = java.getCause()
+        seen = seen + 1
 
 
 def _python_kind(text: str) -> str:
     """The class of the innermost Python exception in Spark's text (its message may quote data and is left out)."""
     if told := re.findall(r"\bStepError: (\w+(?: E[A-Z0-9]+)?)", text):
         return str(told[-1])
-    kinds = re.findall(r"^(?:\s*)([A-Za-z_][\w.]*(?:Error|Exception|Conflict|Interrupt))\b", text, flags=re.MULTILINE)
+    kinds = re.findall(
+        r"^(?:\s*)([A-Za-z_][\w.]*(?:Error|Exception|Conflict|Interrupt))\b",
+        text,
+        flags=re.MULTILINE,
+    )
     return kinds[-1].split(".")[-1] if kinds else "unknown error"

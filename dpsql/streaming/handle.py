@@ -23,12 +23,21 @@ class Handle:
     """A started run. It ends by itself when its stored input is released, or when `stop` is called; its errors are raised by `wait`."""
 
     def __init__(
-        self, spark: SparkSession, query: Query, lake: Lake, name: str, secret: Secret, ledger: Ledger, options: dict[str, Any]
+        self,
+        spark: SparkSession,
+        query: Query,
+        lake: Lake,
+        name: str,
+        secret: Secret,
+        ledger: Ledger,
+        options: dict[str, Any],
     ) -> None:
         adopt(spark)  # before anything is bound or spent
         if not options.get("until_caught_up"):
             (options.get("live") or LiveOptions()).interval(query.shape.schedule)
-        sources = [query.sources[each] for each in (query.parsed.stream, *query.parsed.static_sources)]
+        sources = [
+            query.sources[each] for each in (query.parsed.stream, *query.parsed.static_sources)
+        ]
         check_reachable(sources, as_here=False)
         check_there(spark, sources)
         opened = open_run(lake, name, query, secret, ledger, query.source)
@@ -40,7 +49,17 @@ class Handle:
 
         def work() -> None:
             try:
-                self._summary = run(spark, query, opened, lake, secret, ledger=ledger, progress=self._told, stop=self._stop, **options)
+                self._summary = run(
+                    spark,
+                    query,
+                    opened,
+                    lake,
+                    secret,
+                    ledger=ledger,
+                    progress=self._told,
+                    stop=self._stop,
+                    **options,
+                )
             except BaseException as problem:
                 self._failure = problem
 

@@ -13,13 +13,16 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 
-CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+CHECKPOINT_FILES = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 S3_FILES = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 MOVES_FILTERS = ",".join(
-    f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("PushDownPredicates", "PushPredicateThroughNonJoin")
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+    for rule in ("PushDownPredicates", "PushPredicateThroughNonJoin")
 )
 
 
@@ -54,9 +57,12 @@ def java_context(session: SparkSession) -> Any:
 
 def submission_port(session: SparkSession, master: str) -> int | None:
     """The port on which a standalone master runs the programs of whoever connects, if it has one; it is asked itself, as it may be any port."""
-    jvm, sparks = jvm_of(session), jvm_of(session).org.apache.spark
+    jvm = jvm_of(session)
+    sparks = jvm_of(session).org.apache.spark
     address = sparks.rpc.RpcAddress.fromSparkURL(master)
-    question = getattr(getattr(sparks.deploy.master, "MasterMessages$BoundPortsRequest$"), "MODULE$")
+    question = getattr(
+        getattr(sparks.deploy.master, "MasterMessages$BoundPortsRequest$"), "MODULE$"
+    )
     port = (
         java_context(session)
         .env()
@@ -75,7 +81,10 @@ def analyzed(frame: DataFrame) -> Any:
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:
     """A frame with a plan."""
-    return DataFrame(jvm_of(session).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
+    return DataFrame(
+        jvm_of(session).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan),
+        session,
+    )
 
 
 def expression_of(session: SparkSession, column: Column) -> Any:
@@ -93,7 +102,9 @@ def sequence(session: SparkSession, items: Sequence[Any]) -> Any:
     return jvm_of(session).org.apache.spark.api.python.PythonUtils.toSeq(list(items))
 
 
-def static_call(session: SparkSession, owner: str, method: str, kind: str, arguments: Sequence[Any]) -> Any:
+def static_call(
+    session: SparkSession, owner: str, method: str, kind: str, arguments: Sequence[Any]
+) -> Any:
     """A static method of a class of the JVM as an expression, called from Spark's generated code; NULL of a NULL.
 
     Args:

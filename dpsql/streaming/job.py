@@ -70,21 +70,38 @@ def run(
         DpsqlError: Spark failed.
     """
     if until_us is not None and not until_caught_up:
-        raise InputError("--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up")
-    stop, options = stop or threading.Event(), live or LiveOptions()
+        raise InputError(
+            "--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up"
+        )
+    stop = stop or threading.Event()
+    options = live or LiveOptions()
     if not until_caught_up:
         options.interval(query.shape.schedule)
-    query = replace(query, sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)))
+    query = replace(
+        query,
+        sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)),
+    )
     folder = lake.private(run.name)
     with exclusive(folder) as check_held, stop_requests(folder, stop), stop_on_signals(stop):
         if (folder / RUN_FILE).exists() and read_run(lake, run.name).run_id != run.run_id:
-            raise LakeError(f"{run.name!r} became a new run while this one was starting; start again")
+            raise LakeError(
+                f"{run.name!r} became a new run while this one was starting; start again"
+            )
         events = EventLog(folder, run.run_id, run.name, log, metrics)
         tally = Tally(progress, events)
         summary: Summary | None = None
-        with events.of_start("catch_up" if until_caught_up else "live", stop), watched(spark, stop, tally.tell):
-            context = run_context(spark, query, run, lake, secret, buckets, tally, stop, ledger, check_held)
-            summary = context.catch_up(until_us, options.retention_us) if until_caught_up else follow_for_ever(context, options)
+        with (
+            events.of_start("catch_up" if until_caught_up else "live", stop),
+            watched(spark, stop, tally.tell),
+        ):
+            context = run_context(
+                spark, query, run, lake, secret, buckets, tally, stop, ledger, check_held
+            )
+            summary = (
+                context.catch_up(until_us, options.retention_us)
+                if until_caught_up
+                else follow_for_ever(context, options)
+            )
         # There is none if it was told to stop and had no executor.
         return summary or tally.summary(stopped=True)
 

@@ -14,7 +14,9 @@ from dpsql.udfs.bucket_state import DamagedFile, UnknownVersion
 from dpsql.udfs.keys import PublicGroups
 
 
-def groups_of(session: SparkSession, query: Query, engine: Engine, first_window_us: int | None, salt: bytes) -> PublicGroups | None:
+def groups_of(
+    session: SparkSession, query: Query, engine: Engine, first_window_us: int | None, salt: bytes
+) -> PublicGroups | None:
     """The public groups of a run; None of a query that selects its keys.
 
     Args:

@@ -72,18 +72,27 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
         LakeError: the grid is closed up to a time in the future, as after `--until` with a time to come; or its newest tick is days ago.
         DpsqlError: as in `RunContext.catch_up`.
     """
-    query, schedule = context.query.parsed, context.query.shape.schedule
+    query = context.query.parsed
+    schedule = context.query.shape.schedule
     interval_us = options.interval(schedule)
     begun = read_catch_up(context.folder)
-    if begun is not None and not begun.released and context.catch_up(None, options.retention_us).stopped:
+    if (
+        begun is not None
+        and not begun.released
+        and context.catch_up(None, options.retention_us).stopped
+    ):
         return context.tally.summary(stopped=True)
     context.check()
-    clock = ClockGuard(interval_us, lambda wrong, text: _tell_clock(context.tally, wrong, text), wall_us)
+    clock = ClockGuard(
+        interval_us, lambda wrong, text: _tell_clock(context.tally, wrong, text), wall_us
+    )
     checkpoint = context.engine.checkpoint(ADMISSION)
     is_cut = Cut(context.query.source, checkpoint, context.tally)
     contributions = context.tables.contributions
     ticker = Ticker(contributions, checkpoint, query.max_ahead_us, interval_us, clock.time, is_cut)
-    check_absence(context.folder, ticker.closed_us, wall_us(), schedule.interval_us, options.accept_clock)
+    check_absence(
+        context.folder, ticker.closed_us, wall_us(), schedule.interval_us, options.accept_clock
+    )
     schedule.check_behind(wall_us(), context.query.source.start_us, ticker.closed_us)
     context.tally.tell_long_wait(context.query, wall_us(), ticker.closed_us)
     if ticker.closed_us - wall_us() > schedule.interval_us:
@@ -104,11 +113,21 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
             return context.tally.summary(stopped=True)
         context.tally.stage, released = "running", ticker.newest
         with context.failing(ADMISSION):
-            following = Following(queries.following, sink, checkpoint, context.stop, context.was_read, pace.note, interval_us)
+            following = Following(
+                queries.following,
+                sink,
+                checkpoint,
+                context.stop,
+                context.was_read,
+                pace.note,
+                interval_us,
+            )
             ticker.idle_since_us = lambda: following.idle_since_us
             try:
                 with context.releasing(queries) as release_up_to:
-                    _follow(context.stop, release_up_to, following, ticker, retention, released, clock)
+                    _follow(
+                        context.stop, release_up_to, following, ticker, retention, released, clock
+                    )
             finally:
                 following.finish()
                 pace.write()
@@ -125,7 +144,13 @@ class Pace:
         time: when it was that the wall clock showed a time (`ClockGuard.time`).
     """
 
-    def __init__(self, folder: Place, interval_us: int, tally: Tally, time: Callable[[int], int] = lambda shown_us: shown_us) -> None:
+    def __init__(
+        self,
+        folder: Place,
+        interval_us: int,
+        tally: Tally,
+        time: Callable[[int], int] = lambda shown_us: shown_us,
+    ) -> None:
         self._folder, self._interval_us, self._tally, self._time = folder, interval_us, tally, time
         self._found = self._written = read_overruns(folder)
         self._free_us: int | None = None
@@ -139,9 +164,12 @@ class Pace:
             took_us: how long it and its micro-batch took, if known.
         """
         began_us = self._time(began_us)
-        before, due_us = self._found, began_us // self._interval_us * self._interval_us
+        before = self._found
+        due_us = began_us // self._interval_us * self._interval_us
         if self._free_us is not None:
-            self._found = self._found.after(self._free_us, due_us - self._free_us, self._interval_us)
+            self._found = self._found.after(
+                self._free_us, due_us - self._free_us, self._interval_us
+            )
         self._found = self._found.after(began_us, took_us, self._interval_us)
         self._free_us = began_us + took_us
         if self._found == before:
@@ -205,7 +233,11 @@ class Ticker:
         self.checkpoint, self.lock, self._time = checkpoint, threading.Lock(), time
         self.newest = (contributions.closed_us, -1)
         """The time of the newest tick, and the version of `contributions` with it; both at once, for whoever does not hold the lock."""
-        self._contributions, self._max_ahead_us, self._interval_us = contributions, max_ahead_us, interval_us
+        self._contributions, self._max_ahead_us, self._interval_us = (
+            contributions,
+            max_ahead_us,
+            interval_us,
+        )
         self._is_cut, self._is_following = is_cut, False
         self.idle_since_us: Callable[[], int] = lambda: NEVER_US
         """When the newest poll began that Spark has reported as idle; microseconds."""
@@ -254,7 +286,9 @@ class Ticker:
     def nothing_came(self, began_us: int) -> None:
         """A poll that began then has found nothing new: tick if it has reached a grid point (a running micro-batch sees to that itself)."""
         polled_us = self._poll(self._time(began_us))
-        if self._contributions.schedule.crossed(self.closed_us, polled_us) and self.lock.acquire(blocking=False):
+        if self._contributions.schedule.crossed(self.closed_us, polled_us) and self.lock.acquire(
+            blocking=False
+        ):
             try:
                 self.tick(polled_us)
             finally:
@@ -263,7 +297,10 @@ class Ticker:
     def tick(self, now_us: int) -> None:
         """Close the grid up to a time, if that closes a grid point; the lock is held."""
         if self._contributions.schedule.crossed(self.closed_us, now_us):
-            self.newest = (now_us, self._contributions.tick_by_clock(self._newest, now_us, self._latest(now_us)))
+            self.newest = (
+                now_us,
+                self._contributions.tick_by_clock(self._newest, now_us, self._latest(now_us)),
+            )
 
     def _poll_of(self, batch: int) -> int:
         """The poll that found a micro-batch: asked twice, the clock might have been set in between."""
@@ -279,7 +316,9 @@ class Ticker:
         return min(max(now_us, self.closed_us) + self._max_ahead_us, LATEST_US)
 
 
-def _read_backlog(context: RunContext, frame: DataFrame, sink: Sink, ticker: Ticker, pace: Pace) -> bool:
+def _read_backlog(
+    context: RunContext, frame: DataFrame, sink: Sink, ticker: Ticker, pace: Pace
+) -> bool:
     """Read what is stored, again while that takes long, and only then tick; False if stopped.
 
     What came in during the last reading is read live. A source that is filled faster than it is read ends the repetition too.
@@ -323,7 +362,8 @@ def _follow(
         if tick[0] > released[0]:
             if not release_up_to(tick[0]):
                 return
-            before, released = released, tick
+            before = released
+            released = tick
             with ticker.lock:
                 # What the last tick but one closed: Spark has not noted the newest release yet and would read its rows again.
                 retention.sweep(*before)

@@ -45,7 +45,9 @@ def count(session: SparkSession, source: Source, uris: Sequence[str]) -> int:
     given = {"lineSep": options["linesep"]} if "linesep" in options else {}
 
     def lines(limit: int) -> DataFrame:
-        reader = session.read.format("text").options(**given, **{LIMIT: str(limit), "__globPaths__": "false", "ignoreMissingFiles": "true"})
+        reader = session.read.format("text").options(
+            **given, **{LIMIT: str(limit), "__globPaths__": "false", "ignoreMissingFiles": "true"}
+        )
         return reader.load([unquote(uri) for uri in uris]).where(MAY_BE_LARGE)
 
     try:
@@ -54,7 +56,9 @@ def count(session: SparkSession, source: Source, uris: Sequence[str]) -> int:
         return lines(COUNTED).count() - lines(LONGEST_LINE).count()
     except AnalysisException as problem:
         left = [uri for uri in uris if _is_there(session, uri)]
-        if not (problem.getCondition() or "").startswith("PATH_NOT_FOUND") or len(left) == len(uris):
+        if not (problem.getCondition() or "").startswith("PATH_NOT_FOUND") or len(left) == len(
+            uris
+        ):
             raise
         return count(session, source, left)
 

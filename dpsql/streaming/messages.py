@@ -30,7 +30,9 @@ def limit_avro(session: SparkSession) -> None:
     context = session.sparkContext
     told = context.getConf().get("spark.executor.extraJavaOptions", "") or ""
     if not str(context.master).startswith("local") and not all(name in told for name in LIMITS):
-        raise ConfigError(f"an Avro source on a cluster needs `spark.executor.extraJavaOptions {java_options()}` in the properties file")
+        raise ConfigError(
+            f"an Avro source on a cluster needs `spark.executor.extraJavaOptions {java_options()}` in the properties file"
+        )
 
 
 def java_options() -> str:
@@ -57,7 +59,12 @@ def _json(messages: DataFrame, source: Source) -> DataFrame:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     schema = text_times.declared(messages.sparkSession, source)
     read = text_times.as_read(schema, source).add(CORRUPT, "string")
-    return text_times.typed(messages.select(F.from_json(F.expr("cast(value AS STRING)"), read, options).alias("v")).select("v.*"), schema)
+    return text_times.typed(
+        messages.select(
+            F.from_json(F.expr("cast(value AS STRING)"), read, options).alias("v")
+        ).select("v.*"),
+        schema,
+    )
 
 
 def _avro(messages: DataFrame, source: Source) -> DataFrame:
@@ -65,10 +72,14 @@ def _avro(messages: DataFrame, source: Source) -> DataFrame:
 
     limit_avro(messages.sparkSession)
     try:
-        read = messages.select(from_avro("value", str(source.value_schema), {"mode": "PERMISSIVE"}).alias("v"))
+        read = messages.select(
+            from_avro("value", str(source.value_schema), {"mode": "PERMISSIVE"}).alias("v")
+        )
         have = {field.name: field.dataType for field in read.select("v.*").schema.fields}
     except PySparkException as problem:
-        raise DataError(f"source {source.name!r}: Spark refuses the Avro schema ({problem.getCondition()})") from None
+        raise DataError(
+            f"source {source.name!r}: Spark refuses the Avro schema ({problem.getCondition()})"
+        ) from None
     wanted = messages.sparkSession.createDataFrame([], str(source.schema)).schema
     for field in wanted:
         if have.get(field.name) != field.dataType:
@@ -80,5 +91,6 @@ def _avro(messages: DataFrame, source: Source) -> DataFrame:
     columns = [f"v.`{field.name}`" for field in wanted]
     # Of a message that it cannot read the decoder makes a row of NULLs, and so would a message that says nothing.
     return read.selectExpr(
-        *columns, f"CASE WHEN coalesce({', '.join(f'cast({c} AS STRING)' for c in columns)}) IS NULL THEN '' END AS {CORRUPT}"
+        *columns,
+        f"CASE WHEN coalesce({', '.join(f'cast({c} AS STRING)' for c in columns)}) IS NULL THEN '' END AS {CORRUPT}",
     )

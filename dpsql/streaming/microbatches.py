@@ -36,7 +36,9 @@ class _Stopped(Exception):
     """Raised between micro-batches to end a query that was asked to stop."""
 
 
-def drain(frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: Stop, told: Callable[[Any], None]) -> bool:
+def drain(
+    frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: Stop, told: Callable[[Any], None]
+) -> bool:
     """Hand every micro-batch of the stored input to a sink.
 
     Args:
@@ -72,9 +74,20 @@ def drain(frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: Stop, told
 class _Query:
     """A query that runs until `finish`."""
 
-    def __init__(self, frame: DataFrame, guard: _Guard, stop: threading.Event, checkpoint: Checkpoint, interval_us: int = 0) -> None:
+    def __init__(
+        self,
+        frame: DataFrame,
+        guard: _Guard,
+        stop: threading.Event,
+        checkpoint: Checkpoint,
+        interval_us: int = 0,
+    ) -> None:
         self._guard, self._stop, self._checkpoint = guard, stop, checkpoint
-        self._start = lambda: _writer(frame, guard, checkpoint).trigger(processingTime=f"{interval_us} microseconds").start()
+        self._start = lambda: (
+            _writer(frame, guard, checkpoint)
+            .trigger(processingTime=f"{interval_us} microseconds")
+            .start()
+        )
         self._query = self._start()
 
     def check(self) -> None:
@@ -84,7 +97,11 @@ class _Query:
             Exception: whatever the sink raised, itself; else what Spark raised.
         """
         if not self._query.isActive and not self._guard.stopped:
-            raise self._guard.failure or self._query.exception() or RuntimeError("the query has ended")
+            raise (
+                self._guard.failure
+                or self._query.exception()
+                or RuntimeError("the query has ended")
+            )
 
     def finish(self) -> None:
         """Let the running micro-batch finish and end the query; `stop` is set, so that no other begins."""
@@ -92,7 +109,11 @@ class _Query:
         # Whatever Spark raises here: it has stopped by itself, or failed after the last check. Nothing is half done.
         with contextlib.suppress(Exception):
             limit = time.monotonic() + COMMIT_SECONDS
-            while self._query.isActive and time.monotonic() < limit and (self._guard.working or not self._noted()):
+            while (
+                self._query.isActive
+                and time.monotonic() < limit
+                and (self._guard.working or not self._noted())
+            ):
                 time.sleep(POLL_SECONDS)
                 limit = time.monotonic() + COMMIT_SECONDS if self._guard.working else limit
         with contextlib.suppress(Exception):
@@ -101,7 +122,9 @@ class _Query:
     def _noted(self) -> bool:
         newest = self._checkpoint.newest_commit
         # The checkpoint numbers micro-batches as the lake does, the guard as Spark.
-        return self._guard.newest is None or (newest is not None and newest >= self._guard.newest + self._checkpoint.first)
+        return self._guard.newest is None or (
+            newest is not None and newest >= self._guard.newest + self._checkpoint.first
+        )
 
 
 class Following(_Query):
@@ -182,9 +205,20 @@ class Stepping(_Query):
     """
 
     def __init__(
-        self, frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: threading.Event, reached: Callable[[], int], wanted: int
+        self,
+        frame: DataFrame,
+        sink: Sink,
+        checkpoint: Checkpoint,
+        stop: threading.Event,
+        reached: Callable[[], int],
+        wanted: int,
     ) -> None:
-        self._turn, self._now_at, self._wanted, self._done = threading.Condition(), reached, wanted, reached()
+        self._turn, self._now_at, self._wanted, self._done = (
+            threading.Condition(),
+            reached,
+            wanted,
+            reached(),
+        )
         super().__init__(frame, _Guard(sink, stop, self._rest), stop, checkpoint)
 
     def step(self, wanted: int) -> bool:

@@ -35,4 +35,6 @@ def joined(session: SparkSession, parts: Sequence[Column]) -> Column:
 def _call(session: SparkSession, method: tuple[str, str, T.DataType], *arguments: Column) -> Column:
     owner, name, kind = method
     given = [internals.expression_of(session, argument) for argument in arguments]
-    return internals.column_of(session, internals.static_call(session, owner, name, kind.json(), given))
+    return internals.column_of(
+        session, internals.static_call(session, owner, name, kind.json(), given)
+    )

@@ -89,7 +89,9 @@ class Tally:
 
     def malformed(self, report: Any) -> int:
         """How many lines or messages of a micro-batch of query 1 could not be read; asked before `was_read`."""
-        return observed(report).get("malformed", 0) + self._of_batch.get(int(report.batchId), {}).get("malformed", 0)
+        return observed(report).get("malformed", 0) + self._of_batch.get(
+            int(report.batchId), {}
+        ).get("malformed", 0)
 
     def is_news(self) -> bool:
         """Whether there are twice as many malformed records as when that was last asked and so: a bad line a minute is told a few times a day."""
@@ -100,13 +102,16 @@ class Tally:
 
     def was_read(self, report: Any) -> str | None:
         """Count what Spark reports of a finished micro-batch of query 1; a line of warning if too much of it was dropped."""
-        counted, records = observed(report), int(report.numInputRows)
+        counted = observed(report)
+        records = int(report.numInputRows)
         dropped = self._of_batch.pop(int(report.batchId), {})
         _add(self.dropped, counted)
         _add(dropped, counted)
         self.records += records
         self.rate = float(report.processedRowsPerSecond or 0.0)
-        seconds = {str(phase): int(ms) / 1000 for phase, ms in sorted((report.durationMs or {}).items())}
+        seconds = {
+            str(phase): int(ms) / 1000 for phase, ms in sorted((report.durationMs or {}).items())
+        }
         self.events.tell(
             "micro_batch",
             batch=int(report.batchId),
@@ -138,7 +143,15 @@ class Tally:
     def tell(self, warning: str | None = None) -> None:
         """Report to the listener, if there is one."""
         if self.listener is not None:
-            report = Progress(self.stage, self.records, self.rate, self.triggers, self.rows, dict(self.dropped), warning)
+            report = Progress(
+                self.stage,
+                self.records,
+                self.rate,
+                self.triggers,
+                self.rows,
+                dict(self.dropped),
+                warning,
+            )
             self.listener(report)
 
     def tell_long_wait(self, query: Query, until_us: int, closed_us: int) -> None:
@@ -149,7 +162,16 @@ class Tally:
     def summary(self, stopped: bool, not_read: Sequence[str] = ()) -> Summary:
         """The counts as a value."""
         names = tuple(not_read[:NAMED])
-        return Summary(self.records, self.triggers, self.rows, dict(self.dropped), stopped, self.overruns, len(not_read), names)
+        return Summary(
+            self.records,
+            self.triggers,
+            self.rows,
+            dict(self.dropped),
+            stopped,
+            self.overruns,
+            len(not_read),
+            names,
+        )
 
 
 def observed(progress: Any) -> dict[str, int]:

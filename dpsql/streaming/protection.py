@@ -24,14 +24,21 @@ from dpsql.streaming import internals
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-AUTHENTICATE, NETWORK, DISK = "spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"
+AUTHENTICATE = "spark.authenticate"
+NETWORK = "spark.network.crypto.enabled"
+DISK = "spark.io.encryption.enabled"
 SETTINGS = {AUTHENTICATE: "true", NETWORK: "true", DISK: "true"}
 SECRET = "spark.authenticate.secret"
 TLS = "spark.ssl.rpc.enabled"
 """In place of `NETWORK`, for those who have certificates."""
 
 OTHERS = 0o001
-LOGGERS = ("py4j.clientserver", "py4j.java_gateway", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
+LOGGERS = (
+    "py4j.clientserver",
+    "py4j.java_gateway",
+    "SQLQueryContextLogger",
+    "DataFrameQueryContextLogger",
+)
 """Of Python: py4j's commands carry pickled functions with the noise key, and pyspark's own log of errors the text of queries."""
 
 
@@ -47,8 +54,12 @@ def check_settings(settings: Mapping[str, str]) -> None:
         ConfigError: one of `SETTINGS` is off, or other users may enter the folder of the event log.
     """
     for name in SETTINGS:
-        if settings.get(name, "true").lower() != "true" and not (name == NETWORK and settings.get(TLS, "").lower() == "true"):
-            raise ConfigError(f"{name} is {settings[name]}: Spark would serve salt, noise key and rows to others; {_wanted(name)}")
+        if settings.get(name, "true").lower() != "true" and not (
+            name == NETWORK and settings.get(TLS, "").lower() == "true"
+        ):
+            raise ConfigError(
+                f"{name} is {settings[name]}: Spark would serve salt, noise key and rows to others; {_wanted(name)}"
+            )
     if settings.get("spark.eventLog.enabled", "").lower() == "true":
         check_event_log(settings.get("spark.eventLog.dir", "file:///tmp/spark-events"))
 
@@ -61,7 +72,9 @@ def check_event_log(place: str) -> None:
     """
     parts = urlsplit(place)
     if parts.scheme in ("", "file") and not closed(path := Path(unquote(parts.path)), to=OTHERS):
-        raise ConfigError(f"spark.eventLog.dir is {path}, which everybody may enter, and event logs have exact totals: chmod 700 {path}")
+        raise ConfigError(
+            f"spark.eventLog.dir is {path}, which everybody may enter, and event logs have exact totals: chmod 700 {path}"
+        )
 
 
 def protect(spark: SparkSession) -> None:
@@ -71,7 +84,8 @@ def protect(spark: SparkSession) -> None:
         ConfigError: it was started without a protection; the message names the setting.
     """
     context = internals.java_context(spark)
-    security, configured = context.env().securityManager(), context.getConf()
+    security = context.env().securityManager()
+    configured = context.getConf()
     local = str(context.master()).startswith("local")
     there = {
         AUTHENTICATE: security.isAuthenticationEnabled(),
@@ -80,7 +94,9 @@ def protect(spark: SparkSession) -> None:
     }
     for name, given in there.items():
         if not given:
-            raise ConfigError(f"this Spark session was started without {name}: others could read salt, noise key or rows; {_wanted(name)}")
+            raise ConfigError(
+                f"this Spark session was started without {name}: others could read salt, noise key or rows; {_wanted(name)}"
+            )
     check_submissions(spark, str(context.master()))
     if configured.getBoolean("spark.eventLog.enabled", False):
         check_event_log(configured.get("spark.eventLog.dir", "file:///tmp/spark-events"))
@@ -102,7 +118,9 @@ def check_submissions(spark: SparkSession, master: str) -> None:
         with suppress(Exception):  # one of several may be down; it keeps no application then
             ports[one] = internals.submission_port(spark, f"spark://{one}")
     if not ports:
-        raise ConfigError(f"{master} does not say whether it runs the programs of whoever connects: is it of another version of Spark?")
+        raise ConfigError(
+            f"{master} does not say whether it runs the programs of whoever connects: is it of another version of Spark?"
+        )
     for one, port in ports.items():
         if port is not None:
             raise ConfigError(
@@ -124,7 +142,9 @@ def close(folder: Path) -> None:
         for place, _, _ in os.walk(folder):
             Path(place).chmod(0o700)
     except OSError as problem:
-        raise ConfigError(f"Spark's local folder {folder} cannot be closed to other users: {problem.strerror}") from None
+        raise ConfigError(
+            f"Spark's local folder {folder} cannot be closed to other users: {problem.strerror}"
+        ) from None
 
 
 def hush(spark: SparkSession) -> None:
@@ -139,5 +159,9 @@ def _nothing(record: logging.LogRecord) -> bool:
 
 
 def _wanted(name: str) -> str:
-    with_secret = f" (a standalone cluster also needs {SECRET}; docs/deployment.md)" if name == AUTHENTICATE else ""
+    with_secret = (
+        f" (a standalone cluster also needs {SECRET}; docs/deployment.md)"
+        if name == AUTHENTICATE
+        else ""
+    )
     return f"start it with `{name} true`{with_secret}"

@@ -29,7 +29,12 @@ from dpsql.parsed_query import ParsedQuery
 from dpsql.published.rows import published_rows
 from dpsql.streaming.released import Pair, Released
 
-KINDS = {"INT": T.IntegerType(), "BIGINT": T.LongType(), "DOUBLE": T.DoubleType(), "DOUBLES": T.ArrayType(T.DoubleType())}
+KINDS = {
+    "INT": T.IntegerType(),
+    "BIGINT": T.LongType(),
+    "DOUBLE": T.DoubleType(),
+    "DOUBLES": T.ArrayType(T.DoubleType()),
+}
 DRIVER_ROWS = ROWS_PER_FILE = 1_000_000
 """Up to so many rows of a tick are in the driver at a time, which writes them without a job of Spark's."""
 
@@ -65,18 +70,27 @@ class PublishedTable:
         """
         kinds = {key.name: kind for key, kind in zip(self.query.keys, self.key_types, strict=True)}
         windows = self.shape.schedule.windows
-        fields = [T.StructField(name, T.TimestampType()) for name in ("window_start", "window_end") if windows]
+        fields = [
+            T.StructField(name, T.TimestampType())
+            for name in ("window_start", "window_end")
+            if windows
+        ]
         fields.append(T.StructField("trigger", T.IntegerType() if windows else T.LongType()))
         fields.append(T.StructField("trigger_time", T.TimestampType()))
         for name in self.query.columns_in_order:
             if name in kinds:
                 fields.append(T.StructField(name, kinds[name]))
             else:
-                fields += [T.StructField(column.name, self.kind_of(column)) for column in self.shape.of(name)]
+                fields += [
+                    T.StructField(column.name, self.kind_of(column))
+                    for column in self.shape.of(name)
+                ]
         names = [field.name.lower() for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise DataError(f"two columns of the histogram would be called {twice[0]!r}: give the key or the aggregate another alias")
+            raise DataError(
+                f"two columns of the histogram would be called {twice[0]!r}: give the key or the aggregate another alias"
+            )
         return T.StructType(fields)
 
     def kind_of(self, column: OutputColumn) -> T.DataType:
@@ -97,10 +111,15 @@ class PublishedTable:
         mark = {self.described: 1}
         delta_tables.create(path, schema, properties=published.properties, marks=mark)
         table = DeltaTable(str(path))
-        first, older = table.transaction_version(self.described) is None, table.metadata().configuration.get(PROPERTY)
+        first = table.transaction_version(self.described) is None
+        older = table.metadata().configuration.get(PROPERTY)
         if older is None or (known := read(older)) is None:
-            raise LakeError(f"{path}: an earlier dpsql made this table: run the query under another name")
-        there, here = ([(field.name, field.type) for field in each.fields] for each in (table.schema(), schema))
+            raise LakeError(
+                f"{path}: an earlier dpsql made this table: run the query under another name"
+            )
+        there, here = (
+            [(field.name, field.type) for field in each.fields] for each in (table.schema(), schema)
+        )
         if other := [name for name, kind in here if (name, kind) not in there]:
             raise LakeError(
                 f"{path}: {', '.join(other)} would have another type than in the rows of an earlier run: run the query under another name"
@@ -116,7 +135,9 @@ class PublishedTable:
         """The transaction number of a tick: grid points of triggers from 1970 up to its time."""
         return self.shape.schedule.points(closed_us)
 
-    def check(self, released: Released, pairs: Collection[Pair], closed_before_us: int, newest_us: int) -> set[Pair]:
+    def check(
+        self, released: Released, pairs: Collection[Pair], closed_before_us: int, newest_us: int
+    ) -> set[Pair]:
         """Which of the triggers about to be published are published already, just so.
 
         Args:
@@ -132,7 +153,9 @@ class PublishedTable:
             return set()
         known = self._published(pairs) & set(pairs)
         if any(self.trigger_time(pair) <= closed_before_us for pair in set(pairs) - known):
-            raise ReleaseConflict("a trigger that was published without rows would now get rows; nothing was written")
+            raise ReleaseConflict(
+                "a trigger that was published without rows would now get rows; nothing was written"
+            )
         if known and not self.same(released, known):
             raise ReleaseConflict(
                 f"{len(known)} published triggers would be published again with other rows: the stored input, the state or the secret is "
@@ -140,7 +163,9 @@ class PublishedTable:
             )
         return known
 
-    def publish(self, released: Released, closed_us: int, due: Mapping[Pair, int], every: bool) -> None:
+    def publish(
+        self, released: Released, closed_us: int, due: Mapping[Pair, int], every: bool
+    ) -> None:
         """Append the rows that a tick releases in one commit, sorted by window, trigger and key; doing it again changes nothing.
 
         Args:
@@ -154,7 +179,9 @@ class PublishedTable:
             table = self.public(released.table(None if every else due))
             if delta_tables.committed(delta_tables.newest(self.path), *next(iter(mark.items()))):
                 return
-            self.open_to_readers(delta_tables.append_files(self.path, [sorted_file(self.path, table)], mark))
+            self.open_to_readers(
+                delta_tables.append_files(self.path, [sorted_file(self.path, table)], mark)
+            )
             return
         frame = self._published_form(released.frame())
         if not every:
@@ -165,14 +192,26 @@ class PublishedTable:
     def public(self, rows: pa.Table) -> pa.Table:
         """The public form of released rows, in order."""
         types = [to_arrow_type(kind, timezone="UTC") for kind in self.key_types]
-        return published_rows(self.query, self.shape.schedule, self.shape.columns, rows, types).select(self.schema.names)
+        return published_rows(
+            self.query, self.shape.schedule, self.shape.columns, rows, types
+        ).select(self.schema.names)
 
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
-        query, grid, windows = self.query, self.shape.schedule.grid, self.shape.schedule.windows
-        decoded = {key.name: _decoded(f"k{i}", kind) for i, (key, kind) in enumerate(zip(query.keys, self.key_types, strict=True))}
+        query = self.query
+        grid = self.shape.schedule.grid
+        windows = self.shape.schedule.windows
+        decoded = {
+            key.name: _decoded(f"k{i}", kind)
+            for i, (key, kind) in enumerate(zip(query.keys, self.key_types, strict=True))
+        }
         columns = (
-            ["timestamp_micros(window) AS window_start", f"timestamp_micros(window + {grid.window_us}L) AS window_end"] if windows else []
+            [
+                "timestamp_micros(window) AS window_start",
+                f"timestamp_micros(window + {grid.window_us}L) AS window_end",
+            ]
+            if windows
+            else []
         )
         columns.append("cast(trigger AS INT) AS trigger" if windows else "trigger")
         columns.append(f"timestamp_micros(window + trigger * {grid.trigger_us}L) AS trigger_time")
@@ -180,16 +219,21 @@ class PublishedTable:
             if name in decoded:
                 columns.append(f"{decoded[name]} AS `{name}`")
             else:
-                columns += [f"{_value(column)} AS `{column.name}`" for column in self.shape.of(name)]
+                columns += [
+                    f"{_value(column)} AS `{column.name}`" for column in self.shape.of(name)
+                ]
         return released.selectExpr(*columns, "key_bytes AS dpsql_key")
 
     def same(self, released: Released, pairs: Collection[Pair]) -> bool:
         """Whether the published rows of these triggers are exactly those that are released."""
         rows = self._published_form(released.frame())
-        wanted, names = self.pair_frame(rows, pairs), self.schema.names
+        wanted = self.pair_frame(rows, pairs)
+        names = self.schema.names
         published = rows.sparkSession.read.format("delta").load(str(self.path))
         # Bounds as literals: by file statistics Delta reads a few windows instead of years.
-        first, last = (f"timestamp_micros({limit(map(self.trigger_time, pairs))}L)" for limit in (min, max))
+        first, last = (
+            f"timestamp_micros({limit(map(self.trigger_time, pairs))}L)" for limit in (min, max)
+        )
         published = published.where(f"trigger_time BETWEEN {first} AND {last}")
         new = rows.join(wanted, self._pair, "left_semi").select(*names)
         old = published.join(wanted, self._pair, "left_semi").select(*names)
@@ -208,7 +252,13 @@ class PublishedTable:
 
     def _published(self, pairs: Iterable[Pair]) -> set[Pair]:
         times = pa.array(sorted(set(map(self.trigger_time, pairs))), pa.timestamp("us", "UTC"))
-        found = read_rows(self.path, [*self._pair, "trigger_time"], pc.field("trigger_time").isin(times)).group_by(self._pair).aggregate([])
+        found = (
+            read_rows(
+                self.path, [*self._pair, "trigger_time"], pc.field("trigger_time").isin(times)
+            )
+            .group_by(self._pair)
+            .aggregate([])
+        )
         triggers = found["trigger"].to_pylist()
         if not self.shape.schedule.windows:
             return {(self.shape.schedule.grid.offset_us, trigger) for trigger in triggers}
@@ -222,7 +272,11 @@ class PublishedTable:
     def pair_frame(self, rows: DataFrame, pairs: Iterable[Pair]) -> DataFrame:
         """The triggers, as the columns of the public table tell them."""
         frame = rows.sparkSession.createDataFrame(sorted(pairs), "window BIGINT, trigger BIGINT")
-        return F.broadcast(frame.selectExpr("timestamp_micros(window) AS window_start", "trigger").select(*self._pair))
+        return F.broadcast(
+            frame.selectExpr("timestamp_micros(window) AS window_start", "trigger").select(
+                *self._pair
+            )
+        )
 
     def open_to_readers(self, written: Iterable[str] | None = None) -> None:
         """Everybody may read these files of the table, or all, whatever the umask of this process and of the JVM. (Who may read a bucket, its
@@ -234,13 +288,17 @@ def open_files(table: Place, written: Iterable[str] | None = None) -> None:
     """Let everybody read these files of a table, or all."""
     if isinstance(table, ObjectPath):
         return
-    for path, wanted in _everything(table) if written is None else ((path, 0o644) for path in written):
+    for path, wanted in (
+        _everything(table) if written is None else ((path, 0o644) for path in written)
+    ):
         mode = os.stat(path).st_mode & 0o777
         if mode & wanted != wanted:
             os.chmod(path, mode | wanted)
 
 
-def append_frame(frame: DataFrame, path: Place, mark: Mapping[str, int], order: Sequence[str]) -> None:
+def append_frame(
+    frame: DataFrame, path: Place, mark: Mapping[str, int], order: Sequence[str]
+) -> None:
     """Append a frame of many rows under a transaction mark, in one commit; doing it again changes nothing.
 
     Who sees the table learns nothing but the rows: files are in their order and as many as their number says, and so is the rest of the
@@ -253,8 +311,16 @@ def append_frame(frame: DataFrame, path: Place, mark: Mapping[str, int], order: 
     """
     names = [field.name for field in DeltaTable(str(path)).schema().fields]
     (application, version), before = next(iter(mark.items())), DeltaTable(str(path)).version()
-    writer: DataFrameWriter = frame.coalesce(1).sortWithinPartitions(*order).select(*names).write.format("delta").mode("append")
-    writer.option("maxRecordsPerFile", ROWS_PER_FILE).option("txnAppId", application).option("txnVersion", version).save(str(path))
+    writer: DataFrameWriter = (
+        frame.coalesce(1)
+        .sortWithinPartitions(*order)
+        .select(*names)
+        .write.format("delta")
+        .mode("append")
+    )
+    writer.option("maxRecordsPerFile", ROWS_PER_FILE).option("txnAppId", application).option(
+        "txnVersion", version
+    ).save(str(path))
     delta_tables.settle(path, before)
 
 
@@ -271,7 +337,11 @@ def _value(column: OutputColumn) -> str:
         first = column.sources[0]  # a NaN is NULL once Spark has had it from pandas
         return f"CASE WHEN {first} IS NOT NULL AND NOT isnan({first}) THEN array({', '.join(column.sources)}) END"
     name = column.source
-    return f"CASE WHEN NOT isnan({name}) THEN {name} END" if column.kind == "DOUBLE" else f"cast({name} AS {column.kind})"
+    return (
+        f"CASE WHEN NOT isnan({name}) THEN {name} END"
+        if column.kind == "DOUBLE"
+        else f"cast({name} AS {column.kind})"
+    )
 
 
 def _decoded(column: str, kind: T.DataType) -> str:

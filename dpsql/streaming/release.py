@@ -42,7 +42,9 @@ class ReleaseSink:
     before: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        self._closed = {batch: int(detail["closed_us"]) for batch, detail in self.manifest.batches().items()}
+        self._closed = {
+            batch: int(detail["closed_us"]) for batch, detail in self.manifest.batches().items()
+        }
         if self.before is not None:
             self._closed.update([self.before])
         self._newest_us: int | None = None
@@ -69,7 +71,10 @@ class ReleaseSink:
         pairs: dict[Pair, int] = {}
         for window, trigger, rows in (entry for file in files for entry in file.counted["pairs"]):
             pairs[window, trigger] = pairs.get((window, trigger), 0) + rows
-        before = max((closed for earlier, closed in self._closed.items() if earlier < batch), default=NO_CLOCK)
+        before = max(
+            (closed for earlier, closed in self._closed.items() if earlier < batch),
+            default=NO_CLOCK,
+        )
         names = tuple(file.counted["released"] for file in files if file.counted["released"])
         released = Released(frame.sparkSession, self.released, names)
         known = self._published(released, pairs, before) if pairs else set()
@@ -101,9 +106,14 @@ class ReleaseSink:
         self._newest_us = max(self._newest_us, *map(self.histogram.trigger_time, pairs))
         return known
 
-    def _by_tick(self, pairs: Mapping[Pair, int], ticks: Iterable[int]) -> dict[int, dict[Pair, int]]:
+    def _by_tick(
+        self, pairs: Mapping[Pair, int], ticks: Iterable[int]
+    ) -> dict[int, dict[Pair, int]]:
         """Closed time of a tick -> the triggers it releases, with their rows: those that are due by then, and were not by the tick before."""
-        times, due = sorted(ticks), dict[int, dict[Pair, int]]()
+        times = sorted(ticks)
+        due = dict[int, dict[Pair, int]]()
         for pair, rows in pairs.items():
-            due.setdefault(times[bisect_left(times, self.histogram.trigger_time(pair))], {})[pair] = rows
+            due.setdefault(times[bisect_left(times, self.histogram.trigger_time(pair))], {})[
+                pair
+            ] = rows
         return due

@@ -42,15 +42,23 @@ class Released:
         for name in self.names:
             with system.open_input_file(f"{root}/{name}") as file:
                 opened = pq.ParquetFile(file)
-                parts += [opened.read()] if pairs is None else [opened.schema_arrow.empty_table(), *_of_pairs(opened, pairs)]
+                parts += (
+                    [opened.read()]
+                    if pairs is None
+                    else [opened.schema_arrow.empty_table(), *_of_pairs(opened, pairs)]
+                )
         return pa.concat_tables(parts)
 
     def frame(self) -> DataFrame:
         """All rows, for Spark."""
         system, root = filesystem(str(self.folder))
         with system.open_input_file(f"{root}/{self.names[0]}") as file:
-            columns = ", ".join(f"{field.name} {TYPES[field.type]}" for field in pq.ParquetFile(file).schema_arrow)
-        return self.session.read.schema(columns).parquet(*(f"{self.folder}/{name}" for name in self.names))
+            columns = ", ".join(
+                f"{field.name} {TYPES[field.type]}" for field in pq.ParquetFile(file).schema_arrow
+            )
+        return self.session.read.schema(columns).parquet(
+            *(f"{self.folder}/{name}" for name in self.names)
+        )
 
     def remove(self) -> None:
         """They are published, or known to be."""
@@ -85,6 +93,8 @@ def _is_in(rows: pa.Table, pairs: Collection[Pair]) -> pa.Array:
     order = np.argsort(windows, kind="stable")
     starts = windows[order]
     for window, wanted in by_window.items():
-        of_window = order[np.searchsorted(starts, window) : np.searchsorted(starts, window, side="right")]
+        of_window = order[
+            np.searchsorted(starts, window) : np.searchsorted(starts, window, side="right")
+        ]
         found[of_window] = np.isin(triggers[of_window], wanted)
     return pa.array(found)

@@ -39,7 +39,17 @@ US_PER_DAY = 86_400_000_000
 MAX_DECIMAL_SCALE = 6
 LISTED_HEADERS = 256
 TEMPORAL = (T.TimestampType, T.TimestampNTZType)
-NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DecimalType, T.BooleanType, T.StringType)
+NUMBERS = (
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.FloatType,
+    T.DoubleType,
+    T.DecimalType,
+    T.BooleanType,
+    T.StringType,
+)
 
 
 @dataclass(frozen=True)
@@ -62,43 +72,82 @@ def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Rec
     Raises:
         DataError: a column is missing or has a type that cannot be used.
     """
-    query, shape = plan.query, registry.shape(plan)
+    query = plan.query
+    shape = registry.shape(plan)
     given = _select(session, plan)
     types = {field.name: field.dataType for field in given.schema.fields}
     unit = [f"unit{i}" for i in range(len(query.privacy_unit))]
     keys = [f"key{i}" for i in range(len(query.keys))]
     names = [*query.privacy_unit, *(key.name for key in query.keys)]
-    texts = [_text(column, types[column], name) for column, name in zip([*unit, *keys], names, strict=True)]
-    arguments = [_number(f"arg{i}", types[f"arg{i}"], argument) for i, argument in enumerate(shape.arguments)]
+    texts = [
+        _text(column, types[column], name)
+        for column, name in zip([*unit, *keys], names, strict=True)
+    ]
+    arguments = [
+        _number(f"arg{i}", types[f"arg{i}"], argument) for i, argument in enumerate(shape.arguments)
+    ]
     a = [f"a{i}" for i in range(len(arguments))]
     row_key = [f"row{i}" for i in range(len(shape.feed.primary_key))] if shape.feed else []
     texts += [
-        _text(column, types[column], name) for column, name in zip(row_key, shape.feed.primary_key if shape.feed else (), strict=True)
+        _text(column, types[column], name)
+        for column, name in zip(row_key, shape.feed.primary_key if shape.feed else (), strict=True)
     ]
-    ts, image = _microseconds(types["event_time"], query.event_time), []
+    ts = _microseconds(types["event_time"], query.event_time)
+    image = []
     if shape.feed:  # an end counts whatever its time is, or its row would stay for ever
-        ts, image = f"coalesce({ts}, CASE WHEN kind = {END} THEN 0L END)", ["cast(kind AS TINYINT) AS kind", f"{_sequence(types)} AS seq"]
+        ts = f"coalesce({ts}, CASE WHEN kind = {END} THEN 0L END)"
+        image = ["cast(kind AS TINYINT) AS kind", f"{_sequence(types)} AS seq"]
     frame = given.selectExpr(
         f"{ts} AS ts",
-        *(f"cast({text} AS STRING) AS {column}" for text, column in zip(texts, [*unit, *keys, *row_key], strict=True)),
+        *(
+            f"cast({text} AS STRING) AS {column}"
+            for text, column in zip(texts, [*unit, *keys, *row_key], strict=True)
+        ),
         *(f"{value} AS {column}" for value, column in zip(arguments, a, strict=True)),
         *image,
     )
     reasons = {MALFORMED: NO_RECORD[0], **REASONS} if shape.feed else REASONS
     code = _drop_code(unit, keys)
-    frame = frame.selectExpr("*", f"{f'CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END' if shape.feed else code} AS drop")
-    frame = frame.observe(DROPPED, *(F.expr(f"count_if(drop = {code})").alias(reason) for code, reason in reasons.items()))
+    frame = frame.selectExpr(
+        "*",
+        f"{f'CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END' if shape.feed else code} AS drop",
+    )
+    frame = frame.observe(
+        DROPPED,
+        *(F.expr(f"count_if(drop = {code})").alias(reason) for code, reason in reasons.items()),
+    )
     told = ["kind", "seq"] if shape.feed else []
     row = [_encoded(session, row_key).alias("row_bytes")] if shape.feed else []
-    frame = frame.where("drop = 0").select("ts", *unit, _encoded(session, keys).alias("key_bytes"), *row, *told, *a)
+    frame = frame.where("drop = 0").select(
+        "ts", *unit, _encoded(session, keys).alias("key_bytes"), *row, *told, *a
+    )
     with _salt_view(session, salt) as salts:
-        user = digest_prefix(session, joined(session, [F.expr(f"(SELECT u FROM {salts})"), *_columns(unit)]))
-        key = digest_prefix(session, joined(session, [F.expr(f"(SELECT k FROM {salts})"), F.col("key_bytes")]))
+        user = digest_prefix(
+            session, joined(session, [F.expr(f"(SELECT u FROM {salts})"), *_columns(unit)])
+        )
+        key = digest_prefix(
+            session, joined(session, [F.expr(f"(SELECT k FROM {salts})"), F.col("key_bytes")])
+        )
         if shape.feed:
-            row = [digest_prefix(session, joined(session, [F.expr(f"(SELECT r FROM {salts})"), F.col("row_bytes")])).alias("row")]
-        frame = frame.select(*([user.alias("user")] if unit else []), "ts", key.alias("key"), "key_bytes", *row, *told, *a)
+            row = [
+                digest_prefix(
+                    session,
+                    joined(session, [F.expr(f"(SELECT r FROM {salts})"), F.col("row_bytes")]),
+                ).alias("row")
+            ]
+        frame = frame.select(
+            *([user.alias("user")] if unit else []),
+            "ts",
+            key.alias("key"),
+            "key_bytes",
+            *row,
+            *told,
+            *a,
+        )
     # Where an intake has no state, tasks step over what they read, and nobody asks for the bucket.
-    frame = frame.selectExpr(f"cast(pmod({'user' if unit else 'key'}, {buckets}L) AS INT) AS bucket", "*")
+    frame = frame.selectExpr(
+        f"cast(pmod({'user' if unit else 'key'}, {buckets}L) AS INT) AS bucket", "*"
+    )
     return Records(frame, tuple(key_type(types[key]) for key in keys))
 
 
@@ -111,11 +160,19 @@ def listed_keys(session: SparkSession, plan: Plan) -> list[bytes]:
     query = plan.query
     if query.public_groups is None:
         return []
-    given = analysed(lambda: session.sql(str(query.public_groups)), "the list of public groups does not fit its source")
+    given = analysed(
+        lambda: session.sql(str(query.public_groups)),
+        "the list of public groups does not fit its source",
+    )
     names = [f"key{i}" for i in range(len(query.keys))]
     given = given.toDF(*names)
-    texts = [_text(name, given.schema[name].dataType, key.name) for name, key in zip(names, query.keys, strict=True)]
-    encoded = given.selectExpr(*(f"cast({text} AS STRING) AS {name}" for text, name in zip(texts, names, strict=True)))
+    texts = [
+        _text(name, given.schema[name].dataType, key.name)
+        for name, key in zip(names, query.keys, strict=True)
+    ]
+    encoded = given.selectExpr(
+        *(f"cast({text} AS STRING) AS {name}" for text, name in zip(texts, names, strict=True))
+    )
     within = f"octet_length(key_bytes) <= {max_encoded_bytes(len(names))}"
     rows = encoded.select(_encoded(session, names).alias("key_bytes")).where(within).distinct()
     return [bytes(row.key_bytes) for row in rows.collect()]
@@ -140,23 +197,34 @@ def analysed(step: Callable[[], DataFrame], what: str) -> DataFrame:
         raise DataError(f"{what}: Spark cannot read it ({problem.getCondition()})") from None
     except AnalysisException as problem:
         raise DataError(f"{what}: {reason_of(problem)}") from None
-    except (Py4JJavaError, PySparkException):  # of some types that do not fit Spark says so by an internal error
-        raise DataError(f"{what}: Spark cannot resolve it; look for a function whose arguments are of other types than it takes") from None
+    except (
+        Py4JJavaError,
+        PySparkException,
+    ):  # of some types that do not fit Spark says so by an internal error
+        raise DataError(
+            f"{what}: Spark cannot resolve it; look for a function whose arguments are of other types than it takes"
+        ) from None
 
 
 def _select(session: SparkSession, plan: Plan) -> DataFrame:
-    query, shape = plan.query, registry.shape(plan)
+    query = plan.query
+    shape = registry.shape(plan)
     image = [f"{kind_sql(CHANGE)} AS kind", f"{POSITION} AS position"] if shape.feed else []
     columns = [
         f"{query.event_time} AS event_time",
         *image,
-        *(f"{_quoted(column)} AS row{i}" for i, column in enumerate(shape.feed.primary_key if shape.feed else ())),
+        *(
+            f"{_quoted(column)} AS row{i}"
+            for i, column in enumerate(shape.feed.primary_key if shape.feed else ())
+        ),
         *(f"{_quoted(column)} AS unit{i}" for i, column in enumerate(query.privacy_unit)),
         *(f"{key.expression} AS key{i}" for i, key in enumerate(query.keys)),
         *(f"{argument.text} AS arg{i}" for i, argument in enumerate(shape.arguments)),
     ]
     text = f"SELECT {', '.join(columns)} {query.from_sql}"
-    return analysed(lambda: guarded(session, session.sql(text)), f"the query does not fit source {query.stream}")
+    return analysed(
+        lambda: guarded(session, session.sql(text)), f"the query does not fit source {query.stream}"
+    )
 
 
 def _quoted(column: str) -> str:
@@ -184,10 +252,14 @@ def _text(column: str, kind: T.DataType, name: str) -> str:
 def _number(column: str, kind: T.DataType, argument: Argument) -> str:
     """Spark SQL for one argument as a DOUBLE that is never NULL: NaN says that there is no value."""
     if argument.presence_only:
-        missing = f"{column} IS NULL" + (f" OR isnan({column})" if isinstance(kind, T.FloatType | T.DoubleType) else "")
+        missing = f"{column} IS NULL" + (
+            f" OR isnan({column})" if isinstance(kind, T.FloatType | T.DoubleType) else ""
+        )
         return f"CASE WHEN {missing} THEN double('NaN') ELSE 1.0D END"
     if not isinstance(kind, NUMBERS):
-        raise DataError(f"{argument.text!r} has type {kind.simpleString().upper()}, which cannot be added up: cast it to DOUBLE")
+        raise DataError(
+            f"{argument.text!r} has type {kind.simpleString().upper()}, which cannot be added up: cast it to DOUBLE"
+        )
     return f"coalesce(cast({column} AS DOUBLE), double('NaN'))"
 
 
@@ -198,7 +270,8 @@ def _microseconds(kind: T.DataType, name: str) -> str:
         return f"CASE WHEN {micros} BETWEEN -{LIMIT_US}L AND {LIMIT_US}L THEN {micros} END"
     if isinstance(kind, T.DateType):
         # Not a cast to TIMESTAMP: that fails on days whose microseconds do not fit.
-        days, limit = "cast(unix_date(event_time) AS BIGINT)", LIMIT_US // US_PER_DAY
+        days = "cast(unix_date(event_time) AS BIGINT)"
+        limit = LIMIT_US // US_PER_DAY
         return f"CASE WHEN {days} BETWEEN -{limit}L AND {limit}L THEN {days} * {US_PER_DAY}L END"
     raise DataError(
         f"event time {name!r} has type {kind.simpleString().upper()}, not TIMESTAMP or DATE: "
@@ -209,7 +282,9 @@ def _microseconds(kind: T.DataType, name: str) -> str:
 def _sequence(types: dict[str, T.DataType]) -> str:
     """Spark SQL for the place of an image in the feed."""
     if not isinstance(types["position"], T.ByteType | T.ShortType | T.IntegerType | T.LongType):
-        raise DataError(f"the feed's column `{POSITION}` has type {types['position'].simpleString().upper()}, not BIGINT")
+        raise DataError(
+            f"the feed's column `{POSITION}` has type {types['position'].simpleString().upper()}, not BIGINT"
+        )
     return f"coalesce(cast(position AS BIGINT), {NO_SEQUENCE}L)"
 
 
@@ -241,7 +316,9 @@ def _header(length: int) -> str:
 
 def _drop_code(unit: Sequence[str], keys: Sequence[str]) -> str:
     nulls = " OR ".join(f"{column} IS NULL" for column in unit) or "false"
-    lengths = [" + ".join(f"coalesce(octet_length({c}), 0)" for c in part) or "0" for part in (keys, unit)]
+    lengths = [
+        " + ".join(f"coalesce(octet_length({c}), 0)" for c in part) or "0" for part in (keys, unit)
+    ]
     # A unit above the limit has no unambiguous header either.
     too_long = " OR ".join(f"{length} > {MAX_KEY_BYTES}" for length in lengths)
     return f"CASE WHEN ts IS NULL THEN 2 WHEN {nulls} THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"

@@ -39,16 +39,21 @@ WORKERS = {
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "1073741824",
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": "1073741824",
 }
-CLUSTER = {"spark.executor.extraJavaOptions": messages.java_options(), "spark.executor.syncLogLevel.enabled": "true"}
+CLUSTER = {
+    "spark.executor.extraJavaOptions": messages.java_options(),
+    "spark.executor.syncLogLevel.enabled": "true",
+}
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-SOCKETS, SOCKETS_IN = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
+SOCKETS = "spark.python.unix.domain.socket.enabled"
+SOCKETS_IN = "spark.python.unix.domain.socket.dir"
 LONGEST_SOCKETS_IN = 60
 """Characters of the folder's name; a socket's own has 42, and 103 together is what every system takes."""
 
 LOG_LEVEL = "spark.log.level"
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 """Before the user's own, `spark.driver.extraJavaOptions`, which win."""
-LOCAL_DIRS, LOCAL_DIRS_VARIABLE = "spark.local.dir", "SPARK_LOCAL_DIRS"
+LOCAL_DIRS = "spark.local.dir"
+LOCAL_DIRS_VARIABLE = "SPARK_LOCAL_DIRS"
 GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Set where spark-submit has started the JVM."""
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -99,7 +104,9 @@ CATCH_UP = {
 """As well, where a query ends by itself. Spark takes the first value that it meets in an executor."""
 
 
-def session(master: str | None, properties: Mapping[str, str], said: Path | None = None) -> SparkSession:
+def session(
+    master: str | None, properties: Mapping[str, str], said: Path | None = None
+) -> SparkSession:
     """Start (or find) the Spark session.
 
     Args:
@@ -114,13 +121,23 @@ def session(master: str | None, properties: Mapping[str, str], said: Path | None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     protection.check_settings(properties)
     properties = dict(properties)
-    if master is not None and not any(key in properties for key in ("spark.jars", "spark.driver.extraClassPath", "spark.jars.packages")):
-        with contextlib.suppress(ConfigError):  # no checkout around us: then Delta has to be on the class path already, see below
+    if master is not None and not any(
+        key in properties
+        for key in ("spark.jars", "spark.driver.extraClassPath", "spark.jars.packages")
+    ):
+        with contextlib.suppress(
+            ConfigError
+        ):  # no checkout around us: then Delta has to be on the class path already, see below
             properties["spark.jars"] = ",".join(map(str, jars.ensure()))
     local = master is not None and master.startswith("local")
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {**SESSION, **WORKERS, **(LOCAL if local else CLUSTER if master is not None else {}), **properties}
+    settings = {
+        **SESSION,
+        **WORKERS,
+        **(LOCAL if local else CLUSTER if master is not None else {}),
+        **properties,
+    }
     settings |= {} if master is None else {"spark.master": master, "spark.app.name": "dpsql"}
     spark = _started(settings, None if LOG_LEVEL in properties else said)
     # Log lines of failed tasks quote exception texts, and those may quote records.
@@ -158,7 +175,11 @@ def _started(settings: Mapping[str, str], said: Path | None) -> SparkSession:
         raise _not_started(problem, said) from None
     configured = SparkConf()
     master = settings.get("spark.master") or configured.get("spark.master") or ""
-    if not (protection.makes_secret(master) or protection.SECRET in settings or configured.contains(protection.SECRET)):
+    if not (
+        protection.makes_secret(master)
+        or protection.SECRET in settings
+        or configured.contains(protection.SECRET)
+    ):
         raise ConfigError(
             f"{master} needs {protection.SECRET}, the same as its master and workers have: put it into Spark's own "
             "conf/spark-defaults.conf or another properties file, of mode 0600 (docs/deployment.md, Cluster)"
@@ -220,7 +241,8 @@ def _stderr_in(file: Path | None) -> Iterator[None]:
     if file is None:
         yield
         return
-    ours, theirs = os.dup(2), os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    ours = os.dup(2)
+    theirs = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     os.dup2(theirs, 2)
     try:
         yield
@@ -237,18 +259,31 @@ def _by_file(settings: Mapping[str, str]) -> Iterator[None]:
     Raises:
         ConfigError: the environment names a properties file of its own, which Spark would read instead of ours.
     """
-    given = next((word for word in shlex.split(os.environ.get(SUBMIT_ARGUMENTS, "")) if re.match("--properties-file(=|$)", word)), None)
+    given = next(
+        (
+            word
+            for word in shlex.split(os.environ.get(SUBMIT_ARGUMENTS, ""))
+            if re.match("--properties-file(=|$)", word)
+        ),
+        None,
+    )
     if given is not None:
         raise ConfigError(
             f"{SUBMIT_ARGUMENTS} has --properties-file, and Spark would read that file instead of dpsql's settings: take it away there, and "
             "give the file to dpsql (`dpsql run --properties-file FILE`)"
         )
-    with tempfile.NamedTemporaryFile("w", dir=scratch(), suffix=".conf", encoding="utf-8") as file:  # mode 0600
+    with tempfile.NamedTemporaryFile(
+        "w", dir=scratch(), suffix=".conf", encoding="utf-8"
+    ) as file:  # mode 0600
         file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
         file.flush()
-        before = {name: os.environ.pop(name, None) for name in (SUBMIT_ARGUMENTS, LOCAL_DIRS_VARIABLE)}
+        before = {
+            name: os.environ.pop(name, None) for name in (SUBMIT_ARGUMENTS, LOCAL_DIRS_VARIABLE)
+        }
         arguments = before[SUBMIT_ARGUMENTS] or "pyspark-shell"
-        os.environ[SUBMIT_ARGUMENTS] = f"--load-spark-defaults --properties-file {shlex.quote(file.name)} {arguments}"
+        os.environ[SUBMIT_ARGUMENTS] = (
+            f"--load-spark-defaults --properties-file {shlex.quote(file.name)} {arguments}"
+        )
         usual, tempfile.tempdir = tempfile.tempdir, str(scratch())  # where pyspark meets the JVM
         try:
             yield
@@ -260,7 +295,11 @@ def _by_file(settings: Mapping[str, str]) -> Iterator[None]:
 
 def _escaped(text: str) -> str:
     """As Java reads a properties file."""
-    return re.sub(r"[\\=:#! ]", lambda found: "\\" + found[0], text).replace("\n", "\\n").replace("\r", "\\r")
+    return (
+        re.sub(r"[\\=:#! ]", lambda found: "\\" + found[0], text)
+        .replace("\n", "\\n")
+        .replace("\r", "\\r")
+    )
 
 
 def ship(spark: SparkSession) -> None:
@@ -298,7 +337,9 @@ def check_s3(spark: SparkSession) -> None:
         )
 
 
-def run_session(spark: SparkSession, buckets: int, more: Mapping[str, str] | None = None) -> SparkSession:
+def run_session(
+    spark: SparkSession, buckets: int, more: Mapping[str, str] | None = None
+) -> SparkSession:
     """A session of its own (settings, temporary views) on the same context, for one streaming query of one run."""
     own = spark.newSession()
     for key, value in {**RUN, **(more or {})}.items():

@@ -49,33 +49,57 @@ class SketchTables(PublishedTable):
 
     def kind_of(self, column: OutputColumn) -> T.DataType:
         """A list."""
-        parts = [(key.name.rpartition(".")[2], kind) for key, kind in zip(self.query.keys, self.key_types, strict=True)]
-        value = parts[0][1] if len(parts) == 1 else T.StructType([T.StructField(name, kind) for name, kind in parts])
-        number: tuple[str, T.DataType] = ("count", T.LongType()) if column.kind == "TOP_COUNT" else ("sum", T.DoubleType())
-        fields = (("value", value), number, ("stderr", T.DoubleType()), ("low", number[1]), ("high", number[1]))
+        parts = [
+            (key.name.rpartition(".")[2], kind)
+            for key, kind in zip(self.query.keys, self.key_types, strict=True)
+        ]
+        value = (
+            parts[0][1]
+            if len(parts) == 1
+            else T.StructType([T.StructField(name, kind) for name, kind in parts])
+        )
+        number: tuple[str, T.DataType] = (
+            ("count", T.LongType()) if column.kind == "TOP_COUNT" else ("sum", T.DoubleType())
+        )
+        fields = (
+            ("value", value),
+            number,
+            ("stderr", T.DoubleType()),
+            ("low", number[1]),
+            ("high", number[1]),
+        )
         return T.ArrayType(T.StructType([T.StructField(name, kind) for name, kind in fields]))
 
     def create(self) -> None:
         """Make the empty tables unless they are there."""
-        kinds = [(key.name, kind.simpleString()) for key, kind in zip(self.query.keys, self.key_types, strict=True)]
+        kinds = [
+            (key.name, kind.simpleString())
+            for key, kind in zip(self.query.keys, self.key_types, strict=True)
+        ]
         cells = cells_path(self.path)
         self._make(cells, Schema.from_arrow(CELLS), of_cells(self.published, self.sketch, kinds))
         open_files(cells)
         super().create()
 
-    def publish(self, released: Released, closed_us: int, due: Mapping[Pair, int], every: bool) -> None:
+    def publish(
+        self, released: Released, closed_us: int, due: Mapping[Pair, int], every: bool
+    ) -> None:
         """Append what a tick releases: the cells in one commit, then the lists in one; doing it again changes nothing.
 
         Raises:
             ReleaseConflict: the cells of the tick are published already, and they are others.
         """
-        cells, mark = cells_path(self.path), {self.application: self.triggers(closed_us)}
+        cells = cells_path(self.path)
+        mark = {self.application: self.triggers(closed_us)}
         known = delta_tables.committed(DeltaTable(str(cells)), *next(iter(mark.items())))
-        files, lists = [], []
+        files = []
+        lists = []
         for rows in self._pieces(released, due):
             of_cells = cell_rows(rows, self.shape.schedule, self.sketch)
             if known and not self._same_cells(of_cells):
-                raise ReleaseConflict("the cells of a published tick would be others; nothing was written")
+                raise ReleaseConflict(
+                    "the cells of a published tick would be others; nothing was written"
+                )
             fresh = of_cells if known else unpublished(cells, of_cells)
             if fresh.num_rows and not known:
                 files.append(sorted_file(cells, fresh))
@@ -84,18 +108,24 @@ class SketchTables(PublishedTable):
             open_files(cells, delta_tables.append_files(cells, files, mark))
         # The lists of triggers are in order: the pieces are.
         together = pa.concat_tables(lists)
-        self.open_to_readers(delta_tables.append_files(self.path, [sorted_file(self.path, together)] if together.num_rows else [], mark))
+        self.open_to_readers(
+            delta_tables.append_files(
+                self.path, [sorted_file(self.path, together)] if together.num_rows else [], mark
+            )
+        )
 
     def same(self, released: Released, pairs: Collection[Pair]) -> bool:
         """Whether the published rows of these triggers, lists and cells, are exactly those that are released."""
         return all(
-            self._same_lists(rows) and self._same_cells(cell_rows(rows, self.shape.schedule, self.sketch))
+            self._same_lists(rows)
+            and self._same_cells(cell_rows(rows, self.shape.schedule, self.sketch))
             for rows in self._pieces(released, pairs)
         )
 
     def _pieces(self, released: Released, pairs: Collection[Pair]) -> Iterator[pa.Table]:
         """The released rows of some triggers, in order, a few at a time."""
-        sketch, wanted = self.sketch, sorted(pairs)
+        sketch = self.sketch
+        wanted = sorted(pairs)
         size = max(1, AT_ONCE // (8 * sketch.depth * sketch.width * len(sketch.aliases)))
         for low in range(0, len(wanted), size):
             rows = released.table(wanted[low : low + size])
@@ -106,7 +136,9 @@ class SketchTables(PublishedTable):
         return _equal(wanted, read_rows(self.path, wanted.column_names, _of_triggers(wanted)))
 
     def _same_cells(self, wanted: pa.Table) -> bool:
-        return not wanted.num_rows or _equal(wanted, read_rows(cells_path(self.path), CELLS.names, _of_triggers(wanted)))
+        return not wanted.num_rows or _equal(
+            wanted, read_rows(cells_path(self.path), CELLS.names, _of_triggers(wanted))
+        )
 
 
 def unpublished(cells: Place, wanted: pa.Table) -> pa.Table:
@@ -134,14 +166,25 @@ def _pairs(rows: pa.Table) -> list[tuple[object, int]]:
 def _of_triggers(rows: pa.Table) -> pc.Expression:
     """The rows of the same windows at the same triggers."""
     kind = rows.schema.field("window_start").type
-    pairs = rows.select(["window_start", "trigger"]).group_by(["window_start", "trigger"]).aggregate([]).to_pylist()
+    pairs = (
+        rows.select(["window_start", "trigger"])
+        .group_by(["window_start", "trigger"])
+        .aggregate([])
+        .to_pylist()
+    )
     each = [
-        (pc.field("window_start") == pa.scalar(pair["window_start"], kind)) & (pc.field("trigger") == pair["trigger"]) for pair in pairs
+        (pc.field("window_start") == pa.scalar(pair["window_start"], kind))
+        & (pc.field("trigger") == pair["trigger"])
+        for pair in pairs
     ]
     return functools.reduce(operator.or_, each)
 
 
 def _equal(a: pa.Table, b: pa.Table) -> bool:
     """The same rows, whatever their order."""
-    by = [(name, "ascending") for name in ("window_start", "trigger", "row") if name in a.column_names]
-    return bool(a.sort_by(by).combine_chunks().to_pylist() == b.sort_by(by).combine_chunks().to_pylist())
+    by = [
+        (name, "ascending") for name in ("window_start", "trigger", "row") if name in a.column_names
+    ]
+    return bool(
+        a.sort_by(by).combine_chunks().to_pylist() == b.sort_by(by).combine_chunks().to_pylist()
+    )

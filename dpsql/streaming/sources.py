@@ -42,8 +42,14 @@ FILES_PER_POLL = "maxfilesper(trigger|(micro)?batch)"
 
 CALENDAR = {
     "date": ("DATE '0001-01-01'", "DATE '9999-12-31'"),
-    "timestamp": ("TIMESTAMP_LTZ '0001-01-01 00:00:00Z'", "TIMESTAMP_LTZ '9999-12-31 23:59:59.999999Z'"),
-    "timestamp_ntz": ("TIMESTAMP_NTZ '0001-01-01 00:00:00'", "TIMESTAMP_NTZ '9999-12-31 23:59:59.999999'"),
+    "timestamp": (
+        "TIMESTAMP_LTZ '0001-01-01 00:00:00Z'",
+        "TIMESTAMP_LTZ '9999-12-31 23:59:59.999999Z'",
+    ),
+    "timestamp_ntz": (
+        "TIMESTAMP_NTZ '0001-01-01 00:00:00'",
+        "TIMESTAMP_NTZ '9999-12-31 23:59:59.999999'",
+    ),
 }
 """First and last value that the columns of a source may hold, by type."""
 
@@ -58,7 +64,10 @@ FORCED = (
     long_lines.LIMIT,
 )
 
-CSV_LIMITS = {"maxColumns": str(long_lines.CSV_COLUMNS), long_lines.LIMIT: str(long_lines.LONGEST_LINE)}
+CSV_LIMITS = {
+    "maxColumns": str(long_lines.CSV_COLUMNS),
+    long_lines.LIMIT: str(long_lines.LONGEST_LINE),
+}
 """Longer lines are left out before the parser sees them."""
 
 HEADER_COUNTS = {"enforceSchema": "false"}
@@ -73,7 +82,11 @@ FileVersions = Mapping[str, int]
 
 
 def register(
-    session: SparkSession, query: ParsedQuery, sources: Mapping[str, Source], versions: FileVersions, may_be_empty: bool = False
+    session: SparkSession,
+    query: ParsedQuery,
+    sources: Mapping[str, Source],
+    versions: FileVersions,
+    may_be_empty: bool = False,
 ) -> list[DataFrame]:
     """Make every source of the query a temporary view under its own name.
 
@@ -118,7 +131,9 @@ def resumed(source: Source, position: str | None) -> Source:
         )
     name = starts[source.format]
     value = position if source.format == "kafka" else str(json.loads(position)["reservoirVersion"])
-    kept = tuple((key, given) for key, given in source.options if not key.lower().startswith("starting"))
+    kept = tuple(
+        (key, given) for key, given in source.options if not key.lower().startswith("starting")
+    )
     return replace(source, options=(*kept, (name, value)))
 
 
@@ -137,7 +152,11 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
         read = debezium.parsed if source.change_feed is FeedForm.DEBEZIUM else messages.parsed
         return without_malformed(read(_load(reader, source, None), source))
     reader = session.readStream.format(source.format).options(**dict(source.options))
-    return _load(reader.option("readChangeFeed", "true") if source.change_feed else reader, source, source.path)
+    return _load(
+        reader.option("readChangeFeed", "true") if source.change_feed else reader,
+        source,
+        source.path,
+    )
 
 
 def static(session: SparkSession, source: Source, version: int | None = None) -> DataFrame:
@@ -157,11 +176,16 @@ def static_files(session: SparkSession, source: Source) -> list[str]:
 def _static(session: SparkSession, source: Source, version: int | None) -> DataFrame:
     options = dict(source.options)
     if source.format == "csv":
-        options = {name: value for name, value in source.options if name.lower() != "enforceschema"} | HEADER_COUNTS
+        options = {
+            name: value for name, value in source.options if name.lower() != "enforceschema"
+        } | HEADER_COUNTS
     reader = session.read.format(source.format).options(**options)
     if source.schema and source.format in LINES:
         declared = text_times.declared(session, source)
-        return text_times.typed(_load(reader.schema(text_times.as_read(declared, source)), source, source.path), declared)
+        return text_times.typed(
+            _load(reader.schema(text_times.as_read(declared, source)), source, source.path),
+            declared,
+        )
     if source.schema:
         reader = reader.schema(source.schema)
     if version is not None:
@@ -175,7 +199,9 @@ def within_calendar(frame: DataFrame) -> DataFrame:
     for field in frame.schema.fields:
         name = "`" + field.name.replace("`", "``") + "`"
         if bounds := CALENDAR.get(field.dataType.typeName()):
-            listed.append(f"CASE WHEN {name} BETWEEN {bounds[0]} AND {bounds[1]} THEN {name} END AS {name}")
+            listed.append(
+                f"CASE WHEN {name} BETWEEN {bounds[0]} AND {bounds[1]} THEN {name} END AS {name}"
+            )
         else:
             listed.append(name)
     return frame.selectExpr(*listed)
@@ -184,11 +210,15 @@ def within_calendar(frame: DataFrame) -> DataFrame:
 def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFrame:
     path = _existing(session, source)
     # Whatever the user gives: no record may stop the job, and none may vanish uncounted.
-    options = {name: value for name, value in source.options if name.lower() not in FORCED} | {"ignoreMissingFiles": "false"}
+    options = {name: value for name, value in source.options if name.lower() not in FORCED} | {
+        "ignoreMissingFiles": "false"
+    }
     options["ignoreCorruptFiles"] = "false"
     set_by_user = {name.lower() for name in options}
     changes = source.change_feed is FeedForm.DEBEZIUM  # whose messages are lines
-    declared = text_times.declared(session, source) if source.format in LINES and not changes else None
+    declared = (
+        text_times.declared(session, source) if source.format in LINES and not changes else None
+    )
     schema: T.StructType | str | None = "value STRING" if changes else source.schema
     form = "text" if changes else source.format
     if declared is not None:
@@ -206,7 +236,9 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     options["maxCachedFiles"] = "0"
     # Spark's default of 7 days hides files that come with an older time, and forgets the names of those that it has read.
     options["maxFileAge"] = ENDLESS
-    frame = _load(session.readStream.format(form).schema(known.schema).options(**options), source, path)
+    frame = _load(
+        session.readStream.format(form).schema(known.schema).options(**options), source, path
+    )
     if changes:
         return without_malformed(debezium.parsed(frame, source))
     return without_malformed(text_times.typed(frame, declared)) if declared is not None else frame
@@ -216,7 +248,9 @@ def most_live_files(source: Source) -> int | None:
     """Return how many files a micro-batch of a live run has at most; None if it has all that a poll finds."""
     if source.format not in FILES:
         return None
-    return int({name.lower(): value for name, value in source.options}.get(FILES_PER_BATCH, LIVE_FILES))
+    return int(
+        {name.lower(): value for name, value in source.options}.get(FILES_PER_BATCH, LIVE_FILES)
+    )
 
 
 def has_hidden_limit(source: Source) -> bool:
@@ -228,7 +262,11 @@ def without_limit(source: Source) -> Source:
     """Return a source that is read whole at each poll; of files, a micro-batch shows that it may be cut."""
     if source.format in FILES:
         return source
-    options = tuple((name, value) for name, value in source.options if not re.search(FILES_PER_POLL, re.sub("[^a-z]", "", name.lower())))
+    options = tuple(
+        (name, value)
+        for name, value in source.options
+        if not re.search(FILES_PER_POLL, re.sub("[^a-z]", "", name.lower()))
+    )
     if source.format == "delta":
         options = (*options, ("maxFilesPerTrigger", str(ALL_FILES)))
     return replace(source, options=options)
@@ -240,7 +278,12 @@ def files_there(session: SparkSession, source: Source) -> list[str]:
         return []
     options = {name: value for name, value in source.options if name.lower() in CHOOSING_FILES}
     try:
-        found = session.read.format("binaryFile").options(**options).load(_existing(session, source)).inputFiles()
+        found = (
+            session.read.format("binaryFile")
+            .options(**options)
+            .load(_existing(session, source))
+            .inputFiles()
+        )
     except (DataError, PySparkException):
         return []
     return [readable(uri) for uri in found]
@@ -273,15 +316,25 @@ def _check_first_file(session: SparkSession, source: Source) -> None:
         except (PySparkException, Py4JJavaError) as problem:
             raise translate(problem, source.name, f"reading source {source.name!r}") from None
         return
-    declared = {field.name.lower(): field for field in session.createDataFrame([], str(source.schema)).schema}
+    declared = {
+        field.name.lower(): field
+        for field in session.createDataFrame([], str(source.schema)).schema
+    }
     try:
         there = session.read.format(source.format).load(source.path).schema
     except PySparkException:  # no file yet, or a damaged one, which the run tells
         return
     for field in there:
         wanted = declared.get(field.name.lower())
-        if wanted is not None and loses_numbers(field.dataType.simpleString(), wanted.dataType.simpleString()):
-            said = told(wanted.name, field.dataType.simpleString(), source.name, wanted.dataType.simpleString())
+        if wanted is not None and loses_numbers(
+            field.dataType.simpleString(), wanted.dataType.simpleString()
+        ):
+            said = told(
+                wanted.name,
+                field.dataType.simpleString(),
+                source.name,
+                wanted.dataType.simpleString(),
+            )
             raise DataError(f"source {source.name!r}: {said}")
 
 
@@ -295,14 +348,18 @@ def _existing(session: SparkSession, source: Source) -> str:
         path, system = internals.hadoop_path(session, str(source.path))
         if not internals.is_pattern(session, path):
             if not system.exists(path):
-                raise DataError(f"source {source.name!r}: {without_credentials(source.path)} does not exist")
+                raise DataError(
+                    f"source {source.name!r}: {without_credentials(source.path)} does not exist"
+                )
             if system.getFileStatus(path).isFile():
                 # The streaming reader takes folders and patterns: a pattern that matches this one file.
                 return f"{path.getParent()}/{{{path.getName()}}}"
     except DataError:
         raise
     except Exception as problem:
-        raise DataError(f"source {source.name!r}: {without_credentials(source.path)} cannot be read ({kind_of(problem)})") from None
+        raise DataError(
+            f"source {source.name!r}: {without_credentials(source.path)} cannot be read ({kind_of(problem)})"
+        ) from None
     return str(source.path)
 
 
@@ -312,9 +369,13 @@ def _load(reader: Any, source: Source, path: str | None) -> DataFrame:
     except AnalysisException as problem:
         condition = problem.getCondition() or ""
         if condition.startswith("PATH_NOT_FOUND"):
-            raise DataError(f"source {source.name!r}: {without_credentials(source.path)} does not exist") from None
+            raise DataError(
+                f"source {source.name!r}: {without_credentials(source.path)} does not exist"
+            ) from None
         if condition.startswith("UNABLE_TO_INFER_SCHEMA"):
-            raise DataError(f"source {source.name!r}: no {source.format} files in {without_credentials(source.path)}") from None
+            raise DataError(
+                f"source {source.name!r}: no {source.format} files in {without_credentials(source.path)}"
+            ) from None
         raise DataError(f"source {source.name!r}: {reason_of(problem)}") from None
     except PySparkException as problem:
         raise translate(problem, source.name, f"reading source {source.name!r}") from None

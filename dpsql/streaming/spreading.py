@@ -17,7 +17,11 @@ _WORD = (1 << 32) - 1
 def spread(frame: DataFrame, buckets: int) -> GroupedData:
     """A frame with a column `bucket` (0 to buckets - 1), grouped by the labels of the buckets."""
     listed = ", ".join(map(str, labels(buckets)))
-    return frame.selectExpr(f"element_at(array({listed}), bucket + 1) AS {LABEL}", "*").drop("bucket").groupBy(LABEL)
+    return (
+        frame.selectExpr(f"element_at(array({listed}), bucket + 1) AS {LABEL}", "*")
+        .drop("bucket")
+        .groupBy(LABEL)
+    )
 
 
 @functools.cache

@@ -68,5 +68,7 @@ def _digest(files: Sequence[str], name: str) -> str:
                 while piece := stream.read(PIECE):
                     digest.update(piece)
     except OSError as problem:
-        raise DataError(f"static table {name!r} cannot be read ({type(problem).__name__})") from None
+        raise DataError(
+            f"static table {name!r} cannot be read ({type(problem).__name__})"
+        ) from None
     return digest.hexdigest()

@@ -39,7 +39,12 @@ def as_read(schema: T.StructType, source: Source) -> T.StructType:
     """The same as the reader is to take them: what this module casts as it stands in the text."""
     raw = T.VariantType() if "json" in (source.format, source.value_format) else T.StringType()
     cast = () if _has_format(source) else _times(schema)
-    return T.StructType([T.StructField(field.name, raw if field.name in cast else field.dataType) for field in schema])
+    return T.StructType(
+        [
+            T.StructField(field.name, raw if field.name in cast else field.dataType)
+            for field in schema
+        ]
+    )
 
 
 def typed(frame: DataFrame, schema: T.StructType) -> DataFrame:
@@ -48,7 +53,8 @@ def typed(frame: DataFrame, schema: T.StructType) -> DataFrame:
     times = [name for name in _times(schema) if not isinstance(kinds[name], T.TimestampType)]
     if not times:
         return frame
-    listed, wrong = [], [CORRUPT]
+    listed = []
+    wrong = [CORRUPT]
     for name, kind in kinds.items():
         quoted = "`" + name.replace("`", "``") + "`"
         if name in times:
@@ -67,7 +73,8 @@ def _value(name: str, variant: bool) -> tuple[str, str]:
     dated = f"CAST(regexp_replace({text}, '{NO_DATE}', 'x') AS TIMESTAMP)"
     if not variant:
         return f"{common} ELSE {dated} END", f"{name} IS NOT NULL"
-    kind, seconds = f"schema_of_variant({name})", f"timestamp_micros(try_multiply(variant_get({name}, '$', 'bigint'), 1000000L))"
+    kind = f"schema_of_variant({name})"
+    seconds = f"timestamp_micros(try_multiply(variant_get({name}, '$', 'bigint'), 1000000L))"
     return (
         f"{common} WHEN {kind} = 'STRING' THEN {dated} WHEN {kind} = 'BIGINT' THEN {seconds} END",
         f"{name} IS NOT NULL AND NOT is_variant_null({name})",

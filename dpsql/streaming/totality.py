@@ -42,7 +42,8 @@ MOST_ROWS_OF_ALL = 1_000_000
 MOST_REPEATED = 1_000
 """A filter that Spark moves below projections repeats what these compute, so often at most."""
 
-FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+FIRST_DAY = -719_162
+LAST_DAY = 2_932_896
 DAY_US = 86_400_000_000
 YEARS = {
     "date": (FIRST_DAY, LAST_DAY),
@@ -51,11 +52,23 @@ YEARS = {
 }
 """Spark's own numbers for the first and last value of the years 1 to 9999, by type."""
 
-PASSED_ON = frozenset({"Alias", "Coalesce", "If", "CaseWhen", "With", "CommonExpressionDef", "CommonExpressionRef"})
+PASSED_ON = frozenset(
+    {"Alias", "Coalesce", "If", "CaseWhen", "With", "CommonExpressionDef", "CommonExpressionRef"}
+)
 """Nodes whose value is one that they were given; where these are within the years, so is it."""
 
 COMPARED = frozenset(
-    {"IsNull", "IsNotNull", "EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In"}
+    {
+        "IsNull",
+        "IsNotNull",
+        "EqualTo",
+        "EqualNullSafe",
+        "LessThan",
+        "LessThanOrEqual",
+        "GreaterThan",
+        "GreaterThanOrEqual",
+        "In",
+    }
 )
 NEVER_FAIL = PASSED_ON | COMPARED | {"AttributeReference", "Literal", "And", "Or", "Not", "TryEval"}
 """Nodes that only pass values on or compare them; all others are tried."""
@@ -67,7 +80,11 @@ SEARCHES = frozenset(["RLike", "RegExpExtract", "RegExpReplace", "StringSplit"])
 """Nodes with a text and a regular expression."""
 
 LIKES = frozenset(["Like", "ILike"])
-BEGINNINGS = {"Levenshtein": {0: MAX_SEARCHED, 1: MAX_SEARCHED}, "StringRepeat": {0: MAX_SEARCHED}, "StringSplit": {0: LONGEST}}
+BEGINNINGS = {
+    "Levenshtein": {0: MAX_SEARCHED, 1: MAX_SEARCHED},
+    "StringRepeat": {0: MAX_SEARCHED},
+    "StringSplit": {0: LONGEST},
+}
 """How many characters of which arguments (from 0) are looked at, for nodes that take much more than they are given."""
 
 HUGE_EXPONENT = "[eE][+-]?0*[1-9][0-9]{3,}"
@@ -119,11 +136,14 @@ class _Guards:
             return logical.Join(children[0], children[1], node.joinType(), condition, node.hint())
         if kind == "Generate":
             return self._generate(node, children[0])
-        raise DataError(f"Spark reads FROM in a way ({kind}) that dpsql does not know: write it with sub-queries and joins only")
+        raise DataError(
+            f"Spark reads FROM in a way ({kind}) that dpsql does not know: write it with sub-queries and joins only"
+        )
 
     def _items(self, items: Sequence[Any]) -> list[Any]:
         """What a projection computes, with guards; how often it names one column is counted."""
-        most, guarded_items = 1, []
+        most = 1
+        guarded_items = []
         for item in items:
             self._references.clear()
             guarded_items.append(self.expression(item))
@@ -142,9 +162,12 @@ class _Guards:
             return self.expression(node.replacement())
         before = _list(node.children())
         children = [self.expression(child) for child in before]
-        rule, short = self._growth(node, kind, before), self._short(node, kind, before)
+        rule = self._growth(node, kind, before)
+        short = self._short(node, kind, before)
         for place, child in enumerate(before):
-            most = min((size for size in (rule.most, short.get(place)) if size is not None), default=None)
+            most = min(
+                (size for size in (rule.most, short.get(place)) if size is not None), default=None
+            )
             if most is not None:
                 children[place] = self._cut(children[place], child, most)
         if kind in ("Cast", "JsonToStructs"):
@@ -155,7 +178,11 @@ class _Guards:
         if rule.cuts_value:
             guarded = self._beginning(guarded, LONGEST)
         name = str(node.dataType().typeName())
-        return self._within_years(guarded, name) if name in YEARS and not self._inside(node, kind, name) else guarded
+        return (
+            self._within_years(guarded, name)
+            if name in YEARS and not self._inside(node, kind, name)
+            else guarded
+        )
 
     def _inside(self, node: Any, kind: str, name: str) -> bool:
         """Whether a DATE or TIMESTAMP needs no guard of its own: columns of sources have one already."""
@@ -189,8 +216,13 @@ class _Guards:
         made = _type(node)
         if made not in LONG:
             return Growth()
-        literals = {place: str(child.value()) for place, child in enumerate(children) if _kind(child) == "Literal"}
-        schema, fields = str(node.dataType().catalogString()), 1
+        literals = {
+            place: str(child.value())
+            for place, child in enumerate(children)
+            if _kind(child) == "Literal"
+        }
+        schema = str(node.dataType().catalogString())
+        fields = 1
         if kind == "JsonToStructs" and re.search("array<|map<", schema):
             fields += schema.count(":")
         rule = growth(kind, made, [_type(child) for child in children], literals, fields)
@@ -206,10 +238,14 @@ class _Guards:
         if made in ("string", "binary"):
             return self._beginning(node, most)
         if made == "array":
-            return self._expressions.Slice(node, self._number(1, "integer"), self._number(most, "integer"))
+            return self._expressions.Slice(
+                node, self._number(1, "integer"), self._number(most, "integer")
+            )
         return node
 
-    def _whole_texts(self, node: Any, kind: str, before: Sequence[Any], children: Sequence[Any]) -> list[Any]:
+    def _whole_texts(
+        self, node: Any, kind: str, before: Sequence[Any], children: Sequence[Any]
+    ) -> list[Any]:
         """The arguments of what makes DECIMALs or times of texts, without texts that take for ever and without the wall clock.
 
         Numbers with huge exponents, and times without a date, are no such values: NULL.
@@ -218,18 +254,25 @@ class _Guards:
             DataError: the texts are inside of something, or are a word for today.
         """
         made = str(node.dataType().catalogString())
-        time, number = "timestamp" in re.findall(r"\w+", made), "decimal(" in made
+        time = "timestamp" in re.findall(r"\w+", made)
+        number = "decimal(" in made
         of = str(children[0].dataType().catalogString()) if kind == "Cast" else "string"
         if "string" not in of:
             return list(children)
         if kind == "Cast" and of.startswith("string"):
             if before[0].foldable() and reads_the_clock(str(before[0].eval(None)), made):
-                raise DataError(f"a text is cast to {made.upper()} that Spark reads by the wall clock: write the date")
+                raise DataError(
+                    f"a text is cast to {made.upper()} that Spark reads by the wall clock: write the date"
+                )
             if made.startswith("decimal("):
                 return [self._replaced(self._beginning(children[0], MAX_SEARCHED), HUGE_EXPONENT)]
             return [self._replaced(children[0], NO_DATE)] if time else list(children)
         if time or number:
-            what, why = ("TIMESTAMP", "takes today's date where it has none") if time else ("DECIMAL", "can take for ever on one record")
+            what, why = (
+                ("TIMESTAMP", "takes today's date where it has none")
+                if time
+                else ("DECIMAL", "can take for ever on one record")
+            )
             raise DataError(
                 f"a {what} made of text inside of JSON or of an array, map or struct {why}: read it as STRING there, and cast that"
             )
@@ -237,7 +280,10 @@ class _Guards:
 
     def _replaced(self, node: Any, pattern: str) -> Any:
         """A text in which `x` stands for what the pattern finds, so that it is no number and no time."""
-        texts = [self._expressions.Literal.create(text, self._types.fromJson('"string"')) for text in (pattern, "x")]
+        texts = [
+            self._expressions.Literal.create(text, self._types.fromJson('"string"'))
+            for text in (pattern, "x")
+        ]
         return self._expressions.RegExpReplace(node, *texts)
 
     def _check(self, pattern: str) -> None:
@@ -245,7 +291,9 @@ class _Guards:
         try:
             self._java.java.util.regex.Pattern.compile(pattern)
         except (Py4JJavaError, PySparkException):
-            raise DataError(f"the pattern {pattern!r} is not a regular expression of Java: correct it in the query") from None
+            raise DataError(
+                f"the pattern {pattern!r} is not a regular expression of Java: correct it in the query"
+            ) from None
 
     def _tried(self, node: Any) -> Any:
         return self._expressions.TryEval(node)
@@ -257,13 +305,22 @@ class _Guards:
         """
         first, last = YEARS[name]
         number = "integer" if name == "date" else "long"
-        at = self._call("java.lang.Math", "subtractExact", number, [node, self._number(first, number)])
-        within = self._call("java.util.Objects", "checkIndex", number, [at, self._number(last - first + 1, number)])
-        return self._call("java.lang.Math", "addExact", name, [self._tried(within), self._number(first, number)])
+        at = self._call(
+            "java.lang.Math", "subtractExact", number, [node, self._number(first, number)]
+        )
+        within = self._call(
+            "java.util.Objects", "checkIndex", number, [at, self._number(last - first + 1, number)]
+        )
+        return self._call(
+            "java.lang.Math", "addExact", name, [self._tried(within), self._number(first, number)]
+        )
 
     def _alias(self, node: Any, name: str) -> Any:
-        nothing, own = self._seq([]), self._expressions.NamedExpression.newExprId()
-        return self._expressions.Alias(node, name, own, nothing, self._java.scala.Option.empty(), nothing)
+        nothing = self._seq([])
+        own = self._expressions.NamedExpression.newExprId()
+        return self._expressions.Alias(
+            node, name, own, nothing, self._java.scala.Option.empty(), nothing
+        )
 
     def _call(self, owner: str, method: str, kind: str, arguments: Sequence[Any]) -> Any:
         return internals.static_call(self._session, owner, method, f'"{kind}"', arguments)
@@ -274,7 +331,9 @@ class _Guards:
         return self._expressions.Literal(boxed, self._types.fromJson(f'"{kind}"'))
 
     def _beginning(self, node: Any, characters: int) -> Any:
-        return self._expressions.Substring(node, self._number(1, "integer"), self._number(characters, "integer"))
+        return self._expressions.Substring(
+            node, self._number(1, "integer"), self._number(characters, "integer")
+        )
 
     def _generate(self, node: Any, child: Any) -> Any:
         """explode of what is computed below it, once, where records with too many elements are counted and left out."""
@@ -283,14 +342,23 @@ class _Guards:
         (given,) = _list(node.generator().children())
         elements = self._alias(self.expression(given), "elements")
         below = logical.Project(self._seq([*_list(child.output()), elements]), child)
-        too_many = F.size(internals.column_of(self._session, elements.toAttribute())) > self._most_elements
+        too_many = (
+            F.size(internals.column_of(self._session, elements.toAttribute())) > self._most_elements
+        )
         frame = internals.frame_of(self._session, below).observe(
             f"dpsql_exploded_{self._explodes}", F.count_if(too_many).alias(TOO_MANY_ROWS)
         )
         below = internals.analyzed(frame.where(~too_many))
         self._made |= {int(made.exprId().id()) for made in _list(node.generatorOutput())}
         generator = node.generator().withNewChildren(self._seq([elements.toAttribute()]))
-        return logical.Generate(generator, node.unrequiredChildIndex(), node.outer(), node.qualifier(), node.generatorOutput(), below)
+        return logical.Generate(
+            generator,
+            node.unrequiredChildIndex(),
+            node.outer(),
+            node.qualifier(),
+            node.generatorOutput(),
+            below,
+        )
 
     def _seq(self, items: Sequence[Any]) -> Any:
         return internals.sequence(self._session, items)

@@ -43,7 +43,9 @@ def stateful(frame: DataFrame, work: Work) -> DataFrame:
         work: what each bucket does.
     """
     grouped = spread(frame, work.files.buckets)
-    return grouped.applyInPandasWithState(shipped(work), REPORT, STATE, "append", GroupStateTimeout.NoTimeout)
+    return grouped.applyInPandasWithState(
+        shipped(work), REPORT, STATE, "append", GroupStateTimeout.NoTimeout
+    )
 
 
 def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
@@ -75,9 +77,13 @@ def by_task(frame: DataFrame, work: TaskIntake) -> DataFrame:
 
         context = TaskContext.get()
         assert context is not None
-        yield from without_values(work.run)(batches, context.partitionId(), context.getLocalProperty(micro_batch))
+        yield from without_values(work.run)(
+            batches, context.partitionId(), context.getLocalProperty(micro_batch)
+        )
 
-    return frame.select(*(name for name in work.stage.takes.names if name != "drop")).mapInArrow(of_task, schema)
+    return frame.select(*(name for name in work.stage.takes.names if name != "drop")).mapInArrow(
+        of_task, schema
+    )
 
 
 def hand_over(frame: DataFrame, told: MicroBatch | ReleasePlan, listed: str) -> None:
@@ -88,5 +94,8 @@ def hand_over(frame: DataFrame, told: MicroBatch | ReleasePlan, listed: str) -> 
 
 def reports(frame: DataFrame) -> list[StateFile]:
     """The reports of a micro-batch's buckets, by bucket (this is the action that makes Spark run the function)."""
-    files = [StateFile(row.bucket, row.sequence, row.bytes, json.loads(bytes(row.counted))) for row in frame.collect()]
+    files = [
+        StateFile(row.bucket, row.sequence, row.bytes, json.loads(bytes(row.counted)))
+        for row in frame.collect()
+    ]
     return sorted(files, key=lambda file: file.bucket)

@@ -12,4 +12,14 @@ from dpsql.tuning.sample import Sample, read_sample
 from dpsql.tuning.search import around, edited, search
 from dpsql.tuning.workbench import Measurement, Setting, Workbench, check_tunable
 
-__all__ = ["Measurement", "Sample", "Setting", "Workbench", "around", "check_tunable", "edited", "read_sample", "search"]
+__all__ = [
+    "Measurement",
+    "Sample",
+    "Setting",
+    "Workbench",
+    "around",
+    "check_tunable",
+    "edited",
+    "read_sample",
+    "search",
+]

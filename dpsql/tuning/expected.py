@@ -38,28 +38,45 @@ class Outcome:
 
     def absolute(self) -> Float:
         """E|error| per group."""
-        bias, s = self.bounded - self.true, self.stderr
+        bias = self.bounded - self.true
+        s = self.stderr
         error = s * 2 * _density(bias / s) + bias * (1 - 2 * ndtr(-bias / s))
         if self.never_negative:  # a reader takes a negative release as 0
             error += self.bounded * ndtr(-self.bounded / s) - s * _density(self.bounded / s)
-        return self.released * np.minimum(error, self.widest) + (1 - self.released) * np.abs(self.true)
+        return self.released * np.minimum(error, self.widest) + (1 - self.released) * np.abs(
+            self.true
+        )
 
     def squared(self) -> Float:
         """E(error^2) per group."""
-        m, s, t = self.bounded, self.stderr, self.true
+        m = self.bounded
+        s = self.stderr
+        t = self.true
         error = (m - t) ** 2 + s**2
         if self.never_negative:
-            below, density = ndtr(-m / s), s * _density(m / s)
+            below = ndtr(-m / s)
+            density = s * _density(m / s)
             error -= (m**2 + s**2) * below - m * density - 2 * t * (m * below - density)
-        return self.released * np.minimum(np.maximum(error, 0.0), self.widest**2) + (1 - self.released) * t**2
+        return (
+            self.released * np.minimum(np.maximum(error, 0.0), self.widest**2)
+            + (1 - self.released) * t**2
+        )
 
     def largest(self) -> float:
         """The median of the largest error of all groups."""
-        low, high = 0.0, float(np.max(np.abs(self.true) + np.abs(self.bounded) + 10 * np.asarray(self.stderr), initial=0.0))
-        bias, s = self.bounded - self.true, self.stderr
+        low = 0.0
+        high = float(
+            np.max(
+                np.abs(self.true) + np.abs(self.bounded) + 10 * np.asarray(self.stderr), initial=0.0
+            )
+        )
+        bias = self.bounded - self.true
+        s = self.stderr
         for _ in range(40):
             x = (low + high) / 2
-            below = self.released * (ndtr((x - bias) / s) - ndtr((-x - bias) / s)) + (1 - self.released) * (np.abs(self.true) <= x)
+            below = self.released * (ndtr((x - bias) / s) - ndtr((-x - bias) / s)) + (
+                1 - self.released
+            ) * (np.abs(self.true) <= x)
             with np.errstate(divide="ignore"):
                 low, high = (x, high) if np.log(below).sum() < np.log(0.5) else (low, x)
         return min(high, self.widest)
@@ -72,7 +89,8 @@ def thinned(horizon: int, most: int = 48) -> Int:
 
 def unit_paths(chosen: Counter, triggers: Int) -> Float:
     """Simulated unit-noise paths at the given triggers; shape (PATHS, triggers). The same at every call."""
-    key, number = bytes(32), np.arange(PATHS, dtype=np.int64)
+    key = bytes(32)
+    number = np.arange(PATHS, dtype=np.int64)
     tag = randomness.tags(key, number, number)
     state = np.zeros((PATHS, chosen.width))
     out: list[Float] = []
@@ -87,7 +105,9 @@ def unit_paths(chosen: Counter, triggers: Int) -> Float:
     return np.stack(out, axis=1)
 
 
-def selected(weight: Float, thresholds: Float, sd: Float, paths: Float, tested: np.ndarray) -> Float:
+def selected(
+    weight: Float, thresholds: Float, sd: Float, paths: Float, tested: np.ndarray
+) -> Float:
     """Probability that each group has been selected by the last trigger.
 
     Args:

@@ -43,7 +43,11 @@ class Sample:
         return len(np.unique(self.rows.column("user").to_numpy()))
 
 
-def read_sample(query: Query, inputs: Mapping[str, Sequence[Path]], progress: Callable[[int], None] | None = None) -> Sample:
+def read_sample(
+    query: Query,
+    inputs: Mapping[str, Sequence[Path]],
+    progress: Callable[[int], None] | None = None,
+) -> Sample:
     """Read the sample.
 
     Args:
@@ -55,19 +59,26 @@ def read_sample(query: Query, inputs: Mapping[str, Sequence[Path]], progress: Ca
         DataError: a file is missing, unreadable or does not fit the query; or there is no record in it.
     """
     reader = RowReader(query.plan, query.sources, NO_SALT, inputs)
-    tables, read = [], 0
+    tables = []
+    read = 0
     for rows in reader.files(source_files(query.source, inputs)):
         tables.append(rows)
         read += rows.num_rows
         if read > MOST_RECORDS:
-            raise DataError(f"the sample has over {MOST_RECORDS:,} records: take the records of fewer users, and say --scale")
+            raise DataError(
+                f"the sample has over {MOST_RECORDS:,} records: take the records of fewer users, and say --scale"
+            )
         if progress:
             progress(read)
     rows = pa.concat_tables(tables) if tables else None
     code = rows.column("drop").to_numpy() if rows is not None else np.zeros(0, np.int8)
-    drops = {reason: int((code == number).sum()) for number, reason in enumerate(NO_RECORD, start=1)}
+    drops = {
+        reason: int((code == number).sum()) for number, reason in enumerate(NO_RECORD, start=1)
+    }
     if rows is None or not (code == 0).any():
-        raise DataError(f"the sample has no record of `{query.parsed.stream}` that the query reads ({read:,} rows in all)")
+        raise DataError(
+            f"the sample has no record of `{query.parsed.stream}` that the query reads ({read:,} rows in all)"
+        )
     rows = rows.filter(pa.array(code == 0)).combine_chunks()
     public = reader.public_groups(query.source)
     if public is not None:

@@ -14,13 +14,42 @@ from dpsql.compiled import parse_query
 from dpsql.sql.editing import edit_options
 from dpsql.tuning.workbench import GROUPS, PER_GROUP, ROWS, Setting, Workbench
 
-STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384, 65536, 262144)
+STEPS = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+    192,
+    256,
+    384,
+    512,
+    768,
+    1024,
+    1536,
+    2048,
+    4096,
+    8192,
+    16384,
+    65536,
+    262144,
+)
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 PARTS = (1, 2, 3, 4, 6, 8, 12, 24, 48, 96, 288)
 BETTER = 1e-3
 """A change worth less than this share of the error is not made."""
 
-EPSILON, INTERVAL = "epsilon", "trigger_interval_us"
+EPSILON = "epsilon"
+INTERVAL = "trigger_interval_us"
 
 MOST_RECORDS = 50_000
 """A line search looks at no more records: it asks for hundreds of settings, of which other users say nearly the same."""
@@ -82,7 +111,13 @@ def line(bench: Workbench, here: Setting, name: str) -> list[Setting]:
         for value in steps_up_to(longest, STEPS):
             moved = dataclasses.replace(here, **{name: value})
             rows = max(value, round(full * moved.max_rows_per_group * moved.max_groups_contributed))
-            out.append(_with(dataclasses.replace(moved, max_rows_contributed=min(rows, most[ROWS])), name, min(value, most[ROWS])))
+            out.append(
+                _with(
+                    dataclasses.replace(moved, max_rows_contributed=min(rows, most[ROWS])),
+                    name,
+                    min(value, most[ROWS]),
+                )
+            )
     return list(dict.fromkeys(out))
 
 
@@ -90,13 +125,25 @@ def around(bench: Workbench, here: Setting) -> Iterator[tuple[str, list[Setting]
     """For every option the settings that differ from one in this option alone: what `dpsql tune` shows."""
     for name in _searched(bench):
         yield name, _near(here, name, line(bench, here, name), 7)
-    epsilons = [dataclasses.replace(here, epsilon=min(here.epsilon * factor, 20.0)) for factor in EPSILONS]
+    epsilons = [
+        dataclasses.replace(here, epsilon=min(here.epsilon * factor, 20.0)) for factor in EPSILONS
+    ]
     yield EPSILON, list(dict.fromkeys(epsilons))
     slide = bench.query.parsed.windows.slide_us
-    intervals = sorted({slide // part for part in PARTS if slide % part == 0} | {here.trigger_interval_us})
+    intervals = sorted(
+        {slide // part for part in PARTS if slide % part == 0} | {here.trigger_interval_us}
+    )
     longer = bench.query.parsed.windows.size_us + bench.query.parsed.allowed_lateness_us
     possible = [us for us in intervals if -(-longer // us) <= 2000]
-    yield INTERVAL, _near(here, INTERVAL, [dataclasses.replace(here, trigger_interval_us=us) for us in possible], 7)
+    yield (
+        INTERVAL,
+        _near(
+            here,
+            INTERVAL,
+            [dataclasses.replace(here, trigger_interval_us=us) for us in possible],
+            7,
+        ),
+    )
 
 
 def _searched(bench: Workbench) -> tuple[str, ...]:
@@ -106,13 +153,20 @@ def _searched(bench: Workbench) -> tuple[str, ...]:
 
 def edited(bench: Workbench, setting: Setting) -> str:
     """The query's text with this setting; only the options that change are touched."""
-    query, text = bench.query, bench.query.text
+    query = bench.query
+    text = bench.query.text
     changes = dict[str, str]()
-    for _ in range(2):  # c and G that are not written follow C: the second time they are written out
+    for _ in range(
+        2
+    ):  # c and G that are not written follow C: the second time they are written out
         written = Setting.of(parse_query(text, query.sources))
         for name in (ROWS, PER_GROUP, GROUPS, EPSILON):
             if getattr(written, name) != getattr(setting, name):
-                changes[name] = f"{getattr(setting, name):g}" if name == EPSILON else str(getattr(setting, name))
+                changes[name] = (
+                    f"{getattr(setting, name):g}"
+                    if name == EPSILON
+                    else str(getattr(setting, name))
+                )
         text = edit_options(query.text, query.sources, changes)
     if parse_query(text, query.sources) != bench.parsed(setting):
         raise AssertionError("the edited text is another query than the one that was measured")
@@ -126,9 +180,13 @@ def _starts(bench: Workbench) -> Iterator[Setting]:
     if not bench.query.parsed.keys:
         return
     for per_group, groups in ((1, 4), (2, 16), (8, 2)):
-        per_group, groups = min(per_group, most[PER_GROUP]), min(groups, most[GROUPS])
+        per_group = min(per_group, most[PER_GROUP])
+        groups = min(groups, most[GROUPS])
         yield dataclasses.replace(
-            written, max_rows_contributed=per_group * groups, max_rows_per_group=per_group, max_groups_contributed=groups
+            written,
+            max_rows_contributed=per_group * groups,
+            max_rows_per_group=per_group,
+            max_groups_contributed=groups,
         )
 
 
@@ -141,10 +199,15 @@ def _with(here: Setting, name: str, value: int) -> Setting:
     changed = dataclasses.replace(here, **{name: value})
     if name == ROWS:
         return dataclasses.replace(
-            changed, max_rows_per_group=min(here.max_rows_per_group, value), max_groups_contributed=min(here.max_groups_contributed, value)
+            changed,
+            max_rows_per_group=min(here.max_rows_per_group, value),
+            max_groups_contributed=min(here.max_groups_contributed, value),
         )
     rows = max(changed.max_rows_contributed, value)
-    return dataclasses.replace(changed, max_rows_contributed=min(rows, changed.max_rows_per_group * changed.max_groups_contributed))
+    return dataclasses.replace(
+        changed,
+        max_rows_contributed=min(rows, changed.max_rows_per_group * changed.max_groups_contributed),
+    )
 
 
 def _near(here: Setting, name: str, settings: list[Setting], most: int) -> list[Setting]:

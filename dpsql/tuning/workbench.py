@@ -33,7 +33,9 @@ from dpsql.udfs.measure.output_columns import combine
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.stage import Clock
 
-ROWS, PER_GROUP, GROUPS = "max_rows_contributed", "max_rows_per_group", "max_groups_contributed"
+ROWS = "max_rows_contributed"
+PER_GROUP = "max_rows_per_group"
+GROUPS = "max_groups_contributed"
 AFTER_ALL_US = 1 << 60
 """All windows of a sample are over by then."""
 
@@ -87,13 +89,21 @@ def check_tunable(query: Query) -> None:
     """
     if query.parsed.mechanism != PrivacyPlan.mechanism:
         takes = registry.named(PrivacyPlan.mechanism).takes
-        raise ConfigError(f"tune measures {takes}; what another setting does to {query.mechanism.takes}, `dpsql try` shows")
+        raise ConfigError(
+            f"tune measures {takes}; what another setting does to {query.mechanism.takes}, `dpsql try` shows"
+        )
     if query.parsed.asked.release is ReleaseRule.RESELECT:
-        raise ConfigError("tuning measures our mechanism, which is more accurate than the paper's: leave mechanism out")
+        raise ConfigError(
+            "tuning measures our mechanism, which is more accurate than the paper's: leave mechanism out"
+        )
     if query.parsed.asked.carry_windows > 1:
-        raise ConfigError("tuning looks at each window by itself: write carry_windows = 1, or leave the option out")
+        raise ConfigError(
+            "tuning looks at each window by itself: write carry_windows = 1, or leave the option out"
+        )
     if query.parsed.asked.max_rows_contributed == math.inf:
-        raise ConfigError("tuning looks for C, c and G, and this query has G alone: write max_rows_contributed")
+        raise ConfigError(
+            "tuning looks for C, c and G, and this query has G alone: write max_rows_contributed"
+        )
 
 
 class Workbench:
@@ -111,15 +121,32 @@ class Workbench:
         ConfigError: as `check_tunable`; no such column.
     """
 
-    def __init__(self, query: Query, sample: Sample, scale: float = 1.0, column: str | None = None, goal: str = "l_1") -> None:
+    def __init__(
+        self,
+        query: Query,
+        sample: Sample,
+        scale: float = 1.0,
+        column: str | None = None,
+        goal: str = "l_1",
+    ) -> None:
         check_tunable(query)
         self._aggregates = [each.aggregate for each in query.plan.columns]
         aliases = [aggregate.alias for aggregate in self._aggregates]
         if column is not None and column not in aliases:
-            raise ConfigError(f"no column {column!r}: the query's aggregates are {', '.join(aliases)}")
-        self.query, self.sample, self.scale, self.goal, self._column = query, sample, scale, goal, column
+            raise ConfigError(
+                f"no column {column!r}: the query's aggregates are {', '.join(aliases)}"
+            )
+        self.query, self.sample, self.scale, self.goal, self._column = (
+            query,
+            sample,
+            scale,
+            goal,
+            column,
+        )
         # An average's errors are no shares of a whole: they say little beside those of counts.
-        sizes = tuple(aggregate.alias for aggregate in self._aggregates if aggregate.function not in AVERAGED)
+        sizes = tuple(
+            aggregate.alias for aggregate in self._aggregates if aggregate.function not in AVERAGED
+        )
         self.counted = (column,) if column is not None else sizes or tuple(aliases)
         self.written = Setting.of(query.parsed)
         self._true, self._seen = self._truth()
@@ -133,13 +160,22 @@ class Workbench:
         some = users[: -(-len(users) * records // rows.num_rows)]
         if len(some) == len(users):
             return self
-        sample = dataclasses.replace(self.sample, rows=rows.filter(pa.array(user <= some[-1])).combine_chunks())
-        return Workbench(self.query, sample, self.scale * len(users) / len(some), self._column, self.goal)
+        sample = dataclasses.replace(
+            self.sample, rows=rows.filter(pa.array(user <= some[-1])).combine_chunks()
+        )
+        return Workbench(
+            self.query, sample, self.scale * len(users) / len(some), self._column, self.goal
+        )
 
     def parsed(self, setting: Setting) -> ParsedQuery:
         """The query with this setting; a default `max_ahead` follows the trigger interval."""
-        query, changes = self.query.parsed, dataclasses.asdict(setting)
-        ahead = setting.trigger_interval_us if query.max_ahead_us == query.trigger_interval_us else query.max_ahead_us
+        query = self.query.parsed
+        changes = dataclasses.asdict(setting)
+        ahead = (
+            setting.trigger_interval_us
+            if query.max_ahead_us == query.trigger_interval_us
+            else query.max_ahead_us
+        )
         return changed(query, max_ahead_us=ahead, **changes)
 
     def plan(self, setting: Setting) -> PrivacyPlan:
@@ -166,7 +202,9 @@ class Workbench:
         out = {}
         for aggregate in self._aggregates:
             if aggregate.bounds is not None and not isinstance(aggregate, PerGroup):
-                x = self.sample.rows.column(f"a{self.query.plan.arguments.index(aggregate.argument or '')}").to_numpy()
+                x = self.sample.rows.column(
+                    f"a{self.query.plan.arguments.index(aggregate.argument or '')}"
+                ).to_numpy()
                 x = x[np.isfinite(x)]
                 lost = np.abs(x - np.clip(x, *aggregate.bounds))
                 whole = np.abs(x).sum()
@@ -179,29 +217,40 @@ class Workbench:
     @cached_property
     def longest(self) -> dict[str, int]:
         """Bounds that drop nothing of this sample, by option."""
-        rows, plan = self.sample.rows, self.query.plan
+        rows = self.sample.rows
+        plan = self.query.plan
         ts = rows.column("ts").to_numpy()
         renews = plan.query.contribution_period is ContributionPeriod.WINDOW
-        period = self.query.shape.schedule.grid.period(ts) if renews else np.zeros(len(ts), np.int64)
+        period = (
+            self.query.shape.schedule.grid.period(ts) if renews else np.zeros(len(ts), np.int64)
+        )
         keys = (
             rows.select(["user", "key"])
             .append_column("period", pa.array(period))
             .group_by(["period", "user", "key"])
             .aggregate([([], "count_all")])
         )
-        users = keys.group_by(["period", "user"]).aggregate([("count_all", which) for which in ("sum", "max", "count")])
-        most = (max(users.column(f"count_all_{which}").to_pylist()) for which in ("sum", "max", "count"))
+        users = keys.group_by(["period", "user"]).aggregate(
+            [("count_all", which) for which in ("sum", "max", "count")]
+        )
+        most = (
+            max(users.column(f"count_all_{which}").to_pylist()) for which in ("sum", "max", "count")
+        )
         return dict(zip((ROWS, PER_GROUP, GROUPS), most, strict=True))
 
     def _measure(self, setting: Setting, largest: bool) -> Measurement:
-        plan, rows = self.plan(setting), self.sample.rows
+        plan = self.plan(setting)
+        rows = self.sample.rows
         intake, release = stages(plan, self.sample.public)
         bounded = intake.step(intake.empty(), rows, Clock(), bytes(32))
         found = bounded.rows
-        group = self._true.index.get_indexer(pd.MultiIndex.from_arrays([found.column(name).to_numpy() for name in ("window", "key")]))
+        group = self._true.index.get_indexer(
+            pd.MultiIndex.from_arrays([found.column(name).to_numpy() for name in ("window", "key")])
+        )
         released = self._released(plan, group, found)
         sums: list[Any] = [
-            np.bincount(group, found.column(f"v{j}").to_numpy(), len(self._true)) * self.scale for j in range(len(plan.perturbations))
+            np.bincount(group, found.column(f"v{j}").to_numpy(), len(self._true)) * self.scale
+            for j in range(len(plan.perturbations))
         ]
         columns = {}
         for aggregate, column in zip(self._aggregates, release.parameters.columns, strict=True):
@@ -210,11 +259,24 @@ class Workbench:
             if aggregate.function in AVERAGED:
                 sums[column.perturbations[-1]] = np.maximum(sums[column.perturbations[-1]], 1.0)
             value, stderr = combine(column, sums, errors)
-            widest = {"avg": high - low, "variance": ((high - low) / 2) ** 2, "deviation": (high - low) / 2}.get(column.kind, np.inf)
+            widest = {
+                "avg": high - low,
+                "variance": ((high - low) / 2) ** 2,
+                "deviation": (high - low) / 2,
+            }.get(column.kind, np.inf)
             # Where all is possible, the value is the middle, whatever the noise.
             stderr = stderr * np.sqrt(1.0 - np.minimum(2 * Z95 * stderr / widest, 0.99) ** 4)
-            true = self._true[alias].to_numpy() * (1.0 if aggregate.function in AVERAGED else self.scale)
-            outcome = Outcome(true, value.astype(float), stderr, released, low >= 0 or aggregate.function in SPREADS, widest)
+            true = self._true[alias].to_numpy() * (
+                1.0 if aggregate.function in AVERAGED else self.scale
+            )
+            outcome = Outcome(
+                true,
+                value.astype(float),
+                stderr,
+                released,
+                low >= 0 or aggregate.function in SPREADS,
+                widest,
+            )
             columns[alias] = {
                 "l_1": float(outcome.absolute().sum()),
                 "l_2": float(np.sqrt(outcome.squared().sum())),
@@ -227,40 +289,74 @@ class Workbench:
         dropped = {reason: bounded.counted["drops"].get(reason, 0) for reason in DROP_REASONS[-4:]}
         kept = 1 - sum(dropped.values()) / rows.num_rows
         keys_kept = float(released[self._seen].sum())
-        return Measurement(setting, plan.horizon, kept, dropped, int(self._seen.sum()), keys_kept, columns, self._cost(columns, keys_kept))
+        return Measurement(
+            setting,
+            plan.horizon,
+            kept,
+            dropped,
+            int(self._seen.sum()),
+            keys_kept,
+            columns,
+            self._cost(columns, keys_kept),
+        )
 
     def _cost(self, columns: Mapping[str, Mapping[str, float]], keys_kept: float) -> float:
         if self.goal == "keys":
             return 1 - keys_kept / self._seen.sum()
         whole = {"l_1": "true", "l_2": "true_l_2"}[self.goal]
-        return float(np.mean([columns[alias][self.goal] / max(columns[alias][whole], 1e-300) for alias in self.counted]))
+        return float(
+            np.mean(
+                [
+                    columns[alias][self.goal] / max(columns[alias][whole], 1e-300)
+                    for alias in self.counted
+                ]
+            )
+        )
 
     def _released(self, plan: PrivacyPlan, group: Int, found: pa.Table) -> Float:
         """Probability that each group has been released by its last trigger."""
-        selection, groups = plan.selection, len(self._true)
+        selection = plan.selection
+        groups = len(self._true)
         if selection is None:
             return np.ones(groups)
         triggers = thinned(plan.horizon)
-        place = group * len(triggers) + np.searchsorted(triggers, found.column("trigger").to_numpy())
+        place = group * len(triggers) + np.searchsorted(
+            triggers, found.column("trigger").to_numpy()
+        )
         weight, users = (
-            np.bincount(place, found.column(name).to_numpy(), groups * len(triggers)).reshape(groups, -1).cumsum(axis=1) * self.scale
+            np.bincount(place, found.column(name).to_numpy(), groups * len(triggers))
+            .reshape(groups, -1)
+            .cumsum(axis=1)
+            * self.scale
             for name in ("weight", "users")
         )
-        tau, sd = np.array(selection.thresholds)[triggers - 1] * WEIGHT_UNIT, np.array(selection.sd)[triggers - 1]
+        tau = np.array(selection.thresholds)[triggers - 1] * WEIGHT_UNIT
+        sd = np.array(selection.sd)[triggers - 1]
         paths = _paths(selection.counter, plan.horizon) * selection.sigma
-        return selected(weight * WEIGHT_UNIT, tau, sd, paths, (users >= plan.min_counted) & (users > 0))
+        return selected(
+            weight * WEIGHT_UNIT, tau, sd, paths, (users >= plan.min_counted) & (users > 0)
+        )
 
     def _truth(self) -> tuple[pd.DataFrame, Bool]:
         """The exact values of every group by window and key, without bounds, and whether it has a record: a listed group may have none."""
         truth = Truth(self.query, AFTER_ALL_US)
         list(truth.watch([self.sample.rows]))
-        found = truth.groups().drop(["key_bytes"]).to_pandas().set_index(["win", "key"]).fillna(0.0).astype(float)
+        found = (
+            truth.groups()
+            .drop(["key_bytes"])
+            .to_pandas()
+            .set_index(["win", "key"])
+            .fillna(0.0)
+            .astype(float)
+        )
         found.columns = [aggregate.alias for aggregate in self._aggregates]
         public = self.sample.public
         if public is None:
             return found, np.ones(len(found), bool)
         found = found[found.index.get_level_values("win") >= public.first_window_us]
-        every = pd.MultiIndex.from_product([found.index.get_level_values("win").unique(), public.keys])
+        every = pd.MultiIndex.from_product(
+            [found.index.get_level_values("win").unique(), public.keys]
+        )
         return found.reindex(every, fill_value=0.0), every.isin(found.index)
 
 

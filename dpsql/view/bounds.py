@@ -27,7 +27,10 @@ def heads(published: Published) -> dict[str, str]:
         return {}
     found = {}
     for measure in published.measures:
-        if measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, AggregateFunction.COUNT_SKETCH):  # the latter has no column
+        if measure.function in (
+            AggregateFunction.COUNT_DISTINCT_UNIT,
+            AggregateFunction.COUNT_SKETCH,
+        ):  # the latter has no column
             continue
         values = "{:g} to {:g}, ".format(*measure.bounds) if measure.bounds else ""
         if measure.per_group and measure.bounds:
@@ -42,10 +45,16 @@ def left_out(published: Published) -> tuple[str, ...]:
     predicted = (PREDICTED,) if published.predicts else ()
     run = published.protects[-1] if published.protects else None
     if published.fit is not None:
-        return (FITTED, *([_allowance(run, published) if run.units else NOT_ONE_PERSON] if run else []))
+        return (
+            FITTED,
+            *([_allowance(run, published) if run.units else NOT_ONE_PERSON] if run else []),
+        )
     if run is not None and not run.units:
         return (NOISE_OF_ROWS, *predicted)
-    grows = [measure.additive or measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, *SKETCHES) for measure in published.measures]
+    grows = [
+        measure.additive or measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, *SKETCHES)
+        for measure in published.measures
+    ]
     words = [LEFT_OUT] * (any(grows) or not grows) + [EITHER_SIDE] * (not all(grows))
     if run is not None:
         words.insert(0, _allowance(run, published))
@@ -66,16 +75,25 @@ def _allowance(run: Protects, published: Published) -> str:
     """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
     listed = next((column.values for column in published.columns if column.role is Role.LIST), ())
     key = ", ".join(published.names(Role.KEY) or listed)
-    most, each = (run.max_rows or 0) if key else _per_key(run), _per_key(run)
+    most = (run.max_rows or 0) if key else _per_key(run)
+    each = _per_key(run)
     groups = run.max_groups or most
     period = "in the whole stream"
     if run.period == "WINDOW" and (window := published.windows):
-        period = f"in {duration(window.size_us)}" if window.slide_us != window.size_us else "in a window"
+        period = (
+            f"in {duration(window.size_us)}" if window.slide_us != window.size_us else "in a window"
+        )
     of = "" if key == "value" else f" of {key}"
     if run.max_rows is None:
         return f"One {', '.join(run.units)} counts in at most {groups:,} value{'' if groups == 1 else 's'}{of} {period}."
     what, at_once = ("row version", " at the same time") if run.rows_end else ("record", "")
-    parts = [f"One {', '.join(run.units)} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"]
+    parts = [
+        f"One {', '.join(run.units)} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"
+    ]
     parts += [f"{each:,} per {key}{at_once}"] if key and each < most else []
-    parts += [f"in at most {groups:,} value{'' if groups == 1 else 's'}{of}"] if key and groups < most else []
+    parts += (
+        [f"in at most {groups:,} value{'' if groups == 1 else 's'}{of}"]
+        if key and groups < most
+        else []
+    )
     return ", ".join(parts) + "."

@@ -29,11 +29,15 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which the colour-blind can tell apart."""
 
-WIDTH, CAPTION = 7.2, 118
-LABEL, PANEL_LABELS, SEARCHED = 40, (40, 26, 20), 40
+WIDTH = 7.2
+CAPTION = 118
+LABEL = 40
+PANEL_LABELS = (40, 26, 20)
+SEARCHED = 40
 """Characters of a key: beside a bar, above a panel where there are so many in a row; and keys that are looked at for a line."""
 
-HALF_DAY, MONTHS = timedelta(hours=12), timedelta(days=300)
+HALF_DAY = timedelta(hours=12)
+MONTHS = timedelta(days=300)
 NUMBERS = StrMethodFormatter("{x:,.10g}")
 
 
@@ -45,7 +49,13 @@ class Chart(Figure):
 
     def captioned(self, caption: str) -> Chart:
         """With a text below it."""
-        self.supxlabel("\n".join(textwrap.wrap(caption, CAPTION)), x=0.01, ha="left", fontsize=8, color="#444444")
+        self.supxlabel(
+            "\n".join(textwrap.wrap(caption, CAPTION)),
+            x=0.01,
+            ha="left",
+            fontsize=8,
+            color="#444444",
+        )
         return self
 
     def _repr_png_(self) -> bytes:
@@ -55,7 +65,12 @@ class Chart(Figure):
 
 
 def growth(
-    histogram: pd.DataFrame, column: str, keys: int = 6, unit: str | None = None, title: str | None = None, narrow: bool = False
+    histogram: pd.DataFrame,
+    column: str,
+    keys: int = 6,
+    unit: str | None = None,
+    title: str | None = None,
+    narrow: bool = False,
 ) -> Chart:
     """The largest keys of the newest window, trigger by trigger: a panel for each, with its 95% error band.
 
@@ -69,15 +84,38 @@ def growth(
     """
     rows = _newest(histogram, column)
     last = ranked(rows[rows["trigger"] == rows["trigger"].max()])[0]
-    begin, end = rows[DUE].min(), rows[DUE].max()
+    begin = rows[DUE].min()
+    end = rows[DUE].max()
     if published_of(rows).windows:
-        begin, end = rows[START].min(), max(rows[END].max(), end)
-    begins = " A line begins at the trigger at which its key was selected." if published_of(rows).selects else ""
-    return _panels(rows, column, last, keys, DUE, (begin, end), "trigger time (UTC)", unit, title, f"{_span(rows)}.{begins}", narrow)
+        begin = rows[START].min()
+        end = max(rows[END].max(), end)
+    begins = (
+        " A line begins at the trigger at which its key was selected."
+        if published_of(rows).selects
+        else ""
+    )
+    return _panels(
+        rows,
+        column,
+        last,
+        keys,
+        DUE,
+        (begin, end),
+        "trigger time (UTC)",
+        unit,
+        title,
+        f"{_span(rows)}.{begins}",
+        narrow,
+    )
 
 
 def over_windows(
-    histogram: pd.DataFrame, column: str, keys: int = 6, unit: str | None = None, title: str | None = None, narrow: bool = False
+    histogram: pd.DataFrame,
+    column: str,
+    keys: int = 6,
+    unit: str | None = None,
+    title: str | None = None,
+    narrow: bool = False,
 ) -> Chart:
     """The largest keys of the newest window, window by window: a panel for each, with its 95% error band.
 
@@ -89,42 +127,75 @@ def over_windows(
     rows = newest_triggers(histogram)
     last = ranked(rows[rows[START] == rows[START].max()])[0]
     span = (rows[START].min(), rows[START].max())
-    missing = " Where a line is interrupted, the key was not published: that is not zero." if published_of(rows).selects else ""
+    missing = (
+        " Where a line is interrupted, the key was not published: that is not zero."
+        if published_of(rows).selects
+        else ""
+    )
     caption = f"Each window at its newest trigger.{missing}"
-    return _panels(rows, column, last, keys, START, span, "beginning of the window (UTC)", unit, title, caption, narrow)
+    return _panels(
+        rows,
+        column,
+        last,
+        keys,
+        START,
+        span,
+        "beginning of the window (UTC)",
+        unit,
+        title,
+        caption,
+        narrow,
+    )
 
 
-def bars(histogram: pd.DataFrame, column: str, keys: int = 12, unit: str | None = None, title: str | None = None) -> Chart:
+def bars(
+    histogram: pd.DataFrame,
+    column: str,
+    keys: int = 12,
+    unit: str | None = None,
+    title: str | None = None,
+) -> Chart:
     """The largest keys of the newest window at its last trigger, with 95% errors; hollow where the value is below its own error. An average is a
     dot between its bounds, to which whiskers are cut; ranked by an average, the noisiest keys would come first.
 
     Args:
         histogram, column, keys, unit, title: as of `growth`; the title says what is seen unless given.
     """
-    rows, names = _newest(histogram, column), published_of(histogram).keys
+    rows = _newest(histogram, column)
+    names = published_of(histogram).keys
     last = rows[rows["trigger"] == rows["trigger"].max()].reset_index(drop=True)
     ordered, by = ranked(last)
     within = _within(rows, column)
     shown = ordered.head(keys).iloc[::-1]
     spans = places_shown(last, shown)[1]
-    labels = [f"{_label(row, names)}  {spans.get(i, '')}".rstrip() for i, row in zip(shown.index, shown.to_dict("records"), strict=True)]
-    value, error = shown[column].astype(float).to_numpy(), Z95 * shown[published_of(rows).stderr(column)].astype(float).to_numpy()
+    labels = [
+        f"{_label(row, names)}  {spans.get(i, '')}".rstrip()
+        for i, row in zip(shown.index, shown.to_dict("records"), strict=True)
+    ]
+    value = shown[column].astype(float).to_numpy()
+    error = Z95 * shown[published_of(rows).stderr(column)].astype(float).to_numpy()
     figure = Chart(WIDTH, 1.6 + 0.28 * max(len(shown), 4))
     axes = figure.add_subplot()
-    axes.set_title(title or _seen(shown, column, by, names, spans, len(last)), loc="left", fontsize=11)
+    axes.set_title(
+        title or _seen(shown, column, by, names, spans, len(last)), loc="left", fontsize=11
+    )
     plain_axes(axes)
     places = list(range(len(shown)))
     small = [False] * len(shown) if within else (abs(value) < error).tolist()
     faces = ["white" if hollow else COLOURS[0] for hollow in small]
-    down, up = value - error, value + error
+    down = value - error
+    up = value + error
     if within:
-        down, up = down.clip(*within), up.clip(*within)
+        down = down.clip(*within)
+        up = up.clip(*within)
         axes.hlines(places, down, up, color="#333333", linewidth=1)
         axes.plot(value.clip(*within), places, "o", color=COLOURS[0], markersize=6)
         axes.set_xlim(*within)
     else:
         axes.barh(places, value, color=faces, edgecolor=COLOURS[0])
-        axes.errorbar(value, places, xerr=error, fmt="none", ecolor="#333333", capsize=3, linewidth=1)
+        axes.errorbar(
+            value, places, xerr=error, fmt="none", ecolor="#333333", capsize=3, linewidth=1
+        )
         axes.axvline(0, color="#333333", linewidth=0.8)
     axes.set_yticks(places, labels)
     axes.set_xlabel(unit or column)
@@ -133,7 +204,11 @@ def bars(histogram: pd.DataFrame, column: str, keys: int = 12, unit: str | None 
     hidden = len(last) - len(shown)
     more = f" {hidden} smaller keys are not drawn." if hidden else ""
     order = f" Ordered by {by}." if by and by != column else ""
-    told = f" After each key: its place by {by}; keys that share places cannot be told apart." if spans else ""
+    told = (
+        f" After each key: its place by {by}; keys that share places cannot be told apart."
+        if spans
+        else ""
+    )
     hollow = " Hollow: smaller than its own error." if any(small) else ""
     cut = " Whiskers end at the declared bounds." if within else ""
     return figure.captioned(
@@ -156,14 +231,20 @@ def _panels(
     narrow: bool,
 ) -> Chart:
     """Small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the others."""
-    names, stderr = grouped_by(rows), published_of(rows).stderr(column)
+    names = grouped_by(rows)
+    stderr = published_of(rows).stderr(column)
     within = _within(rows, column)
     chosen = _with_a_line(rows, ordered, when, keys)
     labels, width = (PANEL_LABELS[1:], WIDTH / 2) if narrow else (PANEL_LABELS, WIDTH)
     across = min(len(labels), max(1, len(chosen)))
     down = -(-max(1, len(chosen)) // across)
     figure = Chart(width, 1.3 + 1.55 * down)
-    figure.suptitle(title or f"{_plain(column)} per {_plain(', '.join(names) or 'window')}", x=0.01, ha="left", fontsize=11)
+    figure.suptitle(
+        title or f"{_plain(column)} per {_plain(', '.join(names) or 'window')}",
+        x=0.01,
+        ha="left",
+        fontsize=11,
+    )
     grid = figure.subplots(down, across, squeeze=False)
     begin, end = span if span[0] < span[1] else (span[0] - HALF_DAY, span[1] + HALF_DAY)
     length = end - begin
@@ -171,10 +252,13 @@ def _panels(
     form = form.replace(" %H", "\n%H") if narrow else form
     ends = [f"{begin:{form}}", "", f"{end:{form}}"]
     for axes, (row, line) in zip(grid.flat, chosen, strict=False):
-        value, error = line[column].astype(float), Z95 * line[stderr].astype(float)
-        low, high = value - error, value + error
+        value = line[column].astype(float)
+        error = Z95 * line[stderr].astype(float)
+        low = value - error
+        high = value + error
         if within:
-            low, high = low.clip(*within), high.clip(*within)
+            low = low.clip(*within)
+            high = high.clip(*within)
         axes.fill_between(line.index, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
         axes.plot(line.index, value, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
         axes.set_title(_label(row, names, labels[across - 1]), loc="left", fontsize=9)
@@ -202,9 +286,12 @@ def _within(rows: pd.DataFrame, column: str) -> tuple[float, float] | None:
     return next(each.within for each in measures(rows) if each.alias == column)
 
 
-def _with_a_line(rows: pd.DataFrame, ordered: pd.DataFrame, when: str, keys: int) -> list[tuple[dict[Any, Any], pd.DataFrame]]:
+def _with_a_line(
+    rows: pd.DataFrame, ordered: pd.DataFrame, when: str, keys: int
+) -> list[tuple[dict[Any, Any], pd.DataFrame]]:
     """The largest keys, each with what it has at each time; keys of one point come last, for they make no line."""
-    names, times = grouped_by(rows), sorted(rows[when].unique())
+    names = grouped_by(rows)
+    times = sorted(rows[when].unique())
     found = []
     for row in ordered.head(SEARCHED).to_dict("records"):
         mine = rows
@@ -215,12 +302,21 @@ def _with_a_line(rows: pd.DataFrame, ordered: pd.DataFrame, when: str, keys: int
     return found[:keys]
 
 
-def _seen(shown: pd.DataFrame, column: str, by: str | None, names: Sequence[str], spans: Mapping[Any, str], keys: int) -> str:
+def _seen(
+    shown: pd.DataFrame,
+    column: str,
+    by: str | None,
+    names: Sequence[str],
+    spans: Mapping[Any, str],
+    keys: int,
+) -> str:
     """The title of a chart of values: which key leads, if that is no noise. `shown` has the largest last."""
     if by != column or not spans or keys < 2:
         return f"{_plain(column)} per {_plain(', '.join(names) or 'window')}"
     if spans[shown.index[-1]] == "1":
-        return f"{_label(shown.iloc[-1].to_dict(), names, PANEL_LABELS[1])} leads in {_plain(column)}"
+        return (
+            f"{_label(shown.iloc[-1].to_dict(), names, PANEL_LABELS[1])} leads in {_plain(column)}"
+        )
     if spans[shown.index[-1]] == f"1–{keys}":
         return f"No key can be told apart by {_plain(column)}"
     return f"Which key leads in {_plain(column)} cannot be told apart"
@@ -241,19 +337,34 @@ def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:
     """
     known = published_of(histogram).amounts
     if column not in known:
-        raise DataError(f"no aggregate {column!r} in this histogram; it has {', '.join(known) or 'none'}")
+        raise DataError(
+            f"no aggregate {column!r} in this histogram; it has {', '.join(known) or 'none'}"
+        )
     if not len(histogram):
-        raise DataError("this histogram has no rows: no key has been selected yet (docs/howto.md says why a key is missing)")
-    return histogram[histogram[START] == histogram[START].max()] if published_of(histogram).windows else histogram
+        raise DataError(
+            "this histogram has no rows: no key has been selected yet (docs/howto.md says why a key is missing)"
+        )
+    return (
+        histogram[histogram[START] == histogram[START].max()]
+        if published_of(histogram).windows
+        else histogram
+    )
 
 
 def _span(rows: pd.DataFrame) -> str:
-    return f"Window from {rows[START].min():%Y-%m-%d %H:%M}" if published_of(rows).windows else "The whole table"
+    return (
+        f"Window from {rows[START].min():%Y-%m-%d %H:%M}"
+        if published_of(rows).windows
+        else "The whole table"
+    )
 
 
 def _label(row: Mapping[Any, Any], names: Sequence[str], most: int = LABEL) -> str:
     """A key as text of a chart: short."""
-    plain = ", ".join("NULL" if absent(row[name]) else printable(row[name]) for name in names) or "all records"
+    plain = (
+        ", ".join("NULL" if absent(row[name]) else printable(row[name]) for name in names)
+        or "all records"
+    )
     return _plain(plain if len(plain) <= most else plain[: most - 1] + "…")
 
 

@@ -33,7 +33,9 @@ class Difference:
         return abs(self.value) > _reach(others) * self.stderr
 
 
-def difference(one: float, stderr: float, other: float, other_stderr: float, correlation: float | None) -> Difference:
+def difference(
+    one: float, stderr: float, other: float, other_stderr: float, correlation: float | None
+) -> Difference:
     """One value minus another.
 
     Args:
@@ -52,12 +54,18 @@ def between_triggers(published: Published, alias: str, one: int, other: int) -> 
     from dpsql.udfs.noise.exact_paths import coefficients
 
     noise = _of_windows(published)
-    if noise is None or noise.horizon is None or all(each.grid is None for each in published.measures if each.alias == alias):
+    if (
+        noise is None
+        or noise.horizon is None
+        or all(each.grid is None for each in published.measures if each.alias == alias)
+    ):
         return None
     chosen = counter(noise.counter, noise.horizon)
     first, second = sorted((coefficients(chosen, step) for step in (one, other)), key=len)
     # Draws stand in order of time: those of the earlier trigger come first
-    return float(first @ second[: len(first)] / math.sqrt(float(first @ first) * float(second @ second)))
+    return float(
+        first @ second[: len(first)] / math.sqrt(float(first @ first) * float(second @ second))
+    )
 
 
 def between_windows(published: Published) -> float | None:
@@ -80,9 +88,11 @@ def places(values: Float, stderrs: Float, shown: int) -> tuple[Int, Int]:
     """
     known = np.where(np.isfinite(values), values, -np.inf)
     order = np.argsort(-known, kind="stable")
-    sorted_values, sorted_errors = known[order], np.where(np.isfinite(stderrs), stderrs, 0.0)[order]
+    sorted_values = known[order]
+    sorted_errors = np.where(np.isfinite(stderrs), stderrs, 0.0)[order]
     z = _reach(len(values) - 1)
-    best, worst = np.ones(min(shown, len(values)), np.int64), np.ones(min(shown, len(values)), np.int64)
+    best = np.ones(min(shown, len(values)), np.int64)
+    worst = np.ones(min(shown, len(values)), np.int64)
     for start in range(0, len(best), BLOCK):
         block = slice(start, min(start + BLOCK, len(best)))
         reach = z * np.hypot(sorted_errors[block, None], sorted_errors[None, :])
@@ -103,4 +113,8 @@ def _reach(differences: int) -> float:
 def _of_windows(published: Published) -> Noise | None:
     """The noise of windows that each have their own; None of others."""
     noise = published.noise
-    return noise if published.rows is Rows.HISTOGRAM and published.windows and noise and noise.horizon else None
+    return (
+        noise
+        if published.rows is Rows.HISTOGRAM and published.windows and noise and noise.horizon
+        else None
+    )

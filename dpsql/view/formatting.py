@@ -21,7 +21,9 @@ def printable(value: Any) -> str:
     """A key as text: control characters are shown, not obeyed."""
     if isinstance(value, bytes):
         return "0x" + value.hex()
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
+    )
 
 
 def absent(value: Any) -> bool:
@@ -36,7 +38,9 @@ def key_text(row: Mapping[Any, Any], name: str, published: Published) -> str:
     return printable(row[name])
 
 
-def measured(value: Any, stderr: float, null: tuple[str, str] = ("NULL", "not measured")) -> tuple[str, bool]:
+def measured(
+    value: Any, stderr: float, null: tuple[str, str] = ("NULL", "not measured")
+) -> tuple[str, bool]:
     """`1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error. A value without an error
     was not measured: it is `1,203, predicted`, and passes for no more. `null`: what is said of either (`dpsql.published.words.null_of`).
 
@@ -47,8 +51,11 @@ def measured(value: Any, stderr: float, null: tuple[str, str] = ("NULL", "not me
         return null[0], True
     if absent(stderr):
         return f"{value:,.6g}, {null[1]}", True
-    error, whole = Z95 * stderr, isinstance(value, Integral)
-    return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(abs(value) < error * (1 - 1e-9))
+    error = Z95 * stderr
+    whole = isinstance(value, Integral)
+    return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(
+        abs(value) < error * (1 - 1e-9)
+    )
 
 
 def marked(value: Any, stderr: float, null: tuple[str, str]) -> str:
@@ -67,17 +74,26 @@ def quantiles_text(values: Any, rank_stderr: float, null: str) -> str:
 
 def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str:
     """What a row has in a column, with its error; a real number beside a value has the digits of that error, for it is no better."""
-    value, of = row[column.name], column.of or ""
+    value = row[column.name]
+    of = column.of or ""
     if column.role is not Role.VALUE:
         whole = isinstance(row[of], Integral)
-        return str(value) if isinstance(value, Integral | str) else amount(value, Z95 * row[published.stderr(of)], whole)
+        return (
+            str(value)
+            if isinstance(value, Integral | str)
+            else amount(value, Z95 * row[published.stderr(of)], whole)
+        )
     if ranks := published.of(of, Role.RANK_STDERR):
         early = published.windows is not None and row["trigger"] < published.windows.triggers
         return quantiles_text(value, row[ranks[0]], AT_END if early else TOO_FEW)
     if of in published.fitted:
         return f"{value:,.6g}"
     error = row[published.stderr(of)]
-    return TOO_FEW if says_nothing(of, error, published) else marked(value, error, null_of(of, published))
+    return (
+        TOO_FEW
+        if says_nothing(of, error, published)
+        else marked(value, error, null_of(of, published))
+    )
 
 
 def says_nothing(alias: str, stderr: float, published: Published) -> bool:

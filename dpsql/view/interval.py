@@ -12,25 +12,34 @@ from dpsql.view.drawing import Drawing
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-WIDTH, HEIGHT, MARGIN = 120, 18, 4
+WIDTH = 120
+HEIGHT = 18
+MARGIN = 4
 
 
-def intervals(values: NDArray[np.float64], stderrs: NDArray[np.float64], within: tuple[float, float] | None = None) -> list[Drawing]:
+def intervals(
+    values: NDArray[np.float64],
+    stderrs: NDArray[np.float64],
+    within: tuple[float, float] | None = None,
+) -> list[Drawing]:
     """One SVG, made of numbers alone, per value; empty where it is not finite.
 
     Args:
         values, stderrs: of one column.
         within: the bounds of an average, which is drawn as a dot between them, its whisker cut to them; else a bar from zero.
     """
-    low, high = values - Z95 * stderrs, values + Z95 * stderrs
+    low = values - Z95 * stderrs
+    high = values + Z95 * stderrs
     known = np.isfinite(low) & np.isfinite(high)
     if not known.any():
         return [Drawing()] * len(values)
     if within:
-        low, high = np.clip(low, *within), np.clip(high, *within)
+        low = np.clip(low, *within)
+        high = np.clip(high, *within)
         left, right = within
     else:
-        left, right = min(0.0, float(low[known].min())), max(0.0, float(high[known].max()))
+        left = min(0.0, float(low[known].min()))
+        right = max(0.0, float(high[known].max()))
     scale = (WIDTH - 2 * MARGIN) / max(right - left, 1e-300)
 
     def across(value: float) -> float:
@@ -41,12 +50,18 @@ def intervals(values: NDArray[np.float64], stderrs: NDArray[np.float64], within:
         if not finite:
             drawn.append(Drawing())
             continue
-        middle, y = across(value), HEIGHT / 2
+        middle = across(value)
+        y = HEIGHT / 2
         zero = across(0.0)
-        start, length = min(zero, middle), abs(middle - zero)
+        start = min(zero, middle)
+        length = abs(middle - zero)
         shape = f'<rect class="value" x="{start:.1f}" y="4" width="{length:.1f}" height="{HEIGHT - 8}"/>'
         if within:
             shape = f'<circle cx="{middle:.1f}" cy="{y:.1f}" r="3"/>'
         whisker = f'<path class="whisker" d="M{across(down):.1f} {y:.1f}H{across(up):.1f}"/>'
-        drawn.append(Drawing(f'<svg class="interval" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{whisker}</svg>'))
+        drawn.append(
+            Drawing(
+                f'<svg class="interval" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{whisker}</svg>'
+            )
+        )
     return drawn

@@ -22,13 +22,20 @@ def measures(rows: pd.DataFrame) -> list[Measure]:
 def grouped_by(rows: pd.DataFrame) -> list[str]:
     """The key columns; of the rows of a CUBE those that some row has a value of, as all have of one level."""
     published = published_of(rows)
-    return [name for name in published.keys if not published.sets or (name not in published.names(Role.SET) and rows[name].notna().any())]
+    return [
+        name
+        for name in published.keys
+        if not published.sets
+        or (name not in published.names(Role.SET) and rows[name].notna().any())
+    ]
 
 
 def levels(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """The rows of a CUBE by what they are grouped by, few columns first; the total, which is grouped by none, last."""
     found = [level for _, level in rows.groupby(published_of(rows).names(Role.SET), sort=False)]
-    return sorted(found, key=lambda level: (not grouped_by(level), len(grouped_by(level)), grouped_by(level)))
+    return sorted(
+        found, key=lambda level: (not grouped_by(level), len(grouped_by(level)), grouped_by(level))
+    )
 
 
 def size_of(rows: pd.DataFrame) -> str | None:
@@ -37,13 +44,21 @@ def size_of(rows: pd.DataFrame) -> str | None:
     None where there are only averages: of few records they are noise, and the noisiest are the largest and the smallest.
     """
     published = published_of(rows)
-    people = {each.alias for each in published.measures if each.function is AggregateFunction.COUNT_DISTINCT_UNIT}
+    people = {
+        each.alias
+        for each in published.measures
+        if each.function is AggregateFunction.COUNT_DISTINCT_UNIT
+    }
 
     def signal(alias: str) -> tuple[bool, float]:
         noise = float((rows[published.stderr(alias)].astype(float) ** 2).sum() ** 0.5)
-        return alias in people, float(rows[alias].astype(float).abs().sum()) / noise if noise > 0 else 0.0
+        return alias in people, float(
+            rows[alias].astype(float).abs().sum()
+        ) / noise if noise > 0 else 0.0
 
-    return max((each.alias for each in measures(rows) if each.within is None), key=signal, default=None)
+    return max(
+        (each.alias for each in measures(rows) if each.within is None), key=signal, default=None
+    )
 
 
 def ranked(rows: pd.DataFrame) -> tuple[pd.DataFrame, str | None]:
@@ -54,7 +69,11 @@ def ranked(rows: pd.DataFrame) -> tuple[pd.DataFrame, str | None]:
     if size := size_of(rows):
         return rows.sort_values(size, ascending=False, kind="stable"), size
     published = published_of(rows)
-    return (rows.sort_values(published.stderr(published.amounts[0]), kind="stable") if published.amounts else rows), None
+    return (
+        rows.sort_values(published.stderr(published.amounts[0]), kind="stable")
+        if published.amounts
+        else rows
+    ), None
 
 
 def counted(rows: pd.DataFrame) -> list[str]:

@@ -37,10 +37,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_ROWS = 200
-MOST_WINDOWS, ROWS_ELSEWHERE = 12, 50
+MOST_WINDOWS = 12
+ROWS_ELSEWHERE = 50
 """Windows that can be picked besides the one that is shown first, and how many keys each has: a page stays small."""
 
-SHOWN_OF_LIST = "the largest that stand out of the noise; a missing one is not zero, and can be asked for"
+SHOWN_OF_LIST = (
+    "the largest that stand out of the noise; a missing one is not zero, and can be asked for"
+)
 CHART_WINDOWS = 120
 
 
@@ -109,10 +112,14 @@ def page(
     """
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(_asset("page.html"))
+    template = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    ).from_string(_asset("page.html"))
     every = rows if every is None else every
     panels = _all_panels(standing, rows, every, most_rows, reading)
-    drawn = (levels(rows)[0],) * 2 if published_of(rows).sets else (rows, every)  # cells of several levels have no common scale
+    drawn = (
+        (levels(rows)[0],) * 2 if published_of(rows).sets else (rows, every)
+    )  # cells of several levels have no common scale
     return template.render(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup(_asset("page.css")),
@@ -123,14 +130,24 @@ def page(
         listed=listed,
         cards=_cards(standing, rows, listed),
         said=of_lists(standing.published) if listed else left_out(standing.published),
-        sections=[section for each in measures(rows) if (section := _section(each, *drawn)).pictures],
+        sections=[
+            section for each in measures(rows) if (section := _section(each, *drawn)).pictures
+        ],
         panels=panels,
-        picked=panels if published_of(rows).sets else sorted(panels, key=lambda panel: panel.start, reverse=True),
+        picked=panels
+        if published_of(rows).sets
+        else sorted(panels, key=lambda panel: panel.start, reverse=True),
         picker="Grouped by" if published_of(rows).sets else "Window",
     )
 
 
-def _all_panels(standing: Standing, rows: pd.DataFrame, every: pd.DataFrame, most_rows: int, reading: Reading | None) -> list[Panel]:
+def _all_panels(
+    standing: Standing,
+    rows: pd.DataFrame,
+    every: pd.DataFrame,
+    most_rows: int,
+    reading: Reading | None,
+) -> list[Panel]:
     """That of the window that is shown first, then those of other windows, the newest first; or those of the levels of a CUBE."""
     if published_of(rows).sets:
         return [_panel(standing, level, every, most_rows, reading) for level in levels(rows)]
@@ -139,20 +156,40 @@ def _all_panels(standing: Standing, rows: pd.DataFrame, every: pd.DataFrame, mos
         others = every[every[START] != rows[START].iloc[0]]
         newest = sorted(others[START].unique(), reverse=True)[:MOST_WINDOWS]
         few = min(most_rows, ROWS_ELSEWHERE)
-        panels += [_panel(standing, others[others[START] == start], every, few, reading) for start in newest]
+        panels += [
+            _panel(standing, others[others[START] == start], every, few, reading)
+            for start in newest
+        ]
     return panels
 
 
-def _panel(standing: Standing, window: pd.DataFrame, every: pd.DataFrame, most_rows: int, reading: Reading | None) -> Panel:
+def _panel(
+    standing: Standing,
+    window: pd.DataFrame,
+    every: pd.DataFrame,
+    most_rows: int,
+    reading: Reading | None,
+) -> Panel:
     ended = bool(finished(window, every[DUE].max()).all())
-    horizon = _last(standing) if standing.published.windows else None  # a table has grown for as long as it has
-    made = table(window, window_before(every, window) if ended else None, horizon, most_rows, reading)
+    horizon = (
+        _last(standing) if standing.published.windows else None
+    )  # a table has grown for as long as it has
+    made = table(
+        window, window_before(every, window) if ended else None, horizon, most_rows, reading
+    )
     if not published_of(window).windows:
         names = ", ".join(made.names) or "nothing: all records"
-        return Panel(names, names if published_of(window).sets else "The whole table", _headline(made), made)
+        return Panel(
+            names, names if published_of(window).sets else "The whole table", _headline(made), made
+        )
     first = window.iloc[0]
     title = f"{first[START]:{TIME}} to {first[END]:{TIME}} UTC"
-    return Panel(f"{first[START]:%Y-%m-%dT%H:%M:%S}", title if ended else f"{title}, unfinished", _headline(made), made)
+    return Panel(
+        f"{first[START]:%Y-%m-%dT%H:%M:%S}",
+        title if ended else f"{title}, unfinished",
+        _headline(made),
+        made,
+    )
 
 
 def _headline(made: Table) -> str:
@@ -166,7 +203,9 @@ def _headline(made: Table) -> str:
         return f"{made.heads[0][0]}: {first.cells[0].text}"
     if not made.by or not made.first:
         return ""
-    at, (alias, cap) = next((i, head) for i, head in enumerate(made.heads) if head[0] == printable(made.by))
+    at, (alias, cap) = next(
+        (i, head) for i, head in enumerate(made.heads) if head[0] == printable(made.by)
+    )
     of = f"{alias} ({cap})" if cap else alias
     if made.together:
         return f"{of}: no key can be told apart from another"
@@ -176,7 +215,11 @@ def _headline(made: Table) -> str:
 
 def _lead(standing: Standing, rows: pd.DataFrame, passed: str, listed: bool) -> str:
     first = rows.iloc[0]
-    state = {"running": "live", "stopped": "stopped", "published": "released from stored input"}.get(standing.state or "", "")
+    state = {
+        "running": "live",
+        "stopped": "stopped",
+        "published": "released from stored input",
+    }.get(standing.state or "", "")
     grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
     window = f"The whole table at {standing.trigger_time:{TIME}} UTC"
     if published_of(rows).windows:
@@ -208,13 +251,18 @@ def _shown(rows: pd.DataFrame, keys: int, listed: bool) -> Card:
         return Card("Keys", "none", f"one row per {'window' if published.windows else 'trigger'}")
     if published.sets:
         return Card("Cells shown", f"{keys:,}", "all there are, records or not")
-    chosen = "with enough people; a missing key is not zero" if published.selects else "all that are listed, records or not"
+    chosen = (
+        "with enough people; a missing key is not zero"
+        if published.selects
+        else "all that are listed, records or not"
+    )
     return Card("Keys shown", f"{keys:,}", SHOWN_OF_LIST if listed else chosen)
 
 
 def _last(standing: Standing) -> int | None:
     """The number of a window's last trigger, or a table's; None where there is none."""
-    windows, noise = standing.published.windows, standing.published.noise
+    windows = standing.published.windows
+    noise = standing.published.noise
     return windows.triggers if windows else noise.horizon if noise else None
 
 
@@ -224,15 +272,25 @@ def _lag(standing: Standing) -> Card:
         return Card("Input", "stored", f"stored input, so nothing is late; {written}")
     overdue = standing.overdue
     if overdue is not None and overdue > standing.interval:
-        return Card("Lag", f"{_length(overdue)} overdue", f"the next trigger has not come; {written}", warn=True)
-    next_one = f"; next {standing.trigger_time + standing.interval:{TIME}}" if overdue is not None else ""
+        return Card(
+            "Lag",
+            f"{_length(overdue)} overdue",
+            f"the next trigger has not come; {written}",
+            warn=True,
+        )
+    next_one = (
+        f"; next {standing.trigger_time + standing.interval:{TIME}}" if overdue is not None else ""
+    )
     return Card("Lag", _length(max(standing.late, timedelta(0))), f"{written}{next_one}")
 
 
 def _promise(standing: Standing) -> Iterator[Card]:
-    windows, promises = standing.published.windows, standing.published.protects
+    windows = standing.published.windows
+    promises = standing.published.protects
     for at, run in enumerate(promises, 1):
-        span = f"per {duration(windows.size_us)}" if windows and run.period == "WINDOW" else "for ever"
+        span = (
+            f"per {duration(windows.size_us)}" if windows and run.period == "WINDOW" else "for ever"
+        )
         yield Card(
             "Promise" if len(promises) == 1 else f"Promise of run {at} of {len(promises)}",
             f"epsilon {run.epsilon:g}",
@@ -243,13 +301,28 @@ def _promise(standing: Standing) -> Iterator[Card]:
     week = next((total for total in standing.budget.totals if total.days == 7), None)
     if week is not None:
         runs = f"{len(standing.budget.lines)} run{'' if len(standing.budget.lines) == 1 else 's'} of ledger {standing.budget.ledger}"
-        runs += f"; not in it: {standing.budget.beside[0]} that protect rows only" if standing.budget.beside[0] else ""
-        yield Card("All runs, in any 7 days", f"epsilon {number(week.epsilon) if np.isfinite(week.epsilon) else 'unlimited'}", runs)
+        runs += (
+            f"; not in it: {standing.budget.beside[0]} that protect rows only"
+            if standing.budget.beside[0]
+            else ""
+        )
+        yield Card(
+            "All runs, in any 7 days",
+            f"epsilon {number(week.epsilon) if np.isfinite(week.epsilon) else 'unlimited'}",
+            runs,
+        )
     cap = standing.budget.cap
     if cap is not None:
-        left = f"a run like the newest may have epsilon {number(cap.left_epsilon)}" if cap.left_epsilon else "nothing left"
+        left = (
+            f"a run like the newest may have epsilon {number(cap.left_epsilon)}"
+            if cap.left_epsilon
+            else "nothing left"
+        )
         yield Card(
-            "Budget spent", f"{cap.spent_share:.0%}", f"of epsilon {cap.epsilon:g} per {cap.days:g} days; {left}", share=cap.spent_share
+            "Budget spent",
+            f"{cap.spent_share:.0%}",
+            f"of epsilon {cap.epsilon:g} per {cap.days:g} days; {left}",
+            share=cap.spent_share,
         )
 
 
@@ -263,23 +336,35 @@ def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame) -> Secti
         closed = every[finished(every)]
         if _comes_again(closed, START):
             newest = sorted(closed[START].unique())[-CHART_WINDOWS:]
-            drawn.append((charts.over_windows, closed[closed[START] >= newest[0]], "window by window"))
+            drawn.append(
+                (charts.over_windows, closed[closed[START] >= newest[0]], "window by window")
+            )
     if _comes_again(rows, "trigger"):
         drawn.append((charts.growth, rows, "trigger by trigger"))
-    return Section(printable(alias), tuple(_picture(draw, of, alias, unit, f"{alias}, {how}") for draw, of, how in drawn))
+    return Section(
+        printable(alias),
+        tuple(_picture(draw, of, alias, unit, f"{alias}, {how}") for draw, of, how in drawn),
+    )
 
 
 def _comes_again(rows: pd.DataFrame, when: str) -> bool:
     """Whether some key has two points in time: one alone makes no line."""
     names = grouped_by(rows)
-    return bool((rows.groupby(names, dropna=False)[when].nunique().max() if names else rows[when].nunique()) > 1)
+    return bool(
+        (rows.groupby(names, dropna=False)[when].nunique().max() if names else rows[when].nunique())
+        > 1
+    )
 
 
-def _picture(draw: Callable[..., charts.Chart], rows: pd.DataFrame, alias: str, unit: str, title: str) -> Picture:
+def _picture(
+    draw: Callable[..., charts.Chart], rows: pd.DataFrame, alias: str, unit: str, title: str
+) -> Picture:
     """A chart as wide as a page, and one as wide as a phone, of which each browser shows one."""
-    sources, caption = [], ""
+    sources = []
+    caption = ""
     for narrow in (False, True):
-        chart, out = draw(rows, alias, unit=unit, title=title, narrow=narrow), io.BytesIO()
+        chart = draw(rows, alias, unit=unit, title=title, narrow=narrow)
+        out = io.BytesIO()
         caption = " ".join(chart.get_supxlabel().split())
         chart.supxlabel("")
         chart.savefig(out, format="svg", metadata={"Date": None}, transparent=True)

@@ -78,7 +78,11 @@ def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.Da
     if published.rows in (Rows.LISTS, Rows.CELLS) and not published.lists:
         return pd.DataFrame(), [NO_LIST]
     if published.lists:
-        listed = [_line(line, _headed(name, published)) for name in published.lists for line in lines_of(newest_triggers(rows), name)]
+        listed = [
+            _line(line, _headed(name, published))
+            for name in published.lists
+            for line in lines_of(newest_triggers(rows), name)
+        ]
         more = [f"{len(listed) - limit:,} more: .rows has all."] if len(listed) > limit else []
         return pd.DataFrame(listed[:limit]), [*left_out(published), *more]
     ordered = in_order(as_read(newest_triggers(rows), reading), keep=is_ordered(rows))
@@ -97,10 +101,23 @@ def _headed(alias: str, published: Published) -> str:
 
 
 def _line(line: Mapping[str, Any], head: str) -> dict[str, str]:
-    return {"window": f"{line[START]:{TIME}}", "value": value_text(line["value"]), head: measured(line["amount"], line["stderr"])[0]}
+    return {
+        "window": f"{line[START]:{TIME}}",
+        "value": value_text(line["value"]),
+        head: measured(line["amount"], line["stderr"])[0],
+    }
 
 
 def _row(row: Mapping[Any, Any], published: Published) -> dict[str, str]:
-    place = {"window": f"{row[START]:{TIME}}"} if published.windows else {"time": f"{row[DUE]:{TIME}}"}
+    place = (
+        {"window": f"{row[START]:{TIME}}"} if published.windows else {"time": f"{row[DUE]:{TIME}}"}
+    )
     keys = {key: key_text(row, key, published) for key in published.keys}
-    return place | keys | {_headed(column.name, published): text_of(row, column, published) for column in published.shown}
+    return (
+        place
+        | keys
+        | {
+            _headed(column.name, published): text_of(row, column, published)
+            for column in published.shown
+        }
+    )

@@ -34,7 +34,9 @@ def as_read(rows: pd.DataFrame, own: Reading | None = None) -> pd.DataFrame:
     import numpy as np
     import pyarrow as pa
 
-    table = pa.Table.from_pandas(rows, preserve_index=False).append_column(ROW, pa.array(np.arange(len(rows))))
+    table = pa.Table.from_pandas(rows, preserve_index=False).append_column(
+        ROW, pa.array(np.arange(len(rows)))
+    )
     release = ", ".join(published.release)
     order = ", ".join([*reading.order, ROW])
     text = f"SELECT {ROW} FROM released WHERE {reading.condition or 'true'}"

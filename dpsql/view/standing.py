@@ -71,7 +71,13 @@ class Standing:
         return timedelta(microseconds=self.published.trigger_us)
 
 
-def standing(lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = None, clock: datetime | None = None) -> Standing:
+def standing(
+    lake: Lake,
+    name: str,
+    rows: pd.DataFrame,
+    budget: Budget | None = None,
+    clock: datetime | None = None,
+) -> Standing:
     """How a run stands.
 
     Args:
@@ -84,9 +90,19 @@ def standing(lake: Lake, name: str, rows: pd.DataFrame, budget: Budget | None = 
         LakeError: the histogram cannot be read.
         NothingPublished: it has no rows.
     """
-    state, published = None, published_of(rows)
-    with contextlib.suppress(LakeError):  # whoever may read the histogram alone sees the page without it
-        state = next((each.state for each in list_queries(lake) if each.name == name and each.state != "unreadable"), None)
+    state = None
+    published = published_of(rows)
+    with contextlib.suppress(
+        LakeError
+    ):  # whoever may read the histogram alone sees the page without it
+        state = next(
+            (
+                each.state
+                for each in list_queries(lake)
+                if each.name == name and each.state != "unreadable"
+            ),
+            None,
+        )
     if rows.empty:
         raise NothingPublished(f"query {name!r}: {why_nothing(published)}")
     newest = rows.loc[rows["trigger"].idxmax()]

@@ -16,7 +16,15 @@ from dpsql.text import Z95
 from dpsql.view import bounds
 from dpsql.view.difference import between_windows, difference, places
 from dpsql.view.drawing import Drawing
-from dpsql.view.formatting import absent, amount, key_text, measured, printable, says_nothing, text_of
+from dpsql.view.formatting import (
+    absent,
+    amount,
+    key_text,
+    measured,
+    printable,
+    says_nothing,
+    text_of,
+)
 from dpsql.view.interval import intervals
 from dpsql.view.measures import grouped_by, measures, ranked
 from dpsql.view.reading import as_read, is_ordered
@@ -84,7 +92,13 @@ class Table:
     order: str
 
 
-def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None, most_rows: int, reading: Reading | None = None) -> Table:
+def table(
+    window: pd.DataFrame,
+    before: pd.DataFrame | None,
+    horizon: int | None,
+    most_rows: int,
+    reading: Reading | None = None,
+) -> Table:
     """The table of one window.
 
     Args:
@@ -95,47 +109,84 @@ def table(window: pd.DataFrame, before: pd.DataFrame | None, horizon: int | None
         reading: as for `as_read`.
     """
     published = published_of(window)
-    names, of = grouped_by(window), measures(window)
+    names = grouped_by(window)
+    of = measures(window)
     last = newest_triggers(window)
     ordered, ranking = ranked(last)
     kept = as_read(ordered, reading)
-    order = f"by {printable(ranking)}, the largest first" if ranking else "the smallest error first, which is where most records are"
+    order = (
+        f"by {printable(ranking)}, the largest first"
+        if ranking
+        else "the smallest error first, which is where most records are"
+    )
     if is_ordered(window):
         order = "in the order that the query asks for"
     shown = kept.head(most_rows)
     by, spans = places_shown(window, shown)
-    key = window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
+    key = (
+        window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
+    )
     has_trends = bool(of) and window["trigger"].nunique() > 1
-    paths = {number: path for number, path in window.sort_values("trigger").groupby(key)} if has_trends else {}
-    older = {} if before is None else {_key(row, names): row for row in newest_triggers(before).to_dict("records")}
-    whole = {each.alias: _whole(last, each.alias) for each in of if each.has_shares and names and not published.sets}
+    paths = (
+        {number: path for number, path in window.sort_values("trigger").groupby(key)}
+        if has_trends
+        else {}
+    )
+    older = (
+        {}
+        if before is None
+        else {_key(row, names): row for row in newest_triggers(before).to_dict("records")}
+    )
+    whole = {
+        each.alias: _whole(last, each.alias)
+        for each in of
+        if each.has_shares and names and not published.sets
+    }
     ranges = [column for column in published.shown if column.name in published.quantiles]
     drawn = {each.alias: intervals(*_floats(shown, each.alias), each.within) for each in of}
-    lines, has_changes = [], False
+    lines = []
+    has_changes = False
     for at, (index, row) in enumerate(zip(shown.index, shown.to_dict("records"), strict=True)):
         cells = []
         for each in of:
-            said = [f"{ending} {text_of(row, column, published)}" for ending, column in published.beside(each.alias).items()]
+            said = [
+                f"{ending} {text_of(row, column, published)}"
+                for ending, column in published.beside(each.alias).items()
+            ]
             change = _change(row, older.get(_key(row, names)), each, published, len(last))
             has_changes |= bool(change)
             said += [*_share(row, each, whole, published), *change]
             error = row[published.stderr(each.alias)]
             text, small = measured(row[each.alias], error, null_of(each.alias, published))
-            text, small = (TOO_FEW, True) if says_nothing(each.alias, error, published) else (text, small)
+            text, small = (
+                (TOO_FEW, True) if says_nothing(each.alias, error, published) else (text, small)
+            )
             path = paths.get(key[index])
             way = Drawing()
             if path is not None:
                 way = trend(
-                    path["trigger"].to_numpy(np.int64), *_floats(path, each.alias), horizon or int(last["trigger"].max()), each.within
+                    path["trigger"].to_numpy(np.int64),
+                    *_floats(path, each.alias),
+                    horizon or int(last["trigger"].max()),
+                    each.within,
                 )
             size = NONE if absent(row[each.alias]) else float(row[each.alias])
             cells.append(Cell(text, size, small, tuple(said), drawn[each.alias][at], way))
-        cells += [Cell(text_of(row, column, published), NONE, False, (), Drawing(), Drawing()) for column in ranges]
+        cells += [
+            Cell(text_of(row, column, published), NONE, False, (), Drawing(), Drawing())
+            for column in ranges
+        ]
         texts = tuple(key_text(row, name, published) for name in names)
         lines.append(Row(spans.get(index, ""), texts, tuple(cells)))
     caps = bounds.heads(published)
-    heads = tuple((printable(alias), caps.get(alias, "")) for alias in (*(each.alias for each in of), *published.quantiles))
-    first = next((line for index, line in zip(shown.index, lines, strict=True) if index == ordered.index[0]), None)
+    heads = tuple(
+        (printable(alias), caps.get(alias, ""))
+        for alias in (*(each.alias for each in of), *published.quantiles)
+    )
+    first = next(
+        (line for index, line in zip(shown.index, lines, strict=True) if index == ordered.index[0]),
+        None,
+    )
     return Table(
         tuple(map(printable, names)),
         heads,
@@ -158,7 +209,9 @@ def places_shown(window: pd.DataFrame, shown: pd.DataFrame) -> tuple[str | None,
     # A total is no rival of its parts, and of a prediction nobody knows how far it is off
     if not by or not published.keys or published.sets or published.predicts:
         return None, {}
-    best, worst = places(*_floats(ordered, by), int(ordered.index.get_indexer(shown.index).max(initial=0)) + 1)
+    best, worst = places(
+        *_floats(ordered, by), int(ordered.index.get_indexer(shown.index).max(initial=0)) + 1
+    )
     ends = zip(ordered.index[: len(best)], best, worst, strict=True)
     return by, {i: f"{one}" if one == other else f"{one}–{other}" for i, one, other in ends}
 
@@ -169,30 +222,49 @@ def _whole(last: pd.DataFrame, alias: str) -> tuple[float, float]:
     return float(np.nansum(values)), float(np.sqrt((stderrs**2).sum()))
 
 
-def _share(row: Mapping[Any, Any], of: Measure, whole: Mapping[str, tuple[float, float]], published: Published) -> list[str]:
+def _share(
+    row: Mapping[Any, Any],
+    of: Measure,
+    whole: Mapping[str, tuple[float, float]],
+    published: Published,
+) -> list[str]:
     """`31% of all published`, with the digits that the noise of part and whole leaves; nothing where that is larger than the share."""
     total, noise = whole.get(of.alias, (0.0, 0.0))
     if absent(row[of.alias]) or total <= 0:
         return []
-    share, stderr = row[of.alias] / total, row[published.stderr(of.alias)] / total
+    share = row[of.alias] / total
+    stderr = row[published.stderr(of.alias)] / total
     error = Z95 * max(0.0, stderr**2 * (1 - 2 * share) + (share * noise / total) ** 2) ** 0.5
     return [f"{share:.{0 if error >= 0.005 else 1}%} of all published"] if share > error else []
 
 
-def _change(row: Mapping[Any, Any], older: Mapping[Any, Any] | None, of: Measure, published: Published, keys: int) -> list[str]:
-    alias, error = of.alias, published.stderr(of.alias)
+def _change(
+    row: Mapping[Any, Any],
+    older: Mapping[Any, Any] | None,
+    of: Measure,
+    published: Published,
+    keys: int,
+) -> list[str]:
+    alias = of.alias
+    error = published.stderr(of.alias)
     if older is None or absent(row[alias]) or absent(older[alias]):
         return []
-    found = difference(float(row[alias]), row[error], float(older[alias]), older[error], between_windows(published))
+    found = difference(
+        float(row[alias]), row[error], float(older[alias]), older[error], between_windows(published)
+    )
     if not found.real(keys):
         return []
     off = Z95 * found.stderr
-    return [f"{'▲' if found.value > 0 else '▼'} {amount(abs(found.value), off)} ± {amount(off, off)}"]
+    return [
+        f"{'▲' if found.value > 0 else '▼'} {amount(abs(found.value), off)} ± {amount(off, off)}"
+    ]
 
 
 def _floats(rows: pd.DataFrame, alias: str) -> tuple[Float, Float]:
     """Values and their standard deviations; NaN for NULL."""
-    return rows[alias].to_numpy(np.float64, na_value=np.nan), rows[published_of(rows).stderr(alias)].to_numpy(np.float64, na_value=np.nan)
+    return rows[alias].to_numpy(np.float64, na_value=np.nan), rows[
+        published_of(rows).stderr(alias)
+    ].to_numpy(np.float64, na_value=np.nan)
 
 
 def _key(row: Mapping[Any, Any], names: list[str]) -> tuple[Any, ...]:

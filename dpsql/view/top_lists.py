@@ -38,12 +38,16 @@ def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     ended = frame[finished(frame)]
     lists = newest_triggers(ended)
     names = published_of(frame).lists
-    has_values = np.array([any(len(row[name]) for name in names) for row in lists.to_dict("records")], bool)
+    has_values = np.array(
+        [any(len(row[name]) for name in names) for row in lists.to_dict("records")], bool
+    )
     full = lists[has_values][START]
     if full.empty:
         return frame, ""
     newer = int(lists[lists[START] > full.max()][START].nunique())
-    words = f"{newer:,} newer window{' lists' if newer == 1 else 's list'} nothing." if newer else ""
+    words = (
+        f"{newer:,} newer window{' lists' if newer == 1 else 's list'} nothing." if newer else ""
+    )
     return frame[frame[START] == full.max()], words
 
 
@@ -55,20 +59,38 @@ def as_histogram(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd  # slow to import
 
     published = published_of(frame)
-    name, parts = next((column.name, column.values) for column in published.columns if column.role is Role.LIST)
+    name, parts = next(
+        (column.name, column.values) for column in published.columns if column.role is Role.LIST
+    )
     key = parts[0] if len(parts) == 1 and parts[0] != name else "value"
     lines = lines_of(frame, name)
-    times = {time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype) for time in published.names(Role.TIME)}
+    times = {
+        time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype)
+        for time in published.names(Role.TIME)
+    }
     wide = [(line["high"] - line["low"]) / (2 * Z95) for line in lines]
     error = f"{name}_{STDERR}"
-    values = {key: [value_text(line["value"]) for line in lines], name: [line["amount"] for line in lines], error: wide}
+    values = {
+        key: [value_text(line["value"]) for line in lines],
+        name: [line["amount"] for line in lines],
+        error: wide,
+    }
     made = pd.DataFrame(times | values)
     columns = [column for column in published.columns if column.role is Role.TIME]
-    columns += [Column(key, Role.KEY), Column(name, Role.VALUE, name), Column(error, Role.STDERR, name)]
-    made.attrs[PROPERTY] = replace(published, rows=Rows.HISTOGRAM, columns=tuple(columns), noise=None).text()
+    columns += [
+        Column(key, Role.KEY),
+        Column(name, Role.VALUE, name),
+        Column(error, Role.STDERR, name),
+    ]
+    made.attrs[PROPERTY] = replace(
+        published, rows=Rows.HISTOGRAM, columns=tuple(columns), noise=None
+    ).text()
     return made
 
 
 def value_text(value: Any) -> str:
     """A value; the parts of a compound one with commas between them."""
-    return ", ".join("NULL" if absent(part) else printable(part) for part in (value.values() if isinstance(value, dict) else [value]))
+    return ", ".join(
+        "NULL" if absent(part) else printable(part)
+        for part in (value.values() if isinstance(value, dict) else [value])
+    )

@@ -12,7 +12,9 @@ from dpsql.view.drawing import Drawing
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-WIDTH, HEIGHT, MARGIN = 132, 28, 3
+WIDTH = 132
+HEIGHT = 28
+MARGIN = 3
 MOST_POINTS = 60
 
 
@@ -35,13 +37,18 @@ def trend(
         `<svg>`: the band of 95% and the line; a single release is a dot. Empty where nothing is finite.
     """
     known = np.isfinite(values) & np.isfinite(stderrs)
-    triggers, values, errors = triggers[known], values[known], Z95 * stderrs[known]
+    triggers = triggers[known]
+    values = values[known]
+    errors = Z95 * stderrs[known]
     if not len(values):
         return Drawing()
     if len(values) > MOST_POINTS:
         kept = np.unique(np.linspace(0, len(values) - 1, MOST_POINTS).round().astype(int))
-        triggers, values, errors = triggers[kept], values[kept], errors[kept]
-    below, above = values - errors, values + errors
+        triggers = triggers[kept]
+        values = values[kept]
+        errors = errors[kept]
+    below = values - errors
+    above = values + errors
     low, high = within or (min(0.0, float(below.min())), max(0.0, float(above.max())))
     across = MARGIN + (WIDTH - 2 * MARGIN) * (triggers - 1) / max(1, horizon - 1)
 
@@ -52,8 +59,14 @@ def trend(
     band = [*zip(across, up(above), strict=True), *zip(across[::-1], up(below)[::-1], strict=True)]
     line = _points(zip(across, up(values), strict=True))
     dot = f'<circle cx="{across[-1]:.1f}" cy="{up(values)[-1]:.1f}" r="2"/>'
-    shape = f'<polygon class="band" points="{_points(band)}"/><polyline class="line" points="{line}"/>' if len(values) > 1 else ""
-    return Drawing(f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>')
+    shape = (
+        f'<polygon class="band" points="{_points(band)}"/><polyline class="line" points="{line}"/>'
+        if len(values) > 1
+        else ""
+    )
+    return Drawing(
+        f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>'
+    )
 
 
 def _points(pairs: object) -> str:

@@ -35,9 +35,15 @@ def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> p
         keep: the rows of one window stay in their order.
     """
     published = published_of(rows)
-    sizes = [each for each in (by or size_of(rows), *published.amounts, *published.fitted) if each and not keep][:1]
+    sizes = [
+        each
+        for each in (by or size_of(rows), *published.amounts, *published.fitted)
+        if each and not keep
+    ][:1]
     columns = ["_finished", *published.release, *sizes]
-    ordered = rows.assign(_finished=finished(rows)).sort_values(columns, ascending=False, kind="stable")
+    ordered = rows.assign(_finished=finished(rows)).sort_values(
+        columns, ascending=False, kind="stable"
+    )
     return ordered.drop(columns="_finished")
 
 
@@ -45,15 +51,25 @@ def telling(rows: pd.DataFrame, aggregates: Sequence[str]) -> pd.Series:
     """Per row whether its window has a value above its own noise. Of many noisy values some are large: the more there are, the larger one must be."""
     last = newest_triggers(rows)
     values = last[list(aggregates)].to_numpy(np.float64, na_value=np.nan)
-    errors = last[[published_of(rows).stderr(alias) for alias in aggregates]].to_numpy(np.float64, na_value=np.nan)
-    largest = np.divide(np.abs(values), errors, out=np.zeros_like(values), where=(errors > 0) & np.isfinite(values)).max(axis=1)
+    errors = last[[published_of(rows).stderr(alias) for alias in aggregates]].to_numpy(
+        np.float64, na_value=np.nan
+    )
+    largest = np.divide(
+        np.abs(values), errors, out=np.zeros_like(values), where=(errors > 0) & np.isfinite(values)
+    ).max(axis=1)
     windows = last[[START]].assign(largest=largest).groupby(START)["largest"].agg(["max", "size"])
     # P(|N| > z) <= exp(-z^2 / 2), of which a union bound makes that of all values
     enough = windows["max"] > np.sqrt(2 * np.log(windows["size"] * len(aggregates) / BY_CHANCE))
     return rows[START].map(enough)
 
 
-def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bool = False, of: Sequence[str] = ()) -> pd.DataFrame:
+def one_window(
+    rows: pd.DataFrame,
+    name: str,
+    window_us: int | None,
+    growing: bool = False,
+    of: Sequence[str] = (),
+) -> pd.DataFrame:
     """The rows of one window; all there are where there are no windows.
 
     Args:
@@ -78,7 +94,9 @@ def one_window(rows: pd.DataFrame, name: str, window_us: int | None, growing: bo
         return chosen[chosen[START] == chosen[START].max()]
     kept = rows[rows[START].astype("datetime64[us, UTC]").astype("int64") == window_us]
     if kept.empty:
-        raise LakeError(f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are")
+        raise LakeError(
+            f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are"
+        )
     return kept
 
 

@@ -29,7 +29,8 @@ class Result:
     @property
     def promised(self) -> Found:
         """delta (noise and threshold) and mu, of as many periods as the user is in."""
-        plan, promised = self.experiment.plan, self.experiment.promised
+        plan = self.experiment.plan
+        promised = self.experiment.promised
         if self.experiment.scenario.periods == 1:
             return Found(plan.delta_noise + plan.delta_threshold, plan.mu)
         return Found(promised.delta(plan.epsilon), promised.mu)
@@ -52,19 +53,26 @@ class Result:
         for name, truth in (("delta", self.delta), ("mu", self.mu)):
             promised = getattr(self.promised, name)
             if math.isfinite(truth.value):
-                each[name] = (truth.value - promised) / truth.spread, float(ndtr((truth.expected - promised) / truth.spread))
+                each[name] = (
+                    (truth.value - promised) / truth.spread,
+                    float(ndtr((truth.expected - promised) / truth.spread)),
+                )
         name = max(each, key=lambda n: each[n])
         return name, *each[name]
 
 
-def audit(scenario: Scenario, trials: int, bug: Bug | None = None, seed: int = 1, draws: int = 200_000) -> Result:
+def audit(
+    scenario: Scenario, trials: int, bug: Bug | None = None, seed: int = 1, draws: int = 200_000
+) -> Result:
     """Audit a scenario, with a bug planted or not, with `trials` trials a side; `draws` simulations a side give the truth."""
     e = experiment(scenario, bug)
     delta, mu = truths(e, trials, draws)
     start = time.perf_counter()
     sides = []
     for with_user in (False, True):
-        runs = [run(e, min(CHUNK, trials - at), with_user, seed + at) for at in range(0, trials, CHUNK)]
+        runs = [
+            run(e, min(CHUNK, trials - at), with_user, seed + at) for at in range(0, trials, CHUNK)
+        ]
         sides.append(Outcome.joined(runs))
     statistic = statistics(e, (sides[0], sides[1]))
     bounds = found(statistic[1], statistic[0], e.plan.epsilon, e.promised.failure)

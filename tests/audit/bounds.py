@@ -64,7 +64,9 @@ def found(with_user: Float, without: Float, epsilon: float, delta_threshold: flo
     """
     halves = [(len(side) // 2, len(side) // 2 * 2) for side in (with_user, without)]
     first = [side[:half] for side, (half, _) in zip((with_user, without), halves, strict=True)]
-    second = [side[half:end] for side, (half, end) in zip((with_user, without), halves, strict=True)]
+    second = [
+        side[half:end] for side, (half, end) in zip((with_user, without), halves, strict=True)
+    ]
     best = []
     for name in ("delta", "mu"):
         # Event and direction are chosen on the first half.
@@ -72,11 +74,22 @@ def found(with_user: Float, without: Float, epsilon: float, delta_threshold: flo
         for sign in (1, -1):
             more, less = directed(first, sign)
             at = cuts(np.concatenate([more, less]))
-            bound = bound_of(name, hits(more, at), len(more), hits(less, at), len(less), epsilon, delta_threshold, CHOOSING)
+            bound = bound_of(
+                name,
+                hits(more, at),
+                len(more),
+                hits(less, at),
+                len(less),
+                epsilon,
+                delta_threshold,
+                CHOOSING,
+            )
             choices.append((float(bound.max()), sign, at[[int(bound.argmax())]]))
         _, sign, cut = max(choices, key=lambda choice: choice[0])
         more, less = directed(second, sign)
-        bound = bound_of(name, hits(more, cut), len(more), hits(less, cut), len(less), epsilon, delta_threshold)
+        bound = bound_of(
+            name, hits(more, cut), len(more), hits(less, cut), len(less), epsilon, delta_threshold
+        )
         best.append(max(0.0, float(bound[0])))
     return Found(*best)
 
@@ -86,9 +99,19 @@ def directed(sides: list[Float], sign: int) -> tuple[Float, Float]:
     return (sides[0], sides[1]) if sign > 0 else (-sides[1], -sides[0])
 
 
-def bound_of(name: str, more: Float, n: int, less: Float, m: int, epsilon: float, delta_threshold: float, level: float = LEVEL) -> Float:
+def bound_of(
+    name: str,
+    more: Float,
+    n: int,
+    less: Float,
+    m: int,
+    epsilon: float,
+    delta_threshold: float,
+    level: float = LEVEL,
+) -> Float:
     """The bound on delta or mu from events with `more` hits in n trials of one side and `less` in m of the other."""
-    p, q = at_least(more, n, level), at_most(less, m, level)
+    p = at_least(more, n, level)
+    q = at_most(less, m, level)
     return delta_of(p, q, epsilon) if name == "delta" else mu_of(p, q, delta_threshold)
 
 

@@ -58,9 +58,21 @@ def direction(e: Experiment, j: int, cell: int, pattern: int) -> tuple[Int, Floa
     q = e.releasing.perturbations[j]
     shown = np.array([i for i in range(e.releasing.grid.horizon) if pattern >> i & 1], np.int64)
     without, with_user = (np.cumsum(x[j, cell])[shown] for x in e.increments)
-    variance = q.sigma**2 * covariance(q.counter)[np.ix_(shown, shown)] + np.eye(len(shown)) * q.grid**2 / 12
-    weights = np.linalg.solve(variance / e.bug.answers, with_user - without) if len(shown) else np.zeros(0)
-    return shown, weights, float(weights @ (without + with_user)) / 2, float(weights @ (with_user - without))
+    variance = (
+        q.sigma**2 * covariance(q.counter)[np.ix_(shown, shown)]
+        + np.eye(len(shown)) * q.grid**2 / 12
+    )
+    weights = (
+        np.linalg.solve(variance / e.bug.answers, with_user - without)
+        if len(shown)
+        else np.zeros(0)
+    )
+    return (
+        shown,
+        weights,
+        float(weights @ (without + with_user)) / 2,
+        float(weights @ (with_user - without)),
+    )
 
 
 def pattern_ratio(patterns: Int, counts: tuple[dict[int, int], dict[int, int]]) -> Float:
@@ -68,7 +80,11 @@ def pattern_ratio(patterns: Int, counts: tuple[dict[int, int], dict[int, int]]) 
     seen, at = np.unique(patterns, return_inverse=True)
     without, with_user = counts
     totals = [sum(side.values()) + 1 for side in (without, with_user)]
-    ratio = [math.log((with_user.get(int(s), 0) + 0.5) / totals[1]) - math.log((without.get(int(s), 0) + 0.5) / totals[0]) for s in seen]
+    ratio = [
+        math.log((with_user.get(int(s), 0) + 0.5) / totals[1])
+        - math.log((without.get(int(s), 0) + 0.5) / totals[0])
+        for s in seen
+    ]
     return np.array(ratio)[at]
 
 
@@ -83,7 +99,9 @@ def statistics(e: Experiment, outcomes: tuple[Outcome, Outcome]) -> tuple[Float,
 
 
 def count(patterns: Int) -> dict[int, int]:
-    return dict(zip(*(column.tolist() for column in np.unique(patterns, return_counts=True)), strict=True))
+    return dict(
+        zip(*(column.tolist() for column in np.unique(patterns, return_counts=True)), strict=True)
+    )
 
 
 def mu_of_paths(e: Experiment) -> float:
@@ -101,14 +119,22 @@ def truths(e: Experiment, trials: int, draws: int = 200_000, seed: int = 5) -> t
     generator = np.random.default_rng(seed)
     ratios = [np.zeros(draws), np.zeros(draws)]
     for cell in range(len(e.cells)):
-        patterns = [simulate(e, cell, side, generator.standard_normal((draws, *_draws(e)))) for side in (0, 1)]
+        patterns = [
+            simulate(e, cell, side, generator.standard_normal((draws, *_draws(e))))
+            for side in (0, 1)
+        ]
         counts = (count(patterns[0]), count(patterns[1]))
         for side in (0, 1):
             kinds, at = np.unique(patterns[side], return_inverse=True)
             squared = np.array([_squared(e, cell, pattern) for pattern in kinds.tolist()])[at]
             ratios[side] += pattern_ratio(patterns[side], counts)
-            ratios[side] += (side - 0.5) * squared + np.sqrt(squared) * generator.standard_normal(draws)
-    delta, mu = (_best(name, ratios, trials // 2, e.plan.epsilon, e.promised.failure) for name in ("delta", "mu"))
+            ratios[side] += (side - 0.5) * squared + np.sqrt(squared) * generator.standard_normal(
+                draws
+            )
+    delta, mu = (
+        _best(name, ratios, trials // 2, e.plan.epsilon, e.promised.failure)
+        for name in ("delta", "mu")
+    )
     return delta, mu
 
 
@@ -118,15 +144,21 @@ def _best(name: str, ratios: list[Float], n: int, epsilon: float, delta_threshol
     for sign in (1, -1):
         more, less = directed([ratios[1], ratios[0]], sign)
         at = cuts(np.concatenate([more, less]))
-        p, q = hits(more, at) / len(more), hits(less, at) / len(less)
-        chosen, expected = (bound_of(name, p * n, n, q * n, n, epsilon, delta_threshold, level) for level in (CHOOSING, LEVEL))
+        p = hits(more, at) / len(more)
+        q = hits(less, at) / len(less)
+        chosen, expected = (
+            bound_of(name, p * n, n, q * n, n, epsilon, delta_threshold, level)
+            for level in (CHOOSING, LEVEL)
+        )
         value = delta_of(p, q, epsilon) if name == "delta" else mu_of(p, q, delta_threshold)
         i = int((chosen if chosen.max() > 0 else value).argmax())
         spreads = np.sqrt(p * (1 - p) / n), np.sqrt(q * (1 - q) / n)
         if name == "delta":
             spread = math.hypot(spreads[0][i], math.exp(epsilon) * spreads[1][i])
         else:
-            slopes = [norm.pdf(ndtri(min(max(x, 1e-9), 1 - 1e-9))) for x in (p[i] - delta_threshold, q[i])]
+            slopes = [
+                norm.pdf(ndtri(min(max(x, 1e-9), 1 - 1e-9))) for x in (p[i] - delta_threshold, q[i])
+            ]
             spread = math.hypot(spreads[0][i] / slopes[0], spreads[1][i] / slopes[1])
         out.append(Truth(max(0.0, float(value[i])), max(0.0, float(expected[i])), float(spread)))
     return max(out, key=lambda truth: truth.expected)
@@ -137,16 +169,24 @@ def _draws(e: Experiment) -> tuple[int, int]:
     selection = e.releasing.selection
     if selection is None:
         return 1, 1
-    return (selection.counter.horizon if selection.rounds else 1), noise_matrix(selection.counter).shape[1]
+    return (selection.counter.horizon if selection.rounds else 1), noise_matrix(
+        selection.counter
+    ).shape[1]
 
 
 def simulate(e: Experiment, cell: int, side: int, normals: Float) -> Int:
     """The pattern of appearances of one cell in every draw; normals[draw, round, number]."""
-    selection, horizon, draws = e.releasing.selection, e.releasing.grid.horizon, len(normals)
+    selection = e.releasing.selection
+    horizon = e.releasing.grid.horizon
+    draws = len(normals)
     if selection is None:
         return np.full(draws, (1 << horizon) - 1)
     window, number = e.cells[cell]
-    rows = [row for row in e.contributions[side].to_pylist() if (row["window"], row["number"]) == (window, number)]
+    rows = [
+        row
+        for row in e.contributions[side].to_pylist()
+        if (row["window"], row["number"]) == (window, number)
+    ]
     paths = selection.sigma * normals @ noise_matrix(selection.counter).T
     weight, users, round_, last = (np.zeros(draws, np.int64) for _ in range(4))
     seen: dict[int, Int] = {}
@@ -161,7 +201,11 @@ def simulate(e: Experiment, cell: int, side: int, normals: Float) -> Int:
             weight += new * row["weight"]
             users += new * (1 if selection.rounds else row["users"])
         tested = (users >= selection.min_users) & any(row["trigger"] <= trigger for row in rows)
-        path = paths[np.arange(draws), 0, trigger - last - 1] if e.bug.same_rounds else paths[np.arange(draws), round_, trigger - 1]
+        path = (
+            paths[np.arange(draws), 0, trigger - last - 1]
+            if e.bug.same_rounds
+            else paths[np.arange(draws), round_, trigger - 1]
+        )
         hit = tested & (path >= (selection.thresholds[trigger - 1] - weight) * UNIT)
         if not selection.rounds:
             hit |= pattern > 0

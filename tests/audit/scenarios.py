@@ -10,10 +10,18 @@ from dpsql.config import Source
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, WindowSpec
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    Key,
+    WindowSpec,
+)
 from tests.property.plans import parsed
 
-EPSILON, DELTA = 1.0, 0.01
+EPSILON = 1.0
+DELTA = 0.01
 """Large, so that samples can see delta. The limits on both belong to SQL: planner and accountant take any."""
 
 INTERVAL = 1_000
@@ -23,7 +31,8 @@ ROWS = Aggregate("views", AggregateFunction.COUNT_ROWS)
 USERS = Aggregate("visitors", AggregateFunction.COUNT_DISTINCT_UNIT)
 SUM = Aggregate("time_spent", AggregateFunction.SUM, "seconds", (0.0, 60.0))
 AVERAGE = Aggregate("mean_time", AggregateFunction.AVG, "seconds", (0.0, 60.0))
-PATHS, SELECTION = 0.05, 0.95
+PATHS = 0.05
+SELECTION = 0.95
 """Shares of mu^2 for key selection that leave nearly everything to what the scenario can observe."""
 
 
@@ -75,7 +84,9 @@ class Scenario:
 
 def visits(keys: int, each: int = 1, start: float = 0.0) -> tuple[Visit, ...]:
     """`each` records in every key, one after the other within one trigger interval."""
-    return tuple(Visit(key, start + (key * each + i + 1) / 64) for key in range(keys) for i in range(each))
+    return tuple(
+        Visit(key, start + (key * each + i + 1) / 64) for key in range(keys) for i in range(each)
+    )
 
 
 def certain(keys: int, windows: tuple[int, ...] = (0,)) -> tuple[Crowd, ...]:
@@ -85,18 +96,41 @@ def certain(keys: int, windows: tuple[int, ...] = (0,)) -> tuple[Crowd, ...]:
 
 def plan_of(scenario: Scenario) -> PrivacyPlan:
     asked = dict(scenario.query)
-    triggers, rows = asked.pop("triggers", 8), asked.pop("C", 4)
-    size, slide, late = asked.pop("size", triggers), asked.pop("slide", triggers), asked.pop("late", 0)
-    fields: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA, "privacy_unit": ("user_id",), "max_rows_contributed": rows}
-    fields |= {"max_rows_per_group": asked.pop("c", rows), "max_groups_contributed": asked.pop("G", rows)}
+    triggers = asked.pop("triggers", 8)
+    rows = asked.pop("C", 4)
+    size = asked.pop("size", triggers)
+    slide = asked.pop("slide", triggers)
+    late = asked.pop("late", 0)
+    fields: dict[str, Any] = {
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "privacy_unit": ("user_id",),
+        "max_rows_contributed": rows,
+    }
+    fields |= {
+        "max_rows_per_group": asked.pop("c", rows),
+        "max_groups_contributed": asked.pop("G", rows),
+    }
     fields |= {"contribution_period": ContributionPeriod.WINDOW, "event_time": "ts"}
-    fields |= {"window": WindowSpec(size * INTERVAL, slide * INTERVAL, 0), "trigger_interval_us": INTERVAL}
+    fields |= {
+        "window": WindowSpec(size * INTERVAL, slide * INTERVAL, 0),
+        "trigger_interval_us": INTERVAL,
+    }
     fields |= {"allowed_lateness_us": late * INTERVAL, "max_ahead_us": INTERVAL}
     fields |= {"min_privacy_units_per_group": asked.pop("least", 1)}
-    fields |= {"public_groups": "SELECT page FROM pages" if scenario.public else None, "release": ReleaseRule.EVERY_TRIGGER}
-    fields |= {"counter": CounterName.BLT, "keys": (Key("page", "page"),), "aggregates": (ROWS,), "from_sql": "FROM visits"}
+    fields |= {
+        "public_groups": "SELECT page FROM pages" if scenario.public else None,
+        "release": ReleaseRule.EVERY_TRIGGER,
+    }
+    fields |= {
+        "counter": CounterName.BLT,
+        "keys": (Key("page", "page"),),
+        "aggregates": (ROWS,),
+        "from_sql": "FROM visits",
+    }
     fields |= {"stream": "visits", "static_sources": (), "columns_in_order": ()}
-    share, decay = asked.pop("share", PATHS), asked.pop("decay", 0.0)
+    share = asked.pop("share", PATHS)
+    decay = asked.pop("decay", 0.0)
     return make_plan(parsed(fields | asked), SOURCE, share, decay)
 
 
@@ -108,12 +142,29 @@ STREAM = {"contribution_period": ContributionPeriod.STREAM}
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario("C records in one key", {}, visits(1, 6), crowds=certain(1)),
     Scenario("the same, tree", {"counter": CounterName.HONAKER}, visits(1, 6), crowds=certain(1)),
-    Scenario("C records in C keys, c = 1", {"c": 1, "triggers": 4}, visits(5, 2), crowds=certain(5)),
+    Scenario(
+        "C records in C keys, c = 1", {"c": 1, "triggers": 4}, visits(5, 2), crowds=certain(5)
+    ),
     Scenario("many records in one key, c = 1", {"c": 1}, visits(1, 6), crowds=certain(1)),
-    Scenario("C = 8, c = 4, G = 2", {"C": 8, "c": 4, "G": 2, "triggers": 4}, visits(3, 5), crowds=certain(3)),
+    Scenario(
+        "C = 8, c = 4, G = 2",
+        {"C": 8, "c": 4, "G": 2, "triggers": 4},
+        visits(3, 5),
+        crowds=certain(3),
+    ),
     Scenario("C keys that nobody else has", {"c": 1, "triggers": 16, "share": 0.5}, visits(5, 2)),
-    Scenario("a key that others join later", {"C": 1, "share": SELECTION}, visits(1, 2), crowds=(Crowd(0, 3, 10, 1.0),)),
-    Scenario("a key at its threshold", {"C": 1, "triggers": 2, "share": SELECTION}, visits(1, 2), crowds=(Crowd(0, 1, 10, 1.0),)),
+    Scenario(
+        "a key that others join later",
+        {"C": 1, "share": SELECTION},
+        visits(1, 2),
+        crowds=(Crowd(0, 3, 10, 1.0),),
+    ),
+    Scenario(
+        "a key at its threshold",
+        {"C": 1, "triggers": 2, "share": SELECTION},
+        visits(1, 2),
+        crowds=(Crowd(0, 1, 10, 1.0),),
+    ),
     Scenario(
         "C keys at their thresholds, decay 1/2",
         {"triggers": 2, "c": 1, "decay": 0.5, "share": SELECTION},
@@ -127,9 +178,24 @@ SCENARIOS: tuple[Scenario, ...] = (
         crowds=tuple(Crowd(key, key + 1, 10, 0.97) for key in range(6)),
         closed=(1, 2, 3, 4, 5),
     ),
-    Scenario("the last of 5 users", {"C": 1, "least": 5, "share": 0.5}, visits(1, 2, 1.0), crowds=(Crowd(0, 1, 4, None),)),
-    Scenario("three sliding windows", {"C": 2, "size": 3, "slide": 1}, visits(1, 4), crowds=certain(1, (-2, -1, 0))),
-    Scenario("rounds, all selected", {"triggers": 4, **RESELECT}, visits(1, 6), crowds=tuple(Crowd(0, i) for i in range(1, 5))),
+    Scenario(
+        "the last of 5 users",
+        {"C": 1, "least": 5, "share": 0.5},
+        visits(1, 2, 1.0),
+        crowds=(Crowd(0, 1, 4, None),),
+    ),
+    Scenario(
+        "three sliding windows",
+        {"C": 2, "size": 3, "slide": 1},
+        visits(1, 4),
+        crowds=certain(1, (-2, -1, 0)),
+    ),
+    Scenario(
+        "rounds, all selected",
+        {"triggers": 4, **RESELECT},
+        visits(1, 6),
+        crowds=tuple(Crowd(0, i) for i in range(1, 5)),
+    ),
     Scenario(
         "rounds at their thresholds",
         {"triggers": 4, "C": 2, "share": SELECTION, **RESELECT},
@@ -143,17 +209,36 @@ SCENARIOS: tuple[Scenario, ...] = (
         tuple(Visit(0, 4 * w + i / 8) for w in range(3) for i in (1, 2, 3)),
         crowds=certain(1, (0, 4, 8)),
     ),
-    Scenario("COUNT, COUNT(DISTINCT), SUM", {"C": 1, "aggregates": (ROWS, USERS, SUM)}, visits(1, 2), crowds=certain(1)),
-    Scenario("AVG", {"C": 1, "triggers": 4, "aggregates": (AVERAGE,)}, visits(1, 2), crowds=certain(1)),
+    Scenario(
+        "COUNT, COUNT(DISTINCT), SUM",
+        {"C": 1, "aggregates": (ROWS, USERS, SUM)},
+        visits(1, 2),
+        crowds=certain(1),
+    ),
+    Scenario(
+        "AVG", {"C": 1, "triggers": 4, "aggregates": (AVERAGE,)}, visits(1, 2), crowds=certain(1)
+    ),
     Scenario(
         "late records, three micro-batches",
         {"late": 3},
-        (Visit(0, 0.2), Visit(0, 0.3, 1), Visit(0, 0.4, 1), Visit(0, 0.5, 1), Visit(0, 0.6, 2), Visit(0, 0.7, 2)),
+        (
+            Visit(0, 0.2),
+            Visit(0, 0.3, 1),
+            Visit(0, 0.4, 1),
+            Visit(0, 0.5, 1),
+            Visit(0, 0.6, 2),
+            Visit(0, 0.7, 2),
+        ),
         crowds=certain(1),
         closed=(2, 4),
     ),
     Scenario(
-        "a record far in the future", {"C": 1}, (Visit(1, 5.5),), strangers=(*(Visit(0, 0.5, 1),) * 3,), crowds=certain(1), closed=(0,)
+        "a record far in the future",
+        {"C": 1},
+        (Visit(1, 5.5),),
+        strangers=(*(Visit(0, 0.5, 1),) * 3,),
+        crowds=certain(1),
+        closed=(0,),
     ),
     Scenario(
         "two periods that meet in sliding windows",

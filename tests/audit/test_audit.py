@@ -50,9 +50,16 @@ def test_scenarios_reach_what_they_are_meant_to_reach() -> None:
     shares = {s.name: mu_of_paths(experiment(s)) / plan_of(s).mu for s in SCENARIOS}
     perturbation = np.sqrt(1 - 0.05)
     for full in ("C records in one key", "C records in C keys, c = 1", "C = 8, c = 4, G = 2"):
-        assert shares[full] == pytest.approx(perturbation, abs=0.01)  # the rounding of counts hides the rest
+        assert shares[full] == pytest.approx(
+            perturbation, abs=0.01
+        )  # the rounding of counts hides the rest
     assert shares["public groups"] == pytest.approx(1.0, abs=0.01)
-    for several in ("AVG", "COUNT, COUNT(DISTINCT), SUM", "three windows of a STREAM period", "rounds, all selected"):
+    for several in (
+        "AVG",
+        "COUNT, COUNT(DISTINCT), SUM",
+        "three windows of a STREAM period",
+        "rounds, all selected",
+    ):
         assert shares[several] == pytest.approx(perturbation, abs=0.01)
     assert shares["many records in one key, c = 1"] == pytest.approx(perturbation / 2, abs=0.01)
     assert 0.85 < shares["the same, tree"] < perturbation
@@ -78,12 +85,17 @@ def test_noise_of_two_rounds_is_independent() -> None:
 
     assert again() == pytest.approx(0.5, abs=0.02)
     normals = dpsql.udfs.noise.randomness.normals
-    of_round_0 = lambda key, tag, mechanism, _round, step, number=0: normals(key, tag, mechanism, 0, step, number)  # noqa: E731
+
+    def of_round_0(key, tag, mechanism, _round, step, number=0):  # type: ignore[no-untyped-def]
+        return normals(key, tag, mechanism, 0, step, number)
+
     with mock.patch.object(dpsql.udfs.noise.randomness, "normals", of_round_0):
         assert again() > 0.6
 
 
-@pytest.mark.parametrize("scenario", ["C records in one key", "COUNT, COUNT(DISTINCT), SUM", "three sliding windows"])
+@pytest.mark.parametrize(
+    "scenario", ["C records in one key", "COUNT, COUNT(DISTINCT), SUM", "three sliding windows"]
+)
 def test_crowds_are_what_admission_gives(scenario: str) -> None:
     plan = plan_of(BY_NAME[scenario])
     b, _ = parameters(BY_NAME[scenario], plan, 1)
@@ -96,16 +108,21 @@ def test_crowds_are_what_admission_gives(scenario: str) -> None:
 
 def test_limits_are_clopper_pearson() -> None:
     for hits in (0, 1, 17, 99, 100):
-        low, high = float(at_least(np.array(hits), 100)), float(at_most(np.array(hits), 100))
+        low = float(at_least(np.array(hits), 100))
+        high = float(at_most(np.array(hits), 100))
         assert hits == 0 or binom.sf(hits - 1, 100, low) == pytest.approx(LEVEL)
         assert hits == 100 or binom.cdf(hits, 100, high) == pytest.approx(LEVEL)
 
 
 def test_bounds_of_a_gaussian_are_below_the_truth_and_near_it() -> None:
     generator = np.random.default_rng(3)
-    mu, epsilon = 1.0, 1.0
+    mu = 1.0
+    epsilon = 1.0
     delta = norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
-    bounds = [found(generator.normal(mu, 1, 20_000), generator.normal(0, 1, 20_000), epsilon, 0.0) for _ in range(40)]
+    bounds = [
+        found(generator.normal(mu, 1, 20_000), generator.normal(0, 1, 20_000), epsilon, 0.0)
+        for _ in range(40)
+    ]
     assert sum(b.mu > mu for b in bounds) <= 4
     assert sum(b.delta > delta for b in bounds) <= 4
     assert np.mean([b.mu for b in bounds]) > 0.94 * mu

@@ -47,12 +47,17 @@ class Run:
     closed: tuple[int, ...]
 
 
-def parameters(name: str, horizon: int, slide: int, thresholds: tuple[int, ...], least: int, rounds: bool) -> ReleaseParameters:
+def parameters(
+    name: str, horizon: int, slide: int, thresholds: tuple[int, ...], least: int, rounds: bool
+) -> ReleaseParameters:
     grid = Grid(horizon * STEP, slide * STEP, 0, STEP, horizon)
     chosen = counter(name, horizon)
     column = OutputColumn("count", (0,), (1.0,), ((1.0,) * horizon,))
     return ReleaseParameters(
-        grid, SelectionParameters(chosen, 0.6, thresholds, least, rounds), (PerturbationParameters(1, chosen, 30.0, 1.0),), (column,)
+        grid,
+        SelectionParameters(chosen, 0.6, thresholds, least, rounds),
+        (PerturbationParameters(1, chosen, 30.0, 1.0),),
+        (column,),
     )
 
 
@@ -61,12 +66,24 @@ def runs(draw: st.DrawFn) -> Run:
     """Live-like: ticks at any growing times, also idle ones and such that close many triggers; rows only for triggers that are open."""
     horizon = draw(st.integers(2, 12))
     slide = draw(st.sampled_from([horizon, max(1, horizon // 2)]))
-    thresholds = tuple(draw(st.lists(st.integers(1 << 18, 2 << 20), min_size=horizon, max_size=horizon)))
+    thresholds = tuple(
+        draw(st.lists(st.integers(1 << 18, 2 << 20), min_size=horizon, max_size=horizon))
+    )
     rounds = draw(st.booleans())
-    p = parameters(draw(st.sampled_from(["BLT", "HONAKER"])), horizon, slide, thresholds, draw(st.sampled_from([1, 1, 2])), rounds)
+    p = parameters(
+        draw(st.sampled_from(["BLT", "HONAKER"])),
+        horizon,
+        slide,
+        thresholds,
+        draw(st.sampled_from([1, 1, 2])),
+        rounds,
+    )
     length = draw(st.integers(2, 8))
-    times = sorted(draw(st.lists(st.integers(0, 2 * horizon * STEP), min_size=length - 1, max_size=length - 1)))
-    batches, before = [], NO_CLOCK
+    times = sorted(
+        draw(st.lists(st.integers(0, 2 * horizon * STEP), min_size=length - 1, max_size=length - 1))
+    )
+    batches = []
+    before = NO_CLOCK
     for closed in [*times, 4 * horizon * STEP]:
         cells = []
         for _ in range(draw(st.integers(0, 5))):
@@ -75,7 +92,13 @@ def runs(draw: st.DrawFn) -> Run:
             if open_:
                 users = tuple(sorted(draw(st.sets(st.integers(0, 5), min_size=1, max_size=3))))
                 cells.append(
-                    Cell(window, draw(st.sampled_from(open_)), draw(st.integers(0, 6)), users, draw(st.sampled_from([1 << 20, 1 << 19])))
+                    Cell(
+                        window,
+                        draw(st.sampled_from(open_)),
+                        draw(st.integers(0, 6)),
+                        users,
+                        draw(st.sampled_from([1 << 20, 1 << 19])),
+                    )
                 )
         batches.append(tuple(cells))
         before = closed
@@ -89,20 +112,58 @@ def identifier(key: int) -> int:
 def table(cells: tuple[Cell, ...], batch: int, rounds: bool) -> pa.Table:
     rows: list[dict[str, Any]] = []
     for cell in cells:
-        base = {"window": cell.window, "trigger": cell.trigger, "key": identifier(cell.key), "key_bytes": b"%d" % cell.key, "batch": batch}
+        base = {
+            "window": cell.window,
+            "trigger": cell.trigger,
+            "key": identifier(cell.key),
+            "key_bytes": b"%d" % cell.key,
+            "batch": batch,
+        }
         if rounds:
-            rows += [base | {"user": user, "weight": cell.weight, "users": 1, "v0": 1} for user in cell.users]
+            rows += [
+                base | {"user": user, "weight": cell.weight, "users": 1, "v0": 1}
+                for user in cell.users
+            ]
         else:
-            rows.append(base | {"weight": cell.weight * len(cell.users), "users": len(cell.users), "v0": len(cell.users)})
-    names = ["window", "trigger", "key", *(["user"] if rounds else []), "key_bytes", "weight", "users", "v0", "batch"]
-    return pa.table({n: pa.array([row[n] for row in rows], pa.binary() if n == "key_bytes" else pa.int64()) for n in names})
+            rows.append(
+                base
+                | {
+                    "weight": cell.weight * len(cell.users),
+                    "users": len(cell.users),
+                    "v0": len(cell.users),
+                }
+            )
+    names = [
+        "window",
+        "trigger",
+        "key",
+        *(["user"] if rounds else []),
+        "key_bytes",
+        "weight",
+        "users",
+        "v0",
+        "batch",
+    ]
+    return pa.table(
+        {
+            n: pa.array([row[n] for row in rows], pa.binary() if n == "key_bytes" else pa.int64())
+            for n in names
+        }
+    )
 
 
 def steps(run: Run) -> list[tuple[ReleaseState, pa.Table]]:
-    state, out = None, []
+    state = None
+    out = []
     assert run.parameters.selection is not None
     for batch, (cells, closed) in enumerate(zip(run.batches, run.closed, strict=True)):
-        step = release(state, table(cells, batch, run.parameters.selection.rounds), [Tick(batch, closed)], run.parameters, KEY)
+        step = release(
+            state,
+            table(cells, batch, run.parameters.selection.rounds),
+            [Tick(batch, closed)],
+            run.parameters,
+            KEY,
+        )
         state = step.state
         out.append((state, step.rows))
     return out
@@ -113,13 +174,21 @@ def awake() -> Any:
     return mock.patch.object(dpsql.udfs.histogram.release, "predict", lambda *_: None)
 
 
-@settings(derandomize=True, max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(
+    derandomize=True,
+    max_examples=200,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(runs())
 def test_sleeping_groups_release_what_testing_all_of_them_releases(run: Run) -> None:
     """Catches: a prediction that is off by a trigger, ignores a joining user, survives a round, or uses noise of another round or step."""
     predicted = [rows for _, rows in steps(run)]
     with awake():
-        assert [rows.to_pylist() for _, rows in steps(run)] == [rows.to_pylist() for rows in predicted]
+        assert [rows.to_pylist() for _, rows in steps(run)] == [
+            rows.to_pylist() for rows in predicted
+        ]
 
 
 def quiet(rounds: bool) -> Run:
@@ -137,7 +206,13 @@ def test_prediction_puts_groups_to_sleep_and_wakes_them_in_time(rounds: bool) ->
     all_steps = steps(run)
     assert not any(all_steps[4][0].groups.column("wake").to_pylist())
     state, _ = all_steps[5]
-    wake = dict(zip(state.groups.column("key").to_pylist(), state.groups.column("wake").to_pylist(), strict=True))
+    wake = dict(
+        zip(
+            state.groups.column("key").to_pylist(),
+            state.groups.column("wake").to_pylist(),
+            strict=True,
+        )
+    )
     assert sum(at > 0 for at in wake.values()) > 480
     assert sum(at == 13 for at in wake.values()) > 50  # never
     assert sum(0 < at < 13 for at in wake.values()) > 50

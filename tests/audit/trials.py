@@ -63,7 +63,10 @@ class Outcome:
 
     @classmethod
     def joined(cls, outcomes: Sequence[Outcome]) -> Outcome:
-        return cls(np.concatenate([o.pattern for o in outcomes], axis=1), np.concatenate([o.values for o in outcomes], axis=2))
+        return cls(
+            np.concatenate([o.pattern for o in outcomes], axis=1),
+            np.concatenate([o.values for o in outcomes], axis=2),
+        )
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,27 @@ class Experiment:
     @property
     def promised(self) -> Cost:
         """What the plan says that the user in question costs, the hashes left out."""
-        plan, periods = self.plan, self.scenario.periods
+        plan = self.plan
+        periods = self.scenario.periods
         if periods == 1:
-            return Cost(PrivacyLevel.USER, plan.mu**2, 0.0, plan.delta_threshold, Overlap.SUM, plan.mu**2, plan.delta_threshold)
+            return Cost(
+                PrivacyLevel.USER,
+                plan.mu**2,
+                0.0,
+                plan.delta_threshold,
+                Overlap.SUM,
+                plan.mu**2,
+                plan.delta_threshold,
+            )
         one = cost(plan, SOURCE)
         hashes = plan.delta_hash
         return self.bug.charge(
-            replace(one, failure=max(0.0, one.failure - hashes), failure_shared=max(0.0, one.failure_shared - hashes)), periods
+            replace(
+                one,
+                failure=max(0.0, one.failure - hashes),
+                failure_shared=max(0.0, one.failure_shared - hashes),
+            ),
+            periods,
         )
 
     @property
@@ -99,7 +116,9 @@ class Experiment:
             x = np.zeros((len(p.perturbations), len(self.cells), p.grid.horizon))
             for row in table.to_pylist():
                 for j, q in enumerate(p.perturbations):
-                    x[j, self.cells.index((row["window"], row["number"])), row["trigger"] - 1] += row[f"v{j}"] * q.grid
+                    x[j, self.cells.index((row["window"], row["number"])), row["trigger"] - 1] += (
+                        row[f"v{j}"] * q.grid
+                    )
             out.append(x)
         return out[0], out[1]
 
@@ -110,7 +129,10 @@ def experiment(scenario: Scenario, bug: Bug | None = None) -> Experiment:
     plan = plan_of(scenario)
     b, r = bug.change(plan, parameters(scenario, plan, 1))
     with bug.patch():
-        sides = [_numbered(_admitted(scenario, plan, b, bug, 1, with_user)[0]) for with_user in (False, True)]
+        sides = [
+            _numbered(_admitted(scenario, plan, b, bug, 1, with_user)[0])
+            for with_user in (False, True)
+        ]
     cells = sorted({(row["window"], row["number"]) for side in sides for row in side.to_pylist()})
     return Experiment(scenario, plan, b, r, bug, tuple(cells), (sides[0], sides[1]))
 
@@ -119,7 +141,9 @@ def parameters(scenario: Scenario, plan: PrivacyPlan, trials: int) -> Parameters
     """The parameters of both steps; public groups are the same keys in every trial."""
     if not scenario.public:
         return bounding_parameters(plan), release_parameters(plan)
-    numbers = np.repeat(np.arange(trials), scenario.public) * KEYS + np.tile(np.arange(scenario.public), trials)
+    numbers = np.repeat(np.arange(trials), scenario.public) * KEYS + np.tile(
+        np.arange(scenario.public), trials
+    )
     names = tuple(int(n).to_bytes(8, "big") for n in numbers)
     public = PublicGroups(tuple(int(k) for k in identifiers(numbers, 1)), names, 0)
     return bounding_parameters(plan, public), release_parameters(plan, public)
@@ -127,18 +151,23 @@ def parameters(scenario: Scenario, plan: PrivacyPlan, trials: int) -> Parameters
 
 def run(e: Experiment, trials: int, with_user: bool, seed: int) -> Outcome:
     """One run of all trials of one side."""
-    b, r = e.bounding, e.releasing
+    b = e.bounding
+    r = e.releasing
     if e.scenario.public:
         b, r = parameters(e.scenario, e.plan, trials)
     # The noisy numbers themselves: averages are functions of theirs.
-    numbers = (OutputColumn("sum", (j,), (q.grid,), ((0.0,) * r.grid.horizon,)) for j, q in enumerate(r.perturbations))
+    numbers = (
+        OutputColumn("sum", (j,), (q.grid,), ((0.0,) * r.grid.horizon,))
+        for j, q in enumerate(r.perturbations)
+    )
     r = replace(r, columns=tuple(numbers))
     with e.bug.patch():
         rows, ticks = _admitted(e.scenario, e.plan, b, e.bug, trials, with_user)
         _check_alike(rows, e.contributions[with_user], trials)
         released = []
         for answer in range(e.bug.answers):
-            state, out = None, []
+            state = None
+            out = []
             key = hashlib.sha256(f"{e.scenario.name} {with_user} {seed} {answer}".encode()).digest()
             batch = rows.column("batch").to_numpy()
             for tick in ticks:  # one micro-batch each
@@ -154,7 +183,9 @@ def run(e: Experiment, trials: int, with_user: bool, seed: int) -> Outcome:
 
 def identifiers(numbers: Int, tag: int) -> Int:
     """Well spread 64-bit ids of users (tag 0) and keys (tag 1), all different."""
-    mixed = numbers.astype(np.uint64) * np.uint64(2) + np.uint64(tag) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (
+        numbers.astype(np.uint64) * np.uint64(2) + np.uint64(tag) + np.uint64(0x9E3779B97F4A7C15)
+    )
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return (mixed ^ (mixed >> np.uint64(31))).view(np.int64)
@@ -164,23 +195,43 @@ def records(visits: Sequence[Visit], who: Sequence[int], trials: int, arguments:
     """The Arrow table of one micro-batch: every visit of every trial."""
     trial = np.repeat(np.arange(trials), len(visits))
     number = trial * KEYS + np.tile(np.array([v.key for v in visits], np.int64), trials)
-    table = {"drop": np.zeros(len(trial), np.int8), "user": identifiers(trial * 64 + np.tile(np.array(who, np.int64), trials), 0)}
-    table |= {"ts": np.tile(np.array([round(v.at * INTERVAL) for v in visits], np.int64), trials), "key": identifiers(number, 1)}
+    table = {
+        "drop": np.zeros(len(trial), np.int8),
+        "user": identifiers(trial * 64 + np.tile(np.array(who, np.int64), trials), 0),
+    }
+    table |= {
+        "ts": np.tile(np.array([round(v.at * INTERVAL) for v in visits], np.int64), trials),
+        "key": identifiers(number, 1),
+    }
     table |= {"key_bytes": _names(number)}
     values = np.tile(np.array([v.value for v in visits], np.float64), trials)
     return pa.table(table | {f"a{i}": values for i in range(arguments)})
 
 
 def _admitted(
-    scenario: Scenario, plan: PrivacyPlan, b: BoundingParameters, bug: Bug, trials: int, with_user: bool
+    scenario: Scenario,
+    plan: PrivacyPlan,
+    b: BoundingParameters,
+    bug: Bug,
+    trials: int,
+    with_user: bool,
 ) -> tuple[pa.Table, tuple[Tick, ...]]:
     """All contributions of one side with their arrival batch, and the tick that ends each micro-batch."""
     mine = [(v, 0) for v in scenario.mine] if with_user else []
     everyone = mine + [(v, 1 + i) for i, v in enumerate(scenario.strangers)]
-    state, tables, ticks, newest = None, [], [], 0
+    state = None
+    tables = []
+    ticks = []
+    newest = 0
     everywhere = [*scenario.mine, *scenario.strangers]
     slide = b.grid.slide_us // INTERVAL
-    window = max([0, *(v.at // slide * slide for v in everywhere), *(crowd.window for crowd in scenario.crowds)])
+    window = max(
+        [
+            0,
+            *(v.at // slide * slide for v in everywhere),
+            *(crowd.window for crowd in scenario.crowds),
+        ]
+    )
     end = (int(window) + plan.horizon) * INTERVAL
     batches = len(scenario.closed) + 1
     for batch in range(batches):
@@ -188,8 +239,11 @@ def _admitted(
         newest = max([newest, *(round(v.at * INTERVAL) for v, _ in present)])
         clock, closed = _clock(scenario, plan, batch)
         if bug.clock_from_data:
-            clock, closed = Clock(newest), newest
-        rows = records([v for v, _ in present], [who for _, who in present], trials, len(plan.arguments))
+            clock = Clock(newest)
+            closed = newest
+        rows = records(
+            [v for v, _ in present], [who for _, who in present], trials, len(plan.arguments)
+        )
         admission = admit(state, rows, clock, b)
         state = admission.state
         tables.append(_in_batch(admission.contributions, batch))
@@ -203,7 +257,9 @@ def _clock(scenario: Scenario, plan: PrivacyPlan, batch: int) -> tuple[Clock, in
     if not scenario.closed:
         return Clock(), NO_CLOCK
     times = [round(t * INTERVAL) for t in (0, *scenario.closed)]
-    return Clock(times[batch], times[batch] + plan.query.max_ahead_us), times[min(batch + 1, len(times) - 1)]
+    return Clock(times[batch], times[batch] + plan.query.max_ahead_us), times[
+        min(batch + 1, len(times) - 1)
+    ]
 
 
 def crowd_rows(crowd: Crowd, plan: PrivacyPlan, b: BoundingParameters, trials: int) -> pa.Table:
@@ -213,11 +269,21 @@ def crowd_rows(crowd: Crowd, plan: PrivacyPlan, b: BoundingParameters, trials: i
     if plan.selection is not None and crowd.level is not None:
         weight = round(crowd.level * plan.selection.thresholds[crowd.trigger - 1])
     ones = np.ones(trials, np.int64)
-    table = {"window": ones * crowd.window * INTERVAL, "trigger": ones * crowd.trigger, "key": identifiers(number, 1)}
+    table = {
+        "window": ones * crowd.window * INTERVAL,
+        "trigger": ones * crowd.trigger,
+        "key": identifiers(number, 1),
+    }
     if b.by_user:  # one row stands for all of them; another one at every trigger
         table["user"] = identifiers(np.arange(trials) * 64 + 32 + crowd.trigger, 0)
     table |= {"key_bytes": _names(number), "weight": ones * weight, "users": ones * crowd.users}
-    return pa.table(table | {f"v{j}": ones * (0 if q.rule == "sum" else crowd.users) for j, q in enumerate(plan.perturbations)})
+    return pa.table(
+        table
+        | {
+            f"v{j}": ones * (0 if q.rule == "sum" else crowd.users)
+            for j, q in enumerate(plan.perturbations)
+        }
+    )
 
 
 def _in_batch(rows: pa.Table, batch: int) -> pa.Table:
@@ -225,7 +291,11 @@ def _in_batch(rows: pa.Table, batch: int) -> pa.Table:
 
 
 def _names(number: Int) -> pa.Array:
-    buffers = [None, pa.py_buffer(np.arange(0, 8 * len(number) + 1, 8, dtype=np.int32)), pa.py_buffer(number.astype(">u8").tobytes())]
+    buffers = [
+        None,
+        pa.py_buffer(np.arange(0, 8 * len(number) + 1, 8, dtype=np.int32)),
+        pa.py_buffer(number.astype(">u8").tobytes()),
+    ]
     return pa.Array.from_buffers(pa.binary(), len(number), buffers)
 
 
@@ -242,18 +312,29 @@ def _numbered(rows: pa.Table) -> pa.Table:
 def _check_alike(rows: pa.Table, one: pa.Table, trials: int) -> None:
     """All trials were admitted alike, so that they are repetitions of one experiment."""
     alike = rows.num_rows == one.num_rows * trials
-    for name in ("weight", "users", "trigger", "window", *(n for n in rows.column_names if n[0] == "v")):
-        alike &= int(rows.column(name).to_numpy().sum()) == trials * int(one.column(name).to_numpy().sum())
+    for name in (
+        "weight",
+        "users",
+        "trigger",
+        "window",
+        *(n for n in rows.column_names if n[0] == "v"),
+    ):
+        alike &= int(rows.column(name).to_numpy().sum()) == trials * int(
+            one.column(name).to_numpy().sum()
+        )
     if not alike:
         raise ValueError("the trials of one run differ")
 
 
 def _observed(e: Experiment, table: pa.Table, trials: int) -> Outcome:
-    p, horizon = e.releasing, e.releasing.grid.horizon
-    number, window = _numbers(table), table.column("window").to_numpy()
+    p = e.releasing
+    horizon = e.releasing.grid.horizon
+    number = _numbers(table)
+    window = table.column("window").to_numpy()
     pattern = np.zeros((len(e.cells), trials), np.int64)
     values = np.zeros((len(p.perturbations), len(e.cells), trials, horizon))
-    trigger, trial = table.column("trigger").to_numpy(), number // KEYS
+    trigger = table.column("trigger").to_numpy()
+    trial = number // KEYS
     released = np.stack([table.column(f"c{j}").to_numpy() for j in range(len(p.perturbations))])
     for i, (start, key) in enumerate(e.cells):
         here = (window == start) & (number % KEYS == key)

@@ -24,14 +24,23 @@ def browser() -> str:
     """A missing browser is a failure: whoever runs this wants to know."""
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        pytest.fail("no Chromium: install one (Debian: apt install chromium-headless-shell), or set CHROMIUM to its path")
+        pytest.fail(
+            "no Chromium: install one (Debian: apt install chromium-headless-shell), or set CHROMIUM to its path"
+        )
     return found
 
 
 @pytest.fixture
 def address(published: Published, tmp_path: Path) -> str:
     out = tmp_path / "demo.html"
-    words = ["--lake", published.lake, "--secret-file", str(published.secret), "--sources", str(CHECKOUT / "conf/sources.yaml")]
+    words = [
+        "--lake",
+        published.lake,
+        "--secret-file",
+        str(published.secret),
+        "--sources",
+        str(CHECKOUT / "conf/sources.yaml"),
+    ]
     made = CliRunner().invoke(main, ["view", "demo", "--out", str(out), *words])
     assert made.exit_code == 0, made.output
     return out.as_uri()
@@ -43,7 +52,9 @@ def shown(browser: str, address: str, *words: str) -> tuple[str, str]:
         "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1280,3000",
         "--virtual-time-budget=2000",
     ]  # fmt: skip
-    done = subprocess.run([browser, *flags, *words, address], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [browser, *flags, *words, address], capture_output=True, text=True, timeout=120, check=True
+    )
     return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 

@@ -30,25 +30,36 @@ def streams(options: Sequence[Option], length: int) -> np.ndarray:
     return np.array(list(itertools.product(range(len(options)), repeat=length)), np.int64)
 
 
-def shifts(options: Sequence[Option], chosen: np.ndarray, clocks: Sequence[int], p: BoundingParameters) -> Shifts:
+def shifts(
+    options: Sequence[Option], chosen: np.ndarray, clocks: Sequence[int], p: BoundingParameters
+) -> Shifts:
     """Admit the j-th record of every stream in micro-batch j, under clock j (closed time), or all together if there is one clock."""
     count, length = chosen.shape
     ts, key, value = (np.array(c) for c in zip(*options, strict=True))
     user = _spread(np.arange(count, dtype=np.int64))
     own_key = _spread(np.arange(count, dtype=np.int64)[:, None] * 64 + key[chosen] + (1 << 40))
     batches = [list(range(length))] if len(clocks) == 1 else [[j] for j in range(length)]
-    state, rooms, parts = None, None, []
+    state = None
+    rooms = None
+    parts = []
     for batch, closed in zip(batches, clocks, strict=True):
         rows = {"drop": np.zeros(count * len(batch), np.int8), "user": np.tile(user, len(batch))}
         rows |= {"ts": np.concatenate([ts[chosen[:, j]] for j in batch]).astype(np.int64)}
         rows |= {"key": np.concatenate([own_key[:, j] for j in batch])}
-        rows |= {"key_bytes": pa.array([b"%d" % n for j in batch for n in range(count)], pa.binary())}
+        rows |= {
+            "key_bytes": pa.array([b"%d" % n for j in batch for n in range(count)], pa.binary())
+        }
         rows |= {"a0": np.concatenate([value[chosen[:, j]] for j in batch]).astype(float)}
         admission = admit(state, pa.table(rows), Clock(closed), p, rooms)
-        state, rooms = admission.state, admission.sums
+        state = admission.state
+        rooms = admission.sums
         parts.append(admission.contributions)
     table = pa.concat_tables(parts)
-    stream_of = {int(k): (n, int(key[chosen[n, j]])) for n, row in enumerate(own_key.tolist()) for j, k in enumerate(row)}
+    stream_of = {
+        int(k): (n, int(key[chosen[n, j]]))
+        for n, row in enumerate(own_key.tolist())
+        for j, k in enumerate(row)
+    }
     owner = np.array([stream_of[k] for k in table.column("key").to_pylist()]).reshape(-1, 2)
     windows, window = np.unique(table.column("window").to_numpy(), return_inverse=True)
     group = window * (int(key.max()) + 1) + owner[:, 1]

@@ -40,7 +40,11 @@ class Streams:
 
     def without(self, n: int, everything: bool) -> Streams:
         """World 0: the records of periods 1..n are gone, or all of them."""
-        kept = np.zeros(len(self.period), bool) if everything else (self.period < 1) | (self.period > n)
+        kept = (
+            np.zeros(len(self.period), bool)
+            if everything
+            else (self.period < 1) | (self.period > n)
+        )
         columns = (self.stream, self.period, self.ts, self.key, self.value, self.batch)
         return Streams(*(column[kept] for column in columns), self.closed)
 
@@ -59,9 +63,11 @@ def search(plan: PrivacyPlan, n: int, seed: int, streams: int = 90) -> Found:
     everything = plan.query.contribution_period is ContributionPeriod.STREAM
     mu2 = failure = 0.0
     for made in candidates(plan, n, pick, streams):
-        with_unit, without = admitted(made, p), admitted(made.without(n, everything), p)
+        with_unit = admitted(made, p)
+        without = admitted(made.without(n, everything), p)
         shift, fails = shifts(plan, with_unit, without, streams)
-        mu2, failure = max(mu2, float(shift.max())), max(failure, float(fails.max()))
+        mu2 = max(mu2, float(shift.max()))
+        failure = max(failure, float(fails.max()))
     return Found(mu2, failure)
 
 
@@ -70,22 +76,42 @@ def search(plan: PrivacyPlan, n: int, seed: int, streams: int = 90) -> Found:
 Edge = Callable[[int], str]
 
 
-def candidates(plan: PrivacyPlan, n: int, pick: np.random.Generator, streams: int) -> Iterator[Streams]:
+def candidates(
+    plan: PrivacyPlan, n: int, pick: np.random.Generator, streams: int
+) -> Iterator[Streams]:
     """Streams at the edges of periods, in order and out of it, in time and late, so that copies of neighbours fall into the same triggers."""
-    window, step = plan.query.windows, plan.query.trigger_interval_us
-    size, phases = window.size_us, window.slide_us // math.gcd(window.size_us, window.slide_us)
-    for phase in {0, int(pick.integers(phases))}:  # where slides do not divide the size, windows lie otherwise in each period
+    window = plan.query.windows
+    step = plan.query.trigger_interval_us
+    size = window.size_us
+    phases = window.slide_us // math.gcd(window.size_us, window.slide_us)
+    for phase in {
+        0,
+        int(pick.integers(phases)),
+    }:  # where slides do not divide the size, windows lie otherwise in each period
         yield from _in_phase(plan, n, pick, streams, window.offset_us + phase * size, size, step)
 
 
-def _in_phase(plan: PrivacyPlan, n: int, pick: np.random.Generator, streams: int, offset: int, size: int, step: int) -> Iterator[Streams]:
+def _in_phase(
+    plan: PrivacyPlan,
+    n: int,
+    pick: np.random.Generator,
+    streams: int,
+    offset: int,
+    size: int,
+    step: int,
+) -> Iterator[Streams]:
     columns = [[*one_stream(plan, n, pick, number, offset)] for number in range(streams)]
-    flat = np.array([(number, *record) for number, records in enumerate(columns) for record in records], float)
+    flat = np.array(
+        [(number, *record) for number, records in enumerate(columns) for record in records], float
+    )
     stream, period, key = (flat[:, i].astype(np.int64) for i in (0, 1, 3))
-    ts, value = flat[:, 2].astype(np.int64) + offset, flat[:, 4]
+    ts = flat[:, 2].astype(np.int64) + offset
+    value = flat[:, 4]
 
     def cut(batch_of_period: Sequence[int], closed: Sequence[int]) -> Streams:
-        return Streams(stream, period, ts, key, value, np.array(batch_of_period)[period], tuple(closed))
+        return Streams(
+            stream, period, ts, key, value, np.array(batch_of_period)[period], tuple(closed)
+        )
 
     periods = n + 2
     edge = [offset + (p + 1) * size for p in range(periods)]  # where period p ends
@@ -95,17 +121,28 @@ def _in_phase(plan: PrivacyPlan, n: int, pick: np.random.Generator, streams: int
         # Pairs (1, 2), (3, 4), ... each in a micro-batch of its own when the period between them is over: both get the same triggers.
         pairs = [max(p - 1, 0) // 2 for p in range(periods)]
         yield cut(pairs, [edge[1 + 2 * j] + late for j in range(pairs[-1] + 1)])
-    yield cut([min(p, n) for p in range(periods)], [edge[0] - size, *[edge[p - 1] for p in range(1, n + 1)]])
+    yield cut(
+        [min(p, n) for p in range(periods)],
+        [edge[0] - size, *[edge[p - 1] for p in range(1, n + 1)]],
+    )
     for late in (NO_CLOCK, edge[0] + step * int(pick.integers(1, plan.horizon))):
-        yield cut([1, *[0] * n, 1], [NO_CLOCK, late])  # what stays comes after what is left out, and perhaps late
+        yield cut(
+            [1, *[0] * n, 1], [NO_CLOCK, late]
+        )  # what stays comes after what is left out, and perhaps late
     # The last period first, then the others, some of which are late.
-    yield cut([1] * (periods - 1) + [0], [NO_CLOCK, edge[n] - size + step * int(pick.integers(0, 3))])
+    yield cut(
+        [1] * (periods - 1) + [0], [NO_CLOCK, edge[n] - size + step * int(pick.integers(0, 3))]
+    )
 
 
-def one_stream(plan: PrivacyPlan, n: int, pick: np.random.Generator, number: int, offset: int) -> Iterator[tuple[int, int, int, float]]:
+def one_stream(
+    plan: PrivacyPlan, n: int, pick: np.random.Generator, number: int, offset: int
+) -> Iterator[tuple[int, int, int, float]]:
     """(period, time since period 0 began, key, value): a plain pattern for small numbers, else anything."""
     q = plan.query
-    size, slide, step = q.windows.size_us, q.windows.slide_us, q.trigger_interval_us
+    size = q.windows.size_us
+    slide = q.windows.slide_us
+    step = q.trigger_interval_us
     patterns: tuple[Edge, ...] = (
         lambda p: "end" if p % 2 else "start",  # (1, 2), (3, 4), ... meet
         lambda p: "start" if p % 2 else "end",  # (0, 1), (2, 3), ... meet
@@ -113,15 +150,21 @@ def one_stream(plan: PrivacyPlan, n: int, pick: np.random.Generator, number: int
         lambda p: "end",
         lambda p: "both",
         lambda p: "window",
-        lambda p: {0: "end", 1: "first", n: "last", n + 1: "start"}.get(p, "window"),  # what is left out meets what stays
+        lambda p: {0: "end", 1: "first", n: "last", n + 1: "start"}.get(
+            p, "window"
+        ),  # what is left out meets what stays
         lambda p: str(pick.choice(["start", "end", "both", "window", "trigger"])),
     )
     pattern = patterns[number % len(patterns)]
     packed, turned, before, after = (
-        (bool(number // len(patterns) >> bit & 1) for bit in range(4)) if number < 16 * len(patterns) // 2 else pick.random(4) < 0.5
+        (bool(number // len(patterns) >> bit & 1) for bit in range(4))
+        if number < 16 * len(patterns) // 2
+        else pick.random(4) < 0.5
     )
     here = range(0 if before else 1, n + 2 if after else n + 1)
-    rows = int(min(q.asked.max_rows_contributed, 3 * q.asked.max_groups_contributed))  # where they are not counted, more than fill a room
+    rows = int(
+        min(q.asked.max_rows_contributed, 3 * q.asked.max_groups_contributed)
+    )  # where they are not counted, more than fill a room
     per_group = int(min(q.asked.max_rows_per_group, rows))
     extreme = max((b for a in q.aggregates if a.bounds for b in a.bounds), key=abs, default=0.0)
     for period in here:
@@ -136,9 +179,15 @@ def one_stream(plan: PrivacyPlan, n: int, pick: np.random.Generator, number: int
                 grid = step if edge == "trigger" else slide
                 numbers = {"first": 0, "last": size // grid - 1}
                 place = (
-                    (q.windows.offset_us - offset - period * size) % grid + numbers.get(edge, int(pick.integers(0, size // grid))) * grid
+                    (q.windows.offset_us - offset - period * size) % grid
+                    + numbers.get(edge, int(pick.integers(0, size // grid))) * grid
                 ) % size + i
-            yield period, period * size + place, key, extreme * (1, int(pick.choice([1, -1])), (-1) ** i)[number % 3]
+            yield (
+                period,
+                period * size + place,
+                key,
+                extreme * (1, int(pick.choice([1, -1])), (-1) ** i)[number % 3],
+            )
 
 
 def _keys(rows: int, per_group: int, groups: int) -> list[int]:
@@ -151,56 +200,94 @@ def _keys(rows: int, per_group: int, groups: int) -> list[int]:
 
 def admitted(streams: Streams, p: BoundingParameters) -> pa.Table:
     """Contributions of all streams, with the number of the stream and of its key."""
-    user, key = _spread(streams.stream), _spread((1 << 40) + streams.stream * KEYS + streams.key)
-    state, sums, parts = None, None, []
+    user = _spread(streams.stream)
+    key = _spread((1 << 40) + streams.stream * KEYS + streams.key)
+    state = None
+    sums = None
+    parts = []
     for batch, closed in enumerate(streams.closed):
         now = np.flatnonzero(streams.batch == batch)
-        rows = {"drop": np.zeros(len(now), np.int8), "user": user[now], "ts": streams.ts[now], "key": key[now]}
+        rows = {
+            "drop": np.zeros(len(now), np.int8),
+            "user": user[now],
+            "ts": streams.ts[now],
+            "key": key[now],
+        }
         rows |= {"key_bytes": pa.array([b""] * len(now), pa.binary()), "a0": streams.value[now]}
         step = admit(state, pa.table(rows), Clock(closed), p, sums)
-        state, sums = step.state, step.sums
+        state = step.state
+        sums = step.sums
         parts.append(step.contributions)
     table = pa.concat_tables(parts)
     known = np.argsort(key)
-    at = known[np.searchsorted(key[known], table.column("key").to_numpy())] if len(key) else np.zeros(0, np.int64)
-    return table.append_column("stream", pa.array(streams.stream[at])).append_column("name", pa.array(streams.key[at]))
+    at = (
+        known[np.searchsorted(key[known], table.column("key").to_numpy())]
+        if len(key)
+        else np.zeros(0, np.int64)
+    )
+    return table.append_column("stream", pa.array(streams.stream[at])).append_column(
+        "name", pa.array(streams.key[at])
+    )
 
 
-def shifts(plan: PrivacyPlan, more: pa.Table, less: pa.Table, streams: int) -> tuple[np.ndarray, np.ndarray]:
+def shifts(
+    plan: PrivacyPlan, more: pa.Table, less: pa.Table, streams: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Per stream: sum over all mechanisms of |C d|^2 / sigma^2, and of its failures."""
-    matrix = {name: strategy(name, plan.horizon) for name in {part.counter for part in plan.perturbations}}
+    matrix = {
+        name: strategy(name, plan.horizon) for name in {part.counter for part in plan.perturbations}
+    }
     squared = np.zeros(streams)
     for j, part in enumerate(plan.perturbations):
         group, d = _difference(more, less, f"v{j}", plan.horizon)
-        squared += np.bincount(group, np.sum((d * part.grid @ matrix[part.counter].T) ** 2, axis=1), streams) / part.sigma**2
+        squared += (
+            np.bincount(
+                group, np.sum((d * part.grid @ matrix[part.counter].T) ** 2, axis=1), streams
+            )
+            / part.sigma**2
+        )
     failure = np.zeros(streams)
     if plan.selection is not None:
-        c, sigma = strategy(plan.selection.counter, plan.horizon), plan.selection.sigma
+        c = strategy(plan.selection.counter, plan.horizon)
+        sigma = plan.selection.sigma
         if "user" in more.column_names:
             squared += in_rounds(more, less, c, streams) / sigma**2
         else:
             group, d = _difference(more, less, "weight", plan.horizon)
-            squared += np.bincount(group, np.sum((d / 2**20 @ c.T) ** 2, axis=1), streams) / sigma**2
+            squared += (
+                np.bincount(group, np.sum((d / 2**20 @ c.T) ** 2, axis=1), streams) / sigma**2
+            )
         failure = failures(plan, more, less, streams)
     return squared, failure
 
 
 def _groups(*tables: pa.Table) -> tuple[np.ndarray, list[np.ndarray]]:
     """(stream of every group, the group of every row of each table)."""
-    rows = [np.stack([t.column(n).to_numpy() for n in ("stream", "window", "name")], axis=1) for t in tables]
+    rows = [
+        np.stack([t.column(n).to_numpy() for n in ("stream", "window", "name")], axis=1)
+        for t in tables
+    ]
     groups, inverse = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
     return groups[:, 0], np.split(inverse.reshape(-1), np.cumsum([len(r) for r in rows])[:-1])
 
 
 def _dense(table: pa.Table, of: np.ndarray, groups: int, column: str, horizon: int) -> np.ndarray:
     out = np.zeros((groups, horizon))
-    np.add.at(out, (of, table.column("trigger").to_numpy() - 1), table.column(column).to_numpy().astype(float))
+    np.add.at(
+        out,
+        (of, table.column("trigger").to_numpy() - 1),
+        table.column(column).to_numpy().astype(float),
+    )
     return out
 
 
-def _difference(more: pa.Table, less: pa.Table, column: str, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+def _difference(
+    more: pa.Table, less: pa.Table, column: str, horizon: int
+) -> tuple[np.ndarray, np.ndarray]:
     stream, (one, other) = _groups(more, less)
-    return stream, _dense(more, one, len(stream), column, horizon) - _dense(less, other, len(stream), column, horizon)
+    return stream, _dense(more, one, len(stream), column, horizon) - _dense(
+        less, other, len(stream), column, horizon
+    )
 
 
 def failures(plan: PrivacyPlan, more: pa.Table, less: pa.Table, streams: int) -> np.ndarray:
@@ -210,14 +297,20 @@ def failures(plan: PrivacyPlan, more: pa.Table, less: pa.Table, streams: int) ->
     least = release_parameters(plan).selection.min_users
     rounds = "user" in more.column_names
     if rounds:
-        more, less = _once(more), _once(less)
+        more = _once(more)
+        less = _once(less)
     stream, (one, other) = _groups(more, less)
-    counted, before = (np.cumsum(_dense(t, g, len(stream), "users", plan.horizon), axis=1) for t, g in ((more, one), (less, other)))
+    counted, before = (
+        np.cumsum(_dense(t, g, len(stream), "users", plan.horizon), axis=1)
+        for t, g in ((more, one), (less, other))
+    )
     weight = np.cumsum(_dense(more, one, len(stream), "weight", plan.horizon), axis=1)
     # As many others at every trigger as leave the group untested without the unit.
     others = np.maximum(least - 1 - before[:, -1:], 0)
     only = (counted + others >= least) & (before + others < least)
-    reach = ndtr(((weight + others * s.weights[0]) - np.array(s.thresholds)) / 2**20 / np.array(s.sd))
+    reach = ndtr(
+        ((weight + others * s.weights[0]) - np.array(s.thresholds)) / 2**20 / np.array(s.sd)
+    )
     return np.bincount(stream, np.sum(np.where(only, reach, 0.0), axis=1), streams)
 
 
@@ -229,7 +322,11 @@ def _once(table: pa.Table) -> pa.Table:
         return table
     who = np.stack([table.column(name).to_numpy() for name in names[:4]], axis=1)
     first = np.concatenate([[True], (who[1:] != who[:-1]).any(axis=1)])
-    return table.filter(pa.array(first)).drop_columns(["users"]).append_column("users", pa.array(np.ones(int(first.sum()), np.int64)))
+    return (
+        table.filter(pa.array(first))
+        .drop_columns(["users"])
+        .append_column("users", pa.array(np.ones(int(first.sum()), np.int64)))
+    )
 
 
 def in_rounds(more: pa.Table, less: pa.Table, c: np.ndarray, streams: int) -> np.ndarray:
@@ -237,7 +334,9 @@ def in_rounds(more: pa.Table, less: pa.Table, c: np.ndarray, streams: int) -> np
     out = np.zeros(streams)
     entries: dict[tuple[int, ...], tuple[dict, dict]] = {}
     for world, table in enumerate((more, less)):
-        for row in table.select(["stream", "window", "name", "trigger", "user", "weight"]).to_pylist():
+        for row in table.select(
+            ["stream", "window", "name", "trigger", "user", "weight"]
+        ).to_pylist():
             mine = entries.setdefault((row["stream"], row["window"], row["name"]), ({}, {}))[world]
             at = row["trigger"], row["user"]
             mine[at] = max(mine.get(at, 0.0), row["weight"] / 2**20)

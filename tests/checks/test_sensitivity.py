@@ -11,7 +11,13 @@ from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    WindowSpec,
+)
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.counters import Blt
 from tests.checks.one_user import shifts, squared, squared_in_rounds, streams
@@ -22,19 +28,40 @@ AVG = Aggregate("mean", AggregateFunction.AVG, "x", (-3.0, 2.0))
 SIZE = 12
 
 # (C, c, G, slide, trigger interval, lateness, period, release)
-TUMBLING = [(3, 2, 2, 12, 4, 0), (4, 2, 2, 12, 6, 0), (3, 1, 3, 12, 4, 4), (4, 3, 1, 12, 6, 0), (4, 4, 4, 12, 6, 6)]
+TUMBLING = [
+    (3, 2, 2, 12, 4, 0),
+    (4, 2, 2, 12, 6, 0),
+    (3, 1, 3, 12, 4, 4),
+    (4, 3, 1, 12, 6, 0),
+    (4, 4, 4, 12, 6, 6),
+]
 SLIDING = [(3, 2, 2, 6, 6, 0), (3, 1, 3, 6, 3, 0), (3, 3, 1, 4, 4, 0), (3, 2, 2, 5, 5, 0)]
-CASES = [(*case, period, rule) for case in TUMBLING + SLIDING for period in ContributionPeriod for rule in ReleaseRule]
+CASES = [
+    (*case, period, rule)
+    for case in TUMBLING + SLIDING
+    for period in ContributionPeriod
+    for rule in ReleaseRule
+]
 
 
 def plan_of(case: tuple) -> PrivacyPlan:
     rows, per_group, groups, slide, trigger, late, period, rule = case
     return make_plan(
         query(
-            **{"max_rows_contributed": rows, "max_rows_per_group": per_group, "max_groups_contributed": groups},
-            **{"window": WindowSpec(SIZE, slide, 0), "trigger_interval_us": trigger, "allowed_lateness_us": late},
+            **{
+                "max_rows_contributed": rows,
+                "max_rows_per_group": per_group,
+                "max_groups_contributed": groups,
+            },
+            **{
+                "window": WindowSpec(SIZE, slide, 0),
+                "trigger_interval_us": trigger,
+                "allowed_lateness_us": late,
+            },
             **{"contribution_period": period, "release": rule},
-            aggregates=(FEW, CAPPED) if slide < SIZE and rule is ReleaseRule.EVERY_TRIGGER else (COUNT, USERS, SUM, AVG, CAPPED, FEW),
+            aggregates=(FEW, CAPPED)
+            if slide < SIZE and rule is ReleaseRule.EVERY_TRIGGER
+            else (COUNT, USERS, SUM, AVG, CAPPED, FEW),
         ),
         source(),
     )
@@ -44,30 +71,44 @@ def plan_of(case: tuple) -> PrivacyPlan:
 def strategy(name: CounterName, horizon: int) -> np.ndarray:
     """C, dense, from its definition."""
     if name is CounterName.HONAKER:
-        nodes = [(end - 2**k, end) for k in range(horizon.bit_length()) for end in range(2**k, horizon + 1, 2**k)]
+        nodes = [
+            (end - 2**k, end)
+            for k in range(horizon.bit_length())
+            for end in range(2**k, horizon + 1, 2**k)
+        ]
         return np.array([[float(low <= t < high) for t in range(horizon)] for low, high in nodes])
     blt = Blt.of(horizon)
-    c = [1.0] + [sum(w * t**k for t, w in zip(blt.theta, blt.omega, strict=True)) for k in range(horizon - 1)]
+    c = [1.0] + [
+        sum(w * t**k for t, w in zip(blt.theta, blt.omega, strict=True)) for k in range(horizon - 1)
+    ]
     return np.array([[c[i - j] if i >= j else 0.0 for j in range(horizon)] for i in range(horizon)])
 
 
 def cases_of_time(plan: PrivacyPlan, length: int) -> list[list[int]]:
     """Closed times per micro-batch: one micro-batch; a live clock that closes triggers between the records, slow and fast."""
     step = plan.query.trigger_interval_us
-    return [[NO_CLOCK], [NO_CLOCK] * length, [step * j for j in range(length)], [NO_CLOCK, *[2 * step] * (length - 1)]]
+    return [
+        [NO_CLOCK],
+        [NO_CLOCK] * length,
+        [step * j for j in range(length)],
+        [NO_CLOCK, *[2 * step] * (length - 1)],
+    ]
 
 
 CI_STREAMS = 1200
 """Streams per case in CI, drawn evenly; `benchmarks/checks.py` takes them all."""
 
 
-def largest(case: tuple, plan: PrivacyPlan, limit: int | None = CI_STREAMS, **changed: object) -> dict[str, float]:
+def largest(
+    case: tuple, plan: PrivacyPlan, limit: int | None = CI_STREAMS, **changed: object
+) -> dict[str, float]:
     """Over all streams and clocks: squared sensitivities by name, groups counted, all with the plan's own counter."""
     p = dataclasses.replace(bounding_parameters(plan), **changed)  # type: ignore[arg-type]
     per_period = plan.query.contribution_period is ContributionPeriod.WINDOW
     # Times of one period for WINDOW (so windows of two periods overlap it when they slide); for STREAM also other windows.
     times = (0, 5, 11) if per_period else (0, 11, 14)
-    keys, values = (0, 1, 2), (-3.0, 9.0)
+    keys = (0, 1, 2)
+    values = (-3.0, 9.0)
     options = [(t, k, values[(t + k) % 2]) for t in times for k in keys]
     options += [(0, 0, -3.0), (0, 0, 9.0)]
     length = case[0] + 1 if case[0] < 4 else case[0]  # one record more than may be admitted
@@ -78,9 +119,18 @@ def largest(case: tuple, plan: PrivacyPlan, limit: int | None = CI_STREAMS, **ch
     best: dict[str, float] = {}
     for clocks in cases_of_time(plan, length):
         found = shifts(options, chosen, clocks, p)
-        selection = squared_in_rounds(found.weights, matrix) if p.by_user else squared(found.weights, matrix)
-        measured = {"selection": selection, "groups": np.count_nonzero(found.users.sum(axis=2), axis=1)}
-        measured["times"] = np.count_nonzero(found.weights, axis=(1, 2)) if p.by_user else measured["groups"]
+        selection = (
+            squared_in_rounds(found.weights, matrix)
+            if p.by_user
+            else squared(found.weights, matrix)
+        )
+        measured = {
+            "selection": selection,
+            "groups": np.count_nonzero(found.users.sum(axis=2), axis=1),
+        }
+        measured["times"] = (
+            np.count_nonzero(found.weights, axis=(1, 2)) if p.by_user else measured["groups"]
+        )
         measured |= {f"v{j}": squared(total, matrix) for j, total in enumerate(found.sums)}
         for name, value in measured.items():
             best[name] = max(best.get(name, 0.0), float(value.max()))
@@ -95,18 +145,25 @@ def promised(plan: PrivacyPlan) -> dict[str, float]:
     return out | {f"v{j}": q.sensitivity**2 for j, q in enumerate(plan.perturbations)}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(str(getattr(v, "value", v)) for v in c))
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda c: "-".join(str(getattr(v, "value", v)) for v in c)
+)
 def test_no_stream_exceeds_the_planned_sensitivity(case: tuple) -> None:
     compare(case, CI_STREAMS)
 
 
 def compare(case: tuple, limit: int | None) -> None:
     plan = plan_of(case)
-    found, bound = largest(case, plan, limit), promised(plan)
+    found = largest(case, plan, limit)
+    bound = promised(plan)
     for name, value in found.items():
         assert value <= bound[name] * (1 + 1e-9), (name, value, bound[name])
     rows, per_group, groups, slide, *_ = case
-    if slide == SIZE and plan.query.contribution_period is ContributionPeriod.WINDOW and min(rows, groups * per_group) % per_group == 0:
+    if (
+        slide == SIZE
+        and plan.query.contribution_period is ContributionPeriod.WINDOW
+        and min(rows, groups * per_group) % per_group == 0
+    ):
         assert found["v0"] == pytest.approx(bound["v0"])  # COUNT(*): reached
 
 

@@ -21,7 +21,14 @@ from dpsql.mechanisms.histogram.explain import facts
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PerGroup, WindowSpec
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    PerGroup,
+    WindowSpec,
+)
 from dpsql.udfs.histogram.release import release
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.keys import PublicGroups
@@ -37,8 +44,22 @@ PLANS = 50
 SUM = Aggregate("total", AggregateFunction.SUM, "x", (-3.0, 2.0))
 AVG = Aggregate("mean", AggregateFunction.AVG, "x", (-3.0, 2.0))
 SELECTED = {"public_groups": None}
-SLIDES = {1200: (300, 400, 600), 600: (100, 200, 300), 400: (100, 200), 300: (100, 150), 500: (100, 250)}
-AGGREGATES = ((COUNT,), (USERS,), (SUM,), (AVG,), (FEW, CAPPED), (CAPPED, USERS), (COUNT, USERS, SUM))
+SLIDES = {
+    1200: (300, 400, 600),
+    600: (100, 200, 300),
+    400: (100, 200),
+    300: (100, 150),
+    500: (100, 250),
+}
+AGGREGATES = (
+    (COUNT,),
+    (USERS,),
+    (SUM,),
+    (AVG,),
+    (FEW, CAPPED),
+    (CAPPED, USERS),
+    (COUNT, USERS, SUM),
+)
 
 
 def random_plan(pick: random.Random) -> PrivacyPlan:
@@ -49,7 +70,9 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
     public = keys and pick.random() < 0.25
     selects = keys and not public
     rule = (
-        pick.choice([ReleaseRule.EVERY_TRIGGER, ReleaseRule.EVERY_TRIGGER, ReleaseRule.RESELECT]) if selects else ReleaseRule.EVERY_TRIGGER
+        pick.choice([ReleaseRule.EVERY_TRIGGER, ReleaseRule.EVERY_TRIGGER, ReleaseRule.RESELECT])
+        if selects
+        else ReleaseRule.EVERY_TRIGGER
     )
     aggregates = pick.choice(AGGREGATES)
     held = all(isinstance(each, PerGroup) or each is USERS for each in aggregates)
@@ -61,14 +84,18 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
             max_rows_contributed=math.inf if uncounted else rows,
             max_rows_per_group=math.inf if uncounted else pick.randint(1, rows),
             max_groups_contributed=pick.randint(1, rows) if keys else 1,
-            contribution_period=pick.choice([ContributionPeriod.WINDOW] * 5 + [ContributionPeriod.STREAM]),
+            contribution_period=pick.choice(
+                [ContributionPeriod.WINDOW] * 5 + [ContributionPeriod.STREAM]
+            ),
             window=WindowSpec(SIZE, slide, pick.choice([0, 70])),
             trigger_interval_us=pick.choice(SLIDES[slide]),
             allowed_lateness_us=pick.choice([0, 300, 1200]),
             min_privacy_units_per_group=pick.choice([1, 1, 3]) if selects else 1,
             public_groups="SELECT page FROM pages" if public else None,
             release=rule,
-            carry_windows=4 if selects and slide == SIZE and rule is ReleaseRule.EVERY_TRIGGER else 1,
+            carry_windows=4
+            if selects and slide == SIZE and rule is ReleaseRule.EVERY_TRIGGER
+            else 1,
             counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
             keys=query().keys if keys else (),
             aggregates=aggregates,
@@ -87,7 +114,8 @@ def plans(count: int = PLANS) -> tuple[PrivacyPlan, ...]:
 
 def stated(plan: PrivacyPlan, n: int) -> tuple[float, float]:
     """(mu, failure) of n periods, as `explain --json` says and, the same, a ledger line."""
-    said, line = facts(plan, source()), cost(plan, source()).periods(n)
+    said = facts(plan, source())
+    line = cost(plan, source()).periods(n)
     one = {"mu": math.sqrt(said["cost"]["mu2"]), "failure": said["cost"]["failure"]}
     told = {each["periods"]: each for each in said["periods"]}.get(n, one)  # STREAM has one period
     assert bool(said["periods"]) is (plan.query.contribution_period is ContributionPeriod.WINDOW)
@@ -129,11 +157,23 @@ def test_the_plans_are_of_every_kind() -> None:
     assert any(plan.query.contribution_period is ContributionPeriod.STREAM for plan in plans())
 
 
-def sliding_plan(share: float | None = None, decay: float | None = None, **changes: Any) -> PrivacyPlan:
+def sliding_plan(
+    share: float | None = None, decay: float | None = None, **changes: Any
+) -> PrivacyPlan:
     """Windows of 1,200 that begin every 300; groups are listed unless it is changed."""
     public = {"public_groups": "SELECT page FROM pages"}
-    given = {"window": WindowSpec(SIZE, 300, 0), "trigger_interval_us": 300, "allowed_lateness_us": SIZE, "max_rows_contributed": 1}
-    return make_plan(query(**({"delta": 1e-6} | given | public | {"aggregates": (COUNT,)} | changes)), source(), share, decay)
+    given = {
+        "window": WindowSpec(SIZE, 300, 0),
+        "trigger_interval_us": 300,
+        "allowed_lateness_us": SIZE,
+        "max_rows_contributed": 1,
+    }
+    return make_plan(
+        query(**({"delta": 1e-6} | given | public | {"aggregates": (COUNT,)} | changes)),
+        source(),
+        share,
+        decay,
+    )
 
 
 def test_the_old_formula_for_several_periods_is_found() -> None:
@@ -177,53 +217,96 @@ def test_an_exact_test_that_counts_periods_as_units_is_found() -> None:
     assert plan.selection is not None
     assert release_parameters(plan).selection.min_users == 5  # type: ignore[union-attr]
     lower = tuple(tau - 2 * plan.selection.weights[0] for tau in plan.selection.thresholds)
-    wrong = dataclasses.replace(plan, selection=dataclasses.replace(plan.selection, thresholds=lower))
+    wrong = dataclasses.replace(
+        plan, selection=dataclasses.replace(plan.selection, thresholds=lower)
+    )
     assert search(plan, 1, 0).failure <= stated(plan, 1)[1]
     assert search(wrong, 1, 0).failure > stated(plan, 1)[1] * 2
     with pytest.raises(AccountingError, match="delta_threshold"):
         check(wrong, source())
 
 
-FOUR: dict[str, Any] = {"max_rows_contributed": 4, "max_rows_per_group": 4, "max_groups_contributed": 2}
-STREAMS, TENTHS = 24, dataclasses.replace(QUARTILES, alias="tenths", parts=10)
+FOUR: dict[str, Any] = {
+    "max_rows_contributed": 4,
+    "max_rows_per_group": 4,
+    "max_groups_contributed": 2,
+}
+STREAMS = 24
+TENTHS = dataclasses.replace(QUARTILES, alias="tenths", parts=10)
 OF_QUANTILES = {
     "periods that meet": sliding_plan(**FOUR, aggregates=(QUARTILES,)),
-    "for ever": sliding_plan(**FOUR, aggregates=(QUARTILES, TENTHS), contribution_period=ContributionPeriod.STREAM),
-    "carried": sliding_plan(**FOUR | SELECTED, aggregates=(QUARTILES, TENTHS), carry_windows=4, window=WindowSpec(SIZE, SIZE, 0)),
+    "for ever": sliding_plan(
+        **FOUR, aggregates=(QUARTILES, TENTHS), contribution_period=ContributionPeriod.STREAM
+    ),
+    "carried": sliding_plan(
+        **FOUR | SELECTED,
+        aggregates=(QUARTILES, TENTHS),
+        carry_windows=4,
+        window=WindowSpec(SIZE, SIZE, 0),
+    ),
 }
 
 
-@pytest.mark.parametrize(("name", "n"), [*(("periods that meet", n) for n in (1, 2, 3)), ("for ever", 1), ("carried", 1), ("carried", 3)])
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [
+        *(("periods that meet", n) for n in (1, 2, 3)),
+        ("for ever", 1),
+        ("carried", 1),
+        ("carried", 3),
+    ],
+)
 def test_quantiles_cost_no_more_than_is_stated(name: str, n: int) -> None:
     """Every level of every tree over the worst streams of n periods. Catches: one level, copy or column for all; noise that is used twice."""
-    plan, worst = OF_QUANTILES[name], 0.0
+    plan = OF_QUANTILES[name]
+    worst = 0.0
     for made in candidates(plan, n, np.random.default_rng(5), STREAMS):
         made = dataclasses.replace(made, value=(made.stream + 0.5) * 60 / quantiles.LEAVES)
-        more, less = (at_release(plan, admitted(of, bounding_parameters(plan))) for of in (made, made.without(n, name == "for ever")))
+        more, less = (
+            at_release(plan, admitted(of, bounding_parameters(plan)))
+            for of in (made, made.without(n, name == "for ever"))
+        )
         shift = np.zeros(STREAMS)
         for d in (more.get(noise, 0) - less.get(noise, 0) for noise in more.keys() | less.keys()):
             if np.any(d):  # a stream has its own groups, and its own leaf in them
                 shift[np.flatnonzero(d)[0]] += d @ d
         worst = max(worst, float(shift.max()))
-    selected = n * accounting._selection_ratio(plan.selection, plan, accounting._times_counted(plan)) ** 2 if plan.selection else 0.0
+    selected = (
+        n * accounting._selection_ratio(plan.selection, plan, accounting._times_counted(plan)) ** 2
+        if plan.selection
+        else 0.0
+    )
     assert 0.7 < worst / (cost(plan, source()).periods(n).mu2 - selected) <= 1 + 1e-9
 
 
 def at_release(plan: PrivacyPlan, given: pa.Table) -> dict[bytes, np.ndarray]:
     """What every tree counts, in units of its noise, by the noise that hides it; every group is shown with its first record."""
-    p, found = release_parameters(plan, None if plan.selection else PublicGroups((), (), 0)), dict[bytes, np.ndarray]()
+    p = release_parameters(plan, None if plan.selection else PublicGroups((), (), 0))
+    found = dict[bytes, np.ndarray]()
     if p.selection:
-        p = dataclasses.replace(p, selection=dataclasses.replace(p.selection, thresholds=(-(1 << 50),) * plan.horizon))
+        p = dataclasses.replace(
+            p, selection=dataclasses.replace(p.selection, thresholds=(-(1 << 50),) * plan.horizon)
+        )
     read_off = Quantiles.read_off
 
-    def seen(q: Quantiles, leaves: np.ndarray, noise: np.ndarray, trigger: int) -> dict[str, np.ndarray]:
-        found.update(zip(map(np.ndarray.tobytes, noise.reshape(len(leaves), -1)), quantiles.nodes(leaves) / q.sigma, strict=True))
+    def seen(
+        q: Quantiles, leaves: np.ndarray, noise: np.ndarray, trigger: int
+    ) -> dict[str, np.ndarray]:
+        found.update(
+            zip(
+                map(np.ndarray.tobytes, noise.reshape(len(leaves), -1)),
+                quantiles.nodes(leaves) / q.sigma,
+                strict=True,
+            )
+        )
         counted.append(len(leaves))
         return read_off(q, leaves, noise, trigger)
 
     counted: list[int] = []
     with mock.patch.object(Quantiles, "read_off", seen):
         rows = given.append_column("batch", pa.array(np.zeros(given.num_rows, np.int64)))
-        release(None, rows, [Tick(0, 2 * SIZE), Tick(0, 3 * SIZE), Tick(0, 99 * SIZE)], p, bytes(32))
+        release(
+            None, rows, [Tick(0, 2 * SIZE), Tick(0, 3 * SIZE), Tick(0, 99 * SIZE)], p, bytes(32)
+        )
     assert len(found) == sum(counted)
     return found

@@ -29,7 +29,12 @@ class Changes:
     """Inside, changes of a lake by a sweep are counted, in their order; instead of the one after `until` of them comes the end."""
 
     def __init__(self, until: int | None = None, end: Callable[[], None] = break_off) -> None:
-        self.until, self.end, self.kinds, self._patch = until, end, list[str](), pytest.MonkeyPatch()
+        self.until, self.end, self.kinds, self._patch = (
+            until,
+            end,
+            list[str](),
+            pytest.MonkeyPatch(),
+        )
 
     def __enter__(self) -> Self:
         for owner, name, kind in (
@@ -59,7 +64,9 @@ class Changes:
 
         return made
 
-    def _watched(self, open_filesystem: Callable[[str], tuple[Any, str]]) -> Callable[[str], tuple[Any, str]]:
+    def _watched(
+        self, open_filesystem: Callable[[str], tuple[Any, str]]
+    ) -> Callable[[str], tuple[Any, str]]:
         def opened(location: str) -> tuple[Any, str]:
             system, path = open_filesystem(location)
             return _Watched(system, self._counted(system.delete_file, "file removed")), path

@@ -44,7 +44,10 @@ sources:
     start: 2100-01-01
     options: {maxFilesPerTrigger: 1, startingVersion: 0}
 """
-    tables: ClassVar[Mapping[str, Sequence[str]]] = {"admission": ("live", "presences", "slots"), "release": ("groups", "pending")}
+    tables: ClassVar[Mapping[str, Sequence[str]]] = {
+        "admission": ("live", "presences", "slots"),
+        "release": ("groups", "pending"),
+    }
     cell: ClassVar[tuple[str, ...]] = ("trigger", "page")
 
     @property
@@ -54,7 +57,8 @@ sources:
 
     def bring(self, number: int) -> None:
         """Two commits, an hour apart."""
-        path, first = self.folder / "visits", 1_000 * number
+        path = self.folder / "visits"
+        first = 1_000 * number
         users = range(120)
         columns = {
             "id": [first + 4 * user + page for user in users for page in range(4)],
@@ -64,11 +68,18 @@ sources:
             "page": [f"p{page}" for _ in users for page in range(4)],
             "seconds": [float(user % 60) for user in users for _ in range(4)],
         }
-        write_deltalake(path, pa.table(columns), mode="append", configuration={"delta.enableChangeDataFeed": "true"})
+        write_deltalake(
+            path,
+            pa.table(columns),
+            mode="append",
+            configuration={"delta.enableChangeDataFeed": "true"},
+        )
         if number % 2:
             DeltaTable(path).delete(f"id % 3 = {number % 3}")
         else:
-            DeltaTable(path).update({"page": "'p0'", "seconds": "seconds + 1.0"}, predicate=f"id % 5 = {number % 5}")
+            DeltaTable(path).update(
+                {"page": "'p0'", "seconds": "seconds + 1.0"}, predicate=f"id % 5 = {number % 5}"
+            )
         for commit in range(FILES):
             when = (START + timedelta(days=number, hours=1 + commit)).timestamp()
             os.utime(self.arrivals / f"{number * FILES + commit:020d}.json", (when, when))
@@ -104,17 +115,33 @@ sources:
 
     def bring(self, number: int) -> None:
         """Rows that come, and in the second file changes of some and the end of others."""
-        first, said = 1_000 * number, list[str]()
-        rows = [{"id": first + i, "user_id": f"u{i // 4}", "page": f"p{i % 4}", "seconds": float(i % 60)} for i in range(480)]
+        first = 1_000 * number
+        said = list[str]()
+        rows = [
+            {
+                "id": first + i,
+                "user_id": f"u{i // 4}",
+                "page": f"p{i % 4}",
+                "seconds": float(i % 60),
+            }
+            for i in range(480)
+        ]
         for commit in range(FILES):
             when = START + timedelta(days=number, hours=1 + commit)
             new = [
-                message("c", None, row) if not commit else message("d", row) if i % 6 == 1 else message("u", row, {**row, "page": "p0"})
+                message("c", None, row)
+                if not commit
+                else message("d", row)
+                if i % 6 == 1
+                else message("u", row, {**row, "page": "p0"})
                 for i, row in enumerate(rows)
                 if not commit or i % 3 == 1
             ]
             for i, each in enumerate(new):
-                each["source"] |= {"lsn": 10_000 * number + 1_000 * commit + i, "ts_ms": round(when.timestamp() * 1000)}
+                each["source"] |= {
+                    "lsn": 10_000 * number + 1_000 * commit + i,
+                    "ts_ms": round(when.timestamp() * 1000),
+                }
             lines = [json.dumps(each) for each in new]
             file = self.arrivals / f"{number * FILES + commit:03d}.json"
             file.write_text("\n".join([*said[-len(said) // 3 :], *lines]))
@@ -122,7 +149,11 @@ sources:
             said = lines
 
 
-KINDS: Mapping[str, type[FeedStage]] = {"key": FeedStage, "copies": CopiesStage, "messages": MessagesStage}
+KINDS: Mapping[str, type[FeedStage]] = {
+    "key": FeedStage,
+    "copies": CopiesStage,
+    "messages": MessagesStage,
+}
 
 
 if __name__ == "__main__":

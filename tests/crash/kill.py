@@ -90,14 +90,25 @@ class Stage:
         (self.folder / "query.sql").write_text(self.sql)
         (self.folder / "sources.yaml").write_text(self.sources)
         jars = dict(
-            line.split() for line in (CHECKOUT / "conf" / "spark-defaults.conf").read_text().splitlines() if line.startswith("spark.jars")
+            line.split()
+            for line in (CHECKOUT / "conf" / "spark-defaults.conf").read_text().splitlines()
+            if line.startswith("spark.jars")
         )
         settings = SMALL | jars | {"spark.sql.warehouse.dir": str(self.folder / "warehouse")}
-        (self.folder / "spark.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+        (self.folder / "spark.conf").write_text(
+            "".join(f"{name} {value}\n" for name, value in settings.items())
+        )
         secret_file = self.secret(self.folder / "seed")
         secret = Secret.load(secret_file)
         query = dpsql.compile(self.sql, dpsql.load_sources(self.folder / "sources.yaml"))
-        open_run(Lake(self.folder / "seed"), NAME, query, secret, Ledger.beside(secret_file), query.source)
+        open_run(
+            Lake(self.folder / "seed"),
+            NAME,
+            query,
+            secret,
+            Ledger.beside(secret_file),
+            query.source,
+        )
 
     def lake(self, name: str) -> Path:
         """A lake in which the run has begun and nothing else has happened."""
@@ -127,7 +138,12 @@ class Stage:
         """The files of a catch-up, in order of event time."""
         day = START + timedelta(days=number)
         rows = [
-            {"user_id": f"u{user}", "page": f"p{page}", "ts": day + timedelta(seconds=60 * (user * 4 + page)), "seconds": float(page)}
+            {
+                "user_id": f"u{user}",
+                "page": f"p{page}",
+                "ts": day + timedelta(seconds=60 * (user * 4 + page)),
+                "seconds": float(page),
+            }
             for user in range(120)
             for page in range(4)
         ]
@@ -153,22 +169,56 @@ class Stage:
 
     def job(self, lake: Path, how: list[str]) -> list[str]:
         """The real job, from the command line."""
-        options = ["--sources", "sources.yaml", "--lake", str(lake), "--secret-file", str(self.secret(lake)), "--name", NAME]
-        small = ["--buckets", str(BUCKETS), "--master", "local[2]", "--properties-file", "spark.conf"]
+        options = [
+            "--sources",
+            "sources.yaml",
+            "--lake",
+            str(lake),
+            "--secret-file",
+            str(self.secret(lake)),
+            "--name",
+            NAME,
+        ]
+        small = [
+            "--buckets",
+            str(BUCKETS),
+            "--master",
+            "local[2]",
+            "--properties-file",
+            "spark.conf",
+        ]
         return [sys.executable, "-m", "dpsql.jobs.cli", "run", "query.sql", *options, *how, *small]
 
     def own_environment(self) -> dict[str, str]:
         python_path = os.pathsep.join([str(CHECKOUT / "tests" / "crash" / "site"), str(CHECKOUT)])
-        own = {"PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable, "TZ": "UTC", "SPARK_LOCAL_IP": "127.0.0.1"}
+        own = {
+            "PYTHONPATH": python_path,
+            "PYSPARK_PYTHON": sys.executable,
+            "TZ": "UTC",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         return {**os.environ, **own, **self.environment}
 
-    def start(self, command: list[str], point: str = "", bucket: int = 0, after_seconds: float | None = None) -> int:
+    def start(
+        self,
+        command: list[str],
+        point: str = "",
+        bucket: int = 0,
+        after_seconds: float | None = None,
+    ) -> int:
         """Run a command in a session of its own, to its end or to its death; returns its exit code (-9: killed)."""
         environment = {**self.own_environment(), "CRASH_POINT": point, "CRASH_BUCKET": str(bucket)}
         with (self.folder / "log").open("ab") as log:
             log.write(f"\n--- {point} {bucket} {after_seconds}\n".encode())
             log.flush()
-            child = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+            child = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
             try:
                 code = child.wait(after_seconds if after_seconds is not None else 600)
             except subprocess.TimeoutExpired:
@@ -187,29 +237,51 @@ def left(lake: Path) -> dict[str, Any]:
     """State files byte by byte, tables as sorted rows: what must not depend on any kill."""
     private = lake / "private" / NAME
     state = private / "state"
-    found: dict[str, Any] = {f"state {path.relative_to(state)}": path.read_bytes() for path in sorted(state.rglob("[0-9]*.parquet"))}
+    found: dict[str, Any] = {
+        f"state {path.relative_to(state)}": path.read_bytes()
+        for path in sorted(state.rglob("[0-9]*.parquet"))
+    }
     tables = {"manifest": private / "files", "contributions": private / "contributions"}
-    for name, path in (tables | {"histogram": lake / "public" / NAME, "cells": lake / "public" / f"{NAME}.sketch"}).items():
+    for name, path in (
+        tables | {"histogram": lake / "public" / NAME, "cells": lake / "public" / f"{NAME}.sketch"}
+    ).items():
         rows = read_rows(path).to_pylist() if (path / "_delta_log").is_dir() else []
         # The id of the Delta table is drawn anew for every lake.
-        found[name] = sorted(re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", repr(row)) for row in rows)
+        found[name] = sorted(
+            re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", repr(row)) for row in rows
+        )
     return found
 
 
 def broken(
-    lake: Path, only_newest: bool = False, tables: Mapping[str, Sequence[str]] = TABLES, cell: Sequence[str] = Stage.cell
+    lake: Path,
+    only_newest: bool = False,
+    tables: Mapping[str, Sequence[str]] = TABLES,
+    cell: Sequence[str] = Stage.cell,
 ) -> list[str]:
     """What is wrong with a lake at any moment, also right after a kill."""
-    private, wrong = lake / "private" / NAME, []
+    private = lake / "private" / NAME
+    wrong = []
     if (private / "files" / "_delta_log").is_dir():
         rows = [row for row in read_rows(private / "files").to_pylist() if row["bucket"] >= 0]
         # A live run throws old versions away; the newest is what it goes on from.
-        newest = {(row["operator"], row["bucket"]): row["sequence"] for row in sorted(rows, key=lambda row: row["sequence"])}
+        newest = {
+            (row["operator"], row["bucket"]): row["sequence"]
+            for row in sorted(rows, key=lambda row: row["sequence"])
+        }
         for row in rows:
             if only_newest and row["sequence"] < newest[row["operator"], row["bucket"]]:
                 continue
-            folder = private / "state" / f"{row['operator']}-{BUCKETS}" / f"g{row['generation']}" / f"bucket={row['bucket']:04d}"
-            for path in [folder / f"{row['sequence']:06d}.{name}.parquet" for name in tables[row["operator"]]]:
+            folder = (
+                private
+                / "state"
+                / f"{row['operator']}-{BUCKETS}"
+                / f"g{row['generation']}"
+                / f"bucket={row['bucket']:04d}"
+            )
+            for path in [
+                folder / f"{row['sequence']:06d}.{name}.parquet" for name in tables[row["operator"]]
+            ]:
                 try:
                     pq.read_table(path)
                 except FileNotFoundError:
@@ -218,7 +290,11 @@ def broken(
                     wrong.append(f"{path.relative_to(private)} is listed and torn")
     if (lake / "public" / NAME / "_delta_log").is_dir():
         rows = read_rows(lake / "public" / NAME, list(cell)).to_pylist()
-        twice = [cell for cell, count in Counter(tuple(row.values()) for row in rows).items() if count > 1]
+        twice = [
+            cell
+            for cell, count in Counter(tuple(row.values()) for row in rows).items()
+            if count > 1
+        ]
         wrong += [f"{len(twice)} cells are published twice"] if twice else []
     return wrong
 
@@ -229,16 +305,37 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def verified(stage: Stage, lake: Path) -> str:
-    given = [sys.executable, "-m", "dpsql.jobs.cli", "verify", NAME, "--lake", str(lake), "--sources", "sources.yaml"]
+    given = [
+        sys.executable,
+        "-m",
+        "dpsql.jobs.cli",
+        "verify",
+        NAME,
+        "--lake",
+        str(lake),
+        "--sources",
+        "sources.yaml",
+    ]
     given += ["--secret-file", str(stage.secret(lake))]
-    done = subprocess.run(given, cwd=stage.folder, env=stage.own_environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        given,
+        cwd=stage.folder,
+        env=stage.own_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return (done.stdout or done.stderr).strip()
 
 
 def main(kinds: Mapping[str, type[Stage]], about: str, folder: str) -> int:
     """Kill runs of some kinds, each in a folder of its own: at its points, if it has any, then at random."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path(folder), help="made anew; everything is below it")
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path(folder), help="made anew; everything is below it"
+    )
     parser.add_argument("--catch-ups", type=int, default=2)
     parser.add_argument("--kills", type=int, default=12, help="at random, of each kind")
     parser.add_argument("--seed", type=int, default=1)
@@ -248,24 +345,39 @@ def main(kinds: Mapping[str, type[Stage]], about: str, folder: str) -> int:
     shutil.rmtree(given.folder, ignore_errors=True)
     failed = False
     for name, kind in ((name, kinds[name]) for name in kinds if given.kind in (None, name)):
-        stage, kills = kind(given.folder.resolve() / name, given.catch_ups), Counter[str]()
+        stage = kind(given.folder.resolve() / name, given.catch_ups)
+        kills = Counter[str]()
         stage.prepare()
         # The killed run first gets the files of a catch-up when it comes to it, as the whole one does.
-        whole, lake, shuffled = stage.lake("whole"), stage.lake("killed"), stage.lake("random")
+        whole = stage.lake("whole")
+        lake = stage.lake("killed")
+        shuffled = stage.lake("random")
         for number in range(stage.catch_ups):
             stage.bring(number)
             ended(stage, whole, number)
-            for turn, point in enumerate(point for point in stage.points if point.startswith(given.only)):
-                code = stage.start(stage.command(lake, number), point, bucket=(number + turn) % BUCKETS)
+            for turn, point in enumerate(
+                point for point in stage.points if point.startswith(given.only)
+            ):
+                code = stage.start(
+                    stage.command(lake, number), point, bucket=(number + turn) % BUCKETS
+                )
                 look(stage, lake, number, point, code)
                 if code != -9:
                     raise RuntimeError(f"{point}: ended with {code}, not killed")
                 kills[point] += 1
             ended(stage, lake, number)
         at_random(stage, shuffled, given.kills, random.Random(given.seed), kills)
-        unlike = differences(left(whole), left(lake)) + differences(left(whole), left(shuffled)) + stage.missing(lake)
+        unlike = (
+            differences(left(whole), left(lake))
+            + differences(left(whole), left(shuffled))
+            + stage.missing(lake)
+        )
         said = verified(stage, lake)
-        print("\n| point | kills |\n|---|---|", *(f"| {point} | {count} |" for point, count in kills.items()), sep="\n")
+        print(
+            "\n| point | kills |\n|---|---|",
+            *(f"| {point} | {count} |" for point, count in kills.items()),
+            sep="\n",
+        )
         print(
             f"\n{name}: {kills.total()} kills; {len(left(whole)['histogram'])} rows; wrong: {', '.join(unlike) or 'nothing'}; {said}",
             flush=True,
@@ -284,10 +396,15 @@ def look(stage: Stage, lake: Path, number: int, point: str, code: int) -> None:
     """After a kill, or where one came too late."""
     if wrong := stage.wrong(lake, number):
         raise RuntimeError("; ".join(wrong))
-    print(f"catch-up {number + 1}, {point}: {'killed' if code == -9 else 'was done before'}, lake in order", flush=True)
+    print(
+        f"catch-up {number + 1}, {point}: {'killed' if code == -9 else 'was done before'}, lake in order",
+        flush=True,
+    )
 
 
-def at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, counted: Counter[str]) -> None:
+def at_random(
+    stage: Stage, lake: Path, kills: int, chance: random.Random, counted: Counter[str]
+) -> None:
     """The same run killed at random moments, of a whole start's length; what is stored is read file by file as before."""
     saved = sorted(stage.arrivals.iterdir())
     aside = stage.folder / "aside"
@@ -299,7 +416,9 @@ def at_random(stage: Stage, lake: Path, kills: int, chance: random.Random, count
         for path in sorted(aside.iterdir())[:FILES]:
             path.rename(stage.arrivals / path.name)
         for _ in range(-(-kills // stage.catch_ups)):
-            code = stage.start(stage.command(lake, number), after_seconds=chance.uniform(0.2, 1.0) * seconds)
+            code = stage.start(
+                stage.command(lake, number), after_seconds=chance.uniform(0.2, 1.0) * seconds
+            )
             counted["at random"] += code == -9
             look(stage, lake, number, "at random", code)
         began = time.monotonic()

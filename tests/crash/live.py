@@ -20,7 +20,8 @@ from dpsql.lake.delta_rows import read_rows
 from tests.crash.kill import NAME, Stage, broken
 from tests.crash.points import LIVE_POINTS
 
-WINDOW, HORIZON = 1, 8
+WINDOW = 1
+HORIZON = 8
 """Seconds, triggers: 64 windows are an era, so one is deleted every minute."""
 SQL = f"""
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
@@ -36,7 +37,8 @@ OFTEN = {"CRASH_OFTEN": "1"}
 class LiveStage(Stage):
     """As `Stage`, for a live run."""
 
-    sql, sources = SQL, SOURCES
+    sql = SQL
+    sources = SOURCES
 
     def live(self, lake: Path) -> list[str]:
         """`dpsql run` without an end."""
@@ -47,7 +49,12 @@ class LiveStage(Stage):
         before = triggers(lake)
         with (self.folder / "log").open("ab") as log:
             child = subprocess.Popen(
-                self.live(lake), cwd=self.folder, env=self.own_environment() | OFTEN, stdout=log, stderr=log, start_new_session=True
+                self.live(lake),
+                cwd=self.folder,
+                env=self.own_environment() | OFTEN,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         while child.poll() is None and len(triggers(lake)) < len(before) + 3:
             time.sleep(0.5)
@@ -56,9 +63,20 @@ class LiveStage(Stage):
 
     def words(self, lake: Path, command: str) -> str:
         """What another command says of the run."""
-        flags = ["--sources", "sources.yaml", "--secret-file", str(self.secret(lake))] if command == "verify" else []
+        flags = (
+            ["--sources", "sources.yaml", "--secret-file", str(self.secret(lake))]
+            if command == "verify"
+            else []
+        )
         given = [sys.executable, "-m", "dpsql.jobs.cli", command, NAME, "--lake", str(lake), *flags]
-        done = subprocess.run(given, cwd=self.folder, env=self.own_environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            given,
+            cwd=self.folder,
+            env=self.own_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return (done.stdout or done.stderr).strip()
 
 
@@ -67,7 +85,9 @@ def triggers(lake: Path) -> Counter[tuple[int, int, str]]:
     if not (lake / "public" / NAME / "_delta_log").is_dir():
         return Counter()
     rows = read_rows(lake / "public" / NAME, ["window_start", "trigger", "page"]).to_pylist()
-    return Counter((round(row["window_start"].timestamp()), row["trigger"], row["page"]) for row in rows)
+    return Counter(
+        (round(row["window_start"].timestamp()), row["trigger"], row["page"]) for row in rows
+    )
 
 
 def missing(published: Counter[tuple[int, int, str]]) -> int:
@@ -85,8 +105,15 @@ def missing(published: Counter[tuple[int, int, str]]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("crash-out-live"), help="made anew; everything is below it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("crash-out-live"),
+        help="made anew; everything is below it",
+    )
     parser.add_argument("--rounds", type=int, default=1, help="kills at each point")
     given = parser.parse_args()
     shutil.rmtree(given.folder, ignore_errors=True)
@@ -95,23 +122,34 @@ def main() -> int:
     lake = stage.lake("live")
     generator = Generator(stage.folder / "visits", 100, (10_000, 0))
     generator.start()
-    began, kills = time.monotonic(), 0
+    began = time.monotonic()
+    kills = 0
     for turn, name in enumerate(list(LIVE_POINTS) * given.rounds):
         stage.environment = OFTEN
         code = stage.start(stage.live(lake), name, bucket=turn % 2)
-        wrong = broken(lake, only_newest=True) + ([] if code == -9 else [f"ended with {code}, not killed"])
+        wrong = broken(lake, only_newest=True) + (
+            [] if code == -9 else [f"ended with {code}, not killed"]
+        )
         print(f"{name}: {'; '.join(wrong) or 'killed, lake in order'}", flush=True)
         if wrong:
             return 1
         kills += 1
     ended = stage.ends_well(lake)
     generator.stop.set()
-    published, said = triggers(lake), stage.words(lake, "verify")
+    published = triggers(lake)
+    said = stage.words(lake, "verify")
     print(
         f"\n{kills} kills at {len(LIVE_POINTS)} points in {timedelta(seconds=round(time.monotonic() - began))}; {sum(published.values())} rows "
         f"published, {missing(published)} missing; {said}"
     )
-    return 0 if ended and said.startswith("identical") and not missing(published) and not broken(lake, only_newest=True) else 1
+    return (
+        0
+        if ended
+        and said.startswith("identical")
+        and not missing(published)
+        and not broken(lake, only_newest=True)
+        else 1
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STREAMING, LAKE = "dpsql.streaming", "dpsql.lake"
+STREAMING = "dpsql.streaming"
+LAKE = "dpsql.lake"
 
 
 @dataclass(frozen=True)
@@ -56,35 +57,66 @@ def _bucket() -> int:
 
 
 def _steps(operator: str, step: str, pure: str) -> dict[str, Point]:
-    files, stages = "dpsql.udfs.bucket_state", "intake.stages" if operator == "admission" else "histogram.stages"
+    files = "dpsql.udfs.bucket_state"
+    stages = "intake.stages" if operator == "admission" else "histogram.stages"
     return {
-        f"{operator}: before the step": Point(f"dpsql.udfs.worker:{step}", "run", False, _of_bucket(), True),
+        f"{operator}: before the step": Point(
+            f"dpsql.udfs.worker:{step}", "run", False, _of_bucket(), True
+        ),
         f"{operator}: inside the step": Point(f"dpsql.udfs.{stages}", pure, False),
-        f"{operator}: temporary state file written": Point(files, "_write_bytes", True, _file_of_bucket(operator), True),
-        f"{operator}: state file renamed": Point(f"{files}:BucketFiles", "store", True, _of_bucket(operator), True),
-        f"{operator}: after the step": Point(f"dpsql.udfs.worker:{step}", "run", True, _of_bucket(), True),
-        f"{operator}: before the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", False, _operator(operator)),
-        f"{operator}: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator(operator)),
+        f"{operator}: temporary state file written": Point(
+            files, "_write_bytes", True, _file_of_bucket(operator), True
+        ),
+        f"{operator}: state file renamed": Point(
+            f"{files}:BucketFiles", "store", True, _of_bucket(operator), True
+        ),
+        f"{operator}: after the step": Point(
+            f"dpsql.udfs.worker:{step}", "run", True, _of_bucket(), True
+        ),
+        f"{operator}: before the manifest": Point(
+            f"{LAKE}.manifest:Manifest", "commit", False, _operator(operator)
+        ),
+        f"{operator}: after the manifest": Point(
+            f"{LAKE}.manifest:Manifest", "commit", True, _operator(operator)
+        ),
     }
 
 
 POINTS = {
-    "catch-up: before its time is written": Point("os", "replace", False, lambda source, target: str(target).endswith("catch_up.json")),
+    "catch-up: before its time is written": Point(
+        "os", "replace", False, lambda source, target: str(target).endswith("catch_up.json")
+    ),
     "catch-up: its time is written": Point("dpsql.record", "write", True, _named("catch_up.json")),
-    "admission: before Spark's query id is kept": Point(f"{LAKE}.preflight:Engine", "remember_query", False),
+    "admission: before Spark's query id is kept": Point(
+        f"{LAKE}.preflight:Engine", "remember_query", False
+    ),
     **_steps("admission", "Intake", "admit"),
-    "admission: files of contributions written": Point("dpsql.udfs.contribution_files:ContributionFiles", "write", True, _released, True),
+    "admission: files of contributions written": Point(
+        "dpsql.udfs.contribution_files:ContributionFiles", "write", True, _released, True
+    ),
     "admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
-    "admission: before Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", True),
+    "admission: before Spark's commit": Point(
+        f"{STREAMING}.admission:AdmissionSink", "__call__", True
+    ),
     # Every catch-up reads two files, one per micro-batch.
-    "admission: after Spark's commit": Point(f"{STREAMING}.admission:AdmissionSink", "__call__", False, lambda *given: given[-1] % 2 == 1),
+    "admission: after Spark's commit": Point(
+        f"{STREAMING}.admission:AdmissionSink", "__call__", False, lambda *given: given[-1] % 2 == 1
+    ),
     "tick: before": Point(f"{LAKE}.contributions:Contributions", "tick", False),
-    "tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick", True),
-    "release: what an earlier start has left is removed": Point(f"{STREAMING}.released", "sweep", True),
+    "tick: between the tick and its release": Point(
+        f"{LAKE}.contributions:Contributions", "tick", True
+    ),
+    "release: what an earlier start has left is removed": Point(
+        f"{STREAMING}.released", "sweep", True
+    ),
     "release: before it is told what to read": Point(f"{STREAMING}.release", "hand_over", False),
     **_steps("release", "Release", "release"),
-    "release: file of released rows written": Point("dpsql.udfs.released_files:ReleasedFiles", "write", True, _released, True),
-    "release: histogram appended": Point(f"{STREAMING}.published_table:PublishedTable", "publish", True),
+    "release: file of released rows written": Point(
+        "dpsql.udfs.released_files:ReleasedFiles", "write", True, _released, True
+    ),
+    "release: histogram appended": Point(
+        f"{STREAMING}.published_table:PublishedTable", "publish", True
+    ),
     "release: released rows removed": Point(f"{STREAMING}.released:Released", "remove", True),
     "release: before Spark's commit": Point(f"{STREAMING}.release:ReleaseSink", "__call__", True),
     "catch-up: before its end is written": Point(f"{STREAMING}.context", "finish", False),
@@ -100,14 +132,24 @@ def _appended(ending: str) -> Callable[..., bool]:
 _OF_SKETCHES = {
     "admission: inside the step": Point("dpsql.udfs.sketch.intake", "bound", False),
     "release: inside the step": Point("dpsql.udfs.sketch.publishing", "read", False),
-    "release: histogram appended": Point(f"{STREAMING}.sketch_tables:SketchTables", "publish", True),
+    "release: histogram appended": Point(
+        f"{STREAMING}.sketch_tables:SketchTables", "publish", True
+    ),
 }
 _CELLS = {
-    "release: before the cells": Point(f"{LAKE}.delta_tables", "append_files", False, _appended(".sketch")),
-    "release: cells appended, lists not": Point(f"{LAKE}.delta_tables", "append_files", True, _appended(".sketch")),
+    "release: before the cells": Point(
+        f"{LAKE}.delta_tables", "append_files", False, _appended(".sketch")
+    ),
+    "release: cells appended, lists not": Point(
+        f"{LAKE}.delta_tables", "append_files", True, _appended(".sketch")
+    ),
 }
 _UNTIL_CELLS = list(POINTS).index("release: histogram appended")
-SKETCH_POINTS = {**dict(list(POINTS.items())[:_UNTIL_CELLS]), **_CELLS, **dict(list(POINTS.items())[_UNTIL_CELLS:])} | _OF_SKETCHES
+SKETCH_POINTS = {
+    **dict(list(POINTS.items())[:_UNTIL_CELLS]),
+    **_CELLS,
+    **dict(list(POINTS.items())[_UNTIL_CELLS:]),
+} | _OF_SKETCHES
 """Of a run of sketches, whose tick makes two commits."""
 
 RETENTION = f"{LAKE}.retention"
@@ -115,25 +157,48 @@ LIVE_POINTS = {
     "live: before its start is written": Point(f"{STREAMING}.live", "begin_live", False),
     "live: backlog read, no tick yet": Point(f"{STREAMING}.live:Ticker", "begin", False),
     "live tick: before": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", False),
-    "live tick: between the tick and its release": Point(f"{LAKE}.contributions:Contributions", "tick_by_clock", True),
-    "live admission: after the step": Point("dpsql.udfs.worker:Intake", "run", True, _of_bucket(), True),
-    "live admission: after the manifest": Point(f"{LAKE}.manifest:Manifest", "commit", True, _operator("admission")),
+    "live tick: between the tick and its release": Point(
+        f"{LAKE}.contributions:Contributions", "tick_by_clock", True
+    ),
+    "live admission: after the step": Point(
+        "dpsql.udfs.worker:Intake", "run", True, _of_bucket(), True
+    ),
+    "live admission: after the manifest": Point(
+        f"{LAKE}.manifest:Manifest", "commit", True, _operator("admission")
+    ),
     "live admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
-    "live release: after the step": Point("dpsql.udfs.worker:Release", "run", True, _of_bucket(), True),
-    "live release: file of released rows written": Point("dpsql.udfs.released_files:ReleasedFiles", "write", True, _released, True),
-    "live release: before it is noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", False),
-    "live release: noted beside the ledger": Point("dpsql.privacy.register:RunRegister", "publishing", True),
-    "live release: histogram appended": Point(f"{STREAMING}.published_table:PublishedTable", "publish", True),
-    "live release: before released rows are removed": Point(f"{STREAMING}.released:Released", "remove", False),
+    "live release: after the step": Point(
+        "dpsql.udfs.worker:Release", "run", True, _of_bucket(), True
+    ),
+    "live release: file of released rows written": Point(
+        "dpsql.udfs.released_files:ReleasedFiles", "write", True, _released, True
+    ),
+    "live release: before it is noted beside the ledger": Point(
+        "dpsql.privacy.register:RunRegister", "publishing", False
+    ),
+    "live release: noted beside the ledger": Point(
+        "dpsql.privacy.register:RunRegister", "publishing", True
+    ),
+    "live release: histogram appended": Point(
+        f"{STREAMING}.published_table:PublishedTable", "publish", True
+    ),
+    "live release: before released rows are removed": Point(
+        f"{STREAMING}.released:Released", "remove", False
+    ),
     "live release: told to rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", False),
     "live release: woken from its rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", True),
     "clean-up: before": Point(f"{RETENTION}:Retention", "sweep", False),
     "clean-up: era deleted, its files not": Point(f"{LAKE}.delta_tables", "delete", True),
-    "clean-up: files of an era deleted": Point(f"{LAKE}.delta_tables", "vacuum", True, lambda path, hours: path.name == "contributions"),
+    "clean-up: files of an era deleted": Point(
+        f"{LAKE}.delta_tables", "vacuum", True, lambda path, hours: path.name == "contributions"
+    ),
     "clean-up: between two buckets of state": Point(RETENTION, "sweep_bucket", True),
     "clean-up: before the list of files is compacted": Point(RETENTION, "compact", False),
     "clean-up: list of files compacted, old ones there": Point(
-        f"{LAKE}.delta_tables", "replace_files", True, lambda table, path, *given: str(path).endswith("files")
+        f"{LAKE}.delta_tables",
+        "replace_files",
+        True,
+        lambda table, path, *given: str(path).endswith("files"),
     ),
     "clean-up: after": Point(f"{RETENTION}:Retention", "sweep", True),
 }
@@ -143,10 +208,15 @@ LIVE_POINTS = {
 def install(environment: Mapping[str, str]) -> None:
     """Patch this process: die at CRASH_POINT, live without the protection CRASH_WITHOUT, clean up all the time with CRASH_OFTEN."""
     if environment.get("CRASH_OFTEN"):
-        retention, compaction = (importlib.import_module(f"{LAKE}.{name}") for name in ("retention", "compaction"))
+        retention, compaction = (
+            importlib.import_module(f"{LAKE}.{name}") for name in ("retention", "compaction")
+        )
         retention.SWEEP_SECONDS, retention.VACUUM_HOURS = 0, 0
         compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS = 2, 3, 0
-        kept = {"spark.sql.streaming.minBatchesToRetain": "2", "spark.sql.streaming.fileSource.log.compactInterval": "2"}
+        kept = {
+            "spark.sql.streaming.minBatchesToRetain": "2",
+            "spark.sql.streaming.fileSource.log.compactInterval": "2",
+        }
         importlib.import_module(f"{STREAMING}.session").RUN.update(kept)
     if protection := environment.get("CRASH_WITHOUT"):
         WITHOUT[protection]()
@@ -224,7 +294,9 @@ def _no_rename() -> None:
 
 
 HALF = "half of a state file written in place"
-POINTS_WITHOUT_RENAME = {HALF: Point("dpsql.udfs.bucket_state", "_write_half", True, _file_of_bucket("admission"), True)}
+POINTS_WITHOUT_RENAME = {
+    HALF: Point("dpsql.udfs.bucket_state", "_write_half", True, _file_of_bucket("admission"), True)
+}
 
 WITHOUT = {"transaction marks": _no_marks, "the atomic rename": _no_rename}
 """Protections that can be taken away, by name."""

@@ -37,8 +37,13 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
 FROM visits
 GROUP BY window(ts, '1 day')
 """
-    sources: ClassVar[str] = Stage.sources.replace("    privacy_unit:", "    start: 2100-01-01\n    privacy_unit:")
-    tables: ClassVar[Mapping[str, Sequence[str]]] = {"admission": tuple(UserIntake.tables), "release": tuple(SketchRelease.tables)}
+    sources: ClassVar[str] = Stage.sources.replace(
+        "    privacy_unit:", "    start: 2100-01-01\n    privacy_unit:"
+    )
+    tables: ClassVar[Mapping[str, Sequence[str]]] = {
+        "admission": tuple(UserIntake.tables),
+        "release": tuple(SketchRelease.tables),
+    }
     cell: ClassVar[tuple[str, ...]] = ("window_start", "trigger")
     points: ClassVar[Iterable[str]] = tuple(SKETCH_POINTS)
 
@@ -57,22 +62,40 @@ GROUP BY window(ts, '1 day')
     def wrong(self, lake: Path, number: int) -> list[str]:
         """Also what is outside the private folder of windows that are open: raw bytes of any file, and every binary value of Parquet files."""
         closed = START + timedelta(days=number, hours=12)
-        keys = {key for day, key in self.hash_keys(lake).items() if day + timedelta(days=1) > closed}
+        keys = {
+            key for day, key in self.hash_keys(lake).items() if day + timedelta(days=1) > closed
+        }
         wrong = super().wrong(lake, number)
-        for path in sorted(path for path in lake.rglob("*") if path.is_file() and "private" not in path.relative_to(lake).parts):
-            wrong += [f"{path.relative_to(lake)} holds a hash key" for key in keys if any(key in part for part in _parts(path))]
+        for path in sorted(
+            path
+            for path in lake.rglob("*")
+            if path.is_file() and "private" not in path.relative_to(lake).parts
+        ):
+            wrong += [
+                f"{path.relative_to(lake)} holds a hash key"
+                for key in keys
+                if any(key in part for part in _parts(path))
+            ]
             if path.suffix == ".parquet" and f"{NAME}.sketch" in path.parts:
                 rows = pq.ParquetFile(path).read(["window_end", "trigger"]).to_pylist()
                 early = [row for row in rows if row["window_end"] > closed or row["trigger"] < LAST]
-                wrong += [f"{path.relative_to(lake)} has {len(early)} rows of cells of an open window"] if early else []
+                wrong += (
+                    [f"{path.relative_to(lake)} has {len(early)} rows of cells of an open window"]
+                    if early
+                    else []
+                )
         return wrong
 
     def missing(self, lake: Path) -> list[str]:
         """Also the keys of the closed windows: else `wrong` would find nothing in any case."""
         closed = START + timedelta(days=self.catch_ups - 1, hours=12)
-        keys = {key for day, key in self.hash_keys(lake).items() if day + timedelta(days=1) <= closed}
+        keys = {
+            key for day, key in self.hash_keys(lake).items() if day + timedelta(days=1) <= closed
+        }
         files = [path for path in (lake / "public" / f"{NAME}.sketch").rglob("*.parquet")]
-        shown = keys and all(any(key in part for path in files for part in _parts(path)) for key in keys)
+        shown = keys and all(
+            any(key in part for path in files for part in _parts(path)) for key in keys
+        )
         return super().missing(lake) + ([] if shown else ["no closed window has its hash key"])
 
 

@@ -16,9 +16,7 @@ from dpsql.udfs.sliding.state import TABLES
 from tests.crash.kill import Stage, main
 
 EVENTS = "epsilon = 1, delta = 0, privacy_level = EVENT"
-UNITS = (
-    "epsilon = 2, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 3, max_rows_per_group = 2, max_groups_contributed = 2"
-)
+UNITS = "epsilon = 2, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 3, max_rows_per_group = 2, max_groups_contributed = 2"
 
 
 def sql(options: str) -> str:
@@ -48,7 +46,9 @@ sources:
     def prepare(self) -> None:
         """With the list of pages, one of which nobody visits."""
         (self.folder / "pages").mkdir(parents=True)
-        pq.write_table(pa.table({"page": [f"p{i}" for i in range(5)]}), self.folder / "pages" / "pages.parquet")
+        pq.write_table(
+            pa.table({"page": [f"p{i}" for i in range(5)]}), self.folder / "pages" / "pages.parquet"
+        )
         super().prepare()
 
 
@@ -56,8 +56,13 @@ class UnitStage(EventStage):
     """For units."""
 
     sql: ClassVar[str] = sql(UNITS)
-    sources: ClassVar[str] = EventStage.sources.replace("    start:", "    privacy_unit: user_id\n    start:")
-    tables: ClassVar[Mapping[str, Sequence[str]]] = {"admission": ("users",), "release": tuple(TABLES)}
+    sources: ClassVar[str] = EventStage.sources.replace(
+        "    start:", "    privacy_unit: user_id\n    start:"
+    )
+    tables: ClassVar[Mapping[str, Sequence[str]]] = {
+        "admission": ("users",),
+        "release": tuple(TABLES),
+    }
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ from dpsql.streaming import session
 from dpsql.streaming.live import LiveOptions
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-HOUR, DAY = 3_600_000_000, 86_400_000_000
+HOUR = 3_600_000_000
+DAY = 86_400_000_000
 START = 19_700 * DAY
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4)
@@ -65,14 +66,25 @@ def newest(folder: Path, pattern: str) -> Path:
 
 DAMAGES: dict[str, Callable[[Any], None]] = {
     "nothing": lambda one: None,
-    "checkpoint of admission": lambda one: [shutil.rmtree(path) for path in one.private.glob("checkpoints/admission*")],
-    "checkpoint of release": lambda one: [shutil.rmtree(path) for path in one.private.glob("checkpoints/release*")],
+    "checkpoint of admission": lambda one: [
+        shutil.rmtree(path) for path in one.private.glob("checkpoints/admission*")
+    ],
+    "checkpoint of release": lambda one: [
+        shutil.rmtree(path) for path in one.private.glob("checkpoints/release*")
+    ],
     "state of release": lambda one: cut(
-        max(one.private.glob("state/release-*/g*/bucket=*/*.groups.parquet"), key=lambda path: path.stat().st_mtime)
+        max(
+            one.private.glob("state/release-*/g*/bucket=*/*.groups.parquet"),
+            key=lambda path: path.stat().st_mtime,
+        )
     ),
-    "commit of contributions": lambda one: cut(newest(one.private / "contributions/_delta_log", "*.json")),
+    "commit of contributions": lambda one: cut(
+        newest(one.private / "contributions/_delta_log", "*.json")
+    ),
     "commit of files": lambda one: cut(newest(one.private / "files/_delta_log", "*.json")),
-    "commit of the histogram": lambda one: cut(newest(one.lake.histogram("demo") / "_delta_log", "*.json")),
+    "commit of the histogram": lambda one: cut(
+        newest(one.lake.histogram("demo") / "_delta_log", "*.json")
+    ),
 }  # type: ignore[dict-item]
 
 
@@ -85,11 +97,19 @@ def bring(folder: Path, night: int) -> None:
         for page in range(3)
     ]
     user, page, at = zip(*rows, strict=True)
-    table = pa.table({"user_id": pa.array(user), "page": pa.array(page), "ts": pa.array(at, pa.timestamp("us", "UTC"))})
+    table = pa.table(
+        {
+            "user_id": pa.array(user),
+            "page": pa.array(page),
+            "ts": pa.array(at, pa.timestamp("us", "UTC")),
+        }
+    )
     pq.write_table(table, folder / f"part-{night:03d}.parquet")
 
 
-def killed_nights(one: Any, nights: int, chance: random.Random, scratch: Path, tell: Callable[[str], None]) -> None:
+def killed_nights(
+    one: Any, nights: int, chance: random.Random, scratch: Path, tell: Callable[[str], None]
+) -> None:
     """Go through the nights; raises where something is not as it should be.
 
     Args:
@@ -103,9 +123,16 @@ def killed_nights(one: Any, nights: int, chance: random.Random, scratch: Path, t
     (one.private / "run.json").write_text(json.dumps({"version": 1, **asdict(one.run_id)}))
     damages = (chance.sample(list(DAMAGES), len(DAMAGES)) * nights)[:nights]
     for night, damage in enumerate(damages):
-        saved, at, died = chance.random() < 0.5, chance.randrange(CHANGES), list[bool]()
+        saved = chance.random() < 0.5
+        at = chance.randrange(CHANGES)
+        died = list[bool]()
 
-        def killed(self: Any, label: str = f"night{night}" if saved else "", at: int = at, died: list[bool] = died) -> None:
+        def killed(
+            self: Any,
+            label: str = f"night{night}" if saved else "",
+            at: int = at,
+            died: list[bool] = died,
+        ) -> None:
             if label:
                 take_savepoint(one.lake, "demo", label)
             scratch.write_bytes(pickle.dumps((self, BOUNDS)))
@@ -132,7 +159,11 @@ def reference(one: Any, nights: int) -> None:
 
 def _dies(scratch: Path, at: int) -> bool:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.broken_off", scratch, str(at)], cwd=CHECKOUT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.crash.broken_off", scratch, str(at)],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode != 0
@@ -144,7 +175,8 @@ def _go(one: Any, night: int) -> str:
     def start() -> None:
         one.go(START + (night + 1) * DAY, buckets=(2, 2), live=LiveOptions(retention_us=2 * DAY))
 
-    before, told = _published(one), ""
+    before = _published(one)
+    told = ""
     for _ in range(3):
         try:
             start()
@@ -165,7 +197,10 @@ def _repaired(words: str) -> str:
         # The sweep has removed what query 2 would begin with.
         return _repaired(words.partition(" --to")[0])
     if done.exit_code:
-        lost = re.match(r"(\S+) is damaged, and what was before it is gone: nothing was touched. Put it back as it was, or ", told)
+        lost = re.match(
+            r"(\S+) is damaged, and what was before it is gone: nothing was touched. Put it back as it was, or ",
+            told,
+        )
         assert lost, told
         Path(lost[1]).write_bytes(KEPT[Path(lost[1])])
         return "put back; "
@@ -184,24 +219,38 @@ def same(one: Any, whole: Any) -> bool:
     """Whether both have published the same bits, which can be recomputed."""
     run = read_run(one.lake, "demo")
     assert len(one.histogram()) > 3
-    return bool(one.histogram() == whole.histogram() and verify_run(one.lake, "demo", run, one.query, one.secret).identical)
+    return bool(
+        one.histogram() == whole.histogram()
+        and verify_run(one.lake, "demo", run, one.query, one.secret).identical
+    )
 
 
 def main() -> int:
     from tests.conftest import SMALL
     from tests.streaming.conftest import case_of
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nights", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder, spark = Path(name), session.session("local[2]", SMALL)
+        folder = Path(name)
+        spark = session.session("local[2]", SMALL)
         one, whole = (case_of(spark, folder, SQL, lake) for lake in ("lake1", "lake2"))
-        killed_nights(one, given.nights, random.Random(given.seed), folder / "sweep", lambda text: print(text, flush=True))
+        killed_nights(
+            one,
+            given.nights,
+            random.Random(given.seed),
+            folder / "sweep",
+            lambda text: print(text, flush=True),
+        )
         reference(whole, given.nights)
         equal = same(one, whole)
-        print(f"{given.nights} nights, {len(one.histogram())} rows: {'no difference' if equal else 'another histogram'}")
+        print(
+            f"{given.nights} nights, {len(one.histogram())} rows: {'no difference' if equal else 'another histogram'}"
+        )
     return 0 if equal else 1
 
 

@@ -23,19 +23,33 @@ KILLED = -9
 def start_here(spark: SparkSession, stage: Stage, lake: Path) -> None:
     """The catch-up in this process, whose Spark is there already."""
     query = dpsql.compile(stage.sql, dpsql.load_sources(stage.folder / "sources.yaml"))
-    secret, ledger = Secret.load(stage.secret(lake)), Ledger.beside(stage.secret(lake))
+    secret = Secret.load(stage.secret(lake))
+    ledger = Ledger.beside(stage.secret(lake))
     until_us = round((START + timedelta(hours=12)).timestamp() * 1e6)  # as the command says it
     begun = open_run(Lake(lake), NAME, query, secret, ledger, query.source)
     buckets = (BUCKETS, BUCKETS)
-    run(spark, query, begun, Lake(lake), secret, until_caught_up=True, until_us=until_us, buckets=buckets, ledger=ledger)
+    run(
+        spark,
+        query,
+        begun,
+        Lake(lake),
+        secret,
+        until_caught_up=True,
+        until_us=until_us,
+        buckets=buckets,
+        ledger=ledger,
+    )
 
 
-def test_kills_leave_what_an_uninterrupted_run_leaves(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_leave_what_an_uninterrupted_run_leaves(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = Stage(tmp_path / "stage", 1)
     stage.prepare()
     stage.bring(0)
     monkeypatch.chdir(stage.folder)
-    whole, lake = stage.lake("whole"), stage.lake("killed")
+    whole = stage.lake("whole")
+    lake = stage.lake("killed")
     start_here(spark, stage, whole)
     assert len(left(whole)["histogram"]) >= 3
     assert stage.start(stage.command(lake, 0), "release: after the manifest") == KILLED

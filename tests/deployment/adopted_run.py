@@ -24,9 +24,16 @@ def main(folder: Path, query: str, sources: str, jars: str, exposed: bool) -> No
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if exposed:
         take_out()
-    settings = {**session.SESSION, "spark.jars": jars, "spark.driver.memory": "1g", "spark.local.dir": str(folder / "tmp")}
+    settings = {
+        **session.SESSION,
+        "spark.jars": jars,
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(folder / "tmp"),
+    }
     settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
-    settings["spark.cleaner.referenceTracking"] = "false"  # blocks stay, so that whoever asks later is served, too
+    settings["spark.cleaner.referenceTracking"] = (
+        "false"  # blocks stay, so that whoever asks later is served, too
+    )
     builder = SparkSession.builder.master("local[1]").appName("mine")
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -34,7 +41,15 @@ def main(folder: Path, query: str, sources: str, jars: str, exposed: bool) -> No
     spark.sparkContext.setLogLevel("OFF")
     asked = dpsql.compile(Path(query).read_text(), dpsql.load_sources(sources))
     secret = Secret.load(folder / "secret" / "secret")
-    handle = dpsql.start(spark, asked, str(folder / "lake"), "adopted", secret, Ledger.beside(folder / "secret" / "secret"), buckets=(1, 1))
+    handle = dpsql.start(
+        spark,
+        asked,
+        str(folder / "lake"),
+        "adopted",
+        secret,
+        Ledger.beside(folder / "secret" / "secret"),
+        buckets=(1, 1),
+    )
     published = folder / "lake" / "public" / "adopted"
     while handle.running and not list(published.glob("*.parquet")):
         time.sleep(0.1)

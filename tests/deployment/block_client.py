@@ -14,10 +14,18 @@ import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-CHUNK_REQUEST, CHUNK, RPC_REQUEST, RPC_RESPONSE = 0, 1, 3, 4
-OPEN_BLOCKS, STREAM_HANDLE = 0, 3
-BROADCASTS, SHUFFLES, TASKS = range(200), range(8), range(60)
-NAMES = [f"broadcast_{n}_piece0" for n in BROADCASTS] + [f"shuffle_{s}_{t}_0" for s in SHUFFLES for t in TASKS]
+CHUNK_REQUEST = 0
+CHUNK = 1
+RPC_REQUEST = 3
+RPC_RESPONSE = 4
+OPEN_BLOCKS = 0
+STREAM_HANDLE = 3
+BROADCASTS = range(200)
+SHUFFLES = range(8)
+TASKS = range(60)
+NAMES = [f"broadcast_{n}_piece0" for n in BROADCASTS] + [
+    f"shuffle_{s}_{t}_0" for s in SHUFFLES for t in TASKS
+]
 
 
 def text(value: str) -> bytes:
@@ -41,7 +49,13 @@ class Connection:
         Raises:
             OSError: it answers nobody without a secret, or does not speak the protocol.
         """
-        message = bytes([OPEN_BLOCKS]) + text(application) + text(executor) + struct.pack(">i", 1) + text(name)
+        message = (
+            bytes([OPEN_BLOCKS])
+            + text(application)
+            + text(executor)
+            + struct.pack(">i", 1)
+            + text(name)
+        )
         self.socket.sendall(frame(RPC_REQUEST, struct.pack(">qi", 1, len(message)) + message))
         kind, body = self.answer()
         if b"SaslMessage" in body:
@@ -98,6 +112,10 @@ if __name__ == "__main__":
         by_port = dict(zip(sys.argv[1:], threads.map(served, map(int, sys.argv[1:])), strict=True))
     print(
         json.dumps(
-            {f"{name} of {port}": base64.b64encode(block).decode() for port, found in by_port.items() for name, block in found.items()}
+            {
+                f"{name} of {port}": base64.b64encode(block).decode()
+                for port, found in by_port.items()
+                for name, block in found.items()
+            }
         )
     )

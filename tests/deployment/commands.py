@@ -18,11 +18,30 @@ spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DPSQL_", "AWS_", "SPARK_"))}
-    given = {"XDG_CONFIG_HOME": str(home / "config"), "PYTHONPATH": str(CHECKOUT), "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DPSQL_", "AWS_", "SPARK_"))
+    }
+    given = {
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "PYTHONPATH": str(CHECKOUT),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TZ": "UTC",
+    }
     return kept | given | more
 
 
-def dpsql(*arguments: str, env: Mapping[str, str], timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def dpsql(
+    *arguments: str, env: Mapping[str, str], timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dpsql.jobs.cli", *arguments]
-    return subprocess.run(command, env=dict(env), cwd=CHECKOUT, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(
+        command,
+        env=dict(env),
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )

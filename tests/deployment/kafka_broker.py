@@ -43,12 +43,28 @@ class Broker:
         self.port, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._ports = (self.port, controller)
-        protocol, login = "PLAINTEXT" if opened else "SASL_PLAINTEXT", f"${{directory:{home / 'secret'}:login}}"
-        asking = {} if opened else {"sasl.mechanism": "PLAIN", "sasl.jaas.config": login, **FROM_FILE}
-        self.options = {"bootstrap.servers": self.bootstrap, "security.protocol": protocol, **asking}
+        protocol = "PLAINTEXT" if opened else "SASL_PLAINTEXT"
+        login = f"${{directory:{home / 'secret'}:login}}"
+        asking = (
+            {} if opened else {"sasl.mechanism": "PLAIN", "sasl.jaas.config": login, **FROM_FILE}
+        )
+        self.options = {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": protocol,
+            **asking,
+        }
         """For a client in Java, as sources declare them."""
-        passwords = {} if opened else {"sasl.mechanism": "PLAIN", "sasl.username": "dpsql", "sasl.password": PASSWORD}
-        self._client = {"bootstrap.servers": self.bootstrap, "security.protocol": protocol, "log_level": 0, **passwords}
+        passwords = (
+            {}
+            if opened
+            else {"sasl.mechanism": "PLAIN", "sasl.username": "dpsql", "sasl.password": PASSWORD}
+        )
+        self._client = {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": protocol,
+            "log_level": 0,
+            **passwords,
+        }
         self._settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -59,9 +75,17 @@ class Broker:
             "inter.broker.listener.name": "CLUSTER",
             "controller.listener.names": "CONTROLLER",
             **dict.fromkeys(
-                ("sasl.enabled.mechanisms", "sasl.mechanism.inter.broker.protocol", "sasl.mechanism.controller.protocol"), "PLAIN"
+                (
+                    "sasl.enabled.mechanisms",
+                    "sasl.mechanism.inter.broker.protocol",
+                    "sasl.mechanism.controller.protocol",
+                ),
+                "PLAIN",
             ),
-            **{f"listener.name.{name}.plain.sasl.jaas.config": login for name in ("cluster", "controller")},
+            **{
+                f"listener.name.{name}.plain.sasl.jaas.config": login
+                for name in ("cluster", "controller")
+            },
             **FROM_FILE,
             "log.dirs": str(home / "data"),
             "group.initial.rebalance.delay.ms": "0",
@@ -74,9 +98,14 @@ class Broker:
         (self.home / "secret" / "login").write_text(LOGIN)
         conf = self.home / "server.properties"
         conf.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        cluster = (
+            base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        )
         done = subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(conf)), capture_output=True, text=True, check=False
+            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(conf)),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         self.daemon = Daemon(self._java("kafka.Kafka", str(conf)), self.home / "stdout.log")
@@ -84,7 +113,12 @@ class Broker:
         self.admin = AdminClient(self._client)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         del self.admin  # a client that outlives its broker complains on stderr
         self.daemon.stop()
         assert not any(listens(port) for port in self._ports)
@@ -104,9 +138,25 @@ class Broker:
 
     def expire(self, topic: str, partition: int, before: int) -> None:
         """Forget the records of a partition before an offset, as retention does."""
-        self.admin.delete_records([TopicPartition(topic, partition, before)])[TopicPartition(topic, partition)].result(30)
+        self.admin.delete_records([TopicPartition(topic, partition, before)])[
+            TopicPartition(topic, partition)
+        ].result(30)
 
     def _java(self, *arguments: str) -> list[str]:
-        java = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if os.environ.get("JAVA_HOME") else "java"
-        log = (f"-Dorg.slf4j.simpleLogger.logFile={self.home / 'broker.log'}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
-        return [java, *SMALL, *log, "-cp", os.pathsep.join(map(str, jars.ensure(jars.BROKER))), *arguments]
+        java = (
+            str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
+            if os.environ.get("JAVA_HOME")
+            else "java"
+        )
+        log = (
+            f"-Dorg.slf4j.simpleLogger.logFile={self.home / 'broker.log'}",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        )
+        return [
+            java,
+            *SMALL,
+            *log,
+            "-cp",
+            os.pathsep.join(map(str, jars.ensure(jars.BROKER))),
+            *arguments,
+        ]

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 REST = (
-    *("jobs", "stages?details=true&withSummaries=true", "allexecutors", "environment", "storage/rdd"),
+    *(
+        "jobs",
+        "stages?details=true&withSummaries=true",
+        "allexecutors",
+        "environment",
+        "storage/rdd",
+    ),
     "sql?details=true&planDescription=true&length=10000",
 )
 
@@ -41,12 +47,27 @@ class Watcher(threading.Thread):
             return
         for path in REST:
             self.read(f"/api/v1/applications/{found[1]}/{path}")
-        seen, waiting = {"/"}, ["/jobs/", "/stages/", "/storage/", "/environment/", "/executors/", "/SQL/", "/StreamingQuery/"]
+        seen = {"/"}
+        waiting = [
+            "/jobs/",
+            "/stages/",
+            "/storage/",
+            "/environment/",
+            "/executors/",
+            "/SQL/",
+            "/StreamingQuery/",
+        ]
         while waiting and len(seen) < 30 and not self.over.is_set():
             path = waiting.pop(0)
             seen.add(path)
-            links = re.findall(r'href="(/(?:jobs|stages|SQL|StreamingQuery|storage)/[^"#]*)', self.read(path))
-            waiting += [link for link in dict.fromkeys(links) if link not in seen and not re.search("kill|[.]sort=", link)]
+            links = re.findall(
+                r'href="(/(?:jobs|stages|SQL|StreamingQuery|storage)/[^"#]*)', self.read(path)
+            )
+            waiting += [
+                link
+                for link in dict.fromkeys(links)
+                if link not in seen and not re.search("kill|[.]sort=", link)
+            ]
 
     def read(self, path: str) -> str:
         try:
@@ -94,12 +115,29 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str, level: 
             "spark.cleaner.referenceTracking": "false",  # blocks stay, so that a stranger who asks later is served, too
             "spark.hadoop.fs.s3a.secret.key": PLANTED_SETTING,
         },
-        **{"spark.local.dir": str(folder / "local"), "spark.jars": jars, "spark.driver.memory": "1g", "spark.ui.liveUpdate.period": "0"},
+        **{
+            "spark.local.dir": str(folder / "local"),
+            "spark.jars": jars,
+            "spark.driver.memory": "1g",
+            "spark.ui.liveUpdate.period": "0",
+        },
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
     }
-    given: dict[str, Any] = {"query_file": query, "sources_file": sources, "lake_folder": str(folder / "lake"), "name": "observed"}
-    given |= {"secret_file": folder / "secret" / "secret", "until_caught_up": True, "until_us": 1_702_339_200_000_000, "buckets": 1}
-    given |= dict.fromkeys(("accept_clock", "untested_spark", "as_json"), False) | dict.fromkeys(("interval_us", "log", "metrics"))
+    given: dict[str, Any] = {
+        "query_file": query,
+        "sources_file": sources,
+        "lake_folder": str(folder / "lake"),
+        "name": "observed",
+    }
+    given |= {
+        "secret_file": folder / "secret" / "secret",
+        "until_caught_up": True,
+        "until_us": 1_702_339_200_000_000,
+        "buckets": 1,
+    }
+    given |= dict.fromkeys(("accept_clock", "untested_spark", "as_json"), False) | dict.fromkeys(
+        ("interval_us", "log", "metrics")
+    )
     flags = RunFlags(**given, retention_us=0)
     try:
         with one_line_errors(debug=False):
@@ -110,4 +148,11 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str, level: 
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[5], sys.argv[6])
+    main(
+        Path(sys.argv[1]),
+        sys.argv[2],
+        Path(sys.argv[3]),
+        Path(sys.argv[4]),
+        sys.argv[5],
+        sys.argv[6],
+    )

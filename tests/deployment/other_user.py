@@ -16,7 +16,8 @@ import pyarrow as pa
 from tests.deployment.processes import children
 
 FRAME = b"LZ4Block"
-CLIENT, PORT_CLIENT = Path(__file__).with_name("block_client.py"), Path(__file__).with_name("port_client.py")
+CLIENT = Path(__file__).with_name("block_client.py")
+PORT_CLIENT = Path(__file__).with_name("port_client.py")
 
 
 def listening(processes: Iterable[int]) -> list[int]:
@@ -64,17 +65,34 @@ def blocks_of(pid: int) -> dict[str, bytes]:
 def answers(processes: Iterable[int]) -> dict[str, dict[str, Any]]:
     """What a stranger gets of every port of some processes (`port_client.py`), by its place."""
     places = [f"127.0.0.1:{port}" for port in listening(processes)]
-    done = subprocess.run([sys.executable, "-S", str(PORT_CLIENT), *places], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [sys.executable, "-S", str(PORT_CLIENT), *places],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     return dict(json.loads(done.stdout))
 
 
 def plain(block: bytes) -> bytes:
     """A block with its LZ4 frames opened (and as it is, for those that have none)."""
-    codec, parts, at = pa.Codec("lz4_raw"), [], block.find(FRAME)
+    codec = pa.Codec("lz4_raw")
+    parts = []
+    at = block.find(FRAME)
     while at >= 0:
-        method, size, whole = block[at + 8] & 0xF0, *(int.from_bytes(block[at + k : at + k + 4], "little") for k in (9, 13))
+        method, size, whole = (
+            block[at + 8] & 0xF0,
+            *(int.from_bytes(block[at + k : at + k + 4], "little") for k in (9, 13)),
+        )
         content = block[at + 21 : at + 21 + size]
-        parts.append(content if method == 0x10 else codec.decompress(content, whole).to_pybytes() if whole else b"")
+        parts.append(
+            content
+            if method == 0x10
+            else codec.decompress(content, whole).to_pybytes()
+            if whole
+            else b""
+        )
         at = block.find(FRAME, at + 21 + size)
     return block + b"".join(parts)
 

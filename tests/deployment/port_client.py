@@ -16,13 +16,32 @@ from concurrent.futures import ThreadPoolExecutor
 
 from block_client import Connection, become_nobody, served
 
-PAGES, SECONDS = 40, 5
-PROGRAM = {"action": "CreateSubmissionRequest", "appResource": "", "appArgs": ["/etc/hostname", ""], "clientSparkVersion": "4.2.0"}
+PAGES = 40
+SECONDS = 5
+PROGRAM = {
+    "action": "CreateSubmissionRequest",
+    "appResource": "",
+    "appArgs": ["/etc/hostname", ""],
+    "clientSparkVersion": "4.2.0",
+}
 PROGRAM |= {"environmentVariables": {}, "mainClass": "org.apache.spark.deploy.PythonRunner"}
-PROGRAM |= {"sparkProperties": {"spark.app.name": "stranger", "spark.master": "spark://127.0.0.1:1", "spark.submit.deployMode": "cluster"}}
+PROGRAM |= {
+    "sparkProperties": {
+        "spark.app.name": "stranger",
+        "spark.master": "spark://127.0.0.1:1",
+        "spark.submit.deployMode": "cluster",
+    }
+}
 
 
-def ask(host: str, port: int, method: str, path: str, body: str = "", kind: str = "application/x-www-form-urlencoded") -> str:
+def ask(
+    host: str,
+    port: int,
+    method: str,
+    path: str,
+    body: str = "",
+    kind: str = "application/x-www-form-urlencoded",
+) -> str:
     """The answer with its status, or "" from whoever does not speak HTTP."""
     connection = http.client.HTTPConnection(host, port, timeout=SECONDS)
     try:
@@ -50,7 +69,11 @@ def pages_of(host: str, port: int) -> dict[str, str]:
             break
         links = [link.replace("&amp;", "&") for link in re.findall(r'href="([^"]+)"', text)]
         here = f"http://{host}:{port}"
-        wanted += [link.removeprefix(here).rpartition("#")[0] or link.removeprefix(here) for link in links if link.startswith(("/", here))]
+        wanted += [
+            link.removeprefix(here).rpartition("#")[0] or link.removeprefix(here)
+            for link in links
+            if link.startswith(("/", here))
+        ]
     return found
 
 
@@ -73,17 +96,40 @@ def asked(place: str) -> dict[str, object]:
     pages = pages_of(host, port)
     if any(pages.values()):
         for application in set(re.findall(r"app-\d{14}-\d{4}", "".join(pages.values()))):
-            pages["POST /app/kill/"] = ask(host, port, "POST", "/app/kill/", f"id={application}&terminate=true")
-        pages["POST /driver/kill/"] = ask(host, port, "POST", "/driver/kill/", "id=driver-20260101000000-0000&terminate=true")
-        pages["POST /workers/kill/"] = ask(host, port, "POST", f"/workers/kill/?host={host}", "host=" + host)
-        created = ask(host, port, "POST", "/v1/submissions/create", json.dumps(PROGRAM), "application/json")
+            pages["POST /app/kill/"] = ask(
+                host, port, "POST", "/app/kill/", f"id={application}&terminate=true"
+            )
+        pages["POST /driver/kill/"] = ask(
+            host, port, "POST", "/driver/kill/", "id=driver-20260101000000-0000&terminate=true"
+        )
+        pages["POST /workers/kill/"] = ask(
+            host, port, "POST", f"/workers/kill/?host={host}", "host=" + host
+        )
+        created = ask(
+            host, port, "POST", "/v1/submissions/create", json.dumps(PROGRAM), "application/json"
+        )
         pages["POST /v1/submissions/create"] = created
-        pages["/api/kernels"] = kernels = ask(host, port, "GET", "/api/kernels")  # whoever may list those of Jupyter may start one
-        return {"is": "HTTP", "ran": '"success" : true' in created or bool(re.match(r"200\n.*\n\[", kernels)), "blocks": {}, "pages": pages}
+        pages["/api/kernels"] = kernels = ask(
+            host, port, "GET", "/api/kernels"
+        )  # whoever may list those of Jupyter may start one
+        return {
+            "is": "HTTP",
+            "ran": '"success" : true' in created or bool(re.match(r"200\n.*\n\[", kernels)),
+            "blocks": {},
+            "pages": pages,
+        }
     topic = struct.pack(">ih8sihiiib", 1, 8, b"stranger", 1, 1, 0, 0, 9_000, False)
-    pages = {"Kafka's topics": kafka(host, port, 3, struct.pack(">ib", -1, False)), "a topic for Kafka": kafka(host, port, 19, topic)}
+    pages = {
+        "Kafka's topics": kafka(host, port, 3, struct.pack(">ib", -1, False)),
+        "a topic for Kafka": kafka(host, port, 19, topic),
+    }
     if any(pages.values()):
-        return {"is": "Kafka", "ran": bool(pages["a topic for Kafka"]), "blocks": {}, "pages": pages}
+        return {
+            "is": "Kafka",
+            "ran": bool(pages["a topic for Kafka"]),
+            "blocks": {},
+            "pages": pages,
+        }
     blocks = {name: base64.b64encode(block).decode() for name, block in served(port, host).items()}
     return {"is": said(host, port), "ran": False, "blocks": blocks, "pages": {}}
 

@@ -41,18 +41,32 @@ def children(pid: int) -> list[int]:
     found = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            found += [int(one) for one in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+            found += [
+                int(one) for one in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+            ]
     return [grandchild for child in found for grandchild in children(child)] + [pid]
 
 
 class Daemon:
     """One process of a service, with its log in a file."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.log = log
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, cwd=folder, start_new_session=True
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
             )
 
     @property
@@ -81,7 +95,9 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        wait_until(lambda: not any(running(pid) for pid in family), f"processes of {self.log.name} end", 30)
+        wait_until(
+            lambda: not any(running(pid) for pid in family), f"processes of {self.log.name} end", 30
+        )
 
 
 def running(pid: int) -> bool:

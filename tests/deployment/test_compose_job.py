@@ -66,7 +66,11 @@ class Container:
     def job(self) -> int:
         """Return the process of dpsql."""
         family = children(self.process.pid)
-        return next(pid for pid in family if "conf-mounted/live/edits.sql" in command(pid) and "wait" not in command(pid))
+        return next(
+            pid
+            for pid in family
+            if "conf-mounted/live/edits.sql" in command(pid) and "wait" not in command(pid)
+        )
 
     def stop(self) -> int:
         """Stop it as Docker does, and return its exit code."""
@@ -129,7 +133,9 @@ def test_a_stop_waits_for_a_micro_batch(container: Container) -> None:
     container.stop()
     stand_in = container.folder / "bin/dpsql"
     stand_in.parent.mkdir()
-    stand_in.write_text("#!/bin/sh\ntrap 'sleep 1; echo stopped; exit 0' TERM\necho up\nwhile :; do sleep 0.1; done\n")
+    stand_in.write_text(
+        "#!/bin/sh\ntrap 'sleep 1; echo stopped; exit 0' TERM\necho up\nwhile :; do sleep 0.1; done\n"
+    )
     stand_in.chmod(0o755)
     container.environment["PATH"] = f"{stand_in.parent}:{container.environment['PATH']}"
     container.start()

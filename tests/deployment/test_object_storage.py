@@ -32,7 +32,8 @@ def _credentials(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_object_is_a_place_like_a_path(tmp_path: Path) -> None:
     for root in (place(tmp_path), place("s3a://lake/places")):
-        folder, file = root / "a", root / "a" / "b.json"
+        folder = root / "a"
+        file = root / "a" / "b.json"
         if isinstance(folder, Path):
             folder.mkdir()
         assert not file.exists()
@@ -40,7 +41,13 @@ def test_an_object_is_a_place_like_a_path(tmp_path: Path) -> None:
             file.read_bytes()
         replace_file(file, b"1")
         replace_file(file, b"22")
-        assert (file.read_text(), file.exists(), file.is_file(), file.is_dir(), folder.is_dir()) == ("22", True, True, False, True)
+        assert (
+            file.read_text(),
+            file.exists(),
+            file.is_file(),
+            file.is_dir(),
+            folder.is_dir(),
+        ) == ("22", True, True, False, True)
         assert [entry.name for entry in folder.iterdir()] == ["b.json"]
         assert (str(file.parent), file.name) == (str(folder), "b.json")
         file.unlink()
@@ -69,12 +76,29 @@ def test_a_lake_that_is_not_there_is_one_line() -> None:
         list_queries(Lake("s3a://missing/none"))
 
 
-def test_a_run_in_a_bucket_is_asked_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_a_bucket_is_asked_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Catches: a URI taken for a path, below which nobody is at work."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where the lock of a run in a bucket is
-    lake, stop, begun = Lake("s3a://lake/stopped"), Event(), Event()
-    run = Run("visits", "5a" * 16, "identity", "check", "SELECT", {}, "2026-01-01", "histogram", (0, 3_600_000_000), {})
-    create_file(lake.private("visits") / "run.json", json.dumps({"version": 1, **asdict(run)}).encode())
+    lake = Lake("s3a://lake/stopped")
+    stop = Event()
+    begun = Event()
+    run = Run(
+        "visits",
+        "5a" * 16,
+        "identity",
+        "check",
+        "SELECT",
+        {},
+        "2026-01-01",
+        "histogram",
+        (0, 3_600_000_000),
+        {},
+    )
+    create_file(
+        lake.private("visits") / "run.json", json.dumps({"version": 1, **asdict(run)}).encode()
+    )
 
     def work() -> None:
         with exclusive(lake.private("visits")), stop_requests(lake.private("visits"), stop):

@@ -25,31 +25,68 @@ def written(pid: int, ours: tuple[Path, ...]) -> set[str]:
     found = set[str]()
     for process in children(pid):
         try:
-            if re.search(rb"launcher[.]Main|-version", Path(f"/proc/{process}/cmdline").read_bytes()):
+            if re.search(
+                rb"launcher[.]Main|-version", Path(f"/proc/{process}/cmdline").read_bytes()
+            ):
                 continue
             links = [os.readlink(each) for each in Path(f"/proc/{process}/fd").iterdir()]
             links += re.findall(r"(?m) (/tmp/.*)$", Path(f"/proc/{process}/maps").read_text())
         except OSError:
             continue  # it has ended
-        found |= {link for link in links if link.startswith("/tmp/") and not any(Path(link).is_relative_to(each) for each in ours)}
+        found |= {
+            link
+            for link in links
+            if link.startswith("/tmp/")
+            and not any(Path(link).is_relative_to(each) for each in ours)
+        }
     return found
 
 
-def test_spark_gives_out_no_total_and_leaves_nothing_beside_the_scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_gives_out_no_total_and_leaves_nothing_beside_the_scratch_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Catches: totals in what Spark logs or reports; libraries, counters and folders of the JVM in a temporary folder that others share."""
     plant(tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sources.yaml").write_text(SOURCE)
-    (tmp_path / "spark.conf").write_text(f"{SMALL_SPARK}spark.jars {','.join(map(str, jars.ensure()))}\n")
+    (tmp_path / "spark.conf").write_text(
+        f"{SMALL_SPARK}spark.jars {','.join(map(str, jars.ensure()))}\n"
+    )
     (temporary := tmp_path / "tmp").mkdir()
-    query, secret = ("--sources", "sources.yaml"), ("--secret-file", str(tmp_path / "keys/secret"))
-    files = ("--log", "log", "--metrics", "metrics", "--properties-file", "spark.conf", "--master", "local[1]", "--buckets", "1")
-    words = ("run", "q.sql", *query, *secret, "--lake", "lake", "--until-caught-up", "--until", UNTIL, *files)
+    query = ("--sources", "sources.yaml")
+    secret = ("--secret-file", str(tmp_path / "keys/secret"))
+    files = (
+        "--log",
+        "log",
+        "--metrics",
+        "metrics",
+        "--properties-file",
+        "spark.conf",
+        "--master",
+        "local[1]",
+        "--buckets",
+        "1",
+    )
+    words = (
+        "run",
+        "q.sql",
+        *query,
+        *secret,
+        "--lake",
+        "lake",
+        "--until-caught-up",
+        "--until",
+        UNTIL,
+        *files,
+    )
     ours = (tmp_path, jars.CONF.parent, Path(sys.prefix), jars.ensure()[0].parent)
-    beside, looks = set[str](), 0
+    beside = set[str]()
+    looks = 0
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
         env = environment(tmp_path, TMPDIR=str(temporary))
-        job = subprocess.Popen([sys.executable, "-m", "dpsql.jobs.cli", *words], env=env, stdout=out, stderr=err)
+        job = subprocess.Popen(
+            [sys.executable, "-m", "dpsql.jobs.cli", *words], env=env, stdout=out, stderr=err
+        )
         while job.poll() is None:
             beside |= written(job.pid, ours) | {path.name for path in temporary.iterdir()}
             looks += len(children(job.pid)) > 1
@@ -57,23 +94,48 @@ def test_spark_gives_out_no_total_and_leaves_nothing_beside_the_scratch_folder(t
     assert job.returncode == 0, (tmp_path / "err").read_text()
     assert looks > 20 and beside == {f"dpsql-{os.getuid()}"}
     assert list(temporary.glob("*/*")) == []
-    seen, lake = Seen(), ("q", "--lake", "lake")
+    seen = Seen()
+    lake = ("q", "--lake", "lake")
     for label, flags in (("plain", ()), ("json", ("--json",))):
-        for command, *more in (("status",), ("show",), ("verify", *query, *secret), ("restore", *query, *secret), ("savepoint", label)):
+        for command, *more in (
+            ("status",),
+            ("show",),
+            ("verify", *query, *secret),
+            ("restore", *query, *secret),
+            ("savepoint", label),
+        ):
             seen.command(command, "q", *more, *lake[1:], *flags)
         seen.command("status", *lake[1:], *flags)
     private = Path("lake/private/q")
-    for called, path in (("--log", Path("log")), ("--metrics", Path("metrics")), (FILE, private / FILE)):
+    for called, path in (
+        ("--log", Path("log")),
+        ("--metrics", Path("metrics")),
+        (FILE, private / FILE),
+    ):
         seen.text(called, path.read_text())
-    for path in (Path("out"), Path("err"), private / "spark.log", *Path("lake/public").rglob("*.json")):
+    for path in (
+        Path("out"),
+        Path("err"),
+        private / "spark.log",
+        *Path("lake/public").rglob("*.json"),
+    ):
         seen.text(str(path), path.read_text())
     events = [json.loads(line) for line in Path("log").read_text().splitlines()]
     for event in events:
         check_line(event)
-    assert [event["kind"] for event in events if event["kind"] != "alarm"] == ["start", "micro_batch", "release", "end"]
-    assert [(event["triggers"], event["rows"]) for event in events if event["kind"] == "release"] == [
-        (4, len(dpsql.latest("lake", "q")) * 4)
+    assert [event["kind"] for event in events if event["kind"] != "alarm"] == [
+        "start",
+        "micro_batch",
+        "release",
+        "end",
     ]
-    assert re.findall(r"(?m)^dpsql_records_total\{.*\} (\d+)$", Path("metrics").read_text()) == [str(RECORDS)]
+    assert [
+        (event["triggers"], event["rows"]) for event in events if event["kind"] == "release"
+    ] == [(4, len(dpsql.latest("lake", "q")) * 4)]
+    assert re.findall(r"(?m)^dpsql_records_total\{.*\} (\d+)$", Path("metrics").read_text()) == [
+        str(RECORDS)
+    ]
     assert not any(text in Path("log").read_text() for text in ('"u', "/p", "/q"))
-    assert seen.found == {(kind, where) for kind, where in listed(False) if where in (FILE, "--log", "--metrics")}
+    assert seen.found == {
+        (kind, where) for kind, where in listed(False) if where in (FILE, "--log", "--metrics")
+    }

@@ -20,7 +20,9 @@ HEAD = "    event_time: ts\n    privacy_unit: user_id\n    max_users: 1000\n    
 
 def visits(users: int = 120, pages: int = 3, days: int = 1) -> list[dict[str, Any]]:
     """Every user visits every page once a day, in order of time, no two in the same second."""
-    slots = [(day, user, page) for day in range(days) for user in range(users) for page in range(pages)]
+    slots = [
+        (day, user, page) for day in range(days) for user in range(users) for page in range(pages)
+    ]
     rows = []
     for day, user, page in slots:
         second = START + day * DAY + (user * pages + page) * 100
@@ -36,7 +38,8 @@ def json_lines(rows: list[dict[str, Any]]) -> list[bytes]:
 
 def write_query(folder: Path, source: str) -> tuple[Path, Path]:
     """The query's file and a sources.yaml that declares `visits` so (lines below its name, indented by four)."""
-    query, sources = folder / "visits.sql", folder / "sources.yaml"
+    query = folder / "visits.sql"
+    sources = folder / "sources.yaml"
     query.write_text(SQL)
     sources.write_text(f"sources:\n  visits:\n{source}{HEAD}")
     return query, sources
@@ -47,5 +50,7 @@ def write_files(folder: Path, lines: list[bytes], parts: int = 1) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     size = -(-len(lines) // parts)
     for part in range(parts):
-        (folder / f"part-{part}.json").write_bytes(b"".join(line + b"\n" for line in lines[part * size : (part + 1) * size]))
+        (folder / f"part-{part}.json").write_bytes(
+            b"".join(line + b"\n" for line in lines[part * size : (part + 1) * size])
+        )
     return f"    format: json\n    path: {folder}\n    options: {{maxFilesPerTrigger: 1}}\n    schema: {SCHEMA}\n"

@@ -18,8 +18,13 @@ KINDS = {
     "sketch": f"(epsilon = 1, delta = 1e-6, {UNIT}, trigger_interval = '1 hour') {{}} FROM visits GROUP BY window(ts, '1 day')",
 }
 """Name -> the smallest query of the kind, with a place for its aggregates."""
-OF_LISTS = {"COUNT": "APPROX_TOP_COUNT(url, 9) AS n", "SUM": "APPROX_TOP_SUM(url, {}, 9, contribution_bounds_per_row => (0, 60)) AS total"}
-OF_LISTS["contribution_bounds_per_group"] = "APPROX_TOP_SUM(url, {}, 9, contribution_bounds_per_group => (0, 60)) AS in_all"
+OF_LISTS = {
+    "COUNT": "APPROX_TOP_COUNT(url, 9) AS n",
+    "SUM": "APPROX_TOP_SUM(url, {}, 9, contribution_bounds_per_row => (0, 60)) AS total",
+}
+OF_LISTS["contribution_bounds_per_group"] = (
+    "APPROX_TOP_SUM(url, {}, 9, contribution_bounds_per_group => (0, 60)) AS in_all"
+)
 """How a list says it."""
 AGGREGATES = {
     "COUNT": "COUNT(*) AS n",
@@ -31,7 +36,10 @@ AGGREGATES = {
     "APPROX_QUANTILES": "APPROX_QUANTILES({}, 4, contribution_bounds_per_row => (0, 60)) AS quartiles",
 }
 OPTIONS = {
-    "max_rows_per_group, max_groups_contributed": ("max_rows_contributed = 8", "max_rows_per_group = 2, max_groups_contributed = 2"),
+    "max_rows_per_group, max_groups_contributed": (
+        "max_rows_contributed = 8",
+        "max_rows_per_group = 2, max_groups_contributed = 2",
+    ),
     "privacy_level = EVENT": (UNIT, "privacy_level = EVENT"),
 }
 """Row -> what is written instead of what, beside a COUNT."""
@@ -54,19 +62,35 @@ APART = {
 
 def query(kind: str, *rows: str) -> str:
     """The kind's query with some rows of the table."""
-    ends, text = kind == "dynamic, rows end", KINDS[kind]
+    ends = kind == "dynamic, rows end"
+    text = KINDS[kind]
     given = [row for row in rows if row in AGGREGATES] or ["COUNT"]
     if kind == "sketch" and not set(given) & set(OF_LISTS):
         given.append("COUNT")  # it is a list that makes the kind
-    calls = [OF_LISTS.get(row, AGGREGATES[row]) if kind == "sketch" else AGGREGATES[row] for row in given]
+    calls = [
+        OF_LISTS.get(row, AGGREGATES[row]) if kind == "sketch" else AGGREGATES[row] for row in given
+    ]
     column, unit = ("balance", "owner_id") if ends else ("seconds", "user_id")
-    text = text.format(", ".join(call.replace("{}", unit if "DISTINCT" in call else column) for call in calls))
+    text = text.format(
+        ", ".join(call.replace("{}", unit if "DISTINCT" in call else column) for call in calls)
+    )
     if kind == "sketch" and "contribution_bounds_per_group" in rows:
         text = text.replace("trigger_interval", f"{LISTED}, trigger_interval")
     for old, new in (OPTIONS[row] for row in rows if row in OPTIONS):
         new += f", {LISTED}" if "EVENT" in new and kind in ("histogram", "dynamic") else ""
-        new += ", public_groups = (SELECT page FROM pages)" if "EVENT" in new and ends else ", max_rows_contributed = 8" if ends else ""
-        text = text.replace("privacy_unit_column = owner_id, max_rows_contributed = 8" if ends and old == UNIT else old, new)
+        new += (
+            ", public_groups = (SELECT page FROM pages)"
+            if "EVENT" in new and ends
+            else ", max_rows_contributed = 8"
+            if ends
+            else ""
+        )
+        text = text.replace(
+            "privacy_unit_column = owner_id, max_rows_contributed = 8"
+            if ends and old == UNIT
+            else old,
+            new,
+        )
     return f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {text}"
 
 
@@ -89,11 +113,19 @@ def taken(kind: str, row: str) -> str:
 def pairs() -> list[tuple[str, str, str]]:
     """(kind, row, row): what stands alone in a query of the kind, two at a time."""
     rows = (*AGGREGATES, *OPTIONS)
-    return [(kind, a, b) for kind in KINDS for a, b in combinations(rows, 2) if (a, kind) not in REASONS and (b, kind) not in REASONS]
+    return [
+        (kind, a, b)
+        for kind in KINDS
+        for a, b in combinations(rows, 2)
+        if (a, kind) not in REASONS and (b, kind) not in REASONS
+    ]
 
 
 def table() -> str:
     """As the reference shows it."""
     rows = [f"| | {' | '.join(KINDS)} |", f"|---|{'---|' * len(KINDS)}"]
-    rows += [f"| `{row}` | {' | '.join(taken(kind, row) for kind in KINDS)} |" for row in (*AGGREGATES, *OPTIONS)]
+    rows += [
+        f"| `{row}` | {' | '.join(taken(kind, row) for kind in KINDS)} |"
+        for row in (*AGGREGATES, *OPTIONS)
+    ]
     return "\n".join(rows) + "\n"

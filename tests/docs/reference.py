@@ -13,10 +13,13 @@ REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
 
 def functions() -> str:
     """Where each runs."""
-    local, spark = [], []
+    local = []
+    spark = []
     for name, signature in sorted(FUNCTIONS.items()):
         taken = arities(name)
-        if taken is None or taken >= set(range(signature.least, (signature.most or signature.least) + 1)):
+        if taken is None or taken >= set(
+            range(signature.least, (signature.most or signature.least) + 1)
+        ):
             local.append(f"`{name}`")
         elif taken:
             local += [f"`{name}({', '.join('xyz'[:count])})`" for count in sorted(taken)]
@@ -28,12 +31,21 @@ def functions() -> str:
 
 def options() -> str:
     """Each with an example, its default, what is checked, and the kinds of query that take it."""
-    rows = ["| option | what it says | default | refused unless | kinds of query |", "|---|---|---|---|---|"]
+    rows = [
+        "| option | what it says | default | refused unless | kinds of query |",
+        "|---|---|---|---|---|",
+    ]
     for option in options_of(MECHANISMS):
-        takers = [mechanism.name for mechanism in MECHANISMS if option.name in {own.name for own in mechanism.options}]
+        takers = [
+            mechanism.name
+            for mechanism in MECHANISMS
+            if option.name in {own.name for own in mechanism.options}
+        ]
         kinds = "all" if len(takers) == len(MECHANISMS) else ", ".join(takers)
         checks = "; ".join(check.message.removeprefix(f"{option.name} ") for check in option.checks)
-        rows.append(f"| `{option.example}` | {option.what} | {option.usually} | {checks} | {kinds} |")
+        rows.append(
+            f"| `{option.example}` | {option.what} | {option.usually} | {checks} | {kinds} |"
+        )
     return "\n".join(rows) + "\n"
 
 
@@ -43,7 +55,8 @@ TABLES = {"functions": functions, "options": options, "kinds": kinds.table}
 def written(page: str) -> str:
     """The page with the tables of this code."""
     for name, table in TABLES.items():
-        begin, end = f"<!-- {name}: python -m tests.docs.reference -->\n", f"<!-- end of {name} -->\n"
+        begin = f"<!-- {name}: python -m tests.docs.reference -->\n"
+        end = f"<!-- end of {name} -->\n"
         before, rest = page.split(begin)
         page = before + begin + "\n" + table() + "\n" + end + rest.split(end)[1]
     return page

@@ -14,7 +14,9 @@ def test_a_cell_is_accounted_for_or_refused_with_its_reason(kind: str, row: str)
         assert REASONS[row, kind] in str(found)
     else:
         assert (row, kind) not in REASONS and taken(kind, row) != "no"
-        assert found.mechanism.account(found.plan, found.source).periods(1).delta(found.plan.epsilon) <= found.plan.delta * (1 + 1e-9)
+        assert found.mechanism.account(found.plan, found.source).periods(1).delta(
+            found.plan.epsilon
+        ) <= found.plan.delta * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("kind", "a", "b"), pairs())
@@ -24,5 +26,7 @@ def test_two_cells_stand_in_one_query(kind: str, a: str, b: str) -> None:
     if isinstance(found, QueryError):
         assert b == "privacy_level = EVENT" and APART[a] in str(found)
     else:
-        assert found.mechanism.account(found.plan, found.source).periods(1).delta(found.plan.epsilon) <= found.plan.delta * (1 + 1e-9)
+        assert found.mechanism.account(found.plan, found.source).periods(1).delta(
+            found.plan.epsilon
+        ) <= found.plan.delta * (1 + 1e-9)
         assert found.explain() and found.explain_json()

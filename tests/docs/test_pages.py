@@ -19,7 +19,13 @@ from tests.docs.test_readme import CHECKOUT, call, place, secret_file
 __all__ = ["place"]
 FOLDER = CHECKOUT / "docs"
 LANGUAGES = {"bash", "python", "sql", "yaml"}
-DECLARED = {"format": "parquet", "path": "x", "schema": "user_id STRING, ts TIMESTAMP", "event_time": "ts", "privacy_unit": "user_id"}
+DECLARED = {
+    "format": "parquet",
+    "path": "x",
+    "schema": "user_id STRING, ts TIMESTAMP",
+    "event_time": "ts",
+    "privacy_unit": "user_id",
+}
 """What a fragment of sources.yaml leaves out."""
 
 NEEDS_SPARK = ("tutorial.md", "howto.md")
@@ -28,12 +34,18 @@ NEEDS_SPARK = ("tutorial.md", "howto.md")
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     """Language and text of every fenced block, indented ones too, in order."""
-    found = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        r"^( *)```(\w*)\n(.*?)^\1```$",
+        page.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
     return [(language, textwrap.dedent(text)) for _, language, text in found]
 
 
 PAGES = sorted(FOLDER.rglob("*.md"))
-WITH_PROGRAMS = [page for page in PAGES if {language for language, _ in blocks(page)} & {"bash", "python"}]
+WITH_PROGRAMS = [
+    page for page in PAGES if {language for language, _ in blocks(page)} & {"bash", "python"}
+]
 
 
 def test_every_block_is_of_a_kind_that_is_run() -> None:
@@ -92,7 +104,9 @@ def programs(page: Path, language: str, text: str) -> Iterator[list[str]]:
     its flags."""
     if language == "python":
         yield ["-W", "error::DeprecationWarning:__main__", "-c", text]
-    for words in (shlex.split(line, comments=True) for line in text.splitlines() if language == "bash"):
+    for words in (
+        shlex.split(line, comments=True) for line in text.splitlines() if language == "bash"
+    ):
         if words and words[0] != "spark-submit":
             assert words[0] == "dpsql", f"{page.name}: only dpsql is run here, not {words[0]}"
             yield ["-m", "dpsql.jobs.cli", *words[1:]]
@@ -103,7 +117,11 @@ def test_the_reference_says_what_the_code_does() -> None:
     assert reference.written(page) == page, "python -m tests.docs.reference"
 
 
-@pytest.mark.parametrize("page", [page for page in WITH_PROGRAMS if page.name not in NEEDS_SPARK], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in WITH_PROGRAMS if page.name not in NEEDS_SPARK],
+    ids=lambda page: page.name,
+)
 def test_programs_run(page: Path, place: Path) -> None:
     assert run(page, place)
 
@@ -115,10 +133,18 @@ def test_the_tutorial_runs(place: Path) -> None:
 
 
 def test_the_reference_has_every_command_and_flag() -> None:
-    lines = re.findall(r"^\| `(\w+)[^`]*` \| (.*) \|$", (FOLDER / "reference.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    written = {name: set(re.findall(r"--[\w-]+", flags)) for name, flags in lines if name in main.commands}
+    lines = re.findall(
+        r"^\| `(\w+)[^`]*` \| (.*) \|$",
+        (FOLDER / "reference.md").read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
+    written = {
+        name: set(re.findall(r"--[\w-]+", flags)) for name, flags in lines if name in main.commands
+    }
     known = {
-        name: {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}
+        name: {
+            flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")
+        }
         for name, command in main.commands.items()
     }
     assert written == known
@@ -129,9 +155,17 @@ def test_the_reference_has_every_key_of_sources_and_every_name_of_python() -> No
 
     text = (FOLDER / "reference.md").read_text(encoding="utf-8")
     assert [key for key in SOURCE_KEYS if f"`{key}`" not in text] == []
-    assert [name for name in ("compile", "latest", "load_sources", "query", "run_local", "start") if f"`dpsql.{name}(" not in text] == []
+    assert [
+        name
+        for name in ("compile", "latest", "load_sources", "query", "run_local", "start")
+        if f"`dpsql.{name}(" not in text
+    ] == []
 
 
 def test_every_page_is_in_the_index() -> None:
     index = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if page.name != "README.md" and f"({page.relative_to(FOLDER)})" not in index] == []
+    assert [
+        page.name
+        for page in PAGES
+        if page.name != "README.md" and f"({page.relative_to(FOLDER)})" not in index
+    ] == []

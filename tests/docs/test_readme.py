@@ -13,20 +13,36 @@ import pytest
 import dpsql
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-README, REFERENCE = CHECKOUT / "README.md", CHECKOUT / "docs" / "reference.md"
+README = CHECKOUT / "README.md"
+REFERENCE = CHECKOUT / "docs" / "reference.md"
 PROOFS = sorted((CHECKOUT / "docs" / "privacy").glob("*.md"))
-PAGES = (README, *sorted((CHECKOUT / "docs").glob("*.md")), *PROOFS, CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md")
+PAGES = (
+    README,
+    *sorted((CHECKOUT / "docs").glob("*.md")),
+    *PROOFS,
+    CHECKOUT / "CONTRIBUTING.md",
+    CHECKOUT / "CHANGELOG.md",
+)
 NEEDS_SPARK = ("run", "show", "status", "verify")
 """Commands that start Spark, or read what such a command has left."""
 
 
 def blocks(language: str, page: Path = README) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$",
+        page.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
 
 
 def commands(page: Path = README) -> list[list[str]]:
     """The words of every line of the bash blocks; comments are left out."""
-    return [words for block in blocks("bash", page) for line in block.splitlines() if (words := shlex.split(line, comments=True))]
+    return [
+        words
+        for block in blocks("bash", page)
+        for line in block.splitlines()
+        if (words := shlex.split(line, comments=True))
+    ]
 
 
 @pytest.fixture
@@ -43,17 +59,33 @@ def secret_file(place: Path) -> str:
 def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     # a job this small is over before the optimising compiler has paid for itself
     quick = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    environment = os.environ | quick | {"PYTHONPATH": str(CHECKOUT), "DPSQL_SECRET_FILE": secret_file(place)}
-    return subprocess.run([sys.executable, *words], cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=900)
+    environment = (
+        os.environ | quick | {"PYTHONPATH": str(CHECKOUT), "DPSQL_SECRET_FILE": secret_file(place)}
+    )
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
 
 
 def dpsql_commands(spark: bool) -> list[list[str]]:
-    return [words[1:] for words in commands() if words[0] == "dpsql" and (words[1] in NEEDS_SPARK) == spark]
+    return [
+        words[1:]
+        for words in commands()
+        if words[0] == "dpsql" and (words[1] in NEEDS_SPARK) == spark
+    ]
 
 
 @pytest.mark.parametrize("text", blocks("sql"))
 def test_sql_compiles(text: str) -> None:
-    assert dpsql.compile(text, dpsql.load_sources(CHECKOUT / "conf" / "sources.yaml"), "README.md").plan.identity
+    assert dpsql.compile(
+        text, dpsql.load_sources(CHECKOUT / "conf" / "sources.yaml"), "README.md"
+    ).plan.identity
 
 
 def test_the_readme_is_one_screen() -> None:
@@ -76,7 +108,10 @@ def test_commands_without_spark(words: list[str], place: Path) -> None:
 def test_commands_with_spark_are_those_of_the_tutorial() -> None:
     """Which `test_the_tutorial_runs` runs."""
     tutorial = (CHECKOUT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    run = [shlex.split(line, comments=True) for line in re.findall(r"^dpsql .*$", tutorial, flags=re.MULTILINE)]
+    run = [
+        shlex.split(line, comments=True)
+        for line in re.findall(r"^dpsql .*$", tutorial, flags=re.MULTILINE)
+    ]
     assert [words for words in dpsql_commands(spark=True) if ["dpsql", *words] not in run] == []
 
 
@@ -92,7 +127,9 @@ def test_flags_of_spark_submit_are_those_of_the_script() -> None:
     for words in submitted:
         script = words.index("jobs/run_query.py")
         assert (CHECKOUT / words[script + 1]).exists()
-        assert [flag for flag in words[script:] if flag.startswith("--") and f"{flag} " not in known] == []
+        assert [
+            flag for flag in words[script:] if flag.startswith("--") and f"{flag} " not in known
+        ] == []
 
 
 def test_make_targets_exist() -> None:
@@ -107,7 +144,8 @@ def test_every_option_is_explained() -> None:
     from dpsql.mechanisms.registry import MECHANISMS
     from dpsql.sql.parse import options_of
 
-    text, options = REFERENCE.read_text(), options_of(MECHANISMS)
+    text = REFERENCE.read_text()
+    options = options_of(MECHANISMS)
     assert [option.name for option in options if f"`{option.example}`" not in text] == []
     assert len(options) <= 17  # one more has to replace one
 
@@ -123,21 +161,47 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert file.exists(), target
         if anchor:
             heads = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}, target
+            assert anchor in {
+                re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads
+            }, target
 
 
-@pytest.mark.parametrize("page", [*PROOFS, CHECKOUT / "docs" / "architecture.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PROOFS, CHECKOUT / "docs" / "architecture.md"], ids=lambda page: page.name
+)
 def test_what_the_pages_name_is_there(page: Path) -> None:
     """Modules, files, functions and tests that proofs and architecture point to."""
     text = page.read_text(encoding="utf-8")
-    files = {name.replace("NAME", "histogram") for name in re.findall(r"`((?:[\w-]+/)+\w+\.(?:py|html|css|js))`", text)}
-    assert sorted(name for name in files if not (CHECKOUT / name).exists() and not (CHECKOUT / "dpsql" / name).exists()) == []
-    tests = "\n".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py"))
-    assert [name for name in set(re.findall(r"`(test_\w+)`", text)) if f"def {name}(" not in tests] == []
-    assert [name for name in set(re.findall(r"`(tests/[\w/]+\.py)`", text)) if not (CHECKOUT / name).exists()] == []
-    for file, named in re.findall(r"`(tests/[\w/]+\.py)`:((?:\s+`test_\w+`(?:\s+\([^)]*\))?,?)+)", text):
+    files = {
+        name.replace("NAME", "histogram")
+        for name in re.findall(r"`((?:[\w-]+/)+\w+\.(?:py|html|css|js))`", text)
+    }
+    assert (
+        sorted(
+            name
+            for name in files
+            if not (CHECKOUT / name).exists() and not (CHECKOUT / "dpsql" / name).exists()
+        )
+        == []
+    )
+    tests = "\n".join(
+        path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py")
+    )
+    assert [
+        name for name in set(re.findall(r"`(test_\w+)`", text)) if f"def {name}(" not in tests
+    ] == []
+    assert [
+        name
+        for name in set(re.findall(r"`(tests/[\w/]+\.py)`", text))
+        if not (CHECKOUT / name).exists()
+    ] == []
+    for file, named in re.findall(
+        r"`(tests/[\w/]+\.py)`:((?:\s+`test_\w+`(?:\s+\([^)]*\))?,?)+)", text
+    ):
         there = (CHECKOUT / file).read_text(encoding="utf-8")
-        assert [name for name in re.findall(r"`(test_\w+)`", named) if f"def {name}(" not in there] == [], file
+        assert [
+            name for name in re.findall(r"`(test_\w+)`", named) if f"def {name}(" not in there
+        ] == [], file
     for name in set(re.findall(r"`((?:udfs|dpsql)(?:\.\w+)+)`", text)):
         assert _found(name.split(".")), name
 
@@ -146,17 +210,34 @@ def test_every_theorem_is_on_one_page_and_what_points_to_it_finds_it() -> None:
     """A number is given once in all pages; a theorem names code and tests; "privacy/PAGE.md, theorem N" in code and docs is on PAGE."""
     heads = [(page.stem, *head) for page in PROOFS for head in _theorems(page)]
     assert sorted(int(number) for _, number, _ in heads) == list(range(1, len(heads) + 1))
-    assert [number for _, number, text in heads if "*Implemented in*" not in text or "`test_" not in text] == []
+    assert [
+        number
+        for _, number, text in heads
+        if "*Implemented in*" not in text or "`test_" not in text
+    ] == []
     places = {(page, number) for page, number, _ in heads}
     pointers = set()
-    for file in (*PAGES, *(path for room in ("dpsql", "udfs", "jobs") for path in sorted((CHECKOUT / room).rglob("*.py")))):
-        pointers |= {*re.findall(r"privacy/(\w+)\.md,?\s+theorem\s+(\d+)", file.read_text(encoding="utf-8"))}
+    for file in (
+        *PAGES,
+        *(
+            path
+            for room in ("dpsql", "udfs", "jobs")
+            for path in sorted((CHECKOUT / room).rglob("*.py"))
+        ),
+    ):
+        pointers |= {
+            *re.findall(r"privacy/(\w+)\.md,?\s+theorem\s+(\d+)", file.read_text(encoding="utf-8"))
+        }
     assert pointers and pointers <= places, pointers - places
 
 
 def _theorems(page: Path) -> list[tuple[str, str]]:
     """Number and text of each."""
-    return re.findall(r"^## Theorem (\d+):(.*?)(?=^## |\Z)", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^## Theorem (\d+):(.*?)(?=^## |\Z)",
+        page.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
 
 
 def _found(parts: list[str]) -> bool:
@@ -166,5 +247,10 @@ def _found(parts: list[str]) -> bool:
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if file.exists():
             source = file.read_text(encoding="utf-8")
-            return all(re.search(rf"\b(def|class|import|as) {part}\b|^{part}\b", source, flags=re.MULTILINE) for part in parts[cut:])
+            return all(
+                re.search(
+                    rf"\b(def|class|import|as) {part}\b|^{part}\b", source, flags=re.MULTILINE
+                )
+                for part in parts[cut:]
+            )
     return False

@@ -25,7 +25,9 @@ from dpsql.published.histogram import read_histogram
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.microbatches import Following
 
-TRIGGER, WINDOW, HORIZON = 2, 4, 4
+TRIGGER = 2
+WINDOW = 4
+HORIZON = 4
 SQL = f"""
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
     epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 4, trigger_interval = '{TRIGGER} seconds',
@@ -58,7 +60,15 @@ class Case:
         if not options:
             options = {"live": LiveOptions(interval_us=500_000)}
         options |= {"buckets": (2, 2)}
-        return dpsql.start(self.spark, self.query, str(self.lake.root), "visits", self.secret, self.ledger, **options)
+        return dpsql.start(
+            self.spark,
+            self.query,
+            str(self.lake.root),
+            "visits",
+            self.secret,
+            self.ledger,
+            **options,
+        )
 
     def fill(self) -> None:
         number = 0
@@ -66,7 +76,10 @@ class Case:
             if self.writing.is_set():
                 number += 1
                 now = datetime.fromtimestamp(time.time(), UTC).isoformat()
-                lines = [json.dumps({"user_id": f"u{number % 3}-{i}", "ts": now, "page": f"p{i % 2}"}) for i in range(150)]
+                lines = [
+                    json.dumps({"user_id": f"u{number % 3}-{i}", "ts": now, "page": f"p{i % 2}"})
+                    for i in range(150)
+                ]
                 (self.folder / f".{number:05d}").write_text("\n".join(lines))
                 (self.folder / f".{number:05d}").rename(self.folder / f"{number:05d}.json")
 
@@ -77,18 +90,37 @@ class Case:
         except LakeError:
             return []
         seconds = [round(start.timestamp()) for start in table["window_start"].to_pylist()]
-        return sorted(zip(seconds, table["trigger"].to_pylist(), table["page"].to_pylist(), strict=True))
+        return sorted(
+            zip(seconds, table["trigger"].to_pylist(), table["page"].to_pylist(), strict=True)
+        )
 
 
 @pytest.fixture
 def case(spark: SparkSession, tmp_path: Path) -> Iterator[Case]:
     folder = tmp_path / "visits"
     folder.mkdir()
-    given: dict[str, Any] = {"event_time": "ts", "privacy_unit": ("user_id",), "max_users": 1000, "max_keys": 1000}
+    given: dict[str, Any] = {
+        "event_time": "ts",
+        "privacy_unit": ("user_id",),
+        "max_users": 1000,
+        "max_keys": 1000,
+    }
     given |= {"start_us": (int(time.time()) // TRIGGER - 5) * TRIGGER * 1_000_000}
-    source = Source("visits", "json", str(folder), schema="user_id STRING, ts TIMESTAMP, page STRING", **given)
-    query, secret = dpsql.compile(SQL, Sources((source,))), Secret(bytes(range(32)))
-    made = Case(spark, folder, Lake(tmp_path / "lake"), query, secret, Ledger(tmp_path / "ledger"), threading.Event(), threading.Event())
+    source = Source(
+        "visits", "json", str(folder), schema="user_id STRING, ts TIMESTAMP, page STRING", **given
+    )
+    query = dpsql.compile(SQL, Sources((source,)))
+    secret = Secret(bytes(range(32)))
+    made = Case(
+        spark,
+        folder,
+        Lake(tmp_path / "lake"),
+        query,
+        secret,
+        Ledger(tmp_path / "ledger"),
+        threading.Event(),
+        threading.Event(),
+    )
     made.writing.set()
     writer = threading.Thread(target=made.fill, daemon=True)
     writer.start()
@@ -137,13 +169,22 @@ def test_a_table_without_windows(case: Case) -> None:
     assert found.identical and found.published >= 2 * len(published) - 1
 
 
-def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As this process sees it; and Spark's own polling begins anew when the clock is right again."""
-    step, anew = [0], list[bool]()
-    for name in ("streaming.live.wall_us", "streaming.microbatches.began_us", "lake.spark_checkpoint.Checkpoint.time_us"):
+    step = [0]
+    anew = list[bool]()
+    for name in (
+        "streaming.live.wall_us",
+        "streaming.microbatches.began_us",
+        "lake.spark_checkpoint.Checkpoint.time_us",
+    ):
         owner, _, function = f"dpsql.{name}".rpartition(".")
         original = pkgutil.resolve_name(f"{owner}.{function}")
-        monkeypatch.setattr(f"{owner}.{function}", lambda *given, _original=original: _original(*given) + step[0])
+        monkeypatch.setattr(
+            f"{owner}.{function}", lambda *given, _original=original: _original(*given) + step[0]
+        )
     polled = Following.poll_anew
     monkeypatch.setattr(Following, "poll_anew", lambda self: anew.append(polled(self)) or anew[-1])
 
@@ -152,7 +193,10 @@ def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeyp
 
         def reached() -> bool:
             rows = case.rows()
-            assert max((window + trigger * TRIGGER for window, trigger, _ in rows), default=0) <= time.time()
+            assert (
+                max((window + trigger * TRIGGER for window, trigger, _ in rows), default=0)
+                <= time.time()
+            )
             return len(rows) >= wanted
 
         return reached
@@ -161,7 +205,9 @@ def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(case: Case, monkeyp
     until(more(4))
     step[0] = 86_400_000_000
     until(more(6))
-    assert "stepped ahead by 1 day" in newest_events(case.lake.private("visits"))["alarm/clock"]["text"] and not any(anew)
+    assert "stepped ahead by 1 day" in newest_events(case.lake.private("visits"))["alarm/clock"][
+        "text"
+    ] and not any(anew)
     step[0] = 0
     case.writing.clear()  # nothing is begun anew while a micro-batch is at work
     until(lambda: any(anew))

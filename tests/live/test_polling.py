@@ -25,12 +25,16 @@ from dpsql.streaming.progress import Tally
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.view.standing import live_notes
 
-MS, SECOND, MINUTE = 1_000, 1_000_000, 60_000_000
+MS = 1_000
+SECOND = 1_000_000
+MINUTE = 60_000_000
 T0 = 1_800_000_000 * SECOND
 
 
 def plan(trigger_ms: int, offset_ms: int = 0) -> Any:
-    source = Source(name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",))
+    source = Source(
+        name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",)
+    )
     window = f"'{20 * trigger_ms} milliseconds', '{20 * trigger_ms} milliseconds', '{offset_ms} milliseconds'"
     sql = f"""
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
@@ -43,12 +47,27 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
 @pytest.mark.parametrize(
     ("trigger_ms", "offset_ms", "expected_ms"),
     [
-        *((10_000, 0, 1_000), (60_000, 0, 6_000), (600_000, 0, 60_000), (3_600_000, 0, 60_000), (86_400_000, 0, 60_000)),
-        *((2_500, 0, 1_250), (1_000, 0, 1_000), (500, 0, 500), (7_000, 0, 1_000), (1_009_000, 0, 50_450), (11_003, 0, 11_003)),
+        *(
+            (10_000, 0, 1_000),
+            (60_000, 0, 6_000),
+            (600_000, 0, 60_000),
+            (3_600_000, 0, 60_000),
+            (86_400_000, 0, 60_000),
+        ),
+        *(
+            (2_500, 0, 1_250),
+            (1_000, 0, 1_000),
+            (500, 0, 500),
+            (7_000, 0, 1_000),
+            (1_009_000, 0, 50_450),
+            (11_003, 0, 11_003),
+        ),
         *((60_000, 30_000, 6_000), (60_000, 4_000, 4_000), (60_000, 30, 30)),
     ],
 )
-def test_the_default_divides_trigger_interval_and_offset(trigger_ms: int, offset_ms: int, expected_ms: int) -> None:
+def test_the_default_divides_trigger_interval_and_offset(
+    trigger_ms: int, offset_ms: int, expected_ms: int
+) -> None:
     interval = polling_interval(shape(plan(trigger_ms, offset_ms)).schedule)
     assert interval == expected_ms * MS
     assert trigger_ms * MS % interval == offset_ms * MS % interval == 0
@@ -63,7 +82,10 @@ def test_an_interval_that_does_not_divide_is_refused_with_those_that_do() -> Non
         polling_interval(minute, 7 * SECOND)
     with pytest.raises(InputError, match=r"Write 1 minute, or leave it away"):
         polling_interval(minute, 2 * MINUTE)
-    with pytest.raises(InputError, match=r"trigger_interval 1 minute and the windows' offset 4 seconds: .* Write 4 seconds,"):
+    with pytest.raises(
+        InputError,
+        match=r"trigger_interval 1 minute and the windows' offset 4 seconds: .* Write 4 seconds,",
+    ):
         polling_interval(shape(plan(60_000, 4_000)).schedule, 5 * SECOND)
     odd = by_window(Grid(3_000, 3_000, 0, 1_500, 2))
     with pytest.raises(InputError, match="looks at its source at whole milliseconds"):
@@ -93,9 +115,13 @@ class World:
         monkeypatch.setattr("dpsql.streaming.live.wall_us", lambda: self.wall_us)
         real = Contributions("unused", "5a" * 16, shape(self.plan).schedule, None, 1, 1)  # type: ignore[arg-type]
         table: Any = SimpleNamespace(
-            closed_us=NO_CLOCK, schedule=real.schedule, tick_by_clock=lambda batch, now, latest: self.ticks.append(now) or 1
+            closed_us=NO_CLOCK,
+            schedule=real.schedule,
+            tick_by_clock=lambda batch, now, latest: self.ticks.append(now) or 1,
         )
-        checkpoint: Any = SimpleNamespace(newest_commit=None, time_us=lambda batch: self.planned[batch])
+        checkpoint: Any = SimpleNamespace(
+            newest_commit=None, time_us=lambda batch: self.planned[batch]
+        )
         self.idle_us = NEVER_US
         self.ticker = Ticker(table, checkpoint, self.plan.query.max_ahead_us, interval_us)
         self.ticker.idle_since_us = lambda: self.idle_us
@@ -116,7 +142,12 @@ class World:
         clock = self.ticker.clock(batch)
         if poll.others:
             query = self.plan.query
-            self.seen.append(((clock.closed_us - query.window.offset_us) // query.trigger_interval_us, clock.latest_us))
+            self.seen.append(
+                (
+                    (clock.closed_us - query.window.offset_us) // query.trigger_interval_us,
+                    clock.latest_us,
+                )
+            )
         self.wall_us = poll.due_us + self.interval_us - 1
         self.ticker.rows_are_there(batch, clock)
 
@@ -126,15 +157,25 @@ class World:
     [
         # The first three are intervals that were accepted before.
         *((60_000, 0, 7_000, 1_200), (2_500, 0, 1_000, 600), (60_000, 30, 6_000, 40)),
-        *((60_000, 0, 6_000, 5_500), (2_500, 0, 1_250, 600), (60_000, 30, 30, 20), (60_000, 4_000, 4_000, 3_000)),
+        *(
+            (60_000, 0, 6_000, 5_500),
+            (2_500, 0, 1_250, 600),
+            (60_000, 30, 30, 20),
+            (60_000, 4_000, 4_000, 3_000),
+        ),
     ],
 )
 def test_a_record_of_one_user_moves_no_tick_for_others(
-    trigger_ms: int, offset_ms: int, interval_ms: int, listing_ms: int, monkeypatch: pytest.MonkeyPatch
+    trigger_ms: int,
+    offset_ms: int,
+    interval_ms: int,
+    listing_ms: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While micro-batches are shorter than the interval. Catches: a tick at the time a micro-batch was planned, or at the time a poll began."""
     random.seed(7)
-    compiled, interval_us = plan(trigger_ms, offset_ms), interval_ms * MS
+    compiled = plan(trigger_ms, offset_ms)
+    interval_us = interval_ms * MS
     first = T0 // interval_us + 1 + max(0, trigger_ms // interval_ms - 40)
     polls = [
         Poll(
@@ -194,7 +235,9 @@ def test_polls_that_could_not_be_made_are_overruns(tmp_path: Path) -> None:
     """Catches: a long first release, or a slow listing, that `show` and the summary do not know."""
     tally = Tally(None, EventLog(tmp_path, "5a" * 16, "views"))
     pace = Pace(tmp_path, 5 * SECOND, tally)
-    pace.note(T0 + 36 * SECOND, 0)  # the newest reading of the backlog began; then the start releases
+    pace.note(
+        T0 + 36 * SECOND, 0
+    )  # the newest reading of the backlog began; then the start releases
     pace.note(T0 + 127 * SECOND, 300_000)
     pace.write()
     assert read_overruns(tmp_path) == Overruns(1, 89 * SECOND, T0 + 125 * SECOND, 5 * SECOND)

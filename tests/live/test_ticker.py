@@ -48,14 +48,27 @@ BUCKETS = 3
 @pytest.fixture
 def plan() -> PrivacyPlan:
     source = Source(
-        name="visits", format="parquet", path="visits", event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000
+        name="visits",
+        format="parquet",
+        path="visits",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        max_users=1000,
+        max_keys=1000,
     )
     return dpsql.compile(SQL, Sources((source,))).plan
 
 
 @pytest.fixture
 def contributions(plan: PrivacyPlan, tmp_path: Path) -> Contributions:
-    table = Contributions(tmp_path / "contributions", "5a" * 16, shape(plan).schedule, shape(plan).contributions, 1, BUCKETS)
+    table = Contributions(
+        tmp_path / "contributions",
+        "5a" * 16,
+        shape(plan).schedule,
+        shape(plan).contributions,
+        1,
+        BUCKETS,
+    )
     table.create()
     return table
 
@@ -69,14 +82,18 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 def planned(checkpoint: Checkpoint, batch: int, time_us: int) -> int:
     """What Spark writes before it runs a micro-batch."""
-    (checkpoint.path / f"offsets/{batch}").write_text("v1\n" + json.dumps({"batchTimestampMs": time_us // 1000}) + '\n{"logOffset":0}')
+    (checkpoint.path / f"offsets/{batch}").write_text(
+        "v1\n" + json.dumps({"batchTimestampMs": time_us // 1000}) + '\n{"logOffset":0}'
+    )
     return batch
 
 
 def ticks(contributions: Contributions) -> list[tuple[int, int]]:
     """(micro-batch, closed second) of every tick; each must be there once per bucket."""
     table = read_rows(contributions.path, ["kind", "batch", "closed_us", "bucket"])
-    rows = sorted(zip(*(table[name].to_pylist() for name in ("closed_us", "batch", "bucket")), strict=True))
+    rows = sorted(
+        zip(*(table[name].to_pylist() for name in ("closed_us", "batch", "bucket")), strict=True)
+    )
     assert [bucket for _, _, bucket in rows] == list(range(BUCKETS)) * (len(rows) // BUCKETS)
     return [(batch, (closed - T0) // SECOND) for closed, batch, bucket in rows if bucket == 0]
 
@@ -88,7 +105,9 @@ def follow(contributions: Contributions, checkpoint: Checkpoint) -> Ticker:
     return ticker
 
 
-def test_ticks_are_lazy_and_follow_the_rows_they_cover(contributions: Contributions, checkpoint: Checkpoint) -> None:
+def test_ticks_are_lazy_and_follow_the_rows_they_cover(
+    contributions: Contributions, checkpoint: Checkpoint
+) -> None:
     ticker = follow(contributions, checkpoint)
     for batch, second in enumerate([3, 8, 12, 14, 19, 20, 41]):
         clock = ticker.clock(planned(checkpoint, batch, T0 + second * SECOND))
@@ -100,7 +119,9 @@ def test_ticks_are_lazy_and_follow_the_rows_they_cover(contributions: Contributi
     assert DeltaTable(contributions.path).version() == 4
 
 
-def test_silence_ticks_too_and_an_idle_query_writes_nothing(contributions: Contributions, checkpoint: Checkpoint) -> None:
+def test_silence_ticks_too_and_an_idle_query_writes_nothing(
+    contributions: Contributions, checkpoint: Checkpoint
+) -> None:
     ticker = follow(contributions, checkpoint)
     ticker.rows_are_there(0, ticker.clock(planned(checkpoint, 0, T0 + 5 * SECOND)))
     for second in (6, 7, 8, 9, 10, 11, 19, 25):
@@ -109,11 +130,14 @@ def test_silence_ticks_too_and_an_idle_query_writes_nothing(contributions: Contr
     assert DeltaTable(contributions.path).version() == 3
 
 
-def test_a_poll_does_not_tick_past_a_micro_batch_at_work(contributions: Contributions, checkpoint: Checkpoint) -> None:
+def test_a_poll_does_not_tick_past_a_micro_batch_at_work(
+    contributions: Contributions, checkpoint: Checkpoint
+) -> None:
     """Its rows belong before the tick; it ticks itself."""
     ticker = follow(contributions, checkpoint)
     planned(checkpoint, 0, T0 + 12 * SECOND)
-    inside, go_on = threading.Event(), threading.Event()
+    inside = threading.Event()
+    go_on = threading.Event()
 
     def sink(frame: object, batch: int) -> None:
         inside.set()
@@ -158,7 +182,9 @@ def test_the_clock_never_goes_back(contributions: Contributions, checkpoint: Che
     assert ticks(contributions) == [(0, 24)]
 
 
-def test_while_a_backlog_is_read_nothing_ticks(contributions: Contributions, checkpoint: Checkpoint) -> None:
+def test_while_a_backlog_is_read_nothing_ticks(
+    contributions: Contributions, checkpoint: Checkpoint
+) -> None:
     ticker = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND)
     for batch in range(3):
         clock = ticker.clock(planned(checkpoint, batch, T0 + batch * 60 * SECOND))
@@ -180,19 +206,27 @@ def test_a_repeated_micro_batch_has_the_clock_that_is_listed(tmp_path: Path) -> 
 
 def rows(contributions: Contributions, window_us: int) -> None:
     era = (window_us - contributions.schedule.eras.first) // (64 * 30 * SECOND)
-    neutral = {field.name: b"" if field.name == "key_bytes" else 0 for field in contributions.schema}
-    table = pa.Table.from_pylist([neutral | {"era": era, "window": window_us}], contributions.schema)
+    neutral = {
+        field.name: b"" if field.name == "key_bytes" else 0 for field in contributions.schema
+    }
+    table = pa.Table.from_pylist(
+        [neutral | {"era": era, "window": window_us}], contributions.schema
+    )
     write_deltalake(contributions.path, table, mode="append")
 
 
-def test_contributions_go_when_all_windows_of_their_era_are_closed(contributions: Contributions) -> None:
+def test_contributions_go_when_all_windows_of_their_era_are_closed(
+    contributions: Contributions,
+) -> None:
     era_us = 64 * 30 * SECOND
     first = T0 // era_us * era_us
     for window in (first, first + era_us - 30 * SECOND, first + era_us):
         rows(contributions, window)
     contributions.tick_by_clock(0, T0, T0)
     # What a failed task of query 1 left behind holds records as well.
-    (Path(contributions.path) / f"era={first // era_us}/part-00000-of-a-failed-task.parquet").write_bytes(b"records")
+    (
+        Path(contributions.path) / f"era={first // era_us}/part-00000-of-a-failed-task.parquet"
+    ).write_bytes(b"records")
     # The last window of the era starts 30 s before its end and has its third trigger 30 s after its start.
     assert contributions.forget(first + era_us - 1) == 0
     before = DeltaTable(contributions.path).version()
@@ -217,7 +251,9 @@ def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) 
     os.utime(old, (1, 1))
     (tmp_path / "savepoints").mkdir()
     (tmp_path / "savepoints/before.json").write_text(
-        json.dumps({"state": [["admission", 1, 0, 5], ["release", 1, 0, 6], ["admission", 2, 0, 7]]})
+        json.dumps(
+            {"state": [["admission", 1, 0, 5], ["release", 1, 0, 6], ["admission", 2, 0, 7]]}
+        )
     )
     system, path = filesystem(str(folder))
     sweep_bucket(system, path, 10, kept_by_savepoints(tmp_path, "admission", 1)[0])
@@ -225,7 +261,9 @@ def test_old_state_goes_unless_spark_or_a_savepoint_may_name_it(tmp_path: Path) 
     assert [file.name for file in folder.glob(".*")] == [".000009.users.parquet.0a"]
 
 
-def test_a_restored_query_sweeps_before_its_first_commit(plan: PrivacyPlan, contributions: Contributions, tmp_path: Path) -> None:
+def test_a_restored_query_sweeps_before_its_first_commit(
+    plan: PrivacyPlan, contributions: Contributions, tmp_path: Path
+) -> None:
     """Its first release rests, so Spark has noted none. Catches: looking into offsets that are not there."""
     engine = Engine(tmp_path / "lake", (1, 1), {operator: Part(2, 7) for operator in OPERATORS})
     listed = Manifest(engine.folder / "files", "run", "release", 2)
@@ -235,7 +273,15 @@ def test_a_restored_query_sweeps_before_its_first_commit(plan: PrivacyPlan, cont
     (checkpoint.path / "offsets/0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": 5}))
     assert (checkpoint.newest_batch, checkpoint.newest_commit) == (7, 6)
     published = described(plan, shape(plan), AS_RELEASED)
-    histogram = PublishedTable(tmp_path / "public", "run", plan.query, shape(plan), (StringType(),), published, described_mark("run"))
+    histogram = PublishedTable(
+        tmp_path / "public",
+        "run",
+        plan.query,
+        shape(plan),
+        (StringType(),),
+        published,
+        described_mark("run"),
+    )
     histogram.create()
     rows(contributions, T0)
     Retention(engine, contributions, 0, listed, histogram, pytest.fail).sweep(T0 + 10**12, -1)
@@ -247,8 +293,11 @@ def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.Monk
     manifest = Manifest(tmp_path / "files", "5a" * 16, "admission", 1)
     manifest.create()
     for batch in range(7):
-        manifest.commit(batch, [StateFile(0, batch, 100, {})], {"clock": {"closed_us": 0, "latest_us": batch}})
-    before, newest = manifest.batches(), manifest.newest_batch
+        manifest.commit(
+            batch, [StateFile(0, batch, 100, {})], {"clock": {"closed_us": 0, "latest_us": batch}}
+        )
+    before = manifest.batches()
+    newest = manifest.newest_batch
     compact(manifest.path)
     assert len(DeltaTable(manifest.path).file_uris()) == 1
     assert (manifest.batches(), manifest.newest_batch) == (before, newest)
@@ -259,10 +308,14 @@ def test_the_list_of_files_is_compacted(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_is_swept_is_what_spark_has_noted() -> None:
     """The newest release is noted when query 2 wakes from its rest. Catches: sweeping what it has read, so that a crash could not repeat it;
     and the version of now, up to which nobody has read yet where every micro-batch ticks."""
-    ticks, released, swept = [(20, 9), (20, 9), (30, 12), (40, 17)], list[int](), list[tuple[int, int]]()
+    ticks = [(20, 9), (20, 9), (30, 12), (40, 17)]
+    released = list[int]()
+    swept = list[tuple[int, int]]()
     stop = threading.Event()
     ticker: Any = SimpleNamespace(
-        newest=(10, 4), lock=threading.Lock(), nothing_came=lambda polled_us: setattr(ticker, "newest", ticks.pop(0))
+        newest=(10, 4),
+        lock=threading.Lock(),
+        nothing_came=lambda polled_us: setattr(ticker, "newest", ticks.pop(0)),
     )
 
     def release_up_to(closed_us: int) -> bool:
@@ -273,7 +326,9 @@ def test_what_is_swept_is_what_spark_has_noted() -> None:
 
     following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0)
     clock: Any = SimpleNamespace(set_back=False)
-    retention: Any = SimpleNamespace(sweep=lambda closed_us, version: swept.append((closed_us, version)))
+    retention: Any = SimpleNamespace(
+        sweep=lambda closed_us, version: swept.append((closed_us, version))
+    )
     _follow(stop, release_up_to, following, ticker, retention, ticker.newest, clock)
     assert released == [20, 30, 40]
     assert swept == [(10, 4), (20, 9), (30, 12)]
@@ -313,7 +368,8 @@ def test_a_step_of_the_clock_closes_no_window_early(
     idle_us = NEVER_US
     ticker.idle_since_us = lambda: idle_us
     ticker.begin(machine.wall_us())
-    wrong, batch = False, 0
+    wrong = False
+    batch = 0
     while machine.passed < 70:
         if wrong is not (15 <= machine.passed < 45):
             wrong = not wrong
@@ -341,7 +397,9 @@ def test_a_step_of_the_clock_closes_no_window_early(
 
 def test_while_the_clock_is_set_back_polling_begins_anew() -> None:
     """Spark waits by the wall clock for the poll after the last one: after a day ahead that is a day. But not while a micro-batch is at work."""
-    stop, asked, forgiven = threading.Event(), list[bool](), list[bool]()
+    stop = threading.Event()
+    asked = list[bool]()
+    forgiven = list[bool]()
 
     def poll_anew() -> bool:
         asked.append(True)

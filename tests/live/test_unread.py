@@ -19,7 +19,9 @@ __all__ = ["checkpoint", "contributions", "plan"]
 
 
 @pytest.mark.parametrize("first_poll", [127, 500])
-def test_a_long_first_release_closes_nothing(contributions: Contributions, checkpoint: Checkpoint, first_poll: int) -> None:
+def test_a_long_first_release_closes_nothing(
+    contributions: Contributions, checkpoint: Checkpoint, first_poll: int
+) -> None:
     """Catches: time in which a start releases passes for a poll that found nothing, and its records come late."""
     ticker = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND)
     ticker.begin(T0 + 35 * SECOND)
@@ -41,14 +43,18 @@ def read_files(checkpoint: Checkpoint, batch: int, second: int, files: int) -> i
     return batch
 
 
-def test_a_cut_micro_batch_closes_nothing(contributions: Contributions, checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_cut_micro_batch_closes_nothing(
+    contributions: Contributions, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
     """Catches: a tick at the poll of a micro-batch that left files unread; what is in them comes late."""
     (tmp_path / "private/views").mkdir(parents=True)
     events = EventLog(tmp_path / "private/views", "5a" * 16, "views")
     warnings: list[str | None] = []
     tally = Tally(lambda report: warnings.append(report.warning), events)
     source = Source("visits", "json", options=(("MaxFilesPerTrigger", "2"),))
-    ticker = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND, is_cut=Cut(source, checkpoint, tally))
+    ticker = Ticker(
+        contributions, checkpoint, 10 * SECOND, 2 * SECOND, is_cut=Cut(source, checkpoint, tally)
+    )
     ticker.rows_are_there(0, ticker.clock(read_files(checkpoint, 0, 2, files=2)))
     assert warnings == []  # what is stored is read in many micro-batches
     ticker.begin(NO_CLOCK)
@@ -64,10 +70,14 @@ def test_a_cut_micro_batch_closes_nothing(contributions: Contributions, checkpoi
     assert closed[4] == (seconds[16], seconds[16])
     assert ticks(contributions) == [(3, 16), (5, 20)]
     # Told when it begins, and when it begins again.
-    assert [str(warning)[:61] for warning in warnings] == 2 * ["source 'visits': the source brings more files than are read, "]
+    assert [str(warning)[:61] for warning in warnings] == 2 * [
+        "source 'visits': the source brings more files than are read, "
+    ]
 
 
-def test_a_poll_that_found_nothing_ends_what_was_cut(contributions: Contributions, checkpoint: Checkpoint) -> None:
+def test_a_poll_that_found_nothing_ends_what_was_cut(
+    contributions: Contributions, checkpoint: Checkpoint
+) -> None:
     """Catches: records of files that were left unread counted as late, or no window closed ever after."""
     ticker = Ticker(contributions, checkpoint, 10 * SECOND, 2 * SECOND, is_cut=lambda batch: True)
     ticker.begin(NO_CLOCK)
@@ -83,13 +93,19 @@ def test_a_poll_that_found_nothing_ends_what_was_cut(contributions: Contribution
     ("form", "given", "expected"),
     [
         ("delta", {}, {"maxFilesPerTrigger": "999999999"}),
-        ("delta", {"MaxFilesPerTrigger": "5", "x": "y"}, {"x": "y", "maxFilesPerTrigger": "999999999"}),
+        (
+            "delta",
+            {"MaxFilesPerTrigger": "5", "x": "y"},
+            {"x": "y", "maxFilesPerTrigger": "999999999"},
+        ),
         ("iceberg", {"streaming-max-files-per-micro-batch": "5", "x": "y"}, {"x": "y"}),
         ("kafka", {"subscribe": "t"}, {"subscribe": "t"}),
         ("json", {"maxFilesPerTrigger": "5"}, {"maxFilesPerTrigger": "5"}),
     ],
 )
-def test_a_poll_reads_whole_what_shows_no_cut(form: str, given: dict[str, str], expected: dict[str, str]) -> None:
+def test_a_poll_reads_whole_what_shows_no_cut(
+    form: str, given: dict[str, str], expected: dict[str, str]
+) -> None:
     """Catches: a poll of a table that leaves commits unread, which nothing shows."""
     source = Source("visits", form, options=tuple(given.items()))
     assert dict(sources.without_limit(source).options) == expected

@@ -34,10 +34,27 @@ def secret(tmp_path: Path) -> Secret:
 def compile_on(tmp_path: Path) -> Compile:
     """Compile a query on a source `visits` (and a static table `pages`) of any format and schema."""
 
-    def compiled(sql: str = SQL, schema: str | None = SCHEMA, unit: tuple[str, ...] = ("user_id",), **options: object) -> Query:
-        settings = {"format": "parquet", "path": str(tmp_path / "visits"), "event_time": "ts", "max_users": 100_000, "max_keys": 100_000}
+    def compiled(
+        sql: str = SQL,
+        schema: str | None = SCHEMA,
+        unit: tuple[str, ...] = ("user_id",),
+        **options: object,
+    ) -> Query:
+        settings = {
+            "format": "parquet",
+            "path": str(tmp_path / "visits"),
+            "event_time": "ts",
+            "max_users": 100_000,
+            "max_keys": 100_000,
+        }
         visits = Source("visits", schema=schema, privacy_unit=unit, **{**settings, **options})  # type: ignore[arg-type]
-        pages = Source("pages", "parquet", str(tmp_path / "pages"), schema="page STRING, topic STRING, rank INT", static=True)
+        pages = Source(
+            "pages",
+            "parquet",
+            str(tmp_path / "pages"),
+            schema="page STRING, topic STRING, rank INT",
+            static=True,
+        )
         return compile_query(sql, Sources((visits, pages)))
 
     return compiled

@@ -11,7 +11,8 @@ from typing import Any
 
 B85 = string.digits + string.ascii_uppercase + string.ascii_lowercase + "!#$%&()*+-;<=>?@^_`{|}~"
 Z85 = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
-NO_RUNS, ARRAY_OF_BITMAPS = 12346, 1681511377
+NO_RUNS = 12346
+ARRAY_OF_BITMAPS = 1681511377
 """Numbers that Roaring bitmaps, and Delta's arrays of them, begin with."""
 
 
@@ -23,11 +24,25 @@ def delete_first_rows(table: Path, count: int) -> None:
     content = struct.pack("<iqI", ARRAY_OF_BITMAPS, 1, 0) + bitmap
     padded = content + bytes(-len(content) % 4)
     text = base64.b85encode(padded).decode().translate(str.maketrans(B85, Z85))
-    vector = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(content), "cardinality": count}
-    removed = {"path": added["path"], "deletionTimestamp": added["modificationTime"] + 1, "dataChange": True}
+    vector = {
+        "storageType": "i",
+        "pathOrInlineDv": text,
+        "sizeInBytes": len(content),
+        "cardinality": count,
+    }
+    removed = {
+        "path": added["path"],
+        "deletionTimestamp": added["modificationTime"] + 1,
+        "dataChange": True,
+    }
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
-    _commit(table, {"protocol": protocol}, {"remove": removed}, {"add": {**added, "deletionVector": vector}})
+    _commit(
+        table,
+        {"protocol": protocol},
+        {"remove": removed},
+        {"add": {**added, "deletionVector": vector}},
+    )
 
 
 def rename_columns(table: Path, names: dict[str, str]) -> None:
@@ -35,12 +50,20 @@ def rename_columns(table: Path, names: dict[str, str]) -> None:
     metadata = _entry(table, "metaData")
     schema = json.loads(metadata["schemaString"])
     for number, field in enumerate(schema["fields"], 1):
-        field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+        field["metadata"] = {
+            "delta.columnMapping.id": number,
+            "delta.columnMapping.physicalName": field["name"],
+        }
         field["name"] = names.get(field["name"], field["name"])
-    mapping = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": str(len(schema["fields"]))}
+    mapping = {
+        "delta.columnMapping.mode": "name",
+        "delta.columnMapping.maxColumnId": str(len(schema["fields"])),
+    }
     configuration = {**metadata["configuration"], **mapping}
     mapped = {**metadata, "schemaString": json.dumps(schema), "configuration": configuration}
-    _commit(table, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": mapped})
+    _commit(
+        table, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": mapped}
+    )
 
 
 def _entry(table: Path, action: str) -> Any:

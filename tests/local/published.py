@@ -31,13 +31,25 @@ def engine_of(private: Path) -> Engine:
     return Engine(private, (2, 3), {operator: Part() for operator in OPERATORS})
 
 
-def publish(lake: Lake, run: Run, query: Query, secret: Secret, files: Sequence[Path], catch_ups: CatchUps) -> Feeder:
+def publish(
+    lake: Lake, run: Run, query: Query, secret: Secret, files: Sequence[Path], catch_ups: CatchUps
+) -> Feeder:
     """Catch-ups over files; what they have read is counted by the feeder that is returned."""
-    private, secret = lake.private(run.name), secret.of_ledger(run.ledger_id)
+    private = lake.private(run.name)
+    secret = secret.of_ledger(run.ledger_id)
     reader = RowReader(query.plan, query.sources, secret.salt(run.run_id), {})
-    feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(None)), secret.noise_key(run.run_id, query.plan.identity), (2, 3))
-    admission, release = (Manifest(private / "files", run.run_id, operator, 1) for operator in OPERATORS)
-    closed, released, ticks, log = NO_CLOCK, [], [], ["v1"]
+    feeder = Feeder(
+        query.mechanism.stages(query.plan, RunFacts(None)),
+        secret.noise_key(run.run_id, query.plan.identity),
+        (2, 3),
+    )
+    admission, release = (
+        Manifest(private / "files", run.run_id, operator, 1) for operator in OPERATORS
+    )
+    closed = NO_CLOCK
+    released = []
+    ticks = []
+    log = ["v1"]
     private.mkdir(parents=True, exist_ok=True)
     if not (private / "run.json").exists():
         (private / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
@@ -49,18 +61,44 @@ def publish(lake: Lake, run: Run, query: Query, secret: Secret, files: Sequence[
             feeder.micro_batch(reader.together([files[n] for n in numbers]), clock)
             uris = [files[n].as_uri() for n in numbers]
             log += [
-                json.dumps({"path": uri, "timestamp": files[n].stat().st_mtime_ns // 1_000_000, "batchId": batch})
+                json.dumps(
+                    {
+                        "path": uri,
+                        "timestamp": files[n].stat().st_mtime_ns // 1_000_000,
+                        "batchId": batch,
+                    }
+                )
                 for uri, n in zip(uris, numbers, strict=True)
             ]
             admission.commit(batch, [], {"files": uris, "clock": asdict(clock)})
         due = feeder.tick(until)
         released += due
-        ticks += [{"kind": 1, "batch": batches[-1][0], "closed_us": until, "window": 1 << 62, "bucket": bucket} for bucket in range(3)]
-        release.commit(len(ticks) // 3 - 1, [], {"closed_us": until, "rows": sum(rows.num_rows for rows in due), "mark": len(ticks)})
+        ticks += [
+            {
+                "kind": 1,
+                "batch": batches[-1][0],
+                "closed_us": until,
+                "window": 1 << 62,
+                "bucket": bucket,
+            }
+            for bucket in range(3)
+        ]
+        release.commit(
+            len(ticks) // 3 - 1,
+            [],
+            {"closed_us": until, "rows": sum(rows.num_rows for rows in due), "mark": len(ticks)},
+        )
         closed = until
-    write(lake.histogram(run.name), published_table(query.plan, released, reader.key_types), query.published)
+    write(
+        lake.histogram(run.name),
+        published_table(query.plan, released, reader.key_types),
+        query.published,
+    )
     write_deltalake(
-        str(private / "contributions"), pa.Table.from_pylist([*ticks, {"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}])
+        str(private / "contributions"),
+        pa.Table.from_pylist(
+            [*ticks, {"kind": 0, "batch": 0, "closed_us": 0, "window": 0, "bucket": 0}]
+        ),
     )
     (private / "checkpoints/admission/sources/0").mkdir(parents=True)
     (private / f"checkpoints/admission/sources/0/{len(files) - 1}").write_text("\n".join(log))

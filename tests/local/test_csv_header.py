@@ -22,7 +22,9 @@ LACKS = r"is no header with the declared columns \(person, ts, shop\): {} is not
 
 
 def source(path: Path, schema: str = SCHEMA, **options: str) -> Source:
-    return Source("visits", "csv", str(path), schema=schema, options=(("header", "true"), *options.items()))
+    return Source(
+        "visits", "csv", str(path), schema=schema, options=(("header", "true"), *options.items())
+    )
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -35,7 +37,10 @@ def people(path: Path, schema: str = SCHEMA, **options: str) -> list[str]:
     connection = connect()
     chunk = InputReader(connection, source(path, schema, **options)).whole([path])
     assert chunk.malformed == 0
-    return [person for (person,) in connection.sql(f'SELECT person FROM "{chunk.table.view}"').fetchall()]
+    return [
+        person
+        for (person,) in connection.sql(f'SELECT person FROM "{chunk.table.view}"').fetchall()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,9 @@ def people(path: Path, schema: str = SCHEMA, **options: str) -> list[str]:
         ("'person',ts,shop\n", {"quote": "'"}),
     ],
 )
-def test_headers_that_name_the_declared_columns(tmp_path: Path, header: str, options: dict[str, str]) -> None:
+def test_headers_that_name_the_declared_columns(
+    tmp_path: Path, header: str, options: dict[str, str]
+) -> None:
     """Catches: the first record taken for the header, or the header for a record."""
     for name in ("a.csv", "a.csv.gz"):
         assert people(write(tmp_path / name, header + LINE * 2), **options) == ["secret", "secret"]
@@ -64,9 +71,18 @@ def test_headers_that_name_the_declared_columns(tmp_path: Path, header: str, opt
             "its header says shop, person, ts, but source `visits` declares person, ts, shop: write "
             "`schema: shop STRING, person STRING, ts TIMESTAMP`",
         ),
-        ("person,ts,shop,till\n", "write `schema: person STRING, ts TIMESTAMP, shop STRING, till STRING`"),
-        ("person,ts,person,shop\n", "its header says person, ts, person, shop, .*: give each column of the file a name of its own"),
-        (",person,ts,shop\n", "its header says , person, ts, shop, .*: give each column of the file a name of its own"),
+        (
+            "person,ts,shop,till\n",
+            "write `schema: person STRING, ts TIMESTAMP, shop STRING, till STRING`",
+        ),
+        (
+            "person,ts,person,shop\n",
+            "its header says person, ts, person, shop, .*: give each column of the file a name of its own",
+        ),
+        (
+            ",person,ts,shop\n",
+            "its header says , person, ts, shop, .*: give each column of the file a name of its own",
+        ),
         ("person,ts\n", LACKS.format("shop")),
         ("user, ts,shop\n", LACKS.format("person, ts")),
         (LINE, LACKS.format("person, ts, shop")),
@@ -76,9 +92,12 @@ def test_headers_that_name_the_declared_columns(tmp_path: Path, header: str, opt
         (b"\xff\xfe\x00\n", LACKS.format("person, ts, shop")),
     ],
 )
-def test_other_headers_are_refused_without_a_value(tmp_path: Path, content: str | bytes, says: str) -> None:
+def test_other_headers_are_refused_without_a_value(
+    tmp_path: Path, content: str | bytes, says: str
+) -> None:
     """Catches: another column protected and people published as keys; a record in the message."""
-    good, bad = write(tmp_path / "a.csv", "person,ts,shop\n" + LINE), write(tmp_path / "b.csv.gz", content)
+    good = write(tmp_path / "a.csv", "person,ts,shop\n" + LINE)
+    bad = write(tmp_path / "b.csv.gz", content)
     for look in (
         lambda: check_files(source(tmp_path)),
         lambda: InputReader(connect(), source(tmp_path)).check([good, bad]),
@@ -119,20 +138,29 @@ def test_types_of_numbers_are_looked_at_in_every_file(tmp_path: Path) -> None:
     for name, kind in (("a", pa.int32()), ("b", pa.int64())):
         pq.write_table(pa.table({"n": pa.array([1], kind)}), tmp_path / f"{name}.parquet")
     declared = Source("visits", "parquet", str(tmp_path), schema="n INT")
-    with pytest.raises(DataError, match=r"b\.parquet: column `n` has type BIGINT, but source `visits` declares INT: declare `n BIGINT`"):
+    with pytest.raises(
+        DataError,
+        match=r"b\.parquet: column `n` has type BIGINT, but source `visits` declares INT: declare `n BIGINT`",
+    ):
         check_files(declared)
     assert check_files(Source("visits", "parquet", str(tmp_path), schema="n BIGINT"))
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/visits", "/data/*/a.csv", "hdfs://host/visits"])
 def test_what_spark_alone_can_look_at_is_left_to_it(path: str) -> None:
-    assert not check_files(Source("visits", "csv", path, schema=SCHEMA, options=(("header", "true"),)))
+    assert not check_files(
+        Source("visits", "csv", path, schema=SCHEMA, options=(("header", "true"),))
+    )
     assert check_files(Source("visits", "csv", path, schema=SCHEMA))
 
 
 @pytest.mark.parametrize(("form", "option"), [("csv", "multiLine"), ("json", "multiLine")])
-def test_options_that_read_by_file_work_on_spark_only(tmp_path: Path, form: str, option: str) -> None:
+def test_options_that_read_by_file_work_on_spark_only(
+    tmp_path: Path, form: str, option: str
+) -> None:
     path = write(tmp_path / f"a.{form}", "")
-    table = Source("pages", form, str(path), schema=SCHEMA, static=True, options=((option, "true"),))
+    table = Source(
+        "pages", form, str(path), schema=SCHEMA, static=True, options=((option, "true"),)
+    )
     with pytest.raises(DataError, match=f"`{option}` of {form} works on Spark only"):
         InputReader(connect(), table).whole([path])

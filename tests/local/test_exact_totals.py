@@ -35,15 +35,27 @@ from tests.local.conftest import DAY, HOUR, RUN, SQL
 from tests.local.published import publish
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-ONE, MALFORMED, OTHERS, FILES = 4327, 3719, 1201, 1013
+ONE = 4327
+MALFORMED = 3719
+OTHERS = 1201
+FILES = 1013
 """Records of one person with one key, of whom 8 count; lines with a time that cannot be read; people who have two of another key; files that
 come too late."""
 RECORDS = ONE + MALFORMED + 2 * OTHERS
 DROPPED = ONE - 8
-PLANTED = {"records": RECORDS, "dropped": DROPPED, "malformed": MALFORMED, "one key": ONE, "files": FILES}
+PLANTED = {
+    "records": RECORDS,
+    "dropped": DROPPED,
+    "malformed": MALFORMED,
+    "one key": ONE,
+    "files": FILES,
+}
 PLANTED["all dropped"] = DROPPED + MALFORMED
 SHARE = (DROPPED + MALFORMED) / RECORDS
-FOUND = {name: re.compile(rf"(?<![\w.]){total:,}(?![\w])|(?<![\w.]){total}(?![\w])") for name, total in PLANTED.items()}
+FOUND = {
+    name: re.compile(rf"(?<![\w.]){total:,}(?![\w])|(?<![\w.]){total}(?![\w])")
+    for name, total in PLANTED.items()
+}
 FOUND["share"] = re.compile(rf"(?<!\d)(?:{SHARE:.0%}|{f'{SHARE:.4f}'[:-1]})")
 
 SOURCE = f"""sources:
@@ -85,25 +97,66 @@ class Seen:
 
 def listed(public: bool) -> set[tuple[str, str]]:
     """The planted kinds of numbers that the table lists, and where."""
-    section = (CHECKOUT / "docs/privacy/index.md").read_text().split("### Who sees which number\n")[1].split("\n## ")[0]
+    section = (
+        (CHECKOUT / "docs/privacy/index.md")
+        .read_text()
+        .split("### Who sees which number\n")[1]
+        .split("\n## ")[0]
+    )
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 8 and all(len(row) == 5 for row in rows)
-    told = [(re.findall("`(.*?)`", row[0]), re.findall("`(.*?)`", row[2])) for row in rows if public or "`public: true`" not in row[0]]
-    return {(number, where) for numbers, places in told for number in numbers if number in FOUND for where in places}
+    told = [
+        (re.findall("`(.*?)`", row[0]), re.findall("`(.*?)`", row[2]))
+        for row in rows
+        if public or "`public: true`" not in row[0]
+    ]
+    return {
+        (number, where)
+        for numbers, places in told
+        for number in numbers
+        if number in FOUND
+        for where in places
+    }
 
 
-def played(_: object, query: dpsql.Query, run: Any, lake: Lake, secret: Secret, *, until_us: int, **options: Any) -> Summary:
+def played(
+    _: object,
+    query: dpsql.Query,
+    run: Any,
+    lake: Lake,
+    secret: Secret,
+    *,
+    until_us: int,
+    **options: Any,
+) -> Summary:
     """A catch-up with Spark's part played: what it counts and tells is the product's own."""
-    tally = Tally(options["progress"], EventLog(lake.private(run.name), run.run_id, run.name, options["log"], options["metrics"]))
+    tally = Tally(
+        options["progress"],
+        EventLog(lake.private(run.name), run.run_id, run.name, options["log"], options["metrics"]),
+    )
     with tally.events.of_start("catch_up", threading.Event()):
         tally.begin(0)
-        feeder = publish(lake, run, query, secret, [Path("data/a.json").absolute()], [([(0, [0])], until_us)])
+        feeder = publish(
+            lake, run, query, secret, [Path("data/a.json").absolute()], [([(0, [0])], until_us)]
+        )
         malformed = feeder.drops.pop("malformed")
-        assert (feeder.records, feeder.drops["over_max_rows"], malformed) == (RECORDS, DROPPED, MALFORMED)
+        assert (feeder.records, feeder.drops["over_max_rows"], malformed) == (
+            RECORDS,
+            DROPPED,
+            MALFORMED,
+        )
         tally.add_dropped(feeder.drops)
         told = {"": SimpleNamespace(asDict=lambda: {"malformed": malformed})}
-        report = {"batchId": 0, "numInputRows": feeder.records, "processedRowsPerSecond": RECORDS, "durationMs": {"addBatch": 500}}
-        RunContext.was_read(SimpleNamespace(query=query, tally=tally), SimpleNamespace(**report, observedMetrics=told))  # type: ignore[arg-type]
+        report = {
+            "batchId": 0,
+            "numInputRows": feeder.records,
+            "processedRowsPerSecond": RECORDS,
+            "durationMs": {"addBatch": 500},
+        }
+        RunContext.was_read(
+            SimpleNamespace(query=query, tally=tally),
+            SimpleNamespace(**report, observedMetrics=told),
+        )  # type: ignore[arg-type]
         tally.publishing(until_us)
         tally.add_published(4, 8)
         tally.tell()
@@ -115,7 +168,9 @@ def plant(folder: Path) -> None:
     (folder / "data").mkdir()
     one = LINE.replace("USER", "u").replace("PAGE", "/p")
     others = "".join(LINE.replace("USER", f"u{i}").replace("PAGE", "/q") * 2 for i in range(OTHERS))
-    (folder / "data/a.json").write_text(one * ONE + others + one.replace("2024-02-29T", "x") * MALFORMED)
+    (folder / "data/a.json").write_text(
+        one * ONE + others + one.replace("2024-02-29T", "x") * MALFORMED
+    )
     (folder / "q.sql").write_text(SQL)
 
 
@@ -128,9 +183,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DPSQL_SECRET_FILE", str(tmp_path / "keys/secret"))
     spark = SimpleNamespace(session=lambda *_: SimpleNamespace(stop=lambda: None))
     monkeypatch.setitem(sys.modules, "dpsql.streaming.session", spark)
-    monkeypatch.setitem(sys.modules, "dpsql.streaming.job", SimpleNamespace(run=played, LiveOptions=lambda *_: None))
+    monkeypatch.setitem(
+        sys.modules, "dpsql.streaming.job", SimpleNamespace(run=played, LiveOptions=lambda *_: None)
+    )
     monkeypatch.setattr(run_query, "spark_properties", lambda *_: {})
-    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, description: print(description, file=sys.stderr))  # as in a terminal
+    monkeypatch.setattr(
+        "rich.progress.Progress.update", lambda *_, description: print(description, file=sys.stderr)
+    )  # as in a terminal
     return tmp_path
 
 
@@ -138,13 +197,33 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_number_that_is_given_out_is_listed(place: Path, public: bool) -> None:
     """Both ways: nothing else is given out, and nothing is listed that is not there. Catches: any predicate answered exactly, outside the budget."""
     (place / "sources.yaml").write_text(SOURCE + ("    public: true\n" if public else ""))
-    seen, query = Seen(), ("q.sql", "--sources", "sources.yaml")
+    seen = Seen()
+    query = ("q.sql", "--sources", "sources.yaml")
     for flags in ((), ("--json",), ("--output", "o.parquet"), ("--json", "--output", "o.parquet")):
         seen.command("try", *query, "--until", UNTIL, *flags)
     for name, flags in (("plain", ()), ("json", ("--json",))):
-        lake, files = (name, "--lake", "lake"), ("--log", str(place / "log"), "--metrics", str(place / "metrics"))
-        seen.command("run", *query, "--lake", "lake", "--name", name, "--until-caught-up", "--until", UNTIL, *files, *flags)
-        for words in (("status",), ("show",), ("show", "--all"), ("compare", "/q"), ("verify", *query[1:])):
+        lake = (name, "--lake", "lake")
+        files = ("--log", str(place / "log"), "--metrics", str(place / "metrics"))
+        seen.command(
+            "run",
+            *query,
+            "--lake",
+            "lake",
+            "--name",
+            name,
+            "--until-caught-up",
+            "--until",
+            UNTIL,
+            *files,
+            *flags,
+        )
+        for words in (
+            ("status",),
+            ("show",),
+            ("show", "--all"),
+            ("compare", "/q"),
+            ("verify", *query[1:]),
+        ):
             seen.command(words[0], *lake, *words[1:], *flags)
         seen.command("status", *lake, "--max-drop-share", "0.5", *flags, code=ALARM)
         seen.command("savepoint", name, "first", *lake[1:], *flags, code=2)
@@ -155,11 +234,25 @@ def test_every_number_that_is_given_out_is_listed(place: Path, public: bool) -> 
         seen.command("ask", *lake, "--synthetic", *flags, code=2)
         seen.command("explain", *query, *flags)
         seen.command("budget", *query[1:], *flags)
-        seen.command("try", *query, "--compare", "--input", "visits=copy", "--until", UNTIL, *flags, called="try --compare")
+        seen.command(
+            "try",
+            *query,
+            "--compare",
+            "--input",
+            "visits=copy",
+            "--until",
+            UNTIL,
+            *flags,
+            called="try --compare",
+        )
         seen.command("tune", *query, "--sample", "visits=copy", *flags)
     seen.command("view", *lake, "--out", "page.html")
     seen.command("init", "new")
-    for called, path in (("--log", place / "log"), ("--metrics", place / "metrics"), (FILE, place / "lake/private/plain" / FILE)):
+    for called, path in (
+        ("--log", place / "log"),
+        ("--metrics", place / "metrics"),
+        (FILE, place / "lake/private/plain" / FILE),
+    ):
         seen.text(called, path.read_text())
         assert path.stat().st_mode & 0o077 == 0
     seen.text("view", Path("page.html").read_text())
@@ -174,30 +267,72 @@ def test_every_number_that_is_given_out_is_listed(place: Path, public: bool) -> 
 
 def interfaces() -> Iterator[Any]:
     """What programs are given."""
-    query, secret = dpsql.compile(SQL, dpsql.load_sources("sources.yaml")), Secret.load("keys/secret")
+    query = dpsql.compile(SQL, dpsql.load_sources("sources.yaml"))
+    secret = Secret.load("keys/secret")
     yield status(Lake("lake"), "plain")
     yield dpsql.latest("lake", "plain")
-    yield try_query(query, {"visits": [Path("copy")]}, run_id=RUN, secret=secret, until_us=DAY + 24 * HOUR)
+    yield try_query(
+        query, {"visits": [Path("copy")]}, run_id=RUN, secret=secret, until_us=DAY + 24 * HOUR
+    )
     reader = RowReader(query.plan, query.sources, secret.salt(RUN), {})
-    rows, facts = [reader.together([Path("data/a.json")])], query.facts(None)
-    yield run_batches(query.plan, rows, noise_key=bytes(32), key_types=reader.key_types, until_us=DAY + 24 * HOUR, facts=facts)
-    frame = pd.DataFrame({"user_id": ["u"] * ONE, "page": ["/p"] * ONE, "ts": pd.Timestamp("2024-02-29T01:00:00Z"), "seconds": 1.5})
+    rows = [reader.together([Path("data/a.json")])]
+    facts = query.facts(None)
+    yield run_batches(
+        query.plan,
+        rows,
+        noise_key=bytes(32),
+        key_types=reader.key_types,
+        until_us=DAY + 24 * HOUR,
+        facts=facts,
+    )
+    frame = pd.DataFrame(
+        {
+            "user_id": ["u"] * ONE,
+            "page": ["/p"] * ONE,
+            "ts": pd.Timestamp("2024-02-29T01:00:00Z"),
+            "seconds": 1.5,
+        }
+    )
     answer = dpsql.query(SQL, frame, unit="user_id", time="ts", until=UNTIL, secret=secret)
     yield from (answer, answer._repr_html_(), answer.explain())
     yield dpsql.run_local(query, frame, secret, until_us=DAY + 24 * HOUR)
-    lake, told = Lake("lake"), list[Progress]()
+    lake = Lake("lake")
+    told = list[Progress]()
     run = open_run(lake, "handle", query, secret, Ledger.beside(Path("keys/secret")), query.source)
-    yield played(None, query, run, lake, secret, until_us=DAY + 24 * HOUR, progress=told.append, log=None, metrics=None)
+    yield played(
+        None,
+        query,
+        run,
+        lake,
+        secret,
+        until_us=DAY + 24 * HOUR,
+        progress=told.append,
+        log=None,
+        metrics=None,
+    )
     yield from told
 
 
 def test_no_value_shows_a_total_by_itself() -> None:
     """Catches: one more class with totals, which is not in the table."""
     found = set()
-    for path in [path for room in ("local", "lake", "streaming") for path in (CHECKOUT / "dpsql" / room).glob("*.py")]:
+    for path in [
+        path
+        for room in ("local", "lake", "streaming")
+        for path in (CHECKOUT / "dpsql" / room).glob("*.py")
+    ]:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and not any("repr=False" in ast.unparse(each) for each in node.decorator_list):
-                fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and ast.unparse(each.target) in FIELDS]
-                assert all(each.value is not None and "repr=False" in ast.unparse(each.value) for each in fields), node.name
+            if isinstance(node, ast.ClassDef) and not any(
+                "repr=False" in ast.unparse(each) for each in node.decorator_list
+            ):
+                fields = [
+                    each
+                    for each in node.body
+                    if isinstance(each, ast.AnnAssign) and ast.unparse(each.target) in FIELDS
+                ]
+                assert all(
+                    each.value is not None and "repr=False" in ast.unparse(each.value)
+                    for each in fields
+                ), node.name
                 found |= {node.name} if fields else set()
     assert found == {where for _, where in listed(True) if where in found} != set()

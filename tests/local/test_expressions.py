@@ -8,7 +8,8 @@ from dpsql.local.from_clause import Table, read_from
 from dpsql.local.spark_types import parse_ddl
 
 COLUMNS = parse_ddl(
-    "s STRING, t STRING, i INT, l BIGINT, d DOUBLE, f FLOAT, b BOOLEAN, c DECIMAL(20, 2), day DATE, ts TIMESTAMP, a ARRAY<STRING>", "x"
+    "s STRING, t STRING, i INT, l BIGINT, d DOUBLE, f FLOAT, b BOOLEAN, c DECIMAL(20, 2), day DATE, ts TIMESTAMP, a ARRAY<STRING>",
+    "x",
 )
 TABLES = {"v": Table("v", COLUMNS), "p": Table("p", parse_ddl("s STRING, topic STRING", "y"))}
 
@@ -55,7 +56,10 @@ def test_what_is_not_on_the_list_runs_on_spark_only(expression: str) -> None:
     with pytest.raises(InputError) as caught:
         read_from("FROM v", TABLES).value(expression)
     assert SPARK_ONLY[expression] in str(caught.value)
-    assert "runs on Spark only: use `dpsql run --until-caught-up`" in str(caught.value) and caught.value.exit_code == 2
+    assert (
+        "runs on Spark only: use `dpsql run --until-caught-up`" in str(caught.value)
+        and caught.value.exit_code == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,9 @@ def test_what_is_not_on_the_list_runs_on_spark_only(expression: str) -> None:
         ("locate('a', s)", "instr(text, part)", "instr(s, 'a')"),
     ],
 )
-def test_another_spelling_is_named_where_the_local_engine_has_one(expression: str, said: str, instead: str) -> None:
+def test_another_spelling_is_named_where_the_local_engine_has_one(
+    expression: str, said: str, instead: str
+) -> None:
     scope = read_from("FROM v", TABLES)
     with pytest.raises(InputError) as caught:
         scope.value(expression)
@@ -108,25 +114,47 @@ def test_names_that_mean_nothing_or_two_things(text: str, column: str, words: st
 
 def rows(text: str, *expressions: str) -> list[tuple[object, ...]]:
     connection = connect()
-    columns = ", ".join(f"CAST(NULL AS {'VARCHAR[]' if kind.name == 'other' else kind.duckdb}) AS {name}" for name, kind in COLUMNS)
+    columns = ", ".join(
+        f"CAST(NULL AS {'VARCHAR[]' if kind.name == 'other' else kind.duckdb}) AS {name}"
+        for name, kind in COLUMNS
+    )
     replaced = "SELECT * REPLACE (CASE k WHEN 1 THEN 'A' WHEN 2 THEN 'b' END AS s, CAST(k AS INTEGER) AS i)"
-    connection.execute(f"CREATE TABLE v AS SELECT * EXCLUDE (k) FROM ({replaced} FROM (SELECT {columns}, k FROM range(1, 4) r(k)))")
-    connection.execute("CREATE TABLE p AS SELECT * FROM (VALUES ('A', 'x'), ('A', 'y'), (NULL, 'z')) p(s, topic)")
+    connection.execute(
+        f"CREATE TABLE v AS SELECT * EXCLUDE (k) FROM ({replaced} FROM (SELECT {columns}, k FROM range(1, 4) r(k)))"
+    )
+    connection.execute(
+        "CREATE TABLE p AS SELECT * FROM (VALUES ('A', 'x'), ('A', 'y'), (NULL, 'z')) p(s, topic)"
+    )
     scope = read_from(text, TABLES)
-    return sorted(connection.sql(f"SELECT {', '.join(scope.value(e).sql for e in expressions)} {scope.sql}").fetchall(), key=repr)
+    return sorted(
+        connection.sql(
+            f"SELECT {', '.join(scope.value(e).sql for e in expressions)} {scope.sql}"
+        ).fetchall(),
+        key=repr,
+    )
 
 
 def test_sub_queries_filters_and_stars() -> None:
     inner = "(SELECT s, i + 1 AS i FROM v WHERE i < 3) AS inner"
-    text = f"FROM (SELECT *, lower(s) AS low FROM {inner} WHERE i > 1) AS q WHERE NOT (q.low IS NULL)"
+    text = (
+        f"FROM (SELECT *, lower(s) AS low FROM {inner} WHERE i > 1) AS q WHERE NOT (q.low IS NULL)"
+    )
     assert rows(text, "low", "i", "q.s") == [("a", 2, "A"), ("b", 3, "b")]
     assert rows("FROM (SELECT x.* EXCEPT (s) FROM v AS x)", "i") == [(1,), (2,), (3,)]
 
 
 def test_joins() -> None:
     assert rows("FROM v JOIN p ON v.s = p.s", "topic", "i") == [("x", 1), ("y", 1)]
-    assert rows("FROM v LEFT JOIN p USING (s)", "s", "topic") == [("A", "x"), ("A", "y"), ("b", None), (None, None)]
-    assert rows("FROM (SELECT * FROM v LEFT JOIN p USING (s)) AS q", "s", "topic")[:2] == [("A", "x"), ("A", "y")]
+    assert rows("FROM v LEFT JOIN p USING (s)", "s", "topic") == [
+        ("A", "x"),
+        ("A", "y"),
+        ("b", None),
+        (None, None),
+    ]
+    assert rows("FROM (SELECT * FROM v LEFT JOIN p USING (s)) AS q", "s", "topic")[:2] == [
+        ("A", "x"),
+        ("A", "y"),
+    ]
     assert len(rows("FROM v CROSS JOIN p", "i")) == len(rows("FROM v, p", "i")) == 9
     assert rows("FROM v JOIN p ON v.s <=> p.s", "topic", "i") == [("x", 1), ("y", 1), ("z", 3)]
 

@@ -21,11 +21,21 @@ from tests.local.other_delta import delete_first_rows, rename_columns
 
 
 def feed(path: Path | None = None, **options: str) -> Source:
-    return Source("accounts", "delta", path and str(path), change_feed=FeedForm.DELTA, options=tuple(options.items()))
+    return Source(
+        "accounts",
+        "delta",
+        path and str(path),
+        change_feed=FeedForm.DELTA,
+        options=tuple(options.items()),
+    )
 
 
 def read(version: int, index: int, whole: bool = False) -> dict[str, Any]:
-    return {"offsets": [json.dumps({"reservoirVersion": version, "index": index, "isStartingVersion": whole})]}
+    return {
+        "offsets": [
+            json.dumps({"reservoirVersion": version, "index": index, "isStartingVersion": whole})
+        ]
+    }
 
 
 def test_commits_follow_each_other() -> None:
@@ -49,7 +59,9 @@ def test_a_run_that_begins_with_the_table_as_it_is() -> None:
         ({"startingVersion": "latest"}, read(4, 0), "only Spark knows"),
     ],
 )
-def test_what_is_not_known_is_refused(options: dict[str, str], position: dict[str, Any], message: str) -> None:
+def test_what_is_not_known_is_refused(
+    options: dict[str, str], position: dict[str, Any], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         read_commits({0: position}, feed(**options))
 
@@ -59,7 +71,9 @@ def table(tmp_path: Path) -> Path:
     """Three commits; the clock of the last one went back."""
     path = tmp_path / "accounts"
     properties = {"delta.enableChangeDataFeed": "true"}
-    write_deltalake(path, pa.table({"account": [1, 2], "balance": [5.0, 6.0]}), configuration=properties)
+    write_deltalake(
+        path, pa.table({"account": [1, 2], "balance": [5.0, 6.0]}), configuration=properties
+    )
     DeltaTable(path).update({"balance": "7.0"}, predicate="account = 1")
     DeltaTable(path).delete("account = 2")
     for version, second in enumerate((100, 200, 150)):
@@ -73,20 +87,29 @@ def images(found: pa.Table) -> set[tuple[Any, ...]]:
 
 
 def test_images_of_commits_with_times_that_ascend(table: Path) -> None:
-    assert images(changes(feed(table), Commits(0, 0))) == {(1, 5.0, "insert", 0, 100.0), (2, 6.0, "insert", 0, 100.0)}
+    assert images(changes(feed(table), Commits(0, 0))) == {
+        (1, 5.0, "insert", 0, 100.0),
+        (2, 6.0, "insert", 0, 100.0),
+    }
     assert images(changes(feed(table), Commits(1, 2))) == {
         (1, 5.0, "update_preimage", 1, 200.0),
         (1, 7.0, "update_postimage", 1, 200.0),
         (2, 6.0, "delete", 2, 200.001),
     }
-    assert images(changes(feed(table), Commits(1, 1, snapshot=True))) == {(1, 7.0, "insert", 1, 200.0), (2, 6.0, "insert", 1, 200.0)}
+    assert images(changes(feed(table), Commits(1, 1, snapshot=True))) == {
+        (1, 7.0, "insert", 1, 200.0),
+        (2, 6.0, "insert", 1, 200.0),
+    }
 
 
 def test_commits_that_are_gone_or_elsewhere_are_told(table: Path) -> None:
     (table / "_delta_log" / f"{1:020d}.json").unlink()
     with pytest.raises(DataError, match="commits 1 to 2, which the run has read, cannot be read"):
         changes(feed(table), Commits(1, 2))
-    for source, says in ((feed(), "Spark's catalog"), (Source("accounts", "delta", "s3a://a/b"), "s3a://")):
+    for source, says in (
+        (feed(), "Spark's catalog"),
+        (Source("accounts", "delta", "s3a://a/b"), "s3a://"),
+    ):
         with pytest.raises(DataError, match=says):
             changes(source, Commits(0, 0))
 
@@ -94,12 +117,18 @@ def test_commits_that_are_gone_or_elsewhere_are_told(table: Path) -> None:
 def test_a_feed_of_a_table_whose_files_are_not_its_rows_is_refused(tmp_path: Path) -> None:
     """Catches: deleted rows in the first snapshot of a feed, and images of a commit that deletes by a vector."""
     for name in ("deleted", "renamed"):
-        write_deltalake(tmp_path / name, pa.table({"u": ["a"] * 30, "v": ["b"] * 30}), configuration={"delta.enableChangeDataFeed": "true"})
+        write_deltalake(
+            tmp_path / name,
+            pa.table({"u": ["a"] * 30, "v": ["b"] * 30}),
+            configuration={"delta.enableChangeDataFeed": "true"},
+        )
     delete_first_rows(tmp_path / "deleted", 20)
     rename_columns(tmp_path / "renamed", {"u": "v", "v": "u"})
     for name in ("deleted", "renamed"):
         for commits in (Commits(1, 1, snapshot=True), Commits(1, 1)):
-            if name == "deleted" or commits.snapshot:  # deltalake itself refuses changes of mapped columns
+            if (
+                name == "deleted" or commits.snapshot
+            ):  # deltalake itself refuses changes of mapped columns
                 with pytest.raises(DataError, match="which runs on Spark only"):
                     changes(feed(tmp_path / name), commits)
 
@@ -107,20 +136,29 @@ def test_a_feed_of_a_table_whose_files_are_not_its_rows_is_refused(tmp_path: Pat
 SOURCE = Source("visits", path="x", schema=SCHEMA, privacy_unit=("user_id",), **DECLARED)
 
 
-def read_messages(made: Any, source: Source = SOURCE, connection: Any = None) -> tuple[list[tuple[Any, ...]], int]:
+def read_messages(
+    made: Any, source: Source = SOURCE, connection: Any = None
+) -> tuple[list[tuple[Any, ...]], int]:
     """Of a file, or of a frame."""
     connection = connection or connect()
     reader = InputReader(connection, source)
-    rows, malformed = [], 0
+    rows = []
+    malformed = 0
     for chunk in reader.files([made]) if isinstance(made, Path) else [reader.frame(made)]:
-        columns = (f'epoch_us("{name}")' if kind.name == "timestamp" else f'"{name}"' for name, kind in chunk.table.columns)
-        rows.extend(connection.sql(f'SELECT {", ".join(columns)} FROM "{chunk.table.view}"').fetchall())
+        columns = (
+            f'epoch_us("{name}")' if kind.name == "timestamp" else f'"{name}"'
+            for name, kind in chunk.table.columns
+        )
+        rows.extend(
+            connection.sql(f'SELECT {", ".join(columns)} FROM "{chunk.table.view}"').fetchall()
+        )
         malformed += chunk.malformed
     return rows, malformed
 
 
 def test_what_messages_say(tmp_path: Path) -> None:
-    file, connection = tmp_path / "a.json", connect()
+    file = tmp_path / "a.json"
+    connection = connect()
     for line, images, malformed in HARD:
         file.write_text(line + "\n", encoding="utf-8")
         assert read_messages(file, connection=connection) == (images, malformed), line
@@ -129,15 +167,28 @@ def test_what_messages_say(tmp_path: Path) -> None:
 def test_messages_of_files_topics_and_frames_are_the_same(tmp_path: Path) -> None:
     """A value that is NULL is a tombstone, and bytes that are no UTF-8 are no message."""
     lines = [json.dumps(message("c", None, OLD)), json.dumps(message("u", OLD, NEW))]
-    values = pa.table({"key": [1, 1, 1, 1], "value": pa.array([lines[0].encode(), None, b"\xff\xfe", lines[1].encode()], pa.binary())})
+    values = pa.table(
+        {
+            "key": [1, 1, 1, 1],
+            "value": pa.array(
+                [lines[0].encode(), None, b"\xff\xfe", lines[1].encode()], pa.binary()
+            ),
+        }
+    )
     pq.write_table(values, tmp_path / "a.parquet")
     assert read_messages(tmp_path / "a.parquet") == ([*BEGUN, *BOTH], 1) == read_messages(values)
     assert read_messages(pa.table({"value": lines})) == ([*BEGUN, *BOTH], 0)
-    with pytest.raises(DataError, match="messages of source `visits` are to be in a column `value`"):
+    with pytest.raises(
+        DataError, match="messages of source `visits` are to be in a column `value`"
+    ):
         read_messages(pa.table({"account": [1]}))
 
 
 def test_another_number_orders_changes(tmp_path: Path) -> None:
-    by_time = Source("visits", path="x", schema=SCHEMA, **{**DECLARED, "sequence_by": "source.ts_ms"})
-    ((*_, place, _),), _ = read_messages(pa.table({"value": [json.dumps(message("c", None, OLD))]}), by_time)
+    by_time = Source(
+        "visits", path="x", schema=SCHEMA, **{**DECLARED, "sequence_by": "source.ts_ms"}
+    )
+    ((*_, place, _),), _ = read_messages(
+        pa.table({"value": [json.dumps(message("c", None, OLD))]}), by_time
+    )
     assert place == message("c")["source"]["ts_ms"]

@@ -22,12 +22,15 @@ def test_pandas_arrow_and_duckdb_are_one(secret) -> None:
     duck = duckdb.connect()
     duck.register("v", table)
     answers = [
-        dpsql.query(SQL, records, unit="user_id", time="ts", secret=secret) for records in (table, table.to_pandas(), duck.sql("FROM v"))
+        dpsql.query(SQL, records, unit="user_id", time="ts", secret=secret)
+        for records in (table, table.to_pandas(), duck.sql("FROM v"))
     ]
     assert len({answer.query.plan.identity for answer in answers}) == 1
     for answer in answers:
         last = answer.rows[answer.rows["trigger"] == 4].set_index("page")
-        assert len(last) > 5 and last.loc["/p1", "visitors"] == pytest.approx(296, abs=6 * last.loc["/p1", "visitors_stderr"])
+        assert len(last) > 5 and last.loc["/p1", "visitors"] == pytest.approx(
+            296, abs=6 * last.loc["/p1", "visitors_stderr"]
+        )
     assert len(Ledger.beside(secret.path).lines()) == 3
     assert len({tuple(answer.rows["views"].head(9)) for answer in answers}) == 3  # fresh noise each
 
@@ -37,7 +40,9 @@ def test_unsigned_ids_are_all_counted(secret) -> None:
     ids = pa.array([2**63 - 200 + i for i in range(400)], pa.uint64())
     day = pa.array([datetime(2024, 2, 29, tzinfo=UTC)] * 400, pa.timestamp("us", "UTC"))
     table = pa.table({"id": ids, "ts": day, "k": ["a"] * 400})
-    clause = "OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = id, max_rows_contributed = 1)"
+    clause = (
+        "OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = id, max_rows_contributed = 1)"
+    )
     sql = f"SELECT WITH DIFFERENTIAL_PRIVACY {clause} k, COUNT(*) AS n FROM t GROUP BY window(ts, '1 day'), k"
     for records in (table, table.to_pandas()):
         (count,) = dpsql.query(sql, records, unit="id", time="ts", secret=secret).rows["n"]
@@ -47,7 +52,11 @@ def test_unsigned_ids_are_all_counted(secret) -> None:
 def test_what_is_seen_has_errors_caps_and_words(secret) -> None:
     answer = dpsql.query(SQL, visits(), unit="user_id", time="ts", secret=secret)
     shown = repr(answer)
-    assert "±" in shown and "views (at most 8 each)" in shown and "A key that is missing is not zero." in shown
+    assert (
+        "±" in shown
+        and "views (at most 8 each)" in shown
+        and "A key that is missing is not zero." in shown
+    )
     assert "<table" in answer._repr_html_() and "epsilon" in answer.explain()
     few = dpsql.query(SQL, visits().slice(0, 3), unit="user_id", time="ts", secret=secret)
     assert len(few) == 0 and "A key appears once about" in repr(few)
@@ -64,16 +73,35 @@ def test_windows_that_come_without_records_need_start_and_until(secret) -> None:
         dpsql.query(KEYLESS, visits(), unit="user_id", time="ts", secret=secret)
     with pytest.raises(ConfigError, match="until="):
         dpsql.query(KEYLESS, visits(), unit="user_id", time="ts", start="2024-02-28", secret=secret)
-    answer = dpsql.query(KEYLESS, visits(), unit="user_id", time="ts", start="2024-02-28", until=NEXT_DAY, secret=secret)
+    answer = dpsql.query(
+        KEYLESS,
+        visits(),
+        unit="user_id",
+        time="ts",
+        start="2024-02-28",
+        until=NEXT_DAY,
+        secret=secret,
+    )
     assert sorted(set(answer.rows["window_start"].dt.day)) == [28, 29]
 
 
 def test_public_groups_and_joined_tables_are_files(secret, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"page": ["/p1", "/nobody"], "topic": ["one", "none"]}), tmp_path / "pages.parquet")
+    pq.write_table(
+        pa.table({"page": ["/p1", "/nobody"], "topic": ["one", "none"]}), tmp_path / "pages.parquet"
+    )
     clause = CLAUSE.replace(")", ", public_groups = (SELECT page FROM pages))")
     sql = f"SELECT WITH DIFFERENTIAL_PRIVACY {clause} page, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day'), page"
     tables = {"pages": tmp_path / "pages.parquet"}
-    answer = dpsql.query(sql, visits(), unit="user_id", time="ts", tables=tables, start="2024-02-29", until=NEXT_DAY, secret=secret)
+    answer = dpsql.query(
+        sql,
+        visits(),
+        unit="user_id",
+        time="ts",
+        tables=tables,
+        start="2024-02-29",
+        until=NEXT_DAY,
+        secret=secret,
+    )
     assert set(answer.rows["page"]) == {"/p1", "/nobody"}
 
 
@@ -97,10 +125,18 @@ def test_without_a_unit_only_rows_can_be_protected(secret) -> None:
 
 
 def test_sources_may_be_a_dict(tmp_path: Path) -> None:
-    declared = {"visits": {"format": "parquet", "path": str(tmp_path), "event_time": "ts", "privacy_unit": "user_id"}}
+    declared = {
+        "visits": {
+            "format": "parquet",
+            "path": str(tmp_path),
+            "event_time": "ts",
+            "privacy_unit": "user_id",
+        }
+    }
     assert dpsql.compile(SQL.replace("1e-9", "1e-8"), declared).source.privacy_unit == ("user_id",)
     with pytest.raises(
-        ConfigError, match=r"^unknown setting `privacy_units`: did you mean `privacy_unit`\? at sources.visits.privacy_units$"
+        ConfigError,
+        match=r"^unknown setting `privacy_units`: did you mean `privacy_unit`\? at sources.visits.privacy_units$",
     ):
         dpsql.load_sources({"visits": {**declared["visits"], "privacy_units": "x"}})
     with pytest.raises(ConfigError, match=r"dpsql\.query"):
@@ -111,9 +147,19 @@ def test_sources_may_be_a_dict(tmp_path: Path) -> None:
 
 
 def test_lists_of_a_sketch_are_shown_value_by_value(secret) -> None:
-    sql = SQL[: SQL.index("page, COUNT")].replace("delta = 1e-9", "delta = 1e-6, sketch_width = 256")
+    sql = SQL[: SQL.index("page, COUNT")].replace(
+        "delta = 1e-9", "delta = 1e-6, sketch_width = 256"
+    )
     sql += "APPROX_TOP_COUNT(page, 3) AS top FROM visits GROUP BY window(ts, '1 day')"
-    asked = {"unit": "user_id", "time": "ts", "start": "2024-02-29", "until": NEXT_DAY, "secret": secret}
+    asked = {
+        "unit": "user_id",
+        "time": "ts",
+        "start": "2024-02-29",
+        "until": NEXT_DAY,
+        "secret": secret,
+    }
     lines = repr(dpsql.query(sql, visits(), **asked)).splitlines()
     assert lines[0].split() == ["window", "value", "top", "(at", "most", "8", "each)"]
-    assert [line.split()[2] for line in lines[1:4]] == ["/p1", "/p2", "/p3"] and all("±" in line for line in lines[1:4])
+    assert [line.split()[2] for line in lines[1:4]] == ["/p1", "/p2", "/p3"] and all(
+        "±" in line for line in lines[1:4]
+    )

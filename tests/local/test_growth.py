@@ -73,7 +73,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_function_that_makes_texts_is_tried() -> None:
-    making = {name for name, forms in FUNCTIONS.items() if any(form.result == "string" for form in forms)}
+    making = {
+        name for name, forms in FUNCTIONS.items() if any(form.result == "string" for form in forms)
+    }
     assert making == {call.split("(")[0] for call in (*GROWING, *KEPT)} & set(FUNCTIONS)
 
 
@@ -94,7 +96,9 @@ def test_pairs_that_grow_together_stay_below_the_limit(path: Path) -> None:
         assert longest(path, (first, second) * 2) <= LONGEST, (first, second)
 
 
-def test_a_function_that_is_not_known_to_keep_its_length_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_is_not_known_to_keep_its_length_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(growth, "_NEVER_LONGER", growth._NEVER_LONGER - {"StringTrim"})
     with pytest.raises(SparkOnly):
         longest(path, ("trim(x)",))
@@ -102,10 +106,13 @@ def test_a_function_that_is_not_known_to_keep_its_length_is_refused(path: Path, 
 
 def test_a_long_replacement_is_refused(compile_on: Compile) -> None:
     for name, length in (("replace", 10_001), ("regexp_replace", 10_001)):
-        asked = SQL.replace("page, COUNT(*)", f"{name}(page, 'a', '{'b' * length}') AS k, COUNT(*)").replace(
-            "'1 day'), page", "'1 day'), k"
-        )
-        with pytest.raises(QueryError, match=f"The replacement in `{name}` is too long(.|\n)*write at most 10,000 characters"):
+        asked = SQL.replace(
+            "page, COUNT(*)", f"{name}(page, 'a', '{'b' * length}') AS k, COUNT(*)"
+        ).replace("'1 day'), page", "'1 day'), k")
+        with pytest.raises(
+            QueryError,
+            match=f"The replacement in `{name}` is too long(.|\n)*write at most 10,000 characters",
+        ):
             compile_on(asked)
         compile_on(asked.replace("b" * length, "b" * 10_000))
 
@@ -114,9 +121,17 @@ def test_long_texts_are_cut_and_short_ones_are_not(tmp_path: Path) -> None:
     """What the reference says: each argument to 1,000,000 through so many times as the result can be longer."""
     pq.write_table(pa.table({"x": ["a" * 999, "a" * 1_000_000]}), tmp_path / "a.parquet")
     connection = connect()
-    (chunk,) = InputReader(connection, Source("one", "parquet", schema="x STRING")).files([tmp_path / "a.parquet"])
+    (chunk,) = InputReader(connection, Source("one", "parquet", schema="x STRING")).files(
+        [tmp_path / "a.parquet"]
+    )
     scope = read_from("FROM one", {"one": chunk.table})
-    calls = ("x || x", "concat(x, 'b', x, 'b')", "replace(x, 'a', 'bb')", "replace(x, 'a', '')", "upper(x)")
+    calls = (
+        "x || x",
+        "concat(x, 'b', x, 'b')",
+        "replace(x, 'a', 'bb')",
+        "replace(x, 'a', '')",
+        "upper(x)",
+    )
     listed = ", ".join(f"length({scope.value(call).sql})" for call in calls)
     assert connection.sql(f"SELECT {listed} {scope.sql}").fetchall() == [
         (1998, 2000, 1998, 0, 999),

@@ -23,7 +23,8 @@ SCHEMA = (
     "s STRING, t STRING, n STRING, i INT, j INT, l BIGINT, m BIGINT, h SMALLINT, y TINYINT, d DOUBLE, e DOUBLE, f FLOAT, "
     "b BOOLEAN, p BOOLEAN, c DECIMAL(10, 2), g DECIMAL(6, 3), day DATE, other DATE, ts TIMESTAMP, w BINARY"
 )
-INT32, INT64 = 2**31, 2**63
+INT32 = 2**31
+INT64 = 2**63
 TEXTS = ["", " ", "a", "A", "abc", "  ab c ", "ab\tc\n", "\u00a0x\u3000", "é", "É", "ß", "ẞ", "İ", "ı", "ΟΔΟΣ", "ΑΣ.", "Σ", "ﬁ", "ǅ",
     "🎉a🎉", "e\u0301", "日本語テキスト",
          "100%", "a_b", "a\\b", "a%b", "'q'", '"', "a/b/c", "/", "NULL", "nan", "x" * 300, "\x00", "\x7f"]  # fmt: skip
@@ -56,7 +57,17 @@ DAYS = [dt.date(1970, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.dat
 TIMES = [0, -1, 1, 999_999, -500_000, 1_709_210_096_123_456, 1_442_018_855_776_000, 1_709_251_199_999_999, -2_208_988_800_000_000,
     -62_135_596_800_000_000, 253_402_300_799_999_999,
          -12_219_292_800_000_000, 951_827_696_000_000, 1_711_850_400_000_000]  # fmt: skip
-DECIMALS = ["0.00", "0.50", "-0.50", "1.25", "-1.25", "99999999.99", "-99999999.99", "3.00", "100.10"]
+DECIMALS = [
+    "0.00",
+    "0.50",
+    "-0.50",
+    "1.25",
+    "-1.25",
+    "99999999.99",
+    "-99999999.99",
+    "3.00",
+    "100.10",
+]
 SMALL_DECIMALS = ["0.000", "0.125", "-0.125", "999.999", "-999.999", "2.000"]
 VALUES = {
     "s": TEXTS, "t": [*TEXTS, "b"], "n": NUMBERS_AS_TEXT, "i": INTS, "j": [*INTS, 5], "l": LONGS, "m": [*LONGS, 5], "h": [0, 1, -1, 7,
@@ -93,7 +104,19 @@ CASE WHEN {0} = 'a' THEN 'first' WHEN {0} > t THEN 'second' ELSE t END; greatest
 lower(trim(substring({0}, 2, 3)))
 """
 OF_NUMBER_TEXT = (
-    "; ".join(f"CAST(n AS {kind})" for kind in ("TINYINT", "SMALLINT", "INT", "BIGINT", "DOUBLE", "BOOLEAN", "DATE", "TIMESTAMP"))
+    "; ".join(
+        f"CAST(n AS {kind})"
+        for kind in (
+            "TINYINT",
+            "SMALLINT",
+            "INT",
+            "BIGINT",
+            "DOUBLE",
+            "BOOLEAN",
+            "DATE",
+            "TIMESTAMP",
+        )
+    )
     + "; int(n); bigint(n); double(n); boolean(n); date(n); timestamp(n); to_date(n)"
 )
 OF_INTEGER = """
@@ -143,7 +166,20 @@ ts >= '2015-09-12';
 ts < '2024-02-29 12:34:56.5'; ts = '2015-09-12T00:47:35.776Z';
 ts BETWEEN '1970-01-01' AND '2024-02-29T23:59:59'; hour(ts) * 60 + minute(ts); datediff(CAST(ts AS DATE), day);
 concat(CAST(year(ts) AS STRING), '-', quarter(ts)); """ + "; ".join(
-    f"date_trunc('{unit}', ts)" for unit in ("YEAR", "yyyy", "QUARTER", "MONTH", "mm", "WEEK", "DAY", "dd", "HOUR", "MINUTE", "second")
+    f"date_trunc('{unit}', ts)"
+    for unit in (
+        "YEAR",
+        "yyyy",
+        "QUARTER",
+        "MONTH",
+        "mm",
+        "WEEK",
+        "DAY",
+        "dd",
+        "HOUR",
+        "MINUTE",
+        "second",
+    )
 )
 OF_BYTES = "length(w); w IS NULL; w = w; coalesce(w, w)"
 LITERALS = r"""
@@ -154,7 +190,11 @@ r'a\b'; true; NULL; 5L; 5S; 5Y; 1.5D; DATE '2024-02-29'; TIMESTAMP '2024-02-29 1
 
 
 def _listed(text: str, *columns: str) -> list[str]:
-    return [part.strip().format(*columns) if columns else part.strip() for part in text.split(";") if part.strip()]
+    return [
+        part.strip().format(*columns) if columns else part.strip()
+        for part in text.split(";")
+        if part.strip()
+    ]
 
 
 EXPRESSIONS = list(
@@ -199,10 +239,14 @@ def _duckdb(path: Path, expressions: list[str]) -> tuple[list[str], pa.Table]:
     scope = read_from("FROM edges", {"edges": chunk.table})
     values = [scope.value(expression) for expression in expressions]
     listed = ", ".join(f"{value.sql} AS c{i}" for i, value in enumerate(values))
-    return [str(value.type).lower().replace(", ", ",") for value in values], connection.sql(f"SELECT {listed} {scope.sql}").to_arrow_table()
+    return [str(value.type).lower().replace(", ", ",") for value in values], connection.sql(
+        f"SELECT {listed} {scope.sql}"
+    ).to_arrow_table()
 
 
-def test_every_expression_of_the_list_is_the_same_on_spark(spark: SparkSession, edges: Path) -> None:
+def test_every_expression_of_the_list_is_the_same_on_spark(
+    spark: SparkSession, edges: Path
+) -> None:
     from dpsql.streaming.session import run_session
     from dpsql.streaming.totality import guarded
 
@@ -224,14 +268,18 @@ def test_every_expression_of_the_list_is_the_same_on_spark(spark: SparkSession, 
         differ = [row for row, (a, b) in enumerate(zip(expected, given, strict=True)) if a != b]
         if differ:
             row = differ[0]
-            wrong.append(f"{expression}: {len(differ)} differ, as row {row}: {expected[row]!r} on Spark, {given[row]!r} here")
+            wrong.append(
+                f"{expression}: {len(differ)} differ, as row {row}: {expected[row]!r} on Spark, {given[row]!r} here"
+            )
     assert not wrong, "\n".join(wrong)
 
 
 def _plain(column: pa.ChunkedArray) -> list[object]:
     """Values as Python sees them; times as numbers, because Python's own do not reach far enough."""
     if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", tz="UTC") if column.type.tz else pa.timestamp("us")).cast(pa.int64())
+        column = column.cast(
+            pa.timestamp("us", tz="UTC") if column.type.tz else pa.timestamp("us")
+        ).cast(pa.int64())
     if pa.types.is_date(column.type):
         column = column.cast(pa.int32())
     return column.to_pylist()
@@ -243,17 +291,38 @@ def test_case_of_every_letter_of_unicode(spark: SparkSession, tmp_path: Path) ->
     letters = [chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000]
     # Two letters that Python does not know as letters yet: alone they are right, but not as the neighbours of a final sigma
     known = [letter for letter in letters[:0x3000] if letter not in "\u1c89\u1c8a"]
-    texts = letters + [f"A{letter}" for letter in known] + [f"{letter}Σ{other}" for letter in "aΣ.\u0345 " for other in known]
+    texts = (
+        letters
+        + [f"A{letter}" for letter in known]
+        + [f"{letter}Σ{other}" for letter in "aΣ.\u0345 " for other in known]
+    )
     pq.write_table(pa.table({"s": texts}), tmp_path / "letters.parquet")
     session = run_session(spark, 1)
-    found = session.read.parquet(str(tmp_path / "letters.parquet")).coalesce(1).selectExpr("lower(s)", "upper(s)").toArrow()
+    found = (
+        session.read.parquet(str(tmp_path / "letters.parquet"))
+        .coalesce(1)
+        .selectExpr("lower(s)", "upper(s)")
+        .toArrow()
+    )
     connection = connect()
     connection.register("letters", pa.table({"s": texts}))
     ours = connection.sql("SELECT dpsql_lower(s), dpsql_upper(s) FROM letters").to_arrow_table()
     for i, name in enumerate(("lower", "upper")):
-        differ = [text for text, a, b in zip(texts, found.column(i).to_pylist(), ours.column(i).to_pylist(), strict=True) if a != b]
-        assert not differ, f"{name}: {len(differ)} differ: {[[hex(ord(letter)) for letter in text] for text in differ[:50]]}"
+        differ = [
+            text
+            for text, a, b in zip(
+                texts, found.column(i).to_pylist(), ours.column(i).to_pylist(), strict=True
+            )
+            if a != b
+        ]
+        assert not differ, (
+            f"{name}: {len(differ)} differ: {[[hex(ord(letter)) for letter in text] for text in differ[:50]]}"
+        )
 
 
 def test_every_function_is_among_the_expressions() -> None:
-    assert not [name for name in FUNCTIONS if not any(f"{name}(" in expression for expression in EXPRESSIONS)]
+    assert not [
+        name
+        for name in FUNCTIONS
+        if not any(f"{name}(" in expression for expression in EXPRESSIONS)
+    ]

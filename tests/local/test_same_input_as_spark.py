@@ -106,86 +106,155 @@ WRAPPED = ('{"ts": 9223372036855}', '{"ts": -9223372036855}')
 """Spark's reader by itself makes other years of these; a run reads times as text, and finds them malformed (tests/streaming/test_totality.py)."""
 
 
-def on_spark(spark: SparkSession, kind: str, folder: Path) -> dict[str, tuple[list[tuple[object, ...]], int]]:
+def on_spark(
+    spark: SparkSession, kind: str, folder: Path
+) -> dict[str, tuple[list[tuple[object, ...]], int]]:
     """By file: the rows, and how many lines are malformed."""
-    reader = run_session(spark, 1).read.format(kind).options(mode="PERMISSIVE", columnNameOfCorruptRecord="corrupt")
-    frame = reader.schema(f"{SCHEMA}, corrupt STRING").load(str(folder)).selectExpr("_metadata.file_name AS file", "*")
+    reader = (
+        run_session(spark, 1)
+        .read.format(kind)
+        .options(mode="PERMISSIVE", columnNameOfCorruptRecord="corrupt")
+    )
+    frame = (
+        reader.schema(f"{SCHEMA}, corrupt STRING")
+        .load(str(folder))
+        .selectExpr("_metadata.file_name AS file", "*")
+    )
     table = frame.coalesce(1).toArrow()
-    table = table.set_column(6, "ts", table.column("ts").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
-    found: dict[str, tuple[list[tuple[object, ...]], int]] = {path.name: ([], 0) for path in folder.iterdir()}
+    table = table.set_column(
+        6, "ts", table.column("ts").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    )
+    found: dict[str, tuple[list[tuple[object, ...]], int]] = {
+        path.name: ([], 0) for path in folder.iterdir()
+    }
     for row in table.to_pylist():
         name, *values, corrupt = row.values()
         rows, malformed = found[name]
-        found[name] = (rows, malformed + 1) if corrupt is not None else ([*rows, tuple(values)], malformed)
+        found[name] = (
+            (rows, malformed + 1) if corrupt is not None else ([*rows, tuple(values)], malformed)
+        )
     return found
 
 
-@pytest.mark.parametrize(("kind", "lines", "malformed"), [("json", JSON_LINES, MALFORMED_JSON), ("csv", CSV_LINES, MALFORMED_CSV)])
-def test_text_files(spark: SparkSession, tmp_path: Path, kind: str, lines: str, malformed: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "lines", "malformed"),
+    [("json", JSON_LINES, MALFORMED_JSON), ("csv", CSV_LINES, MALFORMED_CSV)],
+)
+def test_text_files(
+    spark: SparkSession, tmp_path: Path, kind: str, lines: str, malformed: str
+) -> None:
     """One file for each line, read at once on Spark and singly here."""
-    every = [line for line in lines.strip("\n").split("\n") + malformed.replace("\n", "").split("|") if line and line not in WRAPPED]
+    every = [
+        line
+        for line in lines.strip("\n").split("\n") + malformed.replace("\n", "").split("|")
+        if line and line not in WRAPPED
+    ]
     files = {f"{number:03d}.{kind}": line for number, line in enumerate(every)}
     for name, line in files.items():
         (tmp_path / name).write_text(line + "\n", encoding="utf-8")
     there = on_spark(spark, kind, tmp_path)
     here = {name: load(tmp_path / name) for name in files}
-    assert {line: (there[name], here[name]) for name, line in files.items() if repr(there[name]) != repr(here[name])} == {}
+    assert {
+        line: (there[name], here[name])
+        for name, line in files.items()
+        if repr(there[name]) != repr(here[name])
+    } == {}
     assert sum(malformed for _, malformed in there.values()) > 5 and len(there) == len(every)
 
 
-COMPUTED, OF_EACH_TYPE = ("lower(concat(page, user_id))", "CAST(hour(ts) AS STRING)"), tuple(f"k{number}" for number in range(len(KEYS)))
+COMPUTED = ("lower(concat(page, user_id))", "CAST(hour(ts) AS STRING)")
+OF_EACH_TYPE = tuple(f"k{number}" for number in range(len(KEYS)))
 
 
-@pytest.mark.parametrize(("keys", "unit"), [(COMPUTED, ("user_id",)), (OF_EACH_TYPE, ("user_id", "page"))])
+@pytest.mark.parametrize(
+    ("keys", "unit"), [(COMPUTED, ("user_id",)), (OF_EACH_TYPE, ("user_id", "page"))]
+)
 def test_records_are_the_same_bytes(
-    spark: SparkSession, compile_on: Compile, tmp_path: Path, keys: tuple[str, ...], unit: tuple[str, ...]
+    spark: SparkSession,
+    compile_on: Compile,
+    tmp_path: Path,
+    keys: tuple[str, ...],
+    unit: tuple[str, ...],
 ) -> None:
     """Ids, keys, times, arguments, and what is left out. What they are is held against a plain reference by `test_record_reader.py`."""
     table = visits(500)
     times = np.asarray(table["ts"].cast(pa.int64())).copy()
     times[:4] = 2**63 - 1, -(2**63) + 1, 0, -1
     columns = {
-        "user_id": pa.array([None, "", "é", "x" * 4092, "x" * 4093, "x" * 4096, "x" * 4097, "a", "ab", "😀"] * 50),
-        "page": pa.array([None, "", "/ä", "p" * 5000, "p", "p" * 4, "", "bc", "c"] * 55 + ["\0"] * 5),
+        "user_id": pa.array(
+            [None, "", "é", "x" * 4092, "x" * 4093, "x" * 4096, "x" * 4097, "a", "ab", "😀"] * 50
+        ),
+        "page": pa.array(
+            [None, "", "/ä", "p" * 5000, "p", "p" * 4, "", "bc", "c"] * 55 + ["\0"] * 5
+        ),
         "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
         "seconds": pa.array([None, float("nan"), float("inf"), -0.0, 1e300] * 100),
     }
-    columns |= {f"k{number}": pa.array((values * 167)[:500], kind) for number, (kind, values, _) in enumerate(KEYS.values())}
+    columns |= {
+        f"k{number}": pa.array((values * 167)[:500], kind)
+        for number, (kind, values, _) in enumerate(KEYS.values())
+    }
     pq.write_table(pa.table(columns), tmp_path / "visits.parquet")
-    clause, names = CLAUSE.replace("= user_id", f"= ({', '.join(unit)})"), [f"named{number}" for number in range(len(keys))]
+    clause = CLAUSE.replace("= user_id", f"= ({', '.join(unit)})")
+    names = [f"named{number}" for number in range(len(keys))]
     listed = ", ".join(f"{key} AS {name}" for key, name in zip(keys, names, strict=True))
-    numbers = "COUNT(seconds) AS timed, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total"
+    numbers = (
+        "COUNT(seconds) AS timed, SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total"
+    )
     text = f"SELECT WITH DIFFERENTIAL_PRIVACY {clause} {listed}, {numbers} FROM visits GROUP BY window(ts, '1 day'), {', '.join(names)}"
     query = compile_on(text, schema=None, unit=unit)
     session = run_session(spark, 1)
     session.read.parquet(str(tmp_path / "visits.parquet")).createOrReplaceTempView("visits")
     there = records(session, query.plan, b"s" * 16, 4).frame
     assert all(row.bucket == row.user % 4 for row in there.select("bucket", "user").collect())
-    here = pa.concat_tables(RowReader(query.plan, query.sources, b"s" * 16, {}).files([tmp_path / "visits.parquet"]))
+    here = pa.concat_tables(
+        RowReader(query.plan, query.sources, b"s" * 16, {}).files([tmp_path / "visits.parquet"])
+    )
     kept = here.filter(pa.compute.equal(here.column("drop"), 0)).drop_columns(["drop"])
-    assert sorted(map(repr, kept.to_pylist())) == sorted(map(repr, there.drop("bucket").toArrow().select(kept.column_names).to_pylist()))
+    assert sorted(map(repr, kept.to_pylist())) == sorted(
+        map(repr, there.drop("bucket").toArrow().select(kept.column_names).to_pylist())
+    )
     assert 100 < kept.num_rows < here.num_rows
 
 
-REFUSED = [("1.5D", "TIMESTAMP'2024-01-01'"), ("array('a')", "TIMESTAMP'2024-01-01'"), ("1.0000001BD", "TIMESTAMP'2024-01-01'")]
+REFUSED = [
+    ("1.5D", "TIMESTAMP'2024-01-01'"),
+    ("array('a')", "TIMESTAMP'2024-01-01'"),
+    ("1.0000001BD", "TIMESTAMP'2024-01-01'"),
+]
 REFUSED += [("NULL", "TIMESTAMP'2024-01-01'"), ("'k'", "'2024-01-01'"), ("'k'", "1704067200L")]
 EDGES = {
     "DATE'1899-12-31'": [-2_209_075_200_000_000],
     "TIMESTAMP_NTZ'1970-01-01 00:00:01'": [1_000_000],
     "date_from_unix_date(2147483647)": [],
 }
-EDGES |= {f"timestamp_micros({sign}{(1 << 61) + out}L)": [] if out else [int(f"{sign}{1 << 61}")] for sign in ("", "-") for out in (0, 1)}
+EDGES |= {
+    f"timestamp_micros({sign}{(1 << 61) + out}L)": [] if out else [int(f"{sign}{1 << 61}")]
+    for sign in ("", "-")
+    for out in (0, 1)
+}
 
 
 def on_spark_alone(spark: SparkSession, compile_on: Compile, key: str, time: str) -> list[int]:
     session = run_session(spark, 1)
-    session.sql(f"SELECT 'u' AS user_id, 1.0D AS seconds, {key} AS page, {time} AS ts").createOrReplaceTempView("visits")
-    return records(session, compile_on(schema=None).plan, b"s" * 16, 4).frame.toArrow()["ts"].to_pylist()
+    session.sql(
+        f"SELECT 'u' AS user_id, 1.0D AS seconds, {key} AS page, {time} AS ts"
+    ).createOrReplaceTempView("visits")
+    return (
+        records(session, compile_on(schema=None).plan, b"s" * 16, 4)
+        .frame.toArrow()["ts"]
+        .to_pylist()
+    )
 
 
 @pytest.mark.parametrize(("key", "time"), REFUSED)
-def test_other_types_are_refused_on_spark_too(spark: SparkSession, compile_on: Compile, key: str, time: str) -> None:
-    with pytest.raises(DataError, match=r"cast it to STRING|event time 'ts' has type .* not TIMESTAMP or DATE: convert it in FROM"):
+def test_other_types_are_refused_on_spark_too(
+    spark: SparkSession, compile_on: Compile, key: str, time: str
+) -> None:
+    with pytest.raises(
+        DataError,
+        match=r"cast it to STRING|event time 'ts' has type .* not TIMESTAMP or DATE: convert it in FROM",
+    ):
         on_spark_alone(spark, compile_on, key, time)
 
 
@@ -194,31 +263,62 @@ def test_event_times_at_the_edges_on_spark(spark: SparkSession, compile_on: Comp
 
 
 @pytest.mark.parametrize("pattern", ["", "*.parquet"])
-def test_files_come_in_the_same_order_and_cuts(spark: SparkSession, tmp_path: Path, pattern: str) -> None:
+def test_files_come_in_the_same_order_and_cuts(
+    spark: SparkSession, tmp_path: Path, pattern: str
+) -> None:
     """Spark's log of what it has read against what `try` reads: ages, ties, times that differ by less than a millisecond, sub-folders.
     Catches: another order or another listing in a later release of Spark."""
-    ages = {"q": 0, "w": 0, "e": 0, "r": 0, "a_newest": 9, "z_oldest": -9, "b": 0.7, "k": 0.3, "plain/sub": 5}
+    ages = {
+        "q": 0,
+        "w": 0,
+        "e": 0,
+        "r": 0,
+        "a_newest": 9,
+        "z_oldest": -9,
+        "b": 0.7,
+        "k": 0.3,
+        "plain/sub": 5,
+    }
     folder = tmp_path / "data"
     for name, age in ages.items():
         path = folder / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"n": [1]}), path)
         os.utime(path, ns=(1_700_000_000_000_000_000 + int(age * 10**6),) * 2)
-    source = Source("visits", "parquet", str(folder / pattern), options=(("maxFilesPerTrigger", "3"),))
+    source = Source(
+        "visits", "parquet", str(folder / pattern), options=(("maxFilesPerTrigger", "3"),)
+    )
     frame = stream(spark, source)
-    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query = (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
-    logs = sorted((tmp_path / "checkpoint" / "sources" / "0").glob("[0-9]"), key=lambda path: int(path.name))
-    there = [[json.loads(line)["path"].rsplit("/", 1)[1] for line in log.read_text().splitlines()[1:]] for log in logs]
-    assert there == [[file.name for file in batch] for batch in micro_batches(source, source_files(source, {}))]
+    logs = sorted(
+        (tmp_path / "checkpoint" / "sources" / "0").glob("[0-9]"), key=lambda path: int(path.name)
+    )
+    there = [
+        [json.loads(line)["path"].rsplit("/", 1)[1] for line in log.read_text().splitlines()[1:]]
+        for log in logs
+    ]
+    assert there == [
+        [file.name for file in batch] for batch in micro_batches(source, source_files(source, {}))
+    ]
     assert sum(map(len, there)) == 8
     assert OTHER_BATCH_FILES == BATCH_FILES
 
 
-def test_a_key_of_every_length_that_is_allowed(spark: SparkSession, compile_on: Compile, tmp_path: Path) -> None:
+def test_a_key_of_every_length_that_is_allowed(
+    spark: SparkSession, compile_on: Compile, tmp_path: Path
+) -> None:
     """Listed keys of 4,095 and 4,096 bytes are public groups on both engines, one of 4,097 is none."""
     keys = ["x" * length for length in (4095, 4096, 4097)]
-    pq.write_table(pa.table({"page": keys, "topic": keys, "rank": pa.array([1, 2, 3], pa.int32())}), tmp_path / "pages")
+    pq.write_table(
+        pa.table({"page": keys, "topic": keys, "rank": pa.array([1, 2, 3], pa.int32())}),
+        tmp_path / "pages",
+    )
     options = "epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8"
     query = compile_on(
         f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({options}, public_groups = (SELECT page FROM pages)) page, COUNT(*) AS n "
@@ -229,4 +329,8 @@ def test_a_key_of_every_length_that_is_allowed(spark: SparkSession, compile_on: 
     session = run_session(spark, 1)
     session.read.parquet(str(tmp_path / "pages")).createOrReplaceTempView("pages")
     assert here is not None
-    assert sorted(listed_keys(session, query.plan)) == sorted(here.key_bytes) == sorted(encode([key.encode()]) for key in keys[:2])
+    assert (
+        sorted(listed_keys(session, query.plan))
+        == sorted(here.key_bytes)
+        == sorted(encode([key.encode()]) for key in keys[:2])
+    )

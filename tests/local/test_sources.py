@@ -20,13 +20,18 @@ from tests.local.other_delta import delete_first_rows, rename_columns
 SCHEMA = "name STRING, n INT, x DOUBLE, ok BOOLEAN, day DATE, ts TIMESTAMP"
 
 
-def load(path: Path, schema: str | None = SCHEMA, **settings: object) -> tuple[list[tuple[object, ...]], int]:
+def load(
+    path: Path, schema: str | None = SCHEMA, **settings: object
+) -> tuple[list[tuple[object, ...]], int]:
     connection = connect()
     source = Source("visits", **{"format": "parquet", "schema": schema, **settings})  # type: ignore[arg-type]
     rows: list[tuple[object, ...]] = []
     malformed = 0
     for chunk in InputReader(connection, source).files([path]):
-        columns = ", ".join(f'epoch_us("{name}")' if kind.name == "timestamp" else f'"{name}"' for name, kind in chunk.table.columns)
+        columns = ", ".join(
+            f'epoch_us("{name}")' if kind.name == "timestamp" else f'"{name}"'
+            for name, kind in chunk.table.columns
+        )
         rows += connection.sql(f'SELECT {columns} FROM "{chunk.table.view}"').fetchall()
         malformed += chunk.malformed
     return rows, malformed
@@ -50,13 +55,19 @@ def test_json_lines(tmp_path: Path) -> None:
     rows, malformed = load(text(tmp_path / "a.json", "\r\n".join(lines)))
     assert malformed == 0
     assert [row[:3] for row in rows[:3]] == [("a", 1, 1.5), (None, None, 2.0), ("12", 0, None)]
-    assert rows[0][3] is True and str(rows[0][4]) == "2024-02-29" and rows[0][5] == 1_709_208_000_000_000
+    assert (
+        rows[0][3] is True
+        and str(rows[0][4]) == "2024-02-29"
+        and rows[0][5] == 1_709_208_000_000_000
+    )
     assert rows[3][0] == "é\né" and rows[3][5] == 1_000_000 and rows[4] == (None,) * 6
 
 
 def test_seconds_beyond_the_years_are_no_malformed_lines(tmp_path: Path) -> None:
     """As on Spark, which makes NULL of them as of all times there (`within_calendar`)."""
-    lines = "\n".join(f'{{"ts": {n}}}' for n in (253402300799, 253402300800, 9223372036854, -9223372036854))
+    lines = "\n".join(
+        f'{{"ts": {n}}}' for n in (253402300799, 253402300800, 9223372036854, -9223372036854)
+    )
     rows, malformed = load(text(tmp_path / "a.json", lines))
     assert malformed == 0
     assert [row[5] for row in rows] == [253402300799000000, None, None, None]
@@ -77,11 +88,15 @@ def test_malformed_json_lines_are_counted_and_left_out(tmp_path: Path, line: str
 
 
 def test_json_keeps_the_letter_case_of_its_names(tmp_path: Path) -> None:
-    rows, malformed = load(text(tmp_path / "a.json", '{"userId": "a", "userid": "b"}'), schema="userId STRING")
+    rows, malformed = load(
+        text(tmp_path / "a.json", '{"userId": "a", "userid": "b"}'), schema="userId STRING"
+    )
     assert (rows, malformed) == ([("a",)], 0)
 
 
-def test_lines_are_whole_however_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_whole_however_the_file_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dpsql.local.lines.CHUNK_BYTES", 7)
     lines = [f'{{"name": "é{i}", "n": {i}}}' for i in range(40)]
     rows, malformed = load(text(tmp_path / "a.json", "\n".join(lines)))
@@ -95,17 +110,30 @@ def test_compressed_json(tmp_path: Path) -> None:
 
 
 def test_csv(tmp_path: Path) -> None:
-    lines = ["a,1,1.5,true,2024-02-29,2024-02-29 12:00:00", '"b,c",-2,1e3,FALSE,,', ",,NaN,,,", '"a\\"b",+3,-Inf,,,', ""]
+    lines = [
+        "a,1,1.5,true,2024-02-29,2024-02-29 12:00:00",
+        '"b,c",-2,1e3,FALSE,,',
+        ",,NaN,,,",
+        '"a\\"b",+3,-Inf,,,',
+        "",
+    ]
     rows, malformed = load(text(tmp_path / "a.csv", "\n".join(lines)))
     assert malformed == 0
     assert [row[:4] for row in rows[:2]] == [("a", 1, 1.5, True), ("b,c", -2, 1000.0, False)]
-    assert rows[0][5] == 1_709_208_000_000_000 and rows[2][:2] == (None, None) and rows[3][:3] == ('a"b', 3, float("-inf"))
+    assert (
+        rows[0][5] == 1_709_208_000_000_000
+        and rows[2][:2] == (None, None)
+        and rows[3][:3] == ('a"b', 3, float("-inf"))
+    )
 
 
 def test_csv_with_a_header_and_other_separators(tmp_path: Path) -> None:
     path = text(tmp_path / "data.txt", "name;n\n'x;y';1\n")
     options = (("header", "true"), ("quote", "'"), ("sep", ";"))
-    assert load(path, schema="name STRING, n INT", format="csv", options=options) == ([("x;y", 1)], 0)
+    assert load(path, schema="name STRING, n INT", format="csv", options=options) == (
+        [("x;y", 1)],
+        0,
+    )
 
 
 @pytest.mark.parametrize("line", MALFORMED_CSV.split("|"))
@@ -125,7 +153,10 @@ def test_an_empty_text_file_has_no_rows(tmp_path: Path, name: str) -> None:
 
 
 def test_parquet_with_and_without_a_declared_schema(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"Name": ["a"], "n": pa.array([1], pa.int16()), "more": [[1]]}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"Name": ["a"], "n": pa.array([1], pa.int16()), "more": [[1]]}),
+        tmp_path / "a.parquet",
+    )
     assert load(tmp_path / "a.parquet", schema="n BIGINT, name STRING") == ([(1, "a")], 0)
     assert load(tmp_path / "a.parquet", schema=None) == ([("a", 1, [1])], 0)
 
@@ -133,10 +164,19 @@ def test_parquet_with_and_without_a_declared_schema(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ("name STRING, other STRING", "column `other` of source `visits` is missing; it has n, name"),
+        (
+            "name STRING, other STRING",
+            "column `other` of source `visits` is missing; it has n, name",
+        ),
         ("name INT", "column `name` has type STRING, but source `visits` declares INT"),
-        ("n SMALLINT", "column `n` has type BIGINT, but source `visits` declares SMALLINT: declare `n BIGINT`"),
-        ("n DOUBLE", "column `n` has type BIGINT, but source `visits` declares DOUBLE: declare `n BIGINT`"),
+        (
+            "n SMALLINT",
+            "column `n` has type BIGINT, but source `visits` declares SMALLINT: declare `n BIGINT`",
+        ),
+        (
+            "n DOUBLE",
+            "column `n` has type BIGINT, but source `visits` declares DOUBLE: declare `n BIGINT`",
+        ),
     ],
 )
 def test_columns_that_do_not_fit_the_schema(tmp_path: Path, schema: str, words: str) -> None:
@@ -169,7 +209,20 @@ def test_a_damaged_page_is_no_traceback(tmp_path: Path) -> None:
     content[100:4000] = bytes(3900)
     path.write_bytes(content)
     query = compile_query(
-        SQL, Sources((Source("visits", "parquet", str(path), event_time="ts", privacy_unit=("user_id",), max_users=1000, max_keys=1000),))
+        SQL,
+        Sources(
+            (
+                Source(
+                    "visits",
+                    "parquet",
+                    str(path),
+                    event_time="ts",
+                    privacy_unit=("user_id",),
+                    max_users=1000,
+                    max_keys=1000,
+                ),
+            )
+        ),
     )
     with pytest.raises(DataError, match="the input of `visits` cannot be read"):
         list(RowReader(query.plan, query.sources, b"0" * 16, {}).files([path]))
@@ -177,29 +230,52 @@ def test_a_damaged_page_is_no_traceback(tmp_path: Path) -> None:
 
 def test_frames_of_pandas(tmp_path: Path) -> None:
     connection = connect()
-    frame = pd.DataFrame({"name": ["a", None], "n": [1, None], "ts": pd.to_datetime(["2024-02-29 12:00", None])})
+    frame = pd.DataFrame(
+        {"name": ["a", None], "n": [1, None], "ts": pd.to_datetime(["2024-02-29 12:00", None])}
+    )
     frame["n"] = frame["n"].astype("Int32")
-    chunk = InputReader(connection, Source("visits", "parquet", schema="name STRING, n INT, ts TIMESTAMP")).frame(frame)
+    chunk = InputReader(
+        connection, Source("visits", "parquet", schema="name STRING, n INT, ts TIMESTAMP")
+    ).frame(frame)
     rows = connection.sql(f'SELECT name, n, epoch_us(ts) FROM "{chunk.table.view}"').fetchall()
     assert rows == [("a", 1, 1_709_208_000_000_000), (None, None, None)]
     with pytest.raises(DataError, match="no Arrow table and no DataFrame"):
-        InputReader(connection, Source("visits", "parquet")).frame(pd.DataFrame({"mixed": [1, "secret"]}))
+        InputReader(connection, Source("visits", "parquet")).frame(
+            pd.DataFrame({"mixed": [1, "secret"]})
+        )
     with pytest.raises(DataError, match="no Arrow table and no DataFrame"):
         InputReader(connection, Source("visits", "parquet")).frame([1, 2])
 
 
 def test_which_files_a_source_has(tmp_path: Path) -> None:
-    for name in ("b.parquet", "a.parquet", "_tmp/c.parquet", ".hidden", "sub/d.parquet", "day=1/e.parquet"):
+    for name in (
+        "b.parquet",
+        "a.parquet",
+        "_tmp/c.parquet",
+        ".hidden",
+        "sub/d.parquet",
+        "day=1/e.parquet",
+    ):
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).touch()
     source = Source("visits", "parquet", str(tmp_path / "data"))
-    names = ["a.parquet", "b.parquet", "day=1/e.parquet"]  # plain sub-folders are not read, as on Spark
+    names = [
+        "a.parquet",
+        "b.parquet",
+        "day=1/e.parquet",
+    ]  # plain sub-folders are not read, as on Spark
     assert sorted(source_files(source, {})) == [tmp_path / "data" / name for name in names]
-    everything = Source("visits", "parquet", str(tmp_path / "data"), options=(("recursiveFileLookup", "true"),))
-    assert sorted(source_files(everything, {})) == [tmp_path / "data" / name for name in (*names, "sub/d.parquet")]
+    everything = Source(
+        "visits", "parquet", str(tmp_path / "data"), options=(("recursiveFileLookup", "true"),)
+    )
+    assert sorted(source_files(everything, {})) == [
+        tmp_path / "data" / name for name in (*names, "sub/d.parquet")
+    ]
     with pytest.raises(DataError, match="all files are in sub-folders"):
         source_files(Source("visits", "parquet", str(tmp_path)), {})
-    assert source_files(source, {"visits": [tmp_path / "data" / "b.parquet"]}) == [tmp_path / "data" / "b.parquet"]
+    assert source_files(source, {"visits": [tmp_path / "data" / "b.parquet"]}) == [
+        tmp_path / "data" / "b.parquet"
+    ]
     assert source_files(Source("visits", "parquet", str(tmp_path / "data" / "*.parquet")), {}) == [
         tmp_path / "data" / name for name in names[:2]
     ]
@@ -217,7 +293,11 @@ def test_files_come_in_order_of_modification_so_many_at_a_time(tmp_path: Path) -
     files = [tmp_path / name for name in "abcde"]
     for file in files:
         file.touch()
-        when = 1_700_000_000_000_000_000 + ages[file.name] * 1_000_000 + 100_000 * (5 - ord(file.name) % 5)
+        when = (
+            1_700_000_000_000_000_000
+            + ages[file.name] * 1_000_000
+            + 100_000 * (5 - ord(file.name) % 5)
+        )
         os.utime(file, ns=(when, when))
 
     def cut(**options: str) -> list[str]:
@@ -227,7 +307,10 @@ def test_files_come_in_order_of_modification_so_many_at_a_time(tmp_path: Path) -
     assert cut() == ["cbdea"]
     assert cut(maxFilesPerTrigger="2") == ["cb", "de", "a"]
     assert cut(MAXFILESPERTRIGGER="1") == ["c", "b", "d", "e", "a"]
-    assert [len(batch) for batch in micro_batches(Source("visits", "parquet"), files * 20)] == [64, 36]
+    assert [len(batch) for batch in micro_batches(Source("visits", "parquet"), files * 20)] == [
+        64,
+        36,
+    ]
 
 
 def test_a_delta_table_has_the_files_of_its_newest_version(tmp_path: Path) -> None:
@@ -237,21 +320,32 @@ def test_a_delta_table_has_the_files_of_its_newest_version(tmp_path: Path) -> No
     write_deltalake(str(table), pa.table({"n": [1]}))
     write_deltalake(str(table), pa.table({"n": [2]}), mode="overwrite")
     source = Source("visits", "delta", str(table))
-    assert [pq.read_table(file).column("n").to_pylist() for file in source_files(source, {})] == [[2]]
-    assert [pq.read_table(file).column("n").to_pylist() for file in source_files(source, {}, version=0)] == [[1]]
+    assert [pq.read_table(file).column("n").to_pylist() for file in source_files(source, {})] == [
+        [2]
+    ]
+    assert [
+        pq.read_table(file).column("n").to_pylist() for file in source_files(source, {}, version=0)
+    ] == [[1]]
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_delta_tables_whose_files_are_not_their_rows_are_refused(tmp_path: Path, static: bool) -> None:
+def test_delta_tables_whose_files_are_not_their_rows_are_refused(
+    tmp_path: Path, static: bool
+) -> None:
     """Catches: rows that a vector deletes, counted again; a column that is another one in the files."""
     from deltalake import write_deltalake
 
-    rows = pa.table({"u": [f"household{i // 10}" for i in range(30)], "person": [f"p{i}" for i in range(30)]})
+    rows = pa.table(
+        {"u": [f"household{i // 10}" for i in range(30)], "person": [f"p{i}" for i in range(30)]}
+    )
     for name in ("deleted", "renamed"):
         write_deltalake(tmp_path / name, rows)
     delete_first_rows(tmp_path / "deleted", 20)
     rename_columns(tmp_path / "renamed", {"u": "household", "person": "u"})
-    for name, says in (("deleted", "has deletion vectors"), ("renamed", "maps its columns to other names")):
+    for name, says in (
+        ("deleted", "has deletion vectors"),
+        ("renamed", "maps its columns to other names"),
+    ):
         source = Source("visits", "delta", str(tmp_path / name), static=static)
         with pytest.raises(DataError, match=f"{says}.*, which runs on Spark only"):
             source_files(source, {})
@@ -260,7 +354,11 @@ def test_delta_tables_whose_files_are_not_their_rows_are_refused(tmp_path: Path,
 
 HASHES = pa.array([2**63 - 2 + i for i in range(4)], pa.uint64())
 WHOLE = [
-    (HASHES, "BIGINT", "has type DECIMAL(20,0), but source `visits` declares BIGINT: declare `n DECIMAL(20,0)`"),
+    (
+        HASHES,
+        "BIGINT",
+        "has type DECIMAL(20,0), but source `visits` declares BIGINT: declare `n DECIMAL(20,0)`",
+    ),
     (HASHES, "STRING", "declare `n DECIMAL(20,0)`"),
     (HASHES.dictionary_encode(), "BIGINT", "declare `n DECIMAL(20,0)`"),
     (pa.array([1], pa.int64()), "INT", "declare `n BIGINT`"),
@@ -274,7 +372,9 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(("numbers", "declared", "says"), WHOLE, ids=str)
-def test_numbers_are_refused_by_their_types_alone(tmp_path: Path, numbers: pa.Array, declared: str, says: str) -> None:
+def test_numbers_are_refused_by_their_types_alone(
+    tmp_path: Path, numbers: pa.Array, declared: str, says: str
+) -> None:
     """Catches: half of the people lost, since their ids do not fit; and what is advised must work."""
     table = pa.table({"n": numbers})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -285,12 +385,20 @@ def test_numbers_are_refused_by_their_types_alone(tmp_path: Path, numbers: pa.Ar
             reader.frame(given) if given is not None else reader.whole([tmp_path / "a.parquet"])
         connection = connect()
         reader = InputReader(connection, Source("visits", "parquet", schema=f"n {advised}"))
-        view = (reader.frame(given) if given is not None else reader.whole([tmp_path / "a.parquet"])).table.view
-        assert [int(n) for (n,) in connection.sql(f'SELECT n FROM "{view}"').fetchall()] == [int(n) for n in numbers.to_pylist()]
+        view = (
+            reader.frame(given) if given is not None else reader.whole([tmp_path / "a.parquet"])
+        ).table.view
+        assert [int(n) for (n,) in connection.sql(f'SELECT n FROM "{view}"').fetchall()] == [
+            int(n) for n in numbers.to_pylist()
+        ]
 
 
 @pytest.mark.parametrize(
-    ("values", "declared", "call"), [([1.0, None], "INT", "frame['n'].astype('Int32')"), ([1, 2], "DOUBLE", "frame['n'].astype('float64')")]
+    ("values", "declared", "call"),
+    [
+        ([1.0, None], "INT", "frame['n'].astype('Int32')"),
+        ([1, 2], "DOUBLE", "frame['n'].astype('float64')"),
+    ],
 )
 def test_a_frame_is_told_the_call_that_helps(values: list[float], declared: str, call: str) -> None:
     frame = pd.DataFrame({"n": values})
@@ -310,9 +418,16 @@ def test_a_pattern_chooses_the_files_of_a_folder(tmp_path: Path) -> None:
 
 def test_a_change_feed_is_given_as_files(tmp_path: Path) -> None:
     """Catches: the data files of a Delta table read as if each were an image."""
-    feed = Source(name="accounts", format="delta", path=str(tmp_path), change_feed=FeedForm.DELTA, privacy_unit=("owner",))
+    feed = Source(
+        name="accounts",
+        format="delta",
+        path=str(tmp_path),
+        change_feed=FeedForm.DELTA,
+        privacy_unit=("owner",),
+    )
     with pytest.raises(
-        DataError, match="export what changed as Parquet, with the columns _change_type, _commit_version, _commit_timestamp"
+        DataError,
+        match="export what changed as Parquet, with the columns _change_type, _commit_version, _commit_timestamp",
     ):
         source_files(feed, {})
     assert source_files(feed, {"accounts": [Path(__file__)]}) == [Path(__file__)]
@@ -321,11 +436,20 @@ def test_a_change_feed_is_given_as_files(tmp_path: Path) -> None:
 def test_texts_of_messages_are_what_spark_makes_of_them(tmp_path: Path) -> None:
     """`from_json` writes numbers anew, a reader of files does not. Catches: 1.50 on one engine and 1.5 on the other, two keys of one."""
     path = text(
-        tmp_path / "a.json", '{"name": 1.50}\n{"name": 1e2}\n{"name": 7}\n{"name": "1.50"}\n{"name": true}\n{"name": {"a": 2.0e1}}\n{}\n'
+        tmp_path / "a.json",
+        '{"name": 1.50}\n{"name": 1e2}\n{"name": 7}\n{"name": "1.50"}\n{"name": true}\n{"name": {"a": 2.0e1}}\n{}\n',
     )
     topic = {"format": "kafka", "value_format": "json", "options": (("subscribe", "visits"),)}
     messages, malformed = load(path, "name STRING", **topic)
     assert malformed == 0
-    assert [name for (name,) in messages] == ["1.5", "100.0", "7", "1.50", "true", '{"a":20.0}', None]
+    assert [name for (name,) in messages] == [
+        "1.5",
+        "100.0",
+        "7",
+        "1.50",
+        "true",
+        '{"a":20.0}',
+        None,
+    ]
     files, _ = load(path, "name STRING", format="json")
     assert [name for (name,) in files][:3] == ["1.50", "1e2", "7"]

@@ -21,9 +21,7 @@ OUTSIDE = {
     "date": "{0} NOT BETWEEN DATE '0001-01-01' AND DATE '9999-12-31'",
     "timestamp": "{0} NOT BETWEEN TIMESTAMP '0001-01-01' AND TIMESTAMP '9999-12-31 23:59:59.999999'",
 }
-SCHEMA = (
-    "s STRING, w BINARY, y TINYINT, h SMALLINT, i INT, l BIGINT, d DOUBLE, f FLOAT, c DECIMAL(38, 18), b BOOLEAN, day DATE, ts TIMESTAMP"
-)
+SCHEMA = "s STRING, w BINARY, y TINYINT, h SMALLINT, i INT, l BIGINT, d DOUBLE, f FLOAT, c DECIMAL(38, 18), b BOOLEAN, day DATE, ts TIMESTAMP"
 
 
 class Extremes:
@@ -31,12 +29,16 @@ class Extremes:
 
     def __init__(self, path: Path) -> None:
         self.connection = connect()
-        (chunk,) = InputReader(self.connection, Source("one", "parquet", schema=SCHEMA)).files([path])
+        (chunk,) = InputReader(self.connection, Source("one", "parquet", schema=SCHEMA)).files(
+            [path]
+        )
         second = ", ".join(f"{column} AS {column}2" for column in PLAIN)
         tables = {"one": chunk.table}
         self.scopes = {
             "one": read_from("FROM one", tables),
-            "two": read_from(f"FROM (SELECT * FROM one) AS a CROSS JOIN (SELECT {second} FROM one) AS z", tables),
+            "two": read_from(
+                f"FROM (SELECT * FROM one) AS a CROSS JOIN (SELECT {second} FROM one) AS z", tables
+            ),
         }
 
     def failures(self, expressions: Iterable[str], view: str) -> tuple[int, list[str]]:
@@ -57,18 +59,27 @@ class Extremes:
         if self._passes(some, scope):
             return []
         middle = len(some) // 2
-        return some if len(some) == 1 else self._failing(some[:middle], scope) + self._failing(some[middle:], scope)
+        return (
+            some
+            if len(some) == 1
+            else self._failing(some[:middle], scope) + self._failing(some[middle:], scope)
+        )
 
     def _passes(self, some: list[str], scope: Scope) -> bool:
         values = [scope.value(text) for text in some]
-        counted = [OUTSIDE.get(value.type.name, "{0} IS NULL").format(f"c{i}") for i, value in enumerate(values)]
+        counted = [
+            OUTSIDE.get(value.type.name, "{0} IS NULL").format(f"c{i}")
+            for i, value in enumerate(values)
+        ]
         listed = ", ".join(f"{value.sql} AS c{i}" for i, value in enumerate(values))
         text = f"SELECT {', '.join(f'count(*) FILTER ({test})' for test in counted)} FROM (SELECT {listed} {scope.sql})"
         try:
             found = self.connection.sql(text).fetchall()[0]
         except duckdb.Error:
             return False
-        return not any(count for count, value in zip(found, values, strict=True) if value.type.name in OUTSIDE)
+        return not any(
+            count for count, value in zip(found, values, strict=True) if value.type.name in OUTSIDE
+        )
 
 
 @pytest.fixture(scope="module")
@@ -103,19 +114,36 @@ def test_long_texts_are_searched_at_their_beginning(tmp_path: Path) -> None:
     (chunk,) = InputReader(connection, Source("one", "parquet", schema="s STRING")).files([path])
     scope = read_from("FROM one", {"one": chunk.table})
     listed = ", ".join(scope.value(text).sql for text in ("s LIKE '%a%b%'", "s LIKE '%ab%'"))
-    assert sorted(connection.sql(f"SELECT {listed} {scope.sql}").fetchall()) == [(False, True), (True, True)]
+    assert sorted(connection.sql(f"SELECT {listed} {scope.sql}").fetchall()) == [
+        (False, True),
+        (True, True),
+    ]
 
 
-def test_lines_of_csv_that_are_too_long_are_malformed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_csv_that_are_too_long_are_malformed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on Spark, wherever a block of the file ends."""
     path = tmp_path / "a.csv"
     longest = (1 << 20) - 3
-    path.write_text("a,1\n" + "," * 1_048_581 + "\nb," + "2" * (longest - 3) + "\nx," + "2" * (longest - 2) + "\r\nc,3")
+    path.write_text(
+        "a,1\n"
+        + "," * 1_048_581
+        + "\nb,"
+        + "2" * (longest - 3)
+        + "\nx,"
+        + "2" * (longest - 2)
+        + "\r\nc,3"
+    )
     for block in (64 << 20, 4 << 20, 2 << 20):
         monkeypatch.setattr("dpsql.local.lines.CHUNK_BYTES", block)
         reader = InputReader(connect(), Source("one", "csv", schema="k STRING, s STRING"))
         assert reader.whole([path]).malformed == 2
-        assert reader._connection.sql('SELECT k FROM "dpsql_in_one_all" ORDER BY k').fetchall() == [("a",), ("b",), ("c",)]
+        assert reader._connection.sql('SELECT k FROM "dpsql_in_one_all" ORDER BY k').fetchall() == [
+            ("a",),
+            ("b",),
+            ("c",),
+        ]
 
 
 def test_decimals_in_text_are_refused() -> None:
@@ -123,10 +151,19 @@ def test_decimals_in_text_are_refused() -> None:
         InputReader(connect(), Source("one", "csv", schema="k STRING, x DECIMAL(10, 2)"))
 
 
-def test_without_its_guards_the_fuzz_finds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_guards_the_fuzz_finds_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spark_text, "LAST_DAY", 1 << 40)
     path = totality.write(tmp_path)
-    assert "CAST(s AS DATE)" in Extremes(path).failures(["CAST(s AS DATE)", "CAST(s AS TIMESTAMP)", "lower(s)"], "one")[1]
+    assert (
+        "CAST(s AS DATE)"
+        in Extremes(path).failures(["CAST(s AS DATE)", "CAST(s AS TIMESTAMP)", "lower(s)"], "one")[
+            1
+        ]
+    )
     monkeypatch.undo()
-    monkeypatch.setitem(allowed.CASTS, ("string", "integer"), "CAST(dpsql_whole_text({0}) AS {type})")
+    monkeypatch.setitem(
+        allowed.CASTS, ("string", "integer"), "CAST(dpsql_whole_text({0}) AS {type})"
+    )
     assert Extremes(path).failures(["CAST(s AS INT)", "lower(s)"], "one")[1] == ["CAST(s AS INT)"]

@@ -68,7 +68,8 @@ class Published:
 @pytest.fixture
 def published(compile_on: Compile, secret: Secret, tmp_path: Path) -> Published:
     """Two catch-ups over four files, published the way Spark does it."""
-    query, table = compile_on(), visits()
+    query = compile_on()
+    table = visits()
     folder = tmp_path / "with space" / "visits"
     folder.mkdir(parents=True)
     files = [folder / f"part-{i}.parquet" for i in range(4)]
@@ -85,10 +86,15 @@ def test_a_run_is_recomputed_row_by_row(published: Published) -> None:
     assert found.identical and found.published == found.recomputed > 20 and found.differences == 0
 
 
-def test_what_only_spark_computes_is_said_to_be_beyond_verify(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_spark_computes_is_said_to_be_beyond_verify(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Catches: the advice that is meant for `dpsql try`, to run the query on Spark."""
     monkeypatch.setattr(verification, "RowReader", lambda *_: spark_only("parse_url"))
-    with pytest.raises(LakeError, match="`parse_url` runs on Spark only, so `dpsql verify` cannot recompute the rows of visits") as caught:
+    with pytest.raises(
+        LakeError,
+        match="`parse_url` runs on Spark only, so `dpsql verify` cannot recompute the rows of visits",
+    ) as caught:
         published.verify()
     assert "dpsql run" not in str(caught.value)
 
@@ -97,14 +103,22 @@ def test_one_changed_bit_is_found(published: Published) -> None:
     table = read_rows(published.lake.histogram("visits"))
     values = table.column("time_spent").to_numpy().copy()
     values[3] = values[3] + 2.0**-20
-    write_deltalake(published.lake.histogram("visits"), table.set_column(9, "time_spent", pa.array(values)), mode="overwrite")
+    write_deltalake(
+        published.lake.histogram("visits"),
+        table.set_column(9, "time_spent", pa.array(values)),
+        mode="overwrite",
+    )
     found = published.verify()
     assert not found.identical and found.differences == 2 and found.published == found.recomputed
 
 
 def test_rows_too_few_or_twice_are_found(published: Published) -> None:
     table = read_rows(published.lake.histogram("visits"))
-    write_deltalake(published.lake.histogram("visits"), pa.concat_tables([table.slice(2), table.slice(5, 1)]), mode="overwrite")
+    write_deltalake(
+        published.lake.histogram("visits"),
+        pa.concat_tables([table.slice(2), table.slice(5, 1)]),
+        mode="overwrite",
+    )
     assert published.verify().differences == 3
 
 
@@ -115,25 +129,39 @@ def test_what_a_live_job_is_publishing_waits_for_the_next_time(published: Publis
     found = published.verify()
     assert found.identical and 0 < found.published < whole.published
     table = read_rows(published.lake.histogram("visits"))
-    older = table.filter(pc.less_equal(table["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), CATCH_UPS[0][1]))
+    older = table.filter(
+        pc.less_equal(
+            table["trigger_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), CATCH_UPS[0][1]
+        )
+    )
     write_deltalake(published.lake.histogram("visits"), older, mode="overwrite")
     assert published.verify() == found
 
 
 def test_what_is_published_is_verified_before_spark_notes_it(published: Published) -> None:
     """A live job notes a release when the next one begins, perhaps a day later. Catches: leaving out its rows, and saying that all are right."""
-    whole, table = published.verify(), DeltaTable(published.lake.histogram("visits"))
+    whole = published.verify()
+    table = DeltaTable(published.lake.histogram("visits"))
     (published.private / "checkpoints/release/commits/1").unlink()
     assert published.verify().published < whole.published
     properties = CommitProperties(app_transactions=[Transaction(f"{RUN}/release/g1/triggers", 700)])
-    write_deltalake(table, read_rows(published.lake.histogram("visits")).slice(0, 0), mode="append", commit_properties=properties)
+    write_deltalake(
+        table,
+        read_rows(published.lake.histogram("visits")).slice(0, 0),
+        mode="append",
+        commit_properties=properties,
+    )
     assert published.verify() == whole
 
 
 def test_rows_of_a_trigger_that_no_tick_has_closed_are_found(published: Published) -> None:
     table = read_rows(published.lake.histogram("visits"))
     later = pc.add(table["trigger_time"], pa.scalar(10 * DAY, pa.duration("us")))
-    later = table.set_column(table.column_names.index("trigger_time"), "trigger_time", later.cast(table["trigger_time"].type)).slice(0, 1)
+    later = table.set_column(
+        table.column_names.index("trigger_time"),
+        "trigger_time",
+        later.cast(table["trigger_time"].type),
+    ).slice(0, 1)
     write_deltalake(published.lake.histogram("visits"), later, mode="append")
     assert published.verify().differences == 1
 
@@ -146,13 +174,19 @@ def test_a_source_file_that_is_gone(published: Published, monkeypatch: pytest.Mo
         published.verify()
     # With an allowance for the whole stream no row is independent of it.
     parsed = replace(published.query.parsed, contribution_period=ContributionPeriod.STREAM)
-    stream = replace(published.query, parsed=parsed, plan=replace(published.query.plan, query=parsed))
-    with pytest.raises(DataError, match=r"\(part-1\.parquet\), and every later row depends on them"):
+    stream = replace(
+        published.query, parsed=parsed, plan=replace(published.query.plan, query=parsed)
+    )
+    with pytest.raises(
+        DataError, match=r"\(part-1\.parquet\), and every later row depends on them"
+    ):
         replace(published, query=stream).verify()
 
 
 def test_a_source_file_that_was_changed(published: Published) -> None:
-    file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-2.parquet"
+    file = (
+        Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-2.parquet"
+    )
     pq.write_table(visits().slice(0, 1000), file)
     with pytest.raises(DataError, match=r"part-2\.parquet: was changed after the run had read it"):
         published.verify()
@@ -160,9 +194,16 @@ def test_a_source_file_that_was_changed(published: Published) -> None:
 
 def test_a_file_that_was_read_twice(published: Published) -> None:
     """As a run of an earlier release may have done, where the file's modification time was renewed."""
-    file = Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-1.parquet"
-    published.listing("admission").commit(7, [], {"files": [file.as_uri()], "clock": asdict(Clock(0, 0))})
-    with pytest.raises(DataError, match=r"with space/visits/part-1\.parquet was read twice: micro-batches 1 and 7\. .*--new-run"):
+    file = (
+        Path(str(published.query.source.path)).parent / "with space" / "visits" / "part-1.parquet"
+    )
+    published.listing("admission").commit(
+        7, [], {"files": [file.as_uri()], "clock": asdict(Clock(0, 0))}
+    )
+    with pytest.raises(
+        DataError,
+        match=r"with space/visits/part-1\.parquet was read twice: micro-batches 1 and 7\. .*--new-run",
+    ):
         published.verify()
     # Not where a restored run has read it again under another number: then the first time does not count.
     write_engine(replace(published.engine, void=((7, 9),)), {})
@@ -179,7 +220,10 @@ def test_files_that_were_not_read_are_counted_and_named(published: Published) ->
     assert found.identical and found.not_read == 12
     assert found.not_read_names == tuple(str(folder / f"late-{i:02d}.parquet") for i in range(10))
     source = replace(published.query.source, options=(("pathGlobFilter", "{late-1*,none}"),))
-    assert [Path(name).name for name in published.not_read(source)] == ["late-10.parquet", "late-11.parquet"]
+    assert [Path(name).name for name in published.not_read(source)] == [
+        "late-10.parquet",
+        "late-11.parquet",
+    ]
 
 
 def test_a_run_that_has_lost_sparks_checkpoint_of_its_source(published: Published) -> None:
@@ -192,7 +236,9 @@ def test_a_run_that_has_lost_sparks_checkpoint_of_its_source(published: Publishe
     assert published.not_read(published.query.source) == []
 
 
-def test_sparks_log_of_files_is_read_once_and_may_be_compacted_meanwhile(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparks_log_of_files_is_read_once_and_may_be_compacted_meanwhile(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every tenth file of it repeats all before. Catches: reading them all, and a live run that removes them."""
     log = published.private / "checkpoints/admission/sources/0"
     (log / "3").rename(log / "9.compact")
@@ -200,8 +246,11 @@ def test_sparks_log_of_files_is_read_once_and_may_be_compacted_meanwhile(publish
     later.parent.mkdir()
     later.touch()
     (log / "8.compact").write_text("v1\nno entry")
-    (log / "10").write_text("v1\n" + json.dumps({"path": later.as_uri(), "timestamp": 1, "batchId": 10}))
-    read, original = list[str](), Path.read_text
+    (log / "10").write_text(
+        "v1\n" + json.dumps({"path": later.as_uri(), "timestamp": 1, "batchId": 10})
+    )
+    read = list[str]()
+    original = Path.read_text
 
     def read_text(path: Path, *given: Any, **named: Any) -> str:
         if path.parent == log:
@@ -209,7 +258,9 @@ def test_sparks_log_of_files_is_read_once_and_may_be_compacted_meanwhile(publish
             if len(read) == 1:
                 path.rename(path.with_name("11.compact"))
                 path.with_name("11.compact").write_text(
-                    original(path.with_name("10")).replace("v1", original(path.with_name("11.compact")), 1)
+                    original(path.with_name("10")).replace(
+                        "v1", original(path.with_name("11.compact")), 1
+                    )
                 )
         return original(path, *given, **named)
 
@@ -219,13 +270,20 @@ def test_sparks_log_of_files_is_read_once_and_may_be_compacted_meanwhile(publish
 
 
 def test_damaged_ticks_are_refused(published: Published) -> None:
-    ticks = published.private / "contributions" / f"era={NO_CLOCK}" / f"part-00000-{'5a' * 32}.parquet"
+    ticks = (
+        published.private / "contributions" / f"era={NO_CLOCK}" / f"part-00000-{'5a' * 32}.parquet"
+    )
     ticks.parent.mkdir()
     ticks.write_bytes(b"not what was written")
-    action = AddAction(f"{ticks.parent.name}/{ticks.name}", 20, {}, 0, True, json.dumps({"numRecords": 1}))
+    action = AddAction(
+        f"{ticks.parent.name}/{ticks.name}", 20, {}, 0, True, json.dumps({"numRecords": 1})
+    )
     table = DeltaTable(published.private / "contributions")
     table.create_write_transaction([action], "append", table.schema(), [])
-    with pytest.raises(LakeError, match=rf"{ticks.name} is damaged: its bytes are not those that were written; put back the original file"):
+    with pytest.raises(
+        LakeError,
+        match=rf"{ticks.name} is damaged: its bytes are not those that were written; put back the original file",
+    ):
         published.verify()
 
 
@@ -272,17 +330,32 @@ def test_differences_are_of_bits() -> None:
     assert count_differences(a, a.select(["k"])) == 6
 
 
-def test_a_run_of_spark_is_identical(spark: SparkSession, compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+def test_a_run_of_spark_is_identical(
+    spark: SparkSession, compile_on: Compile, secret: Secret, tmp_path: Path
+) -> None:
     from dpsql.lake.opening import open_run
     from dpsql.privacy.ledger import Ledger
     from dpsql.streaming.job import run as run_on_spark
 
-    query, table, lake = compile_on(options=(("maxFilesPerTrigger", "1"),)), visits(), Lake(tmp_path / "lake")
+    query = compile_on(options=(("maxFilesPerTrigger", "1"),))
+    table = visits()
+    lake = Lake(tmp_path / "lake")
     run = open_run(lake, "visits", query, secret, Ledger(tmp_path / "ledger"), query.source)
     (tmp_path / "visits").mkdir()
     for i in range(2):
         for j in range(2):
-            pq.write_table(table.slice((2 * i + j) * 1000, 1000), tmp_path / "visits" / f"part-{i}{j}.parquet")
-        run_on_spark(spark, query, run, lake, secret, until_caught_up=True, until_us=DAY + (13 + 11 * i) * HOUR, buckets=(2, 3))
+            pq.write_table(
+                table.slice((2 * i + j) * 1000, 1000), tmp_path / "visits" / f"part-{i}{j}.parquet"
+            )
+        run_on_spark(
+            spark,
+            query,
+            run,
+            lake,
+            secret,
+            until_caught_up=True,
+            until_us=DAY + (13 + 11 * i) * HOUR,
+            buckets=(2, 3),
+        )
     found = verify_run(lake, "visits", run, query, secret)
     assert found.identical and found.published > 20

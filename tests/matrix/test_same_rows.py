@@ -19,10 +19,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILES_PER_BATCH = 4
-READ_ALIKE = {"late and many", "for ever", "rounds", "sliding", "sliding for ever", "sliding public groups", "no key, sliding for ever"}
-READ_ALIKE |= {"not counted", "a table of listed keys", "quantiles, carried", "a table of rows", "a table without a key", "a mean"}
+READ_ALIKE = {
+    "late and many",
+    "for ever",
+    "rounds",
+    "sliding",
+    "sliding for ever",
+    "sliding public groups",
+    "no key, sliding for ever",
+}
+READ_ALIKE |= {
+    "not counted",
+    "a table of listed keys",
+    "quantiles, carried",
+    "a table of rows",
+    "a table without a key",
+    "a mean",
+}
 """Another query has their FROM, and columns of theirs."""
-MANY_CUTS, MANY_CUTS_OF = (50, (16, 2)), ("three columns", "rounds", "sliding")
+MANY_CUTS = (50, (16, 2))
+MANY_CUTS_OF = ("three columns", "rounds", "sliding")
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +55,26 @@ def test_cuts_and_buckets_change_nothing(wiki: Stream, tmp_path: Path, name: str
     assert len(set(rows["trigger"].to_pylist())) >= 5
     # The many cuts take longest; every query has them in tests/long/matrix, random queries in tests/property
     for parts, buckets in ((7, (2, 16)), *([MANY_CUTS] if name in MANY_CUTS_OF else [])):
-        assert same_rows.same(rows, same_rows.local_rows(query, wiki, parts, buckets)), (parts, buckets)
+        assert same_rows.same(rows, same_rows.local_rows(query, wiki, parts, buckets)), (
+            parts,
+            buckets,
+        )
     other = same_rows.local_rows(query, wiki, 1, (1, 1), OTHER_RUN_ID)
     # Two counts with noise of 6 are the same by chance in 5% of the rows; those of one run in all
     assert same_rows.rows_in_common(rows, other, query) <= rows.num_rows // 8
 
 
 @pytest.mark.parametrize("name", [name for name in QUERIES if name not in READ_ALIKE])
-def test_spark_reads_the_same_records(spark: SparkSession, wiki: Stream, tmp_path: Path, name: str) -> None:
+def test_spark_reads_the_same_records(
+    spark: SparkSession, wiki: Stream, tmp_path: Path, name: str
+) -> None:
     """FROM, keys and arguments, the only part that the engines do not share. `tests/long/matrix` runs every query whole on both."""
     query = wiki.query(name, tmp_path / "data")
     same_rows.write([wiki.records], tmp_path / "data")
     reader = RowReader(query.plan, query.sources, SECRET.salt(same_rows.RUN_ID), {})
-    there = same_rows.spark_records(spark, query, [tmp_path / "data"], SECRET.salt(same_rows.RUN_ID))
+    there = same_rows.spark_records(
+        spark, query, [tmp_path / "data"], SECRET.salt(same_rows.RUN_ID)
+    )
     if name in SPARK_ONLY:
         assert same_rows.refused_locally(query, wiki, SPARK_ONLY[name])
         rows = there.append_column("drop", pa.array(np.zeros(there.num_rows, np.int8)))
@@ -62,7 +85,9 @@ def test_spark_reads_the_same_records(spark: SparkSession, wiki: Stream, tmp_pat
         assert same_rows.same_records(reader.frame(wiki.records), there)
 
 
-def test_a_static_join_is_the_same_when_run_whole(spark: SparkSession, wiki: Stream, tmp_path: Path) -> None:
+def test_a_static_join_is_the_same_when_run_whole(
+    spark: SparkSession, wiki: Stream, tmp_path: Path
+) -> None:
     """Other kinds of query are run whole where their other tests are: tests/streaming (windows, tables, change feeds), tests/mechanisms."""
     query = wiki.query("static join", tmp_path / "data", FILES_PER_BATCH)
     there = same_rows.spark_rows(spark, query, wiki, 2 * FILES_PER_BATCH, (2, 3), tmp_path / "lake")

@@ -29,7 +29,9 @@ FOR_EVER = 1 << 60
 @pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.stem)
 def test_exactly_one_mechanism_claims_a_query(golden: Golden) -> None:
     draft = parse.read_draft(golden.text, sources(), parse.options_of(MECHANISMS))
-    assert [mechanism.name for mechanism in MECHANISMS if mechanism.claims(draft)] == [compiled(golden).parsed.mechanism]
+    assert [mechanism.name for mechanism in MECHANISMS if mechanism.claims(draft)] == [
+        compiled(golden).parsed.mechanism
+    ]
 
 
 @pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.stem)
@@ -51,14 +53,18 @@ def test_the_document_is_the_whole_plan(golden: Golden) -> None:
     numbers = {repr(leaf) for leaf in leaves(document)}
     missing = {repr(leaf) for leaf in leaves(query.plan)} - numbers - {repr(query.parsed.mechanism)}
     assert missing == set()
-    assert query.plan.identity == document["identity"] and len(query.plan.identity) == hashlib.sha256().digest_size * 2
+    assert (
+        query.plan.identity == document["identity"]
+        and len(query.plan.identity) == hashlib.sha256().digest_size * 2
+    )
 
 
 @pytest.mark.parametrize("golden", SHOWN, ids=lambda golden: golden.stem)
 def test_less_noise_or_a_lower_threshold_is_refused(golden: Golden) -> None:
     """Catches: a number that the accountant does not look at. Each is a thousandth too small, alone."""
     query = compiled(golden)
-    mechanism, changes = named(query.parsed.mechanism), list(smaller(query.plan))
+    mechanism = named(query.parsed.mechanism)
+    changes = list(smaller(query.plan))
     assert changes
     for what, plan in changes:
         with pytest.raises(AccountingError):
@@ -73,7 +79,10 @@ def test_a_ledger_line_renews_with_the_period_of_the_query(golden: Golden) -> No
     line = query.line("5a" * 16, "run", UNKNOWN)
     assert line_from(json.loads(json.dumps(ledger_line.document(line)))) == line
     if query.parsed.contribution_period is ContributionPeriod.WINDOW:
-        assert (line.size_us, line.offset_us) == (query.parsed.windows.size_us, query.parsed.windows.offset_us)
+        assert (line.size_us, line.offset_us) == (
+            query.parsed.windows.size_us,
+            query.parsed.windows.offset_us,
+        )
         assert line.charges(7 * line.size_us) in (7, 8)
     else:
         assert line.charges(FOR_EVER) == 1
@@ -102,17 +111,31 @@ def smaller(value: Any, path: str = "plan") -> Iterator[tuple[str, Any]]:
                 yield what, (*value[:i], changed, *value[i + 1 :])
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            given, where = getattr(value, field.name), f"{path}.{field.name}"
+            given = getattr(value, field.name)
+            where = f"{path}.{field.name}"
             if field.name in ("sigma", "scale"):
                 if given == 0:  # there is no such noise, and a table of another kind beside it
                     continue
                 yield where, dataclasses.replace(value, **{field.name: given * SHRINK})
             elif field.name == "sigmas":
-                yield where, dataclasses.replace(value, sigmas=tuple(sigma * SHRINK for sigma in given))
+                yield (
+                    where,
+                    dataclasses.replace(value, sigmas=tuple(sigma * SHRINK for sigma in given)),
+                )
             elif isinstance(given, DiscreteLaplace):
-                yield where, dataclasses.replace(value, **{field.name: discrete_laplace(given.epsilon / SHRINK)})
+                yield (
+                    where,
+                    dataclasses.replace(
+                        value, **{field.name: discrete_laplace(given.epsilon / SHRINK)}
+                    ),
+                )
             elif field.name == "thresholds":
-                yield where, dataclasses.replace(value, thresholds=tuple(int(each * SHRINK) for each in given))
+                yield (
+                    where,
+                    dataclasses.replace(
+                        value, thresholds=tuple(int(each * SHRINK) for each in given)
+                    ),
+                )
             else:
                 for what, changed in smaller(given, where):
                     yield what, dataclasses.replace(value, **{field.name: changed})

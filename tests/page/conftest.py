@@ -31,12 +31,19 @@ class Published:
 
     def more(self, rows: pd.DataFrame) -> None:
         """Publish further rows."""
-        write_deltalake(Lake(self.lake).histogram("demo"), pa.Table.from_pandas(rows, preserve_index=False), mode="append")
+        write_deltalake(
+            Lake(self.lake).histogram("demo"),
+            pa.Table.from_pandas(rows, preserve_index=False),
+            mode="append",
+        )
 
 
 @pytest.fixture(scope="session")
 def half_a_day(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    query = dpsql.compile((CHECKOUT / "conf/queries/demo.sql").read_text(), dpsql.load_sources(CHECKOUT / "conf/sources.yaml"))
+    query = dpsql.compile(
+        (CHECKOUT / "conf/queries/demo.sql").read_text(),
+        dpsql.load_sources(CHECKOUT / "conf/sources.yaml"),
+    )
     secret = Secret.load(tmp_path_factory.mktemp("keys") / "keys" / "secret")
     rows = dpsql.run_local(query, pd.read_parquet(CHECKOUT / "conf/demo/wiki"), secret)
     rows = rows[(rows["window_start"] == rows["window_start"].min()) & (rows["trigger"] <= 12)]
@@ -47,8 +54,12 @@ def half_a_day(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 @pytest.fixture
 def published(half_a_day: pd.DataFrame, tmp_path: Path) -> Published:
     """Half a day in a new lake, with a run and a ledger line."""
-    query = dpsql.compile((CHECKOUT / "conf/queries/demo.sql").read_text(), dpsql.load_sources(CHECKOUT / "conf/sources.yaml"))
-    path, lake = tmp_path / "keys" / "secret", str(tmp_path / "lake")
+    query = dpsql.compile(
+        (CHECKOUT / "conf/queries/demo.sql").read_text(),
+        dpsql.load_sources(CHECKOUT / "conf/sources.yaml"),
+    )
+    path = tmp_path / "keys" / "secret"
+    lake = str(tmp_path / "lake")
     open_run(Lake(lake), "demo", query, Secret.load(path), Ledger.beside(path), query.source)
     write(Lake(lake).histogram("demo"), half_a_day, query.published)
     return Published(lake, path, half_a_day)

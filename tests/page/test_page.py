@@ -71,14 +71,27 @@ class Seen(HTMLParser):
 
 def view(published: Published, *words: str) -> Result:
     return CliRunner().invoke(
-        main, ["view", "demo", "--lake", published.lake, "--secret-file", str(published.secret), "--sources", SOURCES, *words]
+        main,
+        [
+            "view",
+            "demo",
+            "--lake",
+            published.lake,
+            "--secret-file",
+            str(published.secret),
+            "--sources",
+            SOURCES,
+            *words,
+        ],
     )
 
 
 def test_the_page_says_what_was_published(published: Published, tmp_path: Path) -> None:
     out = tmp_path / "demo.html"
     assert view(published, "--out", str(out)).stdout == f"wrote {out}\n"
-    assert [path.name for path in tmp_path.glob("*.html*")] == ["demo.html"], "no temporary file is left"
+    assert [path.name for path in tmp_path.glob("*.html*")] == ["demo.html"], (
+        "no temporary file is left"
+    )
     seen = Seen(out.read_text(encoding="utf-8"))
     last = published.rows[published.rows["trigger"] == 12]
     for said in (
@@ -95,25 +108,44 @@ def test_the_page_says_what_was_published(published: Published, tmp_path: Path) 
     for row in last.to_dict("records"):
         assert f"{row['edits']:,} ± {1.959964 * row['edits_stderr']:,.0f}" in seen.text
     assert len(seen.all("tbody")) == 1 and len(seen.all("tr")) == len(last) + 1
-    assert len(seen.all("polyline")) > 3 * 20, "every key has its way through the window, for every aggregate"
+    assert len(seen.all("polyline")) > 3 * 20, (
+        "every key has its way through the window, for every aggregate"
+    )
     pictures = [each["src"] or "" for each in seen.all("img")]
-    assert len(pictures) == 3, "growth of three aggregates; there is one window, so nothing is drawn window by window"
-    assert len([each for each in seen.all("svg") if each.get("class") == "interval"]) == 3 * len(last)
+    assert len(pictures) == 3, (
+        "growth of three aggregates; there is one window, so nothing is drawn window by window"
+    )
+    assert len([each for each in seen.all("svg") if each.get("class") == "interval"]) == 3 * len(
+        last
+    )
     for picture in pictures:
         assert b"<svg" in base64.b64decode(picture.removeprefix("data:image/svg+xml;base64,"))
     assert all("95%" in (each["alt"] or "") for each in seen.all("img"))
 
 
-def test_the_page_needs_nothing_and_no_key_commands_it(published: Published, tmp_path: Path) -> None:
+def test_the_page_needs_nothing_and_no_key_commands_it(
+    published: Published, tmp_path: Path
+) -> None:
     out = tmp_path / "demo.html"
     view(published, "--out", str(out))
     text = out.read_text(encoding="utf-8")
     seen = Seen(text)
     (script,) = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    (policy,) = [each["content"] or "" for each in seen.all("meta") if each.get("http-equiv") == "Content-Security-Policy"]
-    assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    assert not any(name in attributes for _, attributes in seen.tags for name in ("href", "onclick", "onload", "action"))
+    (policy,) = [
+        each["content"] or ""
+        for each in seen.all("meta")
+        if each.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert (
+        policy
+        == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
+    assert not any(
+        name in attributes
+        for _, attributes in seen.tags
+        for name in ("href", "onclick", "onload", "action")
+    )
     assert all((each["src"] or "").startswith("data:") for each in seen.all("img"))
     assert EVIL.replace("\x1b", "\\x1b") in seen.text
     assert "\x1b" not in text
@@ -124,20 +156,37 @@ def test_no_name_commands_it(published: Published) -> None:
     strange = {"edits": EVIL, "edits_stderr": f"{EVIL}_stderr", "channel": f"key {EVIL}"}
     found = at(published, NOON, "running")
     columns = tuple(
-        dataclasses.replace(each, name=strange.get(each.name, each.name), of=strange.get(each.of or "", each.of))
+        dataclasses.replace(
+            each, name=strange.get(each.name, each.name), of=strange.get(each.of or "", each.of)
+        )
         for each in found.published.columns
     )
-    measures = tuple(dataclasses.replace(each, alias=strange.get(each.alias, each.alias)) for each in found.published.measures)
+    measures = tuple(
+        dataclasses.replace(each, alias=strange.get(each.alias, each.alias))
+        for each in found.published.measures
+    )
     renamed = published.rows.rename(columns=strange)
-    renamed.attrs[PROPERTY] = dataclasses.replace(found.published, columns=columns, measures=measures).text()
-    said = dataclasses.replace(found.published, protects=(dataclasses.replace(found.published.protects[0], units=(f"unit {EVIL}",)),))
-    (budget,) = [each for each in budgets(Ledger.beside(published.secret).lines(), ()) if each.ledger == "wiki"]
+    renamed.attrs[PROPERTY] = dataclasses.replace(
+        found.published, columns=columns, measures=measures
+    ).text()
+    said = dataclasses.replace(
+        found.published,
+        protects=(dataclasses.replace(found.published.protects[0], units=(f"unit {EVIL}",)),),
+    )
+    (budget,) = [
+        each
+        for each in budgets(Ledger.beside(published.secret).lines(), ())
+        if each.ledger == "wiki"
+    ]
     budget = dataclasses.replace(budget, ledger=f"ledger {EVIL}")
     strange_one = dataclasses.replace(found, name=f"name {EVIL}", published=said, budget=budget)
-    plain, seen = (Seen(page(at(published, NOON, "running"), published.rows)), Seen(page(strange_one, renamed)))
+    plain = Seen(page(at(published, NOON, "running"), published.rows))
+    seen = Seen(page(strange_one, renamed))
     assert {tag for tag, _ in seen.tags} == {tag for tag, _ in plain.tags}
     assert len(seen.all("script")) == 1
-    assert {name for _, attributes in seen.tags for name in attributes} == {name for _, attributes in plain.tags for name in attributes}
+    assert {name for _, attributes in seen.tags for name in attributes} == {
+        name for _, attributes in plain.tags for name in attributes
+    }
     for what in ("name", "key", "unit", "ledger"):
         assert f"{what} <script>document.title='owned'</script>" in seen.text
 
@@ -150,25 +199,37 @@ def test_a_page_of_no_run_that_can_be_read(published: Published, tmp_path: Path)
     found = standing(Lake(published.lake), "demo", published.rows)
     assert (found.state, found.overdue) == (None, None)
     text = Seen(page(found, published.rows)).text
-    assert "Trigger 12 of 24 2015-09-12 12:00" in text and "epsilon 6" in text and "All runs" not in text
+    assert (
+        "Trigger 12 of 24 2015-09-12 12:00" in text
+        and "epsilon 6" in text
+        and "All runs" not in text
+    )
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def at(published: Published, now: datetime, state: str | None) -> Standing:
-    return Standing("demo", now, state, published_of(published.rows), 12, NOON, NOON + timedelta(seconds=42))
+    return Standing(
+        "demo", now, state, published_of(published.rows), 12, NOON, NOON + timedelta(seconds=42)
+    )
 
 
 def test_lag(published: Published) -> None:
     """A live run is on time, late for its next trigger, or nobody works on it."""
     rows = published.rows.iloc[:5].assign(trigger_time=NOON)
     soon = Seen(page(at(published, NOON + timedelta(minutes=5), "running"), rows))
-    assert "Lag 42 s newest trigger written 2026-01-01 12:00 UTC; next 2026-01-01 13:00" in soon.text
+    assert (
+        "Lag 42 s newest trigger written 2026-01-01 12:00 UTC; next 2026-01-01 13:00" in soon.text
+    )
     late = Seen(page(at(published, NOON + timedelta(hours=3), "running"), rows))
     assert "2 h overdue" in late.text and {"class": "warn"} in late.all("li")
     stopped = Seen(page(at(published, NOON + timedelta(days=3), "stopped"), rows))
-    assert "stopped" in stopped.text and "overdue" not in stopped.text and {"class": "warn"} not in stopped.all("li")
+    assert (
+        "stopped" in stopped.text
+        and "overdue" not in stopped.text
+        and {"class": "warn"} not in stopped.all("li")
+    )
     refreshed = Seen(page(at(published, NOON, "running"), rows, refresh_seconds=5))
     assert {"http-equiv": "refresh", "content": "5"} in refreshed.all("meta")
     assert not any(each.get("http-equiv") == "refresh" for each in soon.all("meta"))
@@ -193,13 +254,18 @@ def test_a_cap_is_a_bar(published: Published, tmp_path: Path) -> None:
 
 
 def test_a_trend_is_the_band_and_the_line() -> None:
-    drawn = trend(np.array([1, 2, 4]), np.array([0.0, 100.0, np.nan]), np.array([10.0, 10.0, 10.0]), 4)
+    drawn = trend(
+        np.array([1, 2, 4]), np.array([0.0, 100.0, np.nan]), np.array([10.0, 10.0, 10.0]), 4
+    )
     (line,) = re.findall(r'polyline class="line" points="([^"]*)"', drawn)
     across = [float(point.split(",")[0]) for point in line.split()]
     up = [float(point.split(",")[1]) for point in line.split()]
     assert across == [3.0, 45.0], "the second of four triggers is a third of the way"
-    low, high = -19.6, 119.6
-    assert up == pytest.approx([25 - 22 * (value - low) / (high - low) for value in (0.0, 100.0)], abs=0.06)
+    low = -19.6
+    high = 119.6
+    assert up == pytest.approx(
+        [25 - 22 * (value - low) / (high - low) for value in (0.0, 100.0)], abs=0.06
+    )
     assert len(re.findall(r'polygon class="band" points="([^"]*)"', drawn)[0].split()) == 4
     assert "polyline" not in trend(np.array([3]), np.array([5.0]), np.array([1.0]), 4)
     assert trend(np.array([3]), np.array([np.nan]), np.array([1.0]), 4) == ""
@@ -216,7 +282,9 @@ def test_what_is_not_there_is_said(published: Published, tmp_path: Path) -> None
         assert refused.exit_code == 2 and says in refused.stderr and refused.stdout == ""
 
 
-def test_watch_follows_the_run_until_it_is_asked_to_stop(published: Published, tmp_path: Path) -> None:
+def test_watch_follows_the_run_until_it_is_asked_to_stop(
+    published: Published, tmp_path: Path
+) -> None:
     """Catches: a page that is not made anew, one that is seen half written, a page that goes on asking after the end."""
     out = tmp_path / "demo.html"
     words = [
@@ -234,7 +302,11 @@ def test_watch_follows_the_run_until_it_is_asked_to_stop(published: Published, t
     ]
     place = os.environ | {"PYTHONPATH": str(CHECKOUT)}
     watching = subprocess.Popen(
-        [sys.executable, "-m", "dpsql.jobs.cli", *words], env=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "dpsql.jobs.cli", *words],
+        env=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         _until(lambda: out.exists() and "12 of 24" in out.read_text(), watching)
@@ -253,7 +325,9 @@ def test_watch_follows_the_run_until_it_is_asked_to_stop(published: Published, t
         watching.wait()
 
 
-def test_a_table_is_shown_once_after_every_commit(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_shown_once_after_every_commit(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Catches: a table that is printed at every look, or never again; Ctrl-C that is an error."""
     looks = iter(range(6))
 
@@ -267,7 +341,9 @@ def test_a_table_is_shown_once_after_every_commit(published: Published, monkeypa
             raise KeyboardInterrupt
 
     monkeypatch.setattr("dpsql.jobs.watch.time.sleep", sleep)
-    done = CliRunner().invoke(main, ["show", "demo", "--lake", published.lake, "--watch", "--limit", "3"])
+    done = CliRunner().invoke(
+        main, ["show", "demo", "--lake", published.lake, "--watch", "--limit", "3"]
+    )
     assert done.exit_code == 0 and done.stderr == "", done.output
     assert done.stdout.count("12, unfinished") == done.stdout.count("13, unfinished") == 3
 

@@ -30,21 +30,49 @@ SUMS = Measure("n", AggregateFunction.COUNT, True, None, 1.0)
 AVERAGES = Measure("n", AggregateFunction.AVG, False, (0.0, 10.0), None)
 
 
-def published(values: dict[int, dict[str, float]], stderr: float = 5.0, measure: Measure = SUMS) -> pd.DataFrame:
+def published(
+    values: dict[int, dict[str, float]], stderr: float = 5.0, measure: Measure = SUMS
+) -> pd.DataFrame:
     """Windows of a day, two triggers each; the first trigger has half of every value."""
     rows = []
     for day, keys in values.items():
         for trigger in (1, 2):
             for key, value in keys.items():
                 when = DAYS[day] + pd.Timedelta(hours=12 * trigger)
-                rows.append((DAYS[day], DAYS[day] + pd.Timedelta(days=1), trigger, when, key, value * trigger / 2, stderr))
-    return said(pd.DataFrame(rows, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "n", "n_stderr"]), measure)
+                rows.append(
+                    (
+                        DAYS[day],
+                        DAYS[day] + pd.Timedelta(days=1),
+                        trigger,
+                        when,
+                        key,
+                        value * trigger / 2,
+                        stderr,
+                    )
+                )
+    return said(
+        pd.DataFrame(
+            rows,
+            columns=[
+                "window_start",
+                "window_end",
+                "trigger",
+                "trigger_time",
+                "page",
+                "n",
+                "n_stderr",
+            ],
+        ),
+        measure,
+    )
 
 
 def said(rows: pd.DataFrame, measure: Measure = SUMS, **reading: Any) -> pd.DataFrame:
     rows = rows.copy()
     told = dataclasses.replace(described(rows.columns), measures=(measure,), noise=Noise("BLT", 2))
-    rows.attrs[PROPERTY] = dataclasses.replace(told, reading=dataclasses.replace(told.reading, **reading)).text()
+    rows.attrs[PROPERTY] = dataclasses.replace(
+        told, reading=dataclasses.replace(told.reading, **reading)
+    ).text()
     return rows
 
 
@@ -58,7 +86,12 @@ ROWS = published({0: {"a": 500, "b": 300, "c": 310}, 1: {"a": 800, "b": 305, "c"
 
 def test_places_shares_and_changes() -> None:
     found = made(ROWS, 1)
-    assert [(row.keys[0], row.place) for row in found.rows] == [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")]
+    assert [(row.keys[0], row.place) for row in found.rows] == [
+        ("a", "1"),
+        ("b", "2"),
+        ("c", "3"),
+        ("d", "4"),
+    ]
     a, b, c, d = (row.cells[0] for row in found.rows)
     assert a.text == "800.0 ± 9.8" and not a.small and d.small
     assert a.beside == ("66% of all published", "▲ 300 ± 14")
@@ -84,7 +117,10 @@ def test_an_average_has_no_share_no_place_and_stays_within_its_bounds() -> None:
         for shape in (row.cells[0].interval, row.cells[0].trend):
             ups = [float(y) for _, y in re.findall(r"([\d.]+),([\d.]+)", shape)]
             assert all(0 <= y <= HEIGHT for y in ups) and "circle" in shape
-    bounded, free = (trend(np.array([1, 2]), np.array([9.0, 12.0]), np.array([2.0, 2.0]), 2, within) for within in ((0.0, 10.0), None))
+    bounded, free = (
+        trend(np.array([1, 2]), np.array([9.0, 12.0]), np.array([2.0, 2.0]), 2, within)
+        for within in ((0.0, 10.0), None)
+    )
     assert bounded != free
 
 
@@ -107,8 +143,13 @@ def test_other_windows_can_be_picked_and_a_window_of_noise_says_so() -> None:
     rows = pd.concat([ROWS, published({2: {"a": 3, "b": -4}})])
     text = page(standing(rows), rows[rows["window_start"] == DAYS[2]], every=rows)
     assert "Nothing here is larger than its own noise" in text
-    assert re.findall(r'<option value="([^"]+)"', text) == [f"2024-03-0{day}T00:00:00" for day in (3, 2, 1)]
-    assert text.count('<section class="panel"') == 3 and text.count('data-window="2024-03-02T00:00:00" hidden') == 1
+    assert re.findall(r'<option value="([^"]+)"', text) == [
+        f"2024-03-0{day}T00:00:00" for day in (3, 2, 1)
+    ]
+    assert (
+        text.count('<section class="panel"') == 3
+        and text.count('data-window="2024-03-02T00:00:00" hidden') == 1
+    )
     assert "n: a is first, 800.0 ± 9.8" in text  # of the window before
     assert "▼ 797" in text
 
@@ -116,18 +157,29 @@ def test_other_windows_can_be_picked_and_a_window_of_noise_says_so() -> None:
 def test_no_arrows_are_explained_where_there_are_none() -> None:
     rows = ROWS[ROWS["window_start"] == DAYS[0]]
     assert "▲" not in page(standing(rows), rows)
-    assert "▲ ▼: change since the window before" in page(standing(ROWS), ROWS[ROWS["window_start"] == DAYS[1]], every=ROWS)
+    assert "▲ ▼: change since the window before" in page(
+        standing(ROWS), ROWS[ROWS["window_start"] == DAYS[1]], every=ROWS
+    )
 
 
 def test_shares_have_no_more_digits_than_are_true_and_keys_that_did_not_change_no_arrows() -> None:
     """Catches: three digits over a sum of noise; an arrow at one key in twenty where nothing has changed."""
-    random, arrows = np.random.default_rng(3), 0
+    random = np.random.default_rng(3)
+    arrows = 0
     true = {f"k{i}": float(value) for i, value in enumerate(30_000 / np.arange(1, 101))}
     for stderr in (10.0, 400.0) * 5:
-        noisy = {day: {key: float(value + random.normal(0, stderr)) for key, value in true.items()} for day in (0, 1)}
+        noisy = {
+            day: {key: float(value + random.normal(0, stderr)) for key, value in true.items()}
+            for day in (0, 1)
+        }
         found = made(published(noisy, stderr), 1, most=100)
         arrows += found.has_changes
-        shares = [(row.keys[0], said) for row in found.rows for said in row.cells[0].beside if said.endswith("% of all published")]
+        shares = [
+            (row.keys[0], said)
+            for row in found.rows
+            for said in row.cells[0].beside
+            if said.endswith("% of all published")
+        ]
         assert 3 < len(shares) <= (100 if stderr < 50 else 60)
         for key, said in shares:
             off = abs(float(said.split("%")[0]) - 100 * true[key] / sum(true.values()))
@@ -139,41 +191,87 @@ def test_a_headline_is_true_of_the_keys_it_speaks_of() -> None:
     """Catches: a largest key where none can be told apart; the first line of the query's own order called the largest."""
     together = published({0: {f"k{i}": 200.0 + i for i in range(11)}}, stderr=60.0)
     text = page(standing(together), together).replace("\u00a0", " ")
-    assert "n: no key can be told apart from another" in text and "is largest" not in text and made(together, 0).together
+    assert (
+        "n: no key can be told apart from another" in text
+        and "is largest" not in text
+        and made(together, 0).together
+    )
     some = published({0: {"a": 300.0, "b": 290.0, "c": 1.0}})
-    assert "n: a is largest, but others may be larger, 300.0 ± 9.8" in page(standing(some), some).replace("\u00a0", " ")
+    assert "n: a is largest, but others may be larger, 300.0 ± 9.8" in page(
+        standing(some), some
+    ).replace("\u00a0", " ")
     ordered = said(some, order=("page DESC",))
     found = made(ordered, 0)
-    assert [(row.keys[0], row.place) for row in found.rows] == [("c", "3"), ("b", "1–2"), ("a", "1–2")] and found.by == "n"
-    assert "n: a is largest, but others may be larger, 300.0 ± 9.8" in page(standing(ordered), ordered).replace("\u00a0", " ")
+    assert [(row.keys[0], row.place) for row in found.rows] == [
+        ("c", "3"),
+        ("b", "1–2"),
+        ("a", "1–2"),
+    ] and found.by == "n"
+    assert "n: a is largest, but others may be larger, 300.0 ± 9.8" in page(
+        standing(ordered), ordered
+    ).replace("\u00a0", " ")
     hidden = said(some, order=("n",), limit=2)  # the largest key is not shown
-    assert [row.keys[0] for row in made(hidden, 0).rows] == ["c", "b"] and 'class="headline"' not in page(standing(hidden), hidden)
+    assert [row.keys[0] for row in made(hidden, 0).rows] == [
+        "c",
+        "b",
+    ] and 'class="headline"' not in page(standing(hidden), hidden)
 
 
 def test_each_level_of_a_cube_has_a_list_of_its_own() -> None:
     columns = ["trigger", "trigger_time", "channel", "hour", "grouping_id", "n", "n_stderr"]
     cells = [(c, h, 0, 10.0 * i + j) for i, c in enumerate("xy") for j, h in enumerate(("1", "2"))]
-    cells += [("x", None, 1, 10.0), ("y", None, 1, 21.0), (None, "1", 2, 10.0), (None, "2", 2, 12.0), (None, None, 3, 22.0)]
-    rows = pd.DataFrame([(t, DAYS[t - 1], c, h, g, n * t, 1.0) for t in (1, 2) for c, h, g, n in cells], columns=columns)
+    cells += [
+        ("x", None, 1, 10.0),
+        ("y", None, 1, 21.0),
+        (None, "1", 2, 10.0),
+        (None, "2", 2, 12.0),
+        (None, None, 3, 22.0),
+    ]
+    rows = pd.DataFrame(
+        [(t, DAYS[t - 1], c, h, g, n * t, 1.0) for t in (1, 2) for c, h, g, n in cells],
+        columns=columns,
+    )
     rows.attrs[PROPERTY] = dataclasses.replace(described(columns), measures=(SUMS,)).text()
     text = html.unescape(page(standing(rows), rows))
-    assert re.findall(r'<option value="([^"]+)"', text) == ["channel", "hour", "channel, hour", "nothing: all records"]
+    assert re.findall(r'<option value="([^"]+)"', text) == [
+        "channel",
+        "hour",
+        "channel, hour",
+        "nothing: all records",
+    ]
     panels = text.split('<section class="panel"')[1:]
-    found = [[tuple(re.findall(r'class="key">([^<]*)<', row)) for row in panel.split("<tr ")[1:]] for panel in panels]
-    assert found == [[("y",), ("x",)], [("2",), ("1",)], [("y", "2"), ("y", "1"), ("x", "2"), ("x", "1")], [()]]
+    found = [
+        [tuple(re.findall(r'class="key">([^<]*)<', row)) for row in panel.split("<tr ")[1:]]
+        for panel in panels
+    ]
+    assert found == [
+        [("y",), ("x",)],
+        [("2",), ("1",)],
+        [("y", "2"), ("y", "1"), ("x", "2"), ("x", "1")],
+        [()],
+    ]
     shown = [re.findall(r'data-size="([^"]*)"', panel) for panel in panels]
     assert shown == [["42.0", "20.0"], ["24.0", "20.0"], ["22.0", "20.0", "2.0", "0.0"], ["44.0"]]
-    assert "grouping_id" not in text and re.findall(r'alt="n: [^"]*"', text) and text.count("<img") == 1
+    assert (
+        "grouping_id" not in text
+        and re.findall(r'alt="n: [^"]*"', text)
+        and text.count("<img") == 1
+    )
 
 
 def test_quantiles_stand_beside_numbers_and_alone() -> None:
     for columns in (["n", "n_stderr"], []):
         rows = published({0: {"a": 300.0, "b": 20.0}})
-        rows = rows[[*rows.columns[:5], *columns]].assign(sizes=[[0.0, 12.5, 60.0]] * len(rows), sizes_rank_stderr=0.01)
+        rows = rows[[*rows.columns[:5], *columns]].assign(
+            sizes=[[0.0, 12.5, 60.0]] * len(rows), sizes_rank_stderr=0.01
+        )
         rows.attrs[PROPERTY] = described(rows.columns).text()
         found = made(rows, 0)
         assert [row.cells[-1].text for row in found.rows] == ["0, 12.5, 60; ranks ± 0.02"] * 2
-        assert "0, 12.5, 60; ranks ± 0.02" in page(standing(rows), rows) and [head for head, _ in found.heads][-1] == "sizes"
+        assert (
+            "0, 12.5, 60; ranks ± 0.02" in page(standing(rows), rows)
+            and [head for head, _ in found.heads][-1] == "sizes"
+        )
         assert "larger than its own noise" not in page(standing(rows), rows)
 
 
@@ -186,12 +284,26 @@ def beyond(axis: Any) -> list[Text]:
 def overlaps(figure: charts.Chart) -> list[str]:
     """Texts of a chart that run into each other or out of the picture."""
     FigureCanvasAgg(figure).draw()
-    unseen = [label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in beyond(axis)]
-    found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip() and text not in unseen]
+    unseen = [
+        label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in beyond(axis)
+    ]
+    found = [
+        text
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and text not in unseen
+    ]
     boxes = [(text.get_text(), text.get_window_extent()) for text in found]
     width, height = figure.canvas.get_width_height()
-    cut = [text for text, box in boxes if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1]
-    return cut + [f"{one} / {other}" for (one, a), (other, b) in itertools.combinations(boxes, 2) if a.overlaps(b)]
+    cut = [
+        text
+        for text, box in boxes
+        if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1
+    ]
+    return cut + [
+        f"{one} / {other}"
+        for (one, a), (other, b) in itertools.combinations(boxes, 2)
+        if a.overlaps(b)
+    ]
 
 
 @pytest.mark.parametrize("keys", [1, 2, 6])
@@ -200,16 +312,29 @@ def test_no_text_of_a_chart_runs_into_another_or_out_of_it(days: float, keys: in
     starts = pd.date_range("2022-01-01", periods=8, freq=pd.Timedelta(days=days) / 8, tz="UTC")
     columns = ["window_start", "window_end", "trigger", "trigger_time", "page", "n", "n_stderr"]
     lines = [
-        (s, s + pd.Timedelta(days=days) / 8, 1, s, f"#{i}.wikipedia.of.some.length", 9e6 / 10**i, 900.0)
+        (
+            s,
+            s + pd.Timedelta(days=days) / 8,
+            1,
+            s,
+            f"#{i}.wikipedia.of.some.length",
+            9e6 / 10**i,
+            900.0,
+        )
         for s in starts
         for i in range(keys)
     ]
     lines += [(starts[-1], starts[-1], 1, starts[-1], "only once", 5e6, 900.0)]
     rows = said(pd.DataFrame(lines, columns=columns))
-    for figure in (charts.over_windows(rows, "n", keys=keys, unit="n\n(0 to 250, at most 4 each)"), charts.bars(rows, "n")):
+    for figure in (
+        charts.over_windows(rows, "n", keys=keys, unit="n\n(0 to 250, at most 4 each)"),
+        charts.bars(rows, "n"),
+    ):
         assert overlaps(figure) == []
     titles = [axes.get_title(loc="left") for axes in charts.over_windows(rows, "n", keys=keys).axes]
-    assert len([title for title in titles if title]) == keys and "only once" not in titles, "a panel with one dot"
+    assert len([title for title in titles if title]) == keys and "only once" not in titles, (
+        "a panel with one dot"
+    )
     assert all(axes.get_ylabel() for axes in charts.over_windows(rows, "n", keys=keys).axes[:1])
 
 
@@ -219,14 +344,22 @@ def test_a_band_of_an_average_ends_at_its_bounds_and_one_point_makes_no_picture(
     ups = band.get_paths()[0].vertices[:, 1]  # type: ignore[index]
     assert ups.max() == 10.0 and ups.min() >= 0
     once = rows[rows["trigger"] == 2]
-    assert "<img" in page(standing(rows), rows) and "<img" not in page(standing(once), once[once["window_start"] == DAYS[0]])
+    assert "<img" in page(standing(rows), rows) and "<img" not in page(
+        standing(once), once[once["window_start"] == DAYS[0]]
+    )
 
 
-@pytest.mark.parametrize(("days", "labels"), [(1, "01 Jan 00:00"), (30, "01 Jan"), (900, "Jan 2022")])
+@pytest.mark.parametrize(
+    ("days", "labels"), [(1, "01 Jan 00:00"), (30, "01 Jan"), (900, "Jan 2022")]
+)
 def test_a_chart_tells_years_apart_and_scales_each_panel(days: int, labels: str) -> None:
     starts = pd.date_range("2022-01-01", periods=8, freq=pd.Timedelta(days=days) / 8, tz="UTC")
     rows = pd.DataFrame(
-        [(s, s + pd.Timedelta(days=days) / 8, 1, s, key, size, 1.0) for s in starts for key, size in (("big", 9000.0), ("small", 90.0))],
+        [
+            (s, s + pd.Timedelta(days=days) / 8, 1, s, key, size, 1.0)
+            for s in starts
+            for key, size in (("big", 9000.0), ("small", 90.0))
+        ],
         columns=["window_start", "window_end", "trigger", "trigger_time", "page", "n", "n_stderr"],
     )
     figure = charts.over_windows(said(rows), "n")
@@ -238,7 +371,9 @@ def test_a_chart_tells_years_apart_and_scales_each_panel(days: int, labels: str)
 @pytest.mark.parametrize("key", ["/users/{id}", "{}", "}", "{0.__class__}"])
 def test_a_key_is_no_format(key: str) -> None:
     rows = published({0: {key: 900, "b": 20}})
-    assert f"n: {key} is first, 900.0 ± 9.8".replace("'", "&#39;") in page(standing(rows), rows).replace("\u00a0", " ")
+    assert f"n: {key} is first, 900.0 ± 9.8".replace("'", "&#39;") in page(
+        standing(rows), rows
+    ).replace("\u00a0", " ")
 
 
 def test_rows_of_several_tables_have_no_common_places_and_shares() -> None:
@@ -249,4 +384,6 @@ def test_rows_of_several_tables_have_no_common_places_and_shares() -> None:
 
 def test_places_of_those_shown_alone_are_found() -> None:
     rows = published({0: {f"k{i}": 10_000 - i for i in range(3_000)}})
-    assert [row.place for row in made(rows, 0, most=3).rows] == [row.place for row in made(rows, 0, most=3_000).rows][:3]
+    assert [row.place for row in made(rows, 0, most=3).rows] == [
+        row.place for row in made(rows, 0, most=3_000).rows
+    ][:3]

@@ -9,9 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.papers.paper_reference import Figures, Records, Tree, figures, numbers_of, ours, paper_plan, reference, workload
+from benchmarks.papers.paper_reference import (
+    Figures,
+    Records,
+    Tree,
+    figures,
+    numbers_of,
+    ours,
+    paper_plan,
+    reference,
+    workload,
+)
 
-SCALE, TRIGGERS, SEEDS = 0.004, 16, 8
+SCALE = 0.004
+TRIGGERS = 16
+SEEDS = 8
 """40,000 users, 4,000 keys; 16 triggers need one level more than ceil(log2 T) gives."""
 
 TOLERANCE = 5.0
@@ -36,11 +48,15 @@ def distances(one: Sequence[Figures], other: Sequence[Figures]) -> dict[str, flo
     out = {}
     for field in dataclasses.fields(Figures):
         a, b = (np.array([getattr(f, field.name) for f in side]) for side in (one, other))
-        out[field.name] = abs(a.mean() - b.mean()) / math.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
+        out[field.name] = abs(a.mean() - b.mean()) / math.sqrt(
+            a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)
+        )
     return out
 
 
-def test_figures_of_the_steps_are_those_of_the_plain_lists(records: Records, by_steps: list[Figures]) -> None:
+def test_figures_of_the_steps_are_those_of_the_plain_lists(
+    records: Records, by_steps: list[Figures]
+) -> None:
     numbers = numbers_of(paper_plan(SCALE, TRIGGERS))
     plain = [figures(records, reference(records, numbers, seed)) for seed in range(SEEDS)]
     assert min(f.keys for f in plain) > 100
@@ -48,13 +64,19 @@ def test_figures_of_the_steps_are_those_of_the_plain_lists(records: Records, by_
 
 
 @pytest.mark.parametrize(("name", "factor"), [("sigma", 1.25), ("thresholds", 1.1), ("rows", 0.5)])
-def test_wrong_numbers_are_seen(records: Records, by_steps: list[Figures], name: str, factor: float) -> None:
+def test_wrong_numbers_are_seen(
+    records: Records, by_steps: list[Figures], name: str, factor: float
+) -> None:
     """A quarter more noise, a tenth higher thresholds or half of C move a figure beyond the tolerance. The noise of selection alone
     would not: with the thresholds given, as many keys appear early by luck as are late. Its size is tested where it can be seen, by the
     audits."""
     right = numbers_of(paper_plan(SCALE, TRIGGERS))
     value = getattr(right, name)
-    changed: Any = tuple(v * factor for v in value) if isinstance(value, tuple) else type(value)(value * factor)
+    changed: Any = (
+        tuple(v * factor for v in value)
+        if isinstance(value, tuple)
+        else type(value)(value * factor)
+    )
     numbers = dataclasses.replace(right, **{name: changed})
     plain = [figures(records, reference(records, numbers, seed)) for seed in range(SEEDS)]
     assert max(distances(plain, by_steps).values()) > TOLERANCE
@@ -66,7 +88,9 @@ def test_the_tree_of_the_reference_has_the_papers_variance() -> None:
     trees = [Tree(4, gauss) for _ in range(20_000)]
     for leaf, levels in ((7, (3, 2, 1)), (8, (4,))):
         paths = np.array([tree.prefix(leaf) for tree in trees])
-        assert np.var(paths) == pytest.approx(sum(1 / (2 * (1 - 2.0**-k)) for k in levels), rel=0.04)
+        assert np.var(paths) == pytest.approx(
+            sum(1 / (2 * (1 - 2.0**-k)) for k in levels), rel=0.04
+        )
 
 
 def test_the_workload_is_the_papers() -> None:

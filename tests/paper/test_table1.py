@@ -8,18 +8,29 @@ import pytest
 
 from benchmarks.measure import Figures, releasing, together
 from benchmarks.papers.baselines import OneShot
-from benchmarks.papers.table1 import CONFIGURATIONS, Configuration, baselines, measure, ours, paper, table
+from benchmarks.papers.table1 import (
+    CONFIGURATIONS,
+    Configuration,
+    baselines,
+    measure,
+    ours,
+    paper,
+    table,
+)
 from benchmarks.sharded import Job, run
 from benchmarks.workload import DAY, SLICES, Workload, ranks, records
 
-SCALE, TRIGGERS = 0.004, 20
+SCALE = 0.004
+TRIGGERS = 20
 """40,000 users, 4,000 keys. Keys keep their numbers of users, so the share of keys that appear is that of the full size."""
 
 
 def small(configuration: Configuration) -> dict[str, Any]:
     """With 4 rows a user and key: the few keys of this small workload are so popular that users do come back to them."""
     options = configuration.options.replace("max_rows_per_group = 1", "max_rows_per_group = 4")
-    return measure(dataclasses.replace(configuration, options=options, batches=TRIGGERS), SCALE, processes=1)
+    return measure(
+        dataclasses.replace(configuration, options=options, batches=TRIGGERS), SCALE, processes=1
+    )
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +42,17 @@ def results() -> dict[str, dict[str, Any]]:
 def test_ratios_between_configurations(results: dict[str, dict[str, Any]]) -> None:
     """The order and about the ratios of the full table, where ours has 2.4 times the paper's keys and 0.6 of its l_1. Catches: a mechanism
     that lost its accuracy, a baseline that got an unfair calibration, figures of another truth."""
-    one, shot, theirs = (Figures(**results[name]["figures"]) for name in ("ours-32-100", "ours-32-1", "paper-100"))
+    one, shot, theirs = (
+        Figures(**results[name]["figures"]) for name in ("ours-32-100", "ours-32-1", "paper-100")
+    )
     assert one.keys > 1.8 * theirs.keys
     assert one.l_1 < 0.8 * theirs.l_1
     assert one.l_2 < 0.75 * theirs.l_2
     assert shot.keys > 1.4 * one.keys
     assert shot.l_1 < 0.85 * one.l_1
-    by = {(b["baseline"], b["tight"], b["triggers"]): b for b in results["baselines-4"]["baselines"]}
+    by = {
+        (b["baseline"], b["tight"], b["triggers"]): b for b in results["baselines-4"]["baselines"]
+    }
     assert by[1, True, TRIGGERS]["l_1"] > 1.1 * one.l_1
     assert by[1, True, 1000]["l_1"] > by[1, True, TRIGGERS]["l_1"]
     for baseline in (1, 2):
@@ -86,4 +101,6 @@ def test_baselines_have_the_budgets_that_their_page_says() -> None:
     assert one[100] == pytest.approx(10 * one[1])
     assert OneShot.of(2, True, 100, 32, 1, 0.5, 6.0, 1e-9).sigma == pytest.approx(one[1])
     assert OneShot.of(1, False, 100, 32, 1, 0.5, 6.0, 1e-9).sigma > 5 * one[100]
-    assert OneShot.of(1, True, 1, 32, 32, 0.5, 6.0, 1e-9).sigma == pytest.approx(one[1] * np.sqrt(32))
+    assert OneShot.of(1, True, 1, 32, 32, 0.5, 6.0, 1e-9).sigma == pytest.approx(
+        one[1] * np.sqrt(32)
+    )

@@ -30,7 +30,9 @@ class Charge:
     epsilon: float = 0.0
 
     def __add__(self, other: Charge) -> Charge:
-        return Charge(self.mu2 + other.mu2, self.meeting + other.meeting, self.epsilon + other.epsilon)
+        return Charge(
+            self.mu2 + other.mu2, self.meeting + other.meeting, self.epsilon + other.epsilon
+        )
 
 
 def rows_that_stay(rows: float, per_key: float, keys: float, height: float) -> float:
@@ -39,10 +41,15 @@ def rows_that_stay(rows: float, per_key: float, keys: float, height: float) -> f
     return of_key * min(rows * height, keys * of_key)
 
 
-def bounded_groups(rows: int, per_key: int, keys: int, height: float, lower: float, upper: float) -> float:
+def bounded_groups(
+    rows: int, per_key: int, keys: int, height: float, lower: float, upper: float
+) -> float:
     """E of sums whose rows add up to lower..upper in a group: M_+^2 + M_-^2 in every group, or M h for every row."""
     sides = [min(per_key * height, bound) for bound in (upper, -lower)]
-    return min(max(sides) * height * min(rows, keys * per_key), min(rows, keys) * math.fsum(m * m for m in sides))
+    return min(
+        max(sides) * height * min(rows, keys * per_key),
+        min(rows, keys) * math.fsum(m * m for m in sides),
+    )
 
 
 def whole_rows(rows: int, per_key: int, height: float) -> float:
@@ -52,7 +59,9 @@ def whole_rows(rows: int, per_key: int, height: float) -> float:
 
 def rows_that_end(rows: int, per_key: int, lower: float, upper: float) -> float:
     """E of a sum whose rows end: versions of one sign add up in squares, signs by Cauchy, and so do the slots of a key."""
-    return 2 * per_key * rows * (lower**2 + upper**2 if lower < 0 < upper else max(lower**2, upper**2))
+    return (
+        2 * per_key * rows * (lower**2 + upper**2 if lower < 0 < upper else max(lower**2, upper**2))
+    )
 
 
 def measure_that_ends(rows: int, per_key: int, heights: list[float]) -> float:
@@ -70,14 +79,26 @@ def presences(weights: tuple[float, ...], ends: bool) -> float:
 
 def values_of(part: Any) -> tuple[float, float]:
     """Least and largest value of what one row adds to a sum."""
-    return (part.lower * part.grid, part.upper * part.grid) if part.rule in ("sum", "squares", "sum_per_group") else (0.0, 1.0)
+    return (
+        (part.lower * part.grid, part.upper * part.grid)
+        if part.rule in ("sum", "squares", "sum_per_group")
+        else (0.0, 1.0)
+    )
 
 
 def stays(part: Any, rows: int, per_key: int, keys: int) -> float:
     """E of one sum of rows that stay."""
-    lower, upper = part.lower * part.grid, part.upper * part.grid
+    lower = part.lower * part.grid
+    upper = part.upper * part.grid
     if "per_group" in part.rule:
-        return bounded_groups(rows, per_key, keys, max(-lower, upper) if part.rule.startswith("sum") else 1.0, lower, upper)
+        return bounded_groups(
+            rows,
+            per_key,
+            keys,
+            max(-lower, upper) if part.rule.startswith("sum") else 1.0,
+            lower,
+            upper,
+        )
     return rows_that_stay(rows, per_key, keys, max(map(abs, values_of(part))))
 
 
@@ -88,17 +109,28 @@ def norm(of: Counter | BltInf) -> float:
 
 def of_windows(plan: PrivacyPlan) -> Charge:
     """Copies of rows, one a window; units' periods may meet in one."""
-    asked, r, total = plan.query.asked, plan.windows_per_record, Charge()
+    asked = plan.query.asked
+    r = plan.windows_per_record
+    total = Charge()
     meet = r > 1 and plan.query.contribution_period is ContributionPeriod.WINDOW
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
-    f = {name: norm(counter(name, plan.horizon)) for name in {p.counter for p in plan.perturbations} | {asked.counter}}
+    f = {
+        name: norm(counter(name, plan.horizon))
+        for name in {p.counter for p in plan.perturbations} | {asked.counter}
+    }
     for column in plan.columns:
         for part in column.perturbations:
             units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
             times = r * min(bounds[0], bounds[2])
             e = presences((1.0,) * times, meet) if units else r * stays(part, *bounds)
-            once = isinstance(part, QuantilePlan)  # each node has one release, and a row moves one node of each level
-            mu2 = (1.0 if once else f[part.counter] / part.sigma) ** 2 * e * (part.levels / part.sigma**2 if once else 1.0)
+            once = isinstance(
+                part, QuantilePlan
+            )  # each node has one release, and a row moves one node of each level
+            mu2 = (
+                (1.0 if once else f[part.counter] / part.sigma) ** 2
+                * e
+                * (part.levels / part.sigma**2 if once else 1.0)
+            )
             total += Charge(mu2, mu2 if units or not meet else 2 * mu2)
     if plan.selection:
         e = presences(tuple(w / 2**20 for w in plan.selection.weights), False)
@@ -109,46 +141,83 @@ def of_windows(plan: PrivacyPlan) -> Charge:
 
 def of_table(plan: TablePlan) -> Charge:
     """For ever; rows may end."""
-    asked, total, f, ends = plan.query.asked, 0.0, norm(plan.counter), plan.changes
+    asked = plan.query.asked
+    total = 0.0
+    f = norm(plan.counter)
+    ends = plan.changes
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
     times = ends.max_spells_contributed if ends else min(bounds[0], bounds[2])
     for column in plan.columns:
-        units, apart = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT, 0.0
+        units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
+        apart = 0.0
         for part in column.perturbations:
             paths = part.levels if isinstance(part, QuantileSum) else 1
             lower, upper = values_of(part)
             rows = rows_that_end(*bounds[:2], lower, upper) if ends else stays(part, *bounds)
-            apart += paths * (presences((1.0,) * times, ends is not None) if units else rows) / part.sigma**2
+            apart += (
+                paths
+                * (presences((1.0,) * times, ends is not None) if units else rows)
+                / part.sigma**2
+            )
         heights = [max(map(abs, values_of(part))) / part.sigma for part in column.perturbations]
-        total += min(apart, measure_that_ends(*bounds[:2], heights)) if ends and len(heights) > 1 else apart
+        total += (
+            min(apart, measure_that_ends(*bounds[:2], heights))
+            if ends and len(heights) > 1
+            else apart
+        )
     if plan.selection:
-        total += presences(tuple(w / 2**20 for w in plan.selection.weights), ends is not None) / plan.selection.sigma**2
+        total += (
+            presences(tuple(w / 2**20 for w in plan.selection.weights), ends is not None)
+            / plan.selection.sigma**2
+        )
     return Charge(f * f * total, f * f * total)
 
 
 def of_cube(plan: MarginalsPlan) -> Charge:
     """Every table of the lattice for itself."""
     asked = plan.query.asked
-    f = norm(BltInf() if asked.max_triggers is None else counter(CounterName.BLT, asked.max_triggers))
-    rows, per_cell, cells = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    f = norm(
+        BltInf() if asked.max_triggers is None else counter(CounterName.BLT, asked.max_triggers)
+    )
+    rows = asked.max_rows_contributed
+    per_cell = asked.max_rows_per_group
+    cells = asked.max_groups_contributed
     total = 0.0
     for i, table in enumerate(plan.tables):
-        finest = math.prod(domain.size for key, domain in enumerate(asked.domains) if key not in table.keys)
+        finest = math.prod(
+            domain.size for key, domain in enumerate(asked.domains) if key not in table.keys
+        )
         in_one = min(rows, per_cell * min(cells, finest)) * min(rows, cells * per_cell)
-        total += in_one * sum((max(map(abs, values_of(part))) / part.sigmas[i]) ** 2 for part in plan.sums)
+        total += in_one * sum(
+            (max(map(abs, values_of(part))) / part.sigmas[i]) ** 2 for part in plan.sums
+        )
     return Charge(f * f * total, f * f * total)
 
 
 def of_panes(plan: SlidingPlan) -> Charge:
     """Panes of rows that do not overlap, in whole steps of the noise."""
-    asked, total = plan.query.asked, Charge()
-    rows, per_key, keys = (bound or 1 for bound in (asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed))
-    f2, together = math.fsum(c * c for c in plan.coefficients), gamma(plan.coefficients, plan.panes) if plan.coefficients else 1.0
+    asked = plan.query.asked
+    total = Charge()
+    rows, per_key, keys = (
+        bound or 1
+        for bound in (
+            asked.max_rows_contributed,
+            asked.max_rows_per_group,
+            asked.max_groups_contributed,
+        )
+    )
+    f2 = math.fsum(c * c for c in plan.coefficients)
+    together = gamma(plan.coefficients, plan.panes) if plan.coefficients else 1.0
     for part in plan.measurements:
         height = math.ceil(max(map(abs, values_of(part))) / part.step)
         if part.sigma:
             mu2 = f2 * rows_that_stay(rows, per_key, keys, height) / part.sigma**2
-            total += Charge(mu2, mu2 * together if plan.query.contribution_period is ContributionPeriod.WINDOW else mu2)
+            total += Charge(
+                mu2,
+                mu2 * together
+                if plan.query.contribution_period is ContributionPeriod.WINDOW
+                else mu2,
+            )
         else:
             losses = (part.fine,) if part.fine else (part.monitor, part.together)
             loss = math.fsum(table.epsilon for table in losses if table)
@@ -158,18 +227,44 @@ def of_panes(plan: SlidingPlan) -> Charge:
 
 def of_sketch(plan: SketchPlan) -> Charge:
     """One cell of each row of the sketch, in every window."""
-    asked, windows, total = plan.query.asked, plan.query.windows, Charge()
-    r, f = -(-windows.size_us // windows.slide_us), norm(counter(CounterName.BLT, plan.triggers))
-    meet = r > 1 and plan.query.contribution_period is ContributionPeriod.WINDOW and asked.bounds is not None
+    asked = plan.query.asked
+    windows = plan.query.windows
+    total = Charge()
+    r = -(-windows.size_us // windows.slide_us)
+    f = norm(counter(CounterName.BLT, plan.triggers))
+    meet = (
+        r > 1
+        and plan.query.contribution_period is ContributionPeriod.WINDOW
+        and asked.bounds is not None
+    )
     for part in plan.cells:
-        b, height = asked.bounds, max(map(abs, values_of(part)))
-        e = height**2 if b is None else whole_rows(min(b.max_rows, b.max_keys * b.max_rows_per_key), b.max_rows_per_key, height)
+        b = asked.bounds
+        height = max(map(abs, values_of(part)))
+        e = (
+            height**2
+            if b is None
+            else whole_rows(
+                min(b.max_rows, b.max_keys * b.max_rows_per_key), b.max_rows_per_key, height
+            )
+        )
         e *= r
-        if b is not None and "per_group" in part.rule:  # windows that meet a period, and periods begin with a window where slides divide it
-            meeting = -(-2 * windows.size_us // windows.slide_us) - (windows.size_us % windows.slide_us == 0)
-            rows, keys = r * min(b.max_rows, b.max_keys * b.max_rows_per_key), meeting * min(b.max_rows, b.max_keys)
+        if (
+            b is not None and "per_group" in part.rule
+        ):  # windows that meet a period, and periods begin with a window where slides divide it
+            meeting = -(-2 * windows.size_us // windows.slide_us) - (
+                windows.size_us % windows.slide_us == 0
+            )
+            rows = r * min(b.max_rows, b.max_keys * b.max_rows_per_key)
+            keys = meeting * min(b.max_rows, b.max_keys)
             keys = rows if plan.query.contribution_period is ContributionPeriod.STREAM else keys
-            e = bounded_groups(rows, b.max_rows_per_key, keys, height, part.lower * part.grid, part.upper * part.grid)
+            e = bounded_groups(
+                rows,
+                b.max_rows_per_key,
+                keys,
+                height,
+                part.lower * part.grid,
+                part.upper * part.grid,
+            )
         mu2 = asked.depth * f * f * e / part.sigma**2
         total += Charge(mu2, 2 * mu2 if meet else mu2)
     return total

@@ -29,7 +29,18 @@ from tests.mechanisms.dynamic import plans as tables
 from tests.mechanisms.dynamic.test_plan import any_query as any_table
 from tests.mechanisms.marginals.test_plan import any_query as any_cube
 from tests.mechanisms.sketch.test_plan import any_query as any_lists
-from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, SOURCE, SPREAD, SQRT, SUM, USER, bounds, query_of_hours
+from tests.mechanisms.sliding.queries import (
+    AVG,
+    COUNT,
+    EVENT,
+    SOURCE,
+    SPREAD,
+    SQRT,
+    SUM,
+    USER,
+    bounds,
+    query_of_hours,
+)
 from tests.parts.lemma import CHARGES
 from tests.property.plans import source
 from tests.sql.golden import compiled, goldens
@@ -37,9 +48,12 @@ from tests.unit.test_accountant import random_plan
 
 
 def any_panes(pick: np.random.Generator) -> Any:
-    rows, slides = int(pick.choice([1, 4])), int(pick.integers(2, 30))
+    rows = int(pick.choice([1, 4]))
+    slides = int(pick.integers(2, 30))
     of_unit = bounds(rows, min(2, rows), int(pick.choice([1, rows])))
-    query, more = [(EVENT, {}), (SQRT, {}), (USER, of_unit), (USER, of_unit | {"delta": 1e-6})][int(pick.integers(4))]
+    query, more = [(EVENT, {}), (SQRT, {}), (USER, of_unit), (USER, of_unit | {"delta": 1e-6})][
+        int(pick.integers(4))
+    ]
     if query is USER and pick.random() < 0.3:
         more = more | {"contribution_period": ContributionPeriod.STREAM}
     aggregates = ((COUNT, SUM), (SPREAD, AVG))[int(pick.integers(2))]
@@ -63,8 +77,13 @@ def any_plan(pick: np.random.Generator, number: int) -> tuple[Plan, Source]:
 
 def apart(plan: Plan, stream: Source) -> float:
     """How far the accountant's number and the lemma's are apart, relatively."""
-    cost, charge = registry.named(plan.mechanism).account(plan, stream), CHARGES[type(plan)](plan)
-    both = ((cost.mu2, charge.mu2), (cost.mu2_shared, charge.meeting), (cost.epsilon, charge.epsilon))
+    cost = registry.named(plan.mechanism).account(plan, stream)
+    charge = CHARGES[type(plan)](plan)
+    both = (
+        (cost.mu2, charge.mu2),
+        (cost.mu2_shared, charge.meeting),
+        (cost.epsilon, charge.epsilon),
+    )
     return max(abs(one - other) / (other or 1.0) for one, other in both)
 
 
@@ -72,8 +91,12 @@ def apart(plan: Plan, stream: Source) -> float:
 def plans() -> dict[str, tuple[Plan, Source]]:
     """By name; an interval tree has a clock per level and a theorem of its own."""
     pick = np.random.default_rng(3)
-    golden = {each.name: (compiled(each).plan, compiled(each).source) for each in goldens("accepted")}
-    return {name: of for name, of in golden.items() if type(of[0]) in CHARGES} | {f"random {n}": any_plan(pick, n) for n in range(200)}
+    golden = {
+        each.name: (compiled(each).plan, compiled(each).source) for each in goldens("accepted")
+    }
+    return {name: of for name, of in golden.items() if type(of[0]) in CHARGES} | {
+        f"random {n}": any_plan(pick, n) for n in range(200)
+    }
 
 
 def test_the_lemma_and_the_accountants_agree() -> None:
@@ -82,16 +105,48 @@ def test_the_lemma_and_the_accountants_agree() -> None:
 
 
 SLIPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "windows: a row in one window only": (of_windows, "_ratio", lambda real, p, plan: real(p, replace(plan, windows_per_record=1))),
+    "windows: a row in one window only": (
+        of_windows,
+        "_ratio",
+        lambda real, p, plan: real(p, replace(plan, windows_per_record=1)),
+    ),
     "windows: periods never meet": (of_windows, "_periods_meet", lambda real, plan: False),
-    "windows: of bounds per group the upper one": (of_windows, "_per_group", lambda real, p, *a: real(replace(p, lower=0), *a)),
-    "tables: of bounds per group the upper one": (of_tables, "group_ratio", lambda real, *a: real(*a[:4], (0.0, a[4][1]), *a[5:])),
-    "tables: rows that end as rows that stay": (of_tables, "row_ratio", lambda real, *a: real(*a[:3], False, *a[4:])),
-    "tables: what may come back as what stays": (of_tables, "presence_ratio", lambda real, weights, ends, *a: real(weights, False, *a)),
-    "cubes: one table for all": (of_cubes, "_squared", lambda real, each, tables, *a: real(each, tables, *a) / len(tables)),
-    "panes: a height that is rounded down": (of_panes, "_largest", lambda real, m: max(1, real(m) - 1)),
+    "windows: of bounds per group the upper one": (
+        of_windows,
+        "_per_group",
+        lambda real, p, *a: real(replace(p, lower=0), *a),
+    ),
+    "tables: of bounds per group the upper one": (
+        of_tables,
+        "group_ratio",
+        lambda real, *a: real(*a[:4], (0.0, a[4][1]), *a[5:]),
+    ),
+    "tables: rows that end as rows that stay": (
+        of_tables,
+        "row_ratio",
+        lambda real, *a: real(*a[:3], False, *a[4:]),
+    ),
+    "tables: what may come back as what stays": (
+        of_tables,
+        "presence_ratio",
+        lambda real, weights, ends, *a: real(weights, False, *a),
+    ),
+    "cubes: one table for all": (
+        of_cubes,
+        "_squared",
+        lambda real, each, tables, *a: real(each, tables, *a) / len(tables),
+    ),
+    "panes: a height that is rounded down": (
+        of_panes,
+        "_largest",
+        lambda real, m: max(1, real(m) - 1),
+    ),
     "panes: one row for all of a unit": (of_panes, "_rows", lambda real, asked: 1),
-    "lists: of bounds per group the upper one": (of_lists, "_per_group", lambda real, cells, *a: real(replace(cells, lower=0), *a)),
+    "lists: of bounds per group the upper one": (
+        of_lists,
+        "_per_group",
+        lambda real, cells, *a: real(replace(cells, lower=0), *a),
+    ),
     "lists: one row for all of a unit": (of_lists, "_squares", lambda real, asked: 1),
 }
 """Slips that make an accountant charge too little, so that it refuses nothing."""

@@ -29,13 +29,26 @@ KEY_TYPES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
     "big": ("BIGINT", pa.int64(), [2**53, 2**53 + 1, -(2**63), 2**63 - 1]),
     "page": ("STRING", pa.string(), ["", "a", "é\U0001f600", "NULL", LONG]),
     "raw": ("BINARY", pa.binary(), [b"", b"\xff\x00", b"a", b"NULL"]),
-    "day": ("DATE", pa.date32(), [date(1, 1, 1), date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31)]),
+    "day": (
+        "DATE",
+        pa.date32(),
+        [date(1, 1, 1), date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31)],
+    ),
     "moment": (
         "TIMESTAMP",
         TIME,
-        [EPOCH - timedelta(microseconds=1), EPOCH, datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)],
+        [
+            EPOCH - timedelta(microseconds=1),
+            EPOCH,
+            datetime(1, 1, 1, tzinfo=UTC),
+            datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
+        ],
     ),
-    "price": ("DECIMAL(12,2)", pa.decimal128(12, 2), [Decimal("-0.05"), Decimal("0.00"), Decimal("1.50"), Decimal("9999999999.99")]),
+    "price": (
+        "DECIMAL(12,2)",
+        pa.decimal128(12, 2),
+        [Decimal("-0.05"), Decimal("0.00"), Decimal("1.50"), Decimal("9999999999.99")],
+    ),
 }
 """Column -> Spark type, Arrow type, values that many have."""
 
@@ -43,9 +56,16 @@ RARE: dict[str, list[Any]] = {"page": ["rare", LONG + "x"], "raw": [b"rare", LON
 RARE |= {key: [77] for key in ("tiny", "small", "big")}
 """Values that very few have; two of them are longer than a key may be."""
 
-ARGUMENTS: dict[str, tuple[str, pa.DataType]] = {"x": ("DOUBLE", pa.float64()), "n": ("INT", pa.int32())}
+ARGUMENTS: dict[str, tuple[str, pa.DataType]] = {
+    "x": ("DOUBLE", pa.float64()),
+    "n": ("INT", pa.int32()),
+}
 ARGUMENTS |= {"m": ("DECIMAL(8,3)", pa.decimal128(8, 3)), "s": ("STRING", pa.string())}
-OTHERS: dict[str, tuple[str, pa.DataType]] = {"user_id": ("STRING", pa.string()), "device": ("INT", pa.int32()), "ts": ("TIMESTAMP", TIME)}
+OTHERS: dict[str, tuple[str, pa.DataType]] = {
+    "user_id": ("STRING", pa.string()),
+    "device": ("INT", pa.int32()),
+    "ts": ("TIMESTAMP", TIME),
+}
 ARROW = {name: kind for name, (_, kind, *_) in {**OTHERS, **ARGUMENTS, **KEY_TYPES}.items()}
 SPARK = {name: kind for name, (kind, *_) in {**OTHERS, **ARGUMENTS, **KEY_TYPES}.items()}
 
@@ -90,9 +110,17 @@ class Pair:
     def compile(self, folder: Path) -> dpsql.Query:
         options = () if self.per_batch is None else (("maxFilesPerTrigger", str(self.per_batch)),)
         schema = ", ".join(f"{name} {kind}" for name, kind in SPARK.items())
-        given: dict[str, Any] = {"options": options, "event_time": "ts", "privacy_unit": self.question.unit}
+        given: dict[str, Any] = {
+            "options": options,
+            "event_time": "ts",
+            "privacy_unit": self.question.unit,
+        }
         given |= {"start_us": self.question.start}
-        given |= {"max_ahead_us": self.question.max_ahead, "max_users": 100_000, "max_keys": 100_000}
+        given |= {
+            "max_ahead_us": self.question.max_ahead,
+            "max_users": 100_000,
+            "max_keys": 100_000,
+        }
         stream = Source("records", "parquet", str(folder / "records"), schema=schema, **given)
         listed = Source("listed", "parquet", str(folder / "listed.parquet"), static=True)
         return dpsql.compile(self.sql, Sources((stream, listed)))
@@ -102,7 +130,9 @@ class Pair:
         keys = sorted(self.question.listed or (), key=repr)
         kinds = [pa.field(name, ARROW[name]) for name in self.question.keys]
         if kinds:
-            columns = [pa.array([key[i] for key in keys], field.type) for i, field in enumerate(kinds)]
+            columns = [
+                pa.array([key[i] for key in keys], field.type) for i, field in enumerate(kinds)
+            ]
             pq.write_table(pa.table(columns, schema=pa.schema(kinds)), folder / "listed.parquet")
         paths = []
         for file in self.files[step]:
@@ -115,11 +145,16 @@ class Pair:
         """The records of one catch-up as they come: the oldest file first."""
         files = sorted(self.files[step], key=lambda file: file.age)
         size = self.per_batch or 64
-        return [[record for file in files[i : i + size] for record in file.records] for i in range(0, len(files), size)]
+        return [
+            [record for file in files[i : i + size] for record in file.records]
+            for i in range(0, len(files), size)
+        ]
 
 
 def table_of(records: Sequence[Record]) -> pa.Table:
-    return pa.table({name: pa.array([record[name] for record in records], kind) for name, kind in ARROW.items()})
+    return pa.table(
+        {name: pa.array([record[name] for record in records], kind) for name, kind in ARROW.items()}
+    )
 
 
 def make(seed: int) -> Pair:
@@ -127,9 +162,14 @@ def make(seed: int) -> Pair:
     year = rng.choice([2024, 2024, 2024, 1965, 2090])  # past, before 1970, future
     base = (datetime(year, 3, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
     question, options = _question(rng, base)
-    middle, end = (base + rng.randint(low * question.size, high * question.size) for low, high in ((0, 3), (3, 6)))
+    middle, end = (
+        base + rng.randint(low * question.size, high * question.size)
+        for low, high in ((0, 3), (3, 6))
+    )
     until = rng.choice([(end,), (end,), (middle,), (middle, end)])
-    return Pair(seed, question, options, _files(rng, question, base, until), until, rng.choice([None, 1, 2]))
+    return Pair(
+        seed, question, options, _files(rng, question, base, until), until, rng.choice([None, 1, 2])
+    )
 
 
 def _question(rng: random.Random, base: int) -> tuple[Question, str]:
@@ -145,20 +185,35 @@ def _question(rng: random.Random, base: int) -> tuple[Question, str]:
     for_ever = rng.random() < 0.35
     kind = rng.choice(["threshold"] * 6 + ["rounds", "rounds", "listed", "listed", "keyless"])
     keys = tuple(rng.sample(list(KEY_TYPES), rng.choice([1, 1, 2]))) if kind != "keyless" else ()
-    usual = rows if keys or for_ever else min(rows, 2 if size > slide else 1)  # G where it is not given
+    usual = (
+        rows if keys or for_ever else min(rows, 2 if size > slide else 1)
+    )  # G where it is not given
     per_unit = rng.choice([usual, rng.randint(1, rows)])
     unit = ("user_id", "device") if rng.random() < 0.2 else ("user_id",)
     columns = _columns(rng, unit)
     least = rng.choice([1, 1, 5, 40]) if kind in ("threshold", "rounds") else 1
     decay = 0.0 if kind == "rounds" else 0.5
     start = base + rng.randint(-2 * size, size // 2) if kind in ("listed", "keyless") else None
-    listed = frozenset(_listed_keys(rng, keys)) if kind == "listed" else frozenset([()]) if kind == "keyless" else None
+    listed = (
+        frozenset(_listed_keys(rng, keys))
+        if kind == "listed"
+        else frozenset([()])
+        if kind == "keyless"
+        else None
+    )
     question = Question(
         unit, "ts", keys, columns, size, slide, offset, interval, lateness, max_ahead,
         rows, per_key, per_unit, for_ever, least, kind == "rounds", decay, listed, start,
     )  # fmt: skip
-    words = ["epsilon = 20", "delta = 9e-6", f"privacy_unit_column = ({', '.join(unit)})", f"max_rows_contributed = {rows}"]
-    words += [f"max_rows_per_group = {per_key}"] * (per_key < rows) + [f"max_groups_contributed = {per_unit}"] * (per_unit != usual)
+    words = [
+        "epsilon = 20",
+        "delta = 9e-6",
+        f"privacy_unit_column = ({', '.join(unit)})",
+        f"max_rows_contributed = {rows}",
+    ]
+    words += [f"max_rows_per_group = {per_key}"] * (per_key < rows) + [
+        f"max_groups_contributed = {per_unit}"
+    ] * (per_unit != usual)
     words += [f"trigger_interval = '{_length(interval)}'"]
     words += [f"allowed_lateness = '{_length(lateness)}'"] * (lateness > 0)
     words += ["contribution_period = STREAM"] * for_ever
@@ -174,8 +229,14 @@ def _columns(rng: random.Random, unit: tuple[str, ...]) -> tuple[Column, ...]:
     kinds = ["COUNT(*)", "COUNT", "SUM", "AVG"] + ["COUNT(DISTINCT)"] * (len(unit) == 1)
     columns = []
     for i, kind in enumerate(rng.sample(kinds, rng.randint(1, 3))):
-        argument = {"COUNT(*)": "", "COUNT(DISTINCT)": "", "COUNT": rng.choice("xnms")}.get(kind, rng.choice("xnm"))
-        low, high = rng.choice([(0.0, 60.0), (-10.0, 10.0), (5.0, 6.0), (-3.5, -1.0)]) if kind in ("SUM", "AVG") else (0.0, 0.0)
+        argument = {"COUNT(*)": "", "COUNT(DISTINCT)": "", "COUNT": rng.choice("xnms")}.get(
+            kind, rng.choice("xnm")
+        )
+        low, high = (
+            rng.choice([(0.0, 60.0), (-10.0, 10.0), (5.0, 6.0), (-3.5, -1.0)])
+            if kind in ("SUM", "AVG")
+            else (0.0, 0.0)
+        )
         columns.append(Column(f"c{i}", kind, argument, low, high))
     return tuple(columns)
 
@@ -184,12 +245,24 @@ def _popular(rng: random.Random, keys: Sequence[str]) -> list[Key]:
     """Keys that many have; in each column NULL is one."""
     if not keys:
         return [()]
-    pools = [[None, *rng.sample(KEY_TYPES[name][2], 2 if len(keys) > 1 else min(3, len(KEY_TYPES[name][2])))] for name in keys]
-    every = [(a,) for a in pools[0]] if len(keys) == 1 else [(a, b) for a in pools[0] for b in pools[1]]
+    pools = [
+        [
+            None,
+            *rng.sample(
+                KEY_TYPES[name][2], 2 if len(keys) > 1 else min(3, len(KEY_TYPES[name][2]))
+            ),
+        ]
+        for name in keys
+    ]
+    every = (
+        [(a,) for a in pools[0]] if len(keys) == 1 else [(a, b) for a in pools[0] for b in pools[1]]
+    )
     return every if len(every) <= 4 else [(None, None), *rng.sample(every[1:], 4)]
 
 
-def _files(rng: random.Random, q: Question, base: int, until: Sequence[int]) -> tuple[tuple[File, ...], ...]:
+def _files(
+    rng: random.Random, q: Question, base: int, until: Sequence[int]
+) -> tuple[tuple[File, ...], ...]:
     popular = _popular(rng, q.keys)
     rare = [tuple(rng.choice(RARE.get(name, [None])) for name in q.keys) for _ in range(3)]
     if q.listed is not None and q.keys:
@@ -203,12 +276,16 @@ def _files(rng: random.Random, q: Question, base: int, until: Sequence[int]) -> 
             key = rng.choice(popular) if rng.random() < 0.98 or not q.keys else rng.choice(rare)
             if when not in taken:
                 taken.add(when)
-                records.append(_record(rng, f"u{user}", device, when, dict(zip(q.keys, key, strict=True))))
+                records.append(
+                    _record(rng, f"u{user}", device, when, dict(zip(q.keys, key, strict=True)))
+                )
     rng.shuffle(records)
     steps: list[list[Record]] = [[] for _ in until]
     for record in records:
         # what is read in the first catch-up is older on the whole; a part of the older records comes late
-        early = record["ts"] is None or (record["ts"] - EPOCH) // timedelta(microseconds=1) < until[0]
+        early = (
+            record["ts"] is None or (record["ts"] - EPOCH) // timedelta(microseconds=1) < until[0]
+        )
         steps[0 if len(until) == 1 or (early and rng.random() < 0.7) else 1].append(record)
     return tuple(_cut(rng, step, number) for number, step in enumerate(steps))
 
@@ -221,17 +298,33 @@ def _cut(rng: random.Random, records: list[Record], step: int) -> tuple[File, ..
     size = -(-len(records) // count) or 1
     parts = [tuple(records[i : i + size]) for i in range(0, max(len(records), 1), size)]
     names, ages = (rng.sample(range(100), len(parts)) for _ in range(2))
-    return tuple(File(f"{name:02}-{step}.parquet", 1000 * step + age, part) for name, age, part in zip(names, ages, parts, strict=True))
+    return tuple(
+        File(f"{name:02}-{step}.parquet", 1000 * step + age, part)
+        for name, age, part in zip(names, ages, parts, strict=True)
+    )
 
 
 def _record(rng: random.Random, user: str, device: int, when: int, key: Record) -> Record:
     if rng.random() < 0.01:
-        when = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1) - rng.randrange(10**6)
+        when = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(
+            microseconds=1
+        ) - rng.randrange(10**6)
     return {
         "user_id": None if rng.random() < 0.01 else LONG + user if rng.random() < 0.002 else user,
         "device": None if rng.random() < 0.01 else device,
         "ts": None if rng.random() < 0.01 else EPOCH + timedelta(microseconds=when),
-        "x": rng.choice([None, float("nan"), float("inf"), float("-inf"), 0.0, rng.gauss(5, 20), rng.uniform(0, 10), rng.uniform(0, 10)]),
+        "x": rng.choice(
+            [
+                None,
+                float("nan"),
+                float("inf"),
+                float("-inf"),
+                0.0,
+                rng.gauss(5, 20),
+                rng.uniform(0, 10),
+                rng.uniform(0, 10),
+            ]
+        ),
         "n": rng.choice([None, 0, 1, rng.randint(-100, 100), 2**31 - 1]),
         "m": rng.choice([None, Decimal("0.001"), Decimal(rng.randint(-20_000, 60_000)) / 1000]),
         "s": rng.choice([None, "", "text"]),
@@ -243,13 +336,18 @@ def _record(rng: random.Random, user: str, device: int, when: int, key: Record) 
 def _listed_keys(rng: random.Random, keys: Sequence[str]) -> list[Key]:
     """Public keys: some that many have, NULL, and one that no record has."""
     found = _popular(rng, keys)
-    return [*rng.sample(found, min(3, len(found))), tuple(rng.choice(KEY_TYPES[name][2]) for name in keys)]
+    return [
+        *rng.sample(found, min(3, len(found))),
+        tuple(rng.choice(KEY_TYPES[name][2]) for name in keys),
+    ]
 
 
 def _call(column: Column) -> str:
     if column.function in ("SUM", "AVG"):
         return f"{column.function}({column.argument}, contribution_bounds_per_row => ({column.low}, {column.high}))"
-    return {"COUNT": f"COUNT({column.argument})", "COUNT(DISTINCT)": "COUNT(DISTINCT user_id)"}.get(column.function, column.function)
+    return {"COUNT": f"COUNT({column.argument})", "COUNT(DISTINCT)": "COUNT(DISTINCT user_id)"}.get(
+        column.function, column.function
+    )
 
 
 def _length(us: int) -> str:

@@ -30,7 +30,8 @@ from tests.plain.pairs import Pair
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECRET, RUN_ID = Secret(bytes(range(32))), "5a" * 16
+SECRET = Secret(bytes(range(32)))
+RUN_ID = "5a" * 16
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,13 @@ def tried(pair: Pair, query: dpsql.Query, folder: Path) -> Published:
         found = try_query(query, {}, run_id=RUN_ID, secret=SECRET, until_us=pair.until[0])
         return Published(pa.Table.from_pandas(found.histogram, preserve_index=False), found.drops)
     reader = RowReader(query.plan, query.sources, SECRET.salt(RUN_ID), {})
-    feeder = Feeder(stages(query.plan, reader.public_groups(query.source)), SECRET.noise_key(RUN_ID, query.plan.identity), (3, 2))
-    released, closed = [], NO_CLOCK
+    feeder = Feeder(
+        stages(query.plan, reader.public_groups(query.source)),
+        SECRET.noise_key(RUN_ID, query.plan.identity),
+        (3, 2),
+    )
+    released = []
+    closed = NO_CLOCK
     for paths, until in zip(files, pair.until, strict=True):
         clock = Clock(closed, latest(pair, until))
         for batch in micro_batches(query.source, paths):
@@ -69,7 +75,9 @@ def ran(pair: Pair, query: dpsql.Query, folder: Path, spark: SparkSession) -> Pu
     drops: dict[str, int] = {}
     for step, until in enumerate(pair.until):
         pair.write(folder, step)
-        summary = run(spark, query, named, lake, SECRET, until_caught_up=True, until_us=until, buckets=(1, 1))
+        summary = run(
+            spark, query, named, lake, SECRET, until_caught_up=True, until_us=until, buckets=(1, 1)
+        )
         for reason, count in summary.dropped.items():
             drops[reason] = drops.get(reason, 0) + count
     return Published(read_histogram(lake, "q"), drops)

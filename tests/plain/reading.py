@@ -93,12 +93,20 @@ class Question:
     @property
     def least_counted(self) -> int:
         """A unit counts once per period, and a window can hold records of two: so many, that at least m units are among them."""
-        return self.least_units if self.for_ever or self.size == self.slide else 2 * self.least_units - 1
+        return (
+            self.least_units
+            if self.for_ever or self.size == self.slide
+            else 2 * self.least_units - 1
+        )
 
     def windows_of(self, when: int) -> list[int]:
         """Starts of the windows that hold a time, newest first: [s, s + size) with s = offset, offset +- slide, ..."""
         newest = when - (when - self.offset) % self.slide
-        return [newest - i * self.slide for i in range(self.windows_per_record) if when < newest - i * self.slide + self.size]
+        return [
+            newest - i * self.slide
+            for i in range(self.windows_per_record)
+            if when < newest - i * self.slide + self.size
+        ]
 
     def exists(self, window: int) -> bool:
         return self.first_window is None or window >= self.first_window
@@ -109,11 +117,20 @@ class Question:
 
     def trigger_of(self, when: int, window: int, closed: int) -> int | None:
         """The first trigger of a window after a time that is not closed yet; None if there is none."""
-        return next((i for i in range(1, self.horizon + 1) if window + i * self.interval > max(when, closed)), None)
+        return next(
+            (
+                i
+                for i in range(1, self.horizon + 1)
+                if window + i * self.interval > max(when, closed)
+            ),
+            None,
+        )
 
     def weights(self) -> list[int]:
         """w_1, w_2, ...: proportional to i^-decay, squares adding up to 1, in units of 2^-20."""
-        counted = self.windows_per_record * min(self.rows, self.keys_per_unit * (self.rows_per_key if self.rounds else 1))
+        counted = self.windows_per_record * min(
+            self.rows, self.keys_per_unit * (self.rows_per_key if self.rounds else 1)
+        )
         raw = [i**-self.decay for i in range(1, counted + 1)]
         norm = math.sqrt(sum(w * w for w in raw))
         return [math.floor(w / norm * WEIGHT_UNIT) for w in raw]
@@ -185,8 +202,13 @@ class Reading:
 
     def _open(self, record: Record) -> list[tuple[int, int, int]]:
         """(number of the copy, window, trigger) of the windows that exist and are open."""
-        q, when = self.question, self._when(record)
-        found = [(i, window, q.trigger_of(when, window, self._closed)) for i, window in enumerate(q.windows_of(when)) if q.exists(window)]
+        q = self.question
+        when = self._when(record)
+        found = [
+            (i, window, q.trigger_of(when, window, self._closed))
+            for i, window in enumerate(q.windows_of(when))
+            if q.exists(window)
+        ]
         return [(i, window, trigger) for i, window, trigger in found if trigger is not None]
 
     def _timely(self, record: Record, latest: int) -> bool:
@@ -196,7 +218,10 @@ class Reading:
             reason = "null_event_time"
         elif None in self._unit(record):
             reason = "null_privacy_unit"
-        elif bytes_of(self._key(record)) > MAX_KEY_BYTES or bytes_of(self._unit(record)) > MAX_KEY_BYTES:
+        elif (
+            bytes_of(self._key(record)) > MAX_KEY_BYTES
+            or bytes_of(self._unit(record)) > MAX_KEY_BYTES
+        ):
             reason = "key_too_long"
         elif q.listed is not None and self._key(record) not in q.listed:
             reason = "not_a_public_group"
@@ -211,7 +236,8 @@ class Reading:
 
     def _within_bounds(self, record: Record) -> bool:
         """C, then G, then c; only admitted records use anything up."""
-        q, key = self.question, self._key(record)
+        q = self.question
+        key = self._key(record)
         mine = self._used[self._unit(record), q.period_of(self._when(record))]
         if mine.rows >= q.rows:
             reason = "over_max_rows"
@@ -228,7 +254,9 @@ class Reading:
 
     def _add(self, record: Record) -> None:
         """A copy for each open window, newest first; groups beyond K of a unit and period are left out."""
-        q, unit, key = self.question, self._unit(record), self._key(record)
+        q = self.question
+        unit = self._unit(record)
+        key = self._key(record)
         counted = (unit, q.period_of(self._when(record)))
         mine = self._used[counted]
         for number, window, trigger in self._open(record):
@@ -247,11 +275,15 @@ class Reading:
 
     def due(self) -> dict[Group, list[int]]:
         """Per group that may have rows at all, its closed triggers. Public keys need no record."""
-        q, groups = self.question, set(self.groups)
+        q = self.question
+        groups = set(self.groups)
         if q.listed is not None and q.first_window is not None:
             windows = range(q.first_window, self._closed, q.slide)
             groups = {(window, key) for window in windows for key in q.listed}
-        found = {group: [i for i in range(1, q.horizon + 1) if group[0] + i * q.interval <= self._closed] for group in groups}
+        found = {
+            group: [i for i in range(1, q.horizon + 1) if group[0] + i * q.interval <= self._closed]
+            for group in groups
+        }
         return {group: triggers for group, triggers in found.items() if triggers}
 
     def exact(self, group: Group, trigger: int, column: Column) -> float | None:
@@ -261,7 +293,9 @@ class Reading:
             return len(copies)
         if column.function == "COUNT(DISTINCT)":
             return sum(copy.new for copy in copies)
-        values = [x for x in (known(copy.record[column.argument]) for copy in copies) if x is not None]
+        values = [
+            x for x in (known(copy.record[column.argument]) for copy in copies) if x is not None
+        ]
         if column.function == "COUNT":
             return len(values)
         clamped = [min(max(float(x), column.low), column.high) for x in values]
@@ -269,7 +303,13 @@ class Reading:
             return math.fsum(clamped)
         return math.fsum(clamped) / len(clamped) if clamped else None
 
-    def shown(self, group: Group, triggers: Sequence[int], thresholds: Sequence[int], slack: Sequence[float]) -> dict[int, bool | None]:
+    def shown(
+        self,
+        group: Group,
+        triggers: Sequence[int],
+        thresholds: Sequence[int],
+        slack: Sequence[float],
+    ) -> dict[int, bool | None]:
         """At which of a group's closed triggers it has a row: True, False, or None where noise decides.
 
         Args:
@@ -302,7 +342,9 @@ class Reading:
                     continue
             over = sum(units.values()) - thresholds[i - 1]
             enough = bool(members) and len(members) >= q.least_counted
-            out[i] = enough and (True if over >= slack[i - 1] else False if over < -slack[i - 1] else None)
+            out[i] = enough and (
+                True if over >= slack[i - 1] else False if over < -slack[i - 1] else None
+            )
             if out[i] is False and unclear:
                 out[i] = None  # it may have been selected before
             if q.rounds and out[i]:

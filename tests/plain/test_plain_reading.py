@@ -35,7 +35,9 @@ def read(pair: Pair) -> Reading:
     return reading
 
 
-def differences(pair: Pair, query: dpsql.Query, reading: Reading, published: Published, stderrs: float) -> Iterator[str]:
+def differences(
+    pair: Pair, query: dpsql.Query, reading: Reading, published: Published, stderrs: float
+) -> Iterator[str]:
     """Everything in which what was published, `stderrs` standard deviations of noise apart, is not what the reading says."""
     yield from _types(pair, published.rows)
     drops = {reason: count for reason, count in published.drops.items() if count}
@@ -52,7 +54,9 @@ def differences(pair: Pair, query: dpsql.Query, reading: Reading, published: Pub
         yield from _appearance(query, reading, group, triggers, rows, stderrs)
         for trigger in triggers:
             if (group, trigger) in rows:
-                yield from _values(pair, query, reading, group, trigger, rows[group, trigger], stderrs)
+                yield from _values(
+                    pair, query, reading, group, trigger, rows[group, trigger], stderrs
+                )
 
 
 Cell = tuple[Group, int]
@@ -70,7 +74,12 @@ def _cells(pair: Pair, table: pa.Table) -> dict[Cell, dict[str, Any]]:
 
 
 def _types(pair: Pair, table: pa.Table) -> Iterator[str]:
-    expected = {"window_start": TIME, "window_end": TIME, "trigger": pa.int32(), "trigger_time": TIME}
+    expected = {
+        "window_start": TIME,
+        "window_end": TIME,
+        "trigger": pa.int32(),
+        "trigger_time": TIME,
+    }
     expected |= {name: ARROW[name] for name in pair.question.keys}
     for column in pair.question.columns:
         expected[column.alias] = pa.float64() if column.function in ("SUM", "AVG") else pa.int64()
@@ -81,7 +90,12 @@ def _types(pair: Pair, table: pa.Table) -> Iterator[str]:
 
 
 def _appearance(
-    query: dpsql.Query, reading: Reading, group: Group, triggers: list[int], rows: dict[Cell, Any], stderrs: float
+    query: dpsql.Query,
+    reading: Reading,
+    group: Group,
+    triggers: list[int],
+    rows: dict[Cell, Any],
+    stderrs: float,
 ) -> Iterator[str]:
     """Where the margin is wide, noise decides nothing; without noise it never does."""
     selection = query.plan.selection
@@ -93,20 +107,34 @@ def _appearance(
 
 
 def _values(
-    pair: Pair, query: dpsql.Query, reading: Reading, group: Group, trigger: int, row: dict[str, Any], stderrs: float
+    pair: Pair,
+    query: dpsql.Query,
+    reading: Reading,
+    group: Group,
+    trigger: int,
+    row: dict[str, Any],
+    stderrs: float,
 ) -> Iterator[str]:
     for column, plan in zip(pair.question.columns, query.plan.columns, strict=True):
-        value, stderr = row[column.alias], row[f"{column.alias}_stderr"]
-        exact, allowed = reading.exact(group, trigger, column), stderrs * (stderr or 0.0)
-        step = (column.high - column.low) / 2**20  # values of sums are rounded to steps of at most so much
+        value = row[column.alias]
+        stderr = row[f"{column.alias}_stderr"]
+        exact = reading.exact(group, trigger, column)
+        allowed = stderrs * (stderr or 0.0)
+        step = (
+            column.high - column.low
+        ) / 2**20  # values of sums are rounded to steps of at most so much
         if column.function == "SUM":
             allowed += step * (1 + len(reading.groups.get(group, ())))
         if column.function == "AVG":
             known = reading.exact(group, trigger, Column("", "COUNT", column.argument)) or 0
             sd = plan.perturbations[1].sd[trigger - 1]
             least = known - stderrs * sd
-            if least < max(1.0, stderrs * sd):  # an average of few is anything between its bounds, or NULL
-                if (value is None) != (stderr is None) or not column.low <= (column.low if value is None else value) <= column.high:
+            if least < max(
+                1.0, stderrs * sd
+            ):  # an average of few is anything between its bounds, or NULL
+                if (value is None) != (stderr is None) or not column.low <= (
+                    column.low if value is None else value
+                ) <= column.high:
                     yield f"{group}, trigger {trigger}, {column.alias}: {value} +- {stderr} of {known} values"
                 continue
             allowed = allowed * known / least + step  # the interval is that of 1.96 errors
@@ -117,7 +145,11 @@ def _values(
 @pytest.mark.parametrize("first", SEEDS[::AT_ONCE])
 def test_the_local_engine_publishes_what_the_plain_reading_says(tmp_path: Path, first: int) -> None:
     """Ten pairs each."""
-    wrong = [what for seed in range(first, first + AT_ONCE) for what in wrong_locally(seed, tmp_path / str(seed))]
+    wrong = [
+        what
+        for seed in range(first, first + AT_ONCE)
+        for what in wrong_locally(seed, tmp_path / str(seed))
+    ]
     assert not wrong, "\n".join(wrong[:20])
 
 
@@ -125,22 +157,35 @@ def wrong_locally(seed: int, folder: Path) -> Iterator[str]:
     """With the noise within 6 stderr; without it, to the last unit, and every first trigger; with noise that would show any key, none of
     fewer units than m."""
     pair = make(seed)
-    query, reading = pair.compile(folder), read(pair)
-    yield from (f"{seed}: {what}" for what in differences(pair, query, reading, product.tried(pair, query, folder), STDERRS))
-    with product.no_noise(), mock.patch.multiple("dpsql.udfs.measure.quotients", Z95=1e-9, SLIVER=0.0):  # averages are quotients then
+    query = pair.compile(folder)
+    reading = read(pair)
+    yield from (
+        f"{seed}: {what}"
+        for what in differences(pair, query, reading, product.tried(pair, query, folder), STDERRS)
+    )
+    with (
+        product.no_noise(),
+        mock.patch.multiple("dpsql.udfs.measure.quotients", Z95=1e-9, SLIVER=0.0),
+    ):  # averages are quotients then
         exact = product.tried(pair, query, folder)
-    yield from (f"{seed}, without noise: {what}" for what in differences(pair, query, reading, exact, 0))
+    yield from (
+        f"{seed}, without noise: {what}" for what in differences(pair, query, reading, exact, 0)
+    )
     if pair.question.least_units > 1:
         with product.loud_noise():
             loud = product.tried(pair, query, folder)
-        yield from (f"{seed}, with loud noise: {what}" for what in differences(pair, query, reading, loud, math.inf))
+        yield from (
+            f"{seed}, with loud noise: {what}"
+            for what in differences(pair, query, reading, loud, math.inf)
+        )
 
 
 @pytest.mark.parametrize("seed", ON_SPARK[::2])
 def test_spark_reads_the_same(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """FROM of every micro-batch, and the listed keys; the steps after it are the same code on both engines."""
     pair = make(seed)
-    query, salt = pair.compile(tmp_path), product.SECRET.salt(product.RUN_ID)
+    query = pair.compile(tmp_path)
+    salt = product.SECRET.salt(product.RUN_ID)
     for step in range(len(pair.until)):
         paths = pair.write(tmp_path, step)
         reader = RowReader(query.plan, query.sources, salt, {})

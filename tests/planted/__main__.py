@@ -25,24 +25,48 @@ from pathlib import Path
 
 from tests.planted.faults import CHECKOUT, Fault, read
 
-LEFT_OUT = (".git", ".venv", ".jars", ".*_cache", ".hypothesis", "*.egg-info", "build", "dist", "demo-out", "spark-warehouse")
-WHERE = "import dpsql.jobs, dpsql.udfs; print(dpsql.__file__, dpsql.jobs.__file__, dpsql.udfs.__file__)"
+LEFT_OUT = (
+    ".git",
+    ".venv",
+    ".jars",
+    ".*_cache",
+    ".hypothesis",
+    "*.egg-info",
+    "build",
+    "dist",
+    "demo-out",
+    "spark-warehouse",
+)
+WHERE = (
+    "import dpsql.jobs, dpsql.udfs; print(dpsql.__file__, dpsql.jobs.__file__, dpsql.udfs.__file__)"
+)
 SECONDS = {False: 300, True: 1200}
 """A test that takes longer has not said anything."""
-PASSED, FAILED = 0, 1
+PASSED = 0
+FAILED = 1
 
 
 def main(arguments: Sequence[str]) -> int:
     """The number of faults of which the list is wrong, as an exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.planted", description="Plant faults and run the tests that are said to find them."
+        prog="python -m tests.planted",
+        description="Plant faults and run the tests that are said to find them.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only faults with one of these in their names")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="only faults with one of these in their names"
+    )
     parser.add_argument("-n", dest="at_a_time", type=int, default=1, help="so many at a time")
-    parser.add_argument("--jvm", action=argparse.BooleanOptionalAction, help="only those whose tests start a JVM, or none of them")
+    parser.add_argument(
+        "--jvm",
+        action=argparse.BooleanOptionalAction,
+        help="only those whose tests start a JVM, or none of them",
+    )
     given = parser.parse_args(arguments)
     chosen = [
-        fault for fault in read() if given.jvm in (None, fault.jvm) and (not given.names or any(n in fault.breaks for n in given.names))
+        fault
+        for fault in read()
+        if given.jvm in (None, fault.jvm)
+        and (not given.names or any(n in fault.breaks for n in given.names))
     ]
     if not chosen:
         parser.error("no fault has such a name")
@@ -52,18 +76,34 @@ def main(arguments: Sequence[str]) -> int:
             print(problem)
             return 1
         with ThreadPoolExecutor(given.at_a_time) as pool:
-            wrong = [fault.breaks for fault, right in pool.map(lambda fault: _planted(fault, clean, folder), chosen) if not right]
-    print(f"{len(chosen)} faults; the list is wrong of {len(wrong)}" + "".join(f"\n  {name}" for name in wrong))
+            wrong = [
+                fault.breaks
+                for fault, right in pool.map(lambda fault: _planted(fault, clean, folder), chosen)
+                if not right
+            ]
+    print(
+        f"{len(chosen)} faults; the list is wrong of {len(wrong)}"
+        + "".join(f"\n  {name}" for name in wrong)
+    )
     return 1 if wrong else 0
 
 
 def _without_faults(clean: Path, chosen: Sequence[Fault]) -> str | None:
     """What is wrong before anything is planted: another tree is imported, or a test fails by itself."""
-    found = subprocess.run([sys.executable, "-c", WHERE], cwd=clean, env=_environment(clean), capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", WHERE],
+        cwd=clean,
+        env=_environment(clean),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     if any(not place.startswith(str(clean)) for place in found.stdout.split()):
         return f"the copy is not what is imported: {found.stdout}"
     for jvm in (False, True):
-        tests = dict.fromkeys(test for fault in chosen if fault.jvm is jvm and fault.file for test in fault.tests)
+        tests = dict.fromkeys(
+            test for fault in chosen if fault.jvm is jvm and fault.file for test in fault.tests
+        )
         # A test that is in a file that is asked for as a whole runs once.
         tests = [test for test in tests if "::" not in test or test.split("::")[0] not in tests]
         code, said = _pytest(clean, tests, SECONDS[jvm] * 4) if tests else (PASSED, "")
@@ -79,11 +119,16 @@ def _planted(fault: Fault, clean: Path, folder: str) -> tuple[Fault, bool]:
         if fault.file:
             fault.plant(tree)
         code, said = _pytest(tree, fault.tests, SECONDS[fault.jvm])
-    found = {FAILED: True, PASSED: False} if fault.file else {PASSED: True, FAILED: False}  # by its own test, which then passes
+    found = (
+        {FAILED: True, PASSED: False} if fault.file else {PASSED: True, FAILED: False}
+    )  # by its own test, which then passes
     right = found.get(code) is fault.is_found
     verdict = {True: "found", False: "SURVIVED", None: "NO ANSWER"}[found.get(code)]
     told = "" if right else "  <- the list says otherwise"
-    print(f"{verdict:9} {time.monotonic() - began:5.0f} s  {fault.breaks}{told}\n{'':19}{said}", flush=True)
+    print(
+        f"{verdict:9} {time.monotonic() - began:5.0f} s  {fault.breaks}{told}\n{'':19}{said}",
+        flush=True,
+    )
     return fault, right
 
 
@@ -104,7 +149,13 @@ def _pytest(tree: Path, tests: Sequence[str], seconds: int) -> tuple[int | None,
     """The exit code, and the first failing test; no code if it took too long."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     running = subprocess.Popen(
-        command, cwd=tree, env=_environment(tree), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        cwd=tree,
+        env=_environment(tree),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
         said, _ = running.communicate(timeout=seconds)

@@ -13,8 +13,12 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("faults.toml")
 PRODUCT = ("dpsql", "docker-compose.yml", "jobs", "udfs")
-SHORT, LONG, NOTHING = "make test", "make test-long", "not found yet"
-LEAST, LEAST_EDITS, MOST_PER_MODULE = 60, 40, 6
+SHORT = "make test"
+LONG = "make test-long"
+NOTHING = "not found yet"
+LEAST = 60
+LEAST_EDITS = 40
+MOST_PER_MODULE = 6
 
 
 @dataclass(frozen=True)
@@ -61,14 +65,22 @@ def problems(faults: Sequence[Fault], checkout: Path = CHECKOUT) -> Iterator[str
     for fault in faults:
         if fault.found_by not in (SHORT, LONG, NOTHING):
             yield f"{fault.breaks}: found by {fault.found_by!r}"
-        elif fault.is_found and (fault.found_by == LONG) != any(test.startswith("tests/long/") for test in fault.tests):
+        elif fault.is_found and (fault.found_by == LONG) != any(
+            test.startswith("tests/long/") for test in fault.tests
+        ):
             yield f"{fault.breaks}: {fault.found_by} does not run {', '.join(fault.tests)}"
         for test in fault.tests:
             module, *names = test.split("::")
-            if not all(f"def {name.split('[')[0]}(" in _text(checkout / module) for name in names) or not _text(checkout / module):
+            if not all(
+                f"def {name.split('[')[0]}(" in _text(checkout / module) for name in names
+            ) or not _text(checkout / module):
                 yield f"{fault.breaks}: no test {test}"
     for fault in edits:
-        if not fault.file.startswith(PRODUCT) or fault.old == fault.new or not (checkout / fault.file).is_file():
+        if (
+            not fault.file.startswith(PRODUCT)
+            or fault.old == fault.new
+            or not (checkout / fault.file).is_file()
+        ):
             yield f"{fault.breaks}: no edit of the product"
         elif (count := _text(checkout / fault.file).count(fault.old)) != 1:
             yield f"{fault.breaks}: its old text is in {fault.file} {count} times"

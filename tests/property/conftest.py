@@ -2,7 +2,11 @@
 
 from hypothesis import HealthCheck, settings
 
-CALM = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+CALM = {
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
 settings.register_profile("fixed", derandomize=True, max_examples=35, **CALM)
 settings.register_profile("explore", max_examples=2000, **CALM)
 if settings.get_current_profile_name() in ("default", "ci"):

@@ -11,12 +11,16 @@ def unit_path(counter: Counter, trigger: int, z: Callable[[int, int], float]) ->
     """The counter's path at one trigger, from the definitions of docs/privacy/histogram.md: z(step, number) are its standard normals."""
     if isinstance(counter, Honaker):
         return math.fsum(_node(end, level, z) for end, level in _decomposition(trigger))
-    return math.fsum(b * z(step, 0) for step, b in zip(range(trigger, 0, -1), toeplitz(counter)[:trigger], strict=True))
+    return math.fsum(
+        b * z(step, 0)
+        for step, b in zip(range(trigger, 0, -1), toeplitz(counter)[:trigger], strict=True)
+    )
 
 
 def _decomposition(trigger: int) -> list[tuple[int, int]]:
     """(last leaf, level) of the complete subtrees that make up leaves 1..trigger."""
-    nodes, end = [], 0
+    nodes = []
+    end = 0
     for level in reversed(range(trigger.bit_length())):
         if trigger >> level & 1:
             end += 1 << level
@@ -30,15 +34,22 @@ def _node(end: int, level: int, z: Callable[[int, int], float]) -> float:
         return z(end, 0)
     below = 1 / (2 * (1 - 2.0**-level))
     mine = 1 / (1 + 1 / (2 * below))
-    return mine * z(end, level) + mine / (2 * below) * (_node(end - (1 << level - 1), level - 1, z) + _node(end, level - 1, z))
+    return mine * z(end, level) + mine / (2 * below) * (
+        _node(end - (1 << level - 1), level - 1, z) + _node(end, level - 1, z)
+    )
 
 
 @lru_cache(maxsize=64)
 def toeplitz(counter: Blt) -> tuple[float, ...]:
     """First column of B = A C^-1, by the power series of 1 / ((1 - x) C(x))."""
     n = counter.horizon
-    c = [1.0] + [math.fsum(w * t ** (k - 1) for t, w in zip(counter.theta, counter.omega, strict=True)) for k in range(1, n)]
+    c = [1.0] + [
+        math.fsum(w * t ** (k - 1) for t, w in zip(counter.theta, counter.omega, strict=True))
+        for k in range(1, n)
+    ]
     inverse: list[float] = []
     for k in range(n):
-        inverse.append((1.0 if k == 0 else 0.0) - math.fsum(c[j] * inverse[k - j] for j in range(1, k + 1)))
+        inverse.append(
+            (1.0 if k == 0 else 0.0) - math.fsum(c[j] * inverse[k - j] for j in range(1, k + 1))
+        )
     return tuple(math.fsum(inverse[: k + 1]) for k in range(n))

@@ -4,7 +4,16 @@ from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Key, ParsedQuery, PerGroup, WindowSpec
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    Key,
+    ParsedQuery,
+    PerGroup,
+    WindowSpec,
+)
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
@@ -18,22 +27,51 @@ FEW = PerGroup("few", AggregateFunction.COUNT_ROWS, None, (0.0, 2.0))
 SUM = Aggregate("time_spent", AggregateFunction.SUM, "seconds", (0.0, 60.0))
 
 
-COMMON: dict[str, Any] = {"privacy_unit": ("user_id",), "event_time": "ts", "trigger_interval_us": HOUR, "allowed_lateness_us": 0}
-COMMON |= {"max_ahead_us": HOUR, "public_groups": None, "from_sql": "FROM visits", "stream": "visits", "static_sources": ()}
+COMMON: dict[str, Any] = {
+    "privacy_unit": ("user_id",),
+    "event_time": "ts",
+    "trigger_interval_us": HOUR,
+    "allowed_lateness_us": 0,
+}
+COMMON |= {
+    "max_ahead_us": HOUR,
+    "public_groups": None,
+    "from_sql": "FROM visits",
+    "stream": "visits",
+    "static_sources": (),
+}
 """What the queries of all mechanisms have here."""
 
 
 def source(**changes: Any) -> Source:
     """The stream `visits`; its users and keys cost next to nothing of delta = 1e-9."""
-    return Source(**({"name": "visits", "format": "parquet", "max_users": 1_000_000, "max_keys": 10_000} | changes))
+    return Source(
+        **(
+            {"name": "visits", "format": "parquet", "max_users": 1_000_000, "max_keys": 10_000}
+            | changes
+        )
+    )
 
 
 def query(**changes: Any) -> ParsedQuery[Asked]:
     """One day in hours, C = 4, COUNT(*), COUNT(DISTINCT unit) and SUM; any field can be changed."""
     rows = changes.get("max_rows_contributed", 4)
-    fields: dict[str, Any] = {"epsilon": 6.0, "delta": 1e-9, "max_rows_contributed": rows, "max_rows_per_group": rows}
-    fields |= {"max_groups_contributed": rows, "contribution_period": ContributionPeriod.WINDOW, "window": WindowSpec(DAY, DAY, 0)}
-    fields |= {"min_privacy_units_per_group": 1, "release": ReleaseRule.EVERY_TRIGGER, "counter": CounterName.BLT}
+    fields: dict[str, Any] = {
+        "epsilon": 6.0,
+        "delta": 1e-9,
+        "max_rows_contributed": rows,
+        "max_rows_per_group": rows,
+    }
+    fields |= {
+        "max_groups_contributed": rows,
+        "contribution_period": ContributionPeriod.WINDOW,
+        "window": WindowSpec(DAY, DAY, 0),
+    }
+    fields |= {
+        "min_privacy_units_per_group": 1,
+        "release": ReleaseRule.EVERY_TRIGGER,
+        "counter": CounterName.BLT,
+    }
     fields |= {"keys": (Key("page", "page"),), "aggregates": (COUNT, USERS, SUM)}
     fields |= {"columns_in_order": ("page", "views", "visitors", "time_spent")}
     return parsed(COMMON | fields | changes)
@@ -50,7 +88,9 @@ ROWS: dict[str, Any] = {
 """Where one row is protected."""
 
 
-def parsed(fields: dict[str, Any], mechanism: str = "histogram", kind: Any = Asked) -> ParsedQuery[Any]:
+def parsed(
+    fields: dict[str, Any], mechanism: str = "histogram", kind: Any = Asked
+) -> ParsedQuery[Any]:
     """A query from all its fields, those of what is asked of its mechanism among them."""
     asked = {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}
     rest = {name: value for name, value in fields.items() if name not in asked}

@@ -48,45 +48,97 @@ def identifier(name: int) -> int:
 
 USERS = [identifier(i) for i in range(4)]
 KEYS = [identifier(i) for i in range(5)]
-VALUES = [0.0, -0.0, 0.625, 1.0, -3.7, 2.9, float("nan"), float("inf"), float("-inf"), 1e300, 5e-324]
+VALUES = [
+    0.0,
+    -0.0,
+    0.625,
+    1.0,
+    -3.7,
+    2.9,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    1e300,
+    5e-324,
+]
 
 
 def records(crowded: bool = False) -> st.SearchStrategy[Record]:
     """Ties of every kind, times before 1970 and far from now, and records that were dropped before bounding; `crowded`: one user's, of few keys."""
     times = (
-        st.one_of(st.integers(-30, 30), st.integers(0, 12), st.sampled_from([FAR, FAR + 1, -FAR])) if not crowded else st.integers(0, 24)
+        st.one_of(st.integers(-30, 30), st.integers(0, 12), st.sampled_from([FAR, FAR + 1, -FAR]))
+        if not crowded
+        else st.integers(0, 24)
     )
     who, keys = (USERS[:1], KEYS[:2]) if crowded else (USERS, KEYS)
-    live = st.builds(Record, st.sampled_from(who), times, st.sampled_from(keys), st.tuples(st.sampled_from(VALUES)))
-    dropped = st.builds(Record, st.just(0), st.just(0), st.just(0), st.just((float("nan"),)), st.integers(1, 4))
+    live = st.builds(
+        Record,
+        st.sampled_from(who),
+        times,
+        st.sampled_from(keys),
+        st.tuples(st.sampled_from(VALUES)),
+    )
+    dropped = st.builds(
+        Record, st.just(0), st.just(0), st.just(0), st.just((float("nan"),)), st.integers(1, 4)
+    )
     return st.one_of(*[live] * 9, dropped)
 
 
 @st.composite
 def grids(draw: st.DrawFn, sliding: bool = True) -> Grid:
     """Windows of 12 with 1..12 triggers, and more when there is lateness; tumbling, or sliding by 6 or by 5."""
-    trigger, slide = draw(st.sampled_from([(12, 12), (5, 12), (4, 12), (1, 12), *([(6, 6), (2, 6), (5, 5)] if sliding else [])]))
+    trigger, slide = draw(
+        st.sampled_from(
+            [(12, 12), (5, 12), (4, 12), (1, 12), *([(6, 6), (2, 6), (5, 5)] if sliding else [])]
+        )
+    )
     lateness = draw(st.sampled_from([0, 0, 5, 13]))
-    return Grid(WINDOW, slide, draw(st.sampled_from([0, 5, -7])), trigger, -(-(WINDOW + lateness) // trigger))
+    return Grid(
+        WINDOW,
+        slide,
+        draw(st.sampled_from([0, 5, -7])),
+        trigger,
+        -(-(WINDOW + lateness) // trigger),
+    )
 
 
 @st.composite
 def bounding(
-    draw: st.DrawFn, renews: bool | None = None, sliding: bool = True, rounds: bool | None = False, rooms: bool = False
+    draw: st.DrawFn,
+    renews: bool | None = None,
+    sliding: bool = True,
+    rounds: bool | None = False,
+    rooms: bool = False,
 ) -> BoundingParameters:
     """Any bounds C, c <= C, G <= C. `rounds`: contributions keep their user (None: either). `rooms`: increments have bounds per group, and rows
     may go uncounted."""
     rows: float = draw(st.integers(1, 6))
-    per_group, groups = draw(st.integers(1, int(rows))), draw(st.integers(1, int(rows)))
+    per_group = draw(st.integers(1, int(rows)))
+    groups = draw(st.integers(1, int(rows)))
     grid = draw(grids(sliding))
     by_user = draw(st.booleans()) if rounds is None else rounds
-    counted = grid.windows_per_record * (min(rows, groups * per_group) if by_user else min(rows, groups))
+    counted = grid.windows_per_record * (
+        min(rows, groups * per_group) if by_user else min(rows, groups)
+    )
     if rooms and not by_user and draw(st.booleans()):
-        rows, per_group, counted = math.inf, math.inf, grid.windows_per_record * groups
+        rows = math.inf
+        per_group = math.inf
+        counted = grid.windows_per_record * groups
     weights = selection_weights(int(counted), draw(st.sampled_from([0.5, 0.0])))
-    increments = draw(st.sampled_from((PER_GROUP[:1], PER_GROUP, (*PER_GROUP, *INCREMENTS)))) if rooms else INCREMENTS
+    increments = (
+        draw(st.sampled_from((PER_GROUP[:1], PER_GROUP, (*PER_GROUP, *INCREMENTS))))
+        if rooms
+        else INCREMENTS
+    )
     return BoundingParameters(
-        grid, draw(st.booleans()) if renews is None else renews, rows, per_group, groups, weights, increments, by_user
+        grid,
+        draw(st.booleans()) if renews is None else renews,
+        rows,
+        per_group,
+        groups,
+        weights,
+        increments,
+        by_user,
     )
 
 
@@ -103,7 +155,11 @@ class Stream:
         return [Tick(i, closed) for i, closed in enumerate(self.closed)]
 
     def only(self, user: int) -> Self:
-        return Stream([[r for r in batch if r.user == user] for batch in self.batches], self.clocks, self.closed)
+        return Stream(
+            [[r for r in batch if r.user == user] for batch in self.batches],
+            self.clocks,
+            self.closed,
+        )
 
     @property
     def records(self) -> list[Record]:
@@ -114,7 +170,9 @@ class Stream:
 def live_streams(draw: st.DrawFn, crowded: bool = False) -> Stream:
     """Any records in any order, any cut, a monotone clock; the last tick closes everything."""
     batches = draw(st.lists(st.lists(records(crowded), max_size=14), min_size=1, max_size=5))
-    times = sorted(draw(st.lists(st.integers(-40, 60), min_size=len(batches), max_size=len(batches))))
+    times = sorted(
+        draw(st.lists(st.integers(-40, 60), min_size=len(batches), max_size=len(batches)))
+    )
     ahead = draw(st.one_of(st.none(), st.integers(0, 30)))
     before = [NO_CLOCK if draw(st.booleans()) else times[0], *times[1:]]
     clocks = [Clock(t, 1 << 62 if ahead is None or t == NO_CLOCK else t + ahead) for t in before]
@@ -123,7 +181,11 @@ def live_streams(draw: st.DrawFn, crowded: bool = False) -> Stream:
 
 def replay_stream(batches: Sequence[Sequence[Record]]) -> Stream:
     """No clock while reading; one tick at the end."""
-    return Stream([list(b) for b in batches], [Clock()] * len(batches), [NO_CLOCK] * (len(batches) - 1) + [EVERYTHING])
+    return Stream(
+        [list(b) for b in batches],
+        [Clock()] * len(batches),
+        [NO_CLOCK] * (len(batches) - 1) + [EVERYTHING],
+    )
 
 
 def cut_by_time(stream: Sequence[Record], cuts: Iterable[int]) -> list[list[Record]]:
@@ -138,7 +200,10 @@ def cut_by_time(stream: Sequence[Record], cuts: Iterable[int]) -> list[list[Reco
 
 def table(batch: Sequence[Record]) -> pa.Table:
     columns: dict[str, Any] = {"drop": pa.array([r.drop for r in batch], pa.int8())}
-    columns |= {"user": pa.array([r.user for r in batch], pa.int64()), "ts": pa.array([r.ts for r in batch], pa.int64())}
+    columns |= {
+        "user": pa.array([r.user for r in batch], pa.int64()),
+        "ts": pa.array([r.ts for r in batch], pa.int64()),
+    }
     columns |= {"key": pa.array([r.key for r in batch], pa.int64())}
     columns |= {"key_bytes": pa.array([r.key_bytes for r in batch], pa.binary())}
     for i in range(len(batch[0].values) if batch else 1):
@@ -163,11 +228,15 @@ def run_admission(stream: Stream, p: BoundingParameters, buckets: int = 1) -> Ad
     tables = []
     for number, (batch, clock) in enumerate(zip(stream.batches, stream.clocks, strict=True)):
         for b in range(buckets):
-            admission = admit(states[b], table([r for r in batch if r.user % buckets == b]), clock, p, sums[b])
+            admission = admit(
+                states[b], table([r for r in batch if r.user % buckets == b]), clock, p, sums[b]
+            )
             states[b], sums[b] = admission.state, admission.sums
             drops.update({reason: n for reason, n in admission.drops.items() if n})
             rows = admission.contributions
-            tables.append(rows.append_column("batch", pa.array([number] * rows.num_rows, pa.int64())))
+            tables.append(
+                rows.append_column("batch", pa.array([number] * rows.num_rows, pa.int64()))
+            )
     return Admissions(pa.concat_tables(tables), drops, [s for s in states if s is not None])
 
 
@@ -185,7 +254,10 @@ def cells(contributions: pa.Table) -> Cells:
 
 
 def added(one: Cells, other: Cells) -> Cells:
-    return one | {cell: tuple(x + y for x, y in zip(one.get(cell, (0,) * len(v)), v, strict=True)) for cell, v in other.items()}
+    return one | {
+        cell: tuple(x + y for x, y in zip(one.get(cell, (0,) * len(v)), v, strict=True))
+        for cell, v in other.items()
+    }
 
 
 COLUMNS = (
@@ -193,37 +265,78 @@ COLUMNS = (
     OutputColumn("count", (2,), (1.0,), ()),
     OutputColumn("sum", (3,), (INCREMENTS[3].grid,), ()),
     OutputColumn("avg", (3, 1), (INCREMENTS[3].grid, 1.0), (), (-1.5, 3.5), INCREMENTS[3].centre),
-    OutputColumn("variance", (3, 4, 1), (INCREMENTS[3].grid, INCREMENTS[4].grid, 1.0), (), (-1.5, 3.5), INCREMENTS[3].centre, 3.0),
-    OutputColumn("deviation", (3, 4, 1), (INCREMENTS[3].grid, INCREMENTS[4].grid, 1.0), (), (-1.5, 3.5), INCREMENTS[3].centre, 3.0, True),
+    OutputColumn(
+        "variance",
+        (3, 4, 1),
+        (INCREMENTS[3].grid, INCREMENTS[4].grid, 1.0),
+        (),
+        (-1.5, 3.5),
+        INCREMENTS[3].centre,
+        3.0,
+    ),
+    OutputColumn(
+        "deviation",
+        (3, 4, 1),
+        (INCREMENTS[3].grid, INCREMENTS[4].grid, 1.0),
+        (),
+        (-1.5, 3.5),
+        INCREMENTS[3].centre,
+        3.0,
+        True,
+    ),
 )
 
 
 def release_parameters(
-    p: BoundingParameters, s: SelectionParameters | None, name: str = "BLT", public: PublicGroups | None = None
+    p: BoundingParameters,
+    s: SelectionParameters | None,
+    name: str = "BLT",
+    public: PublicGroups | None = None,
 ) -> ReleaseParameters:
     """Release what `p` admits: COUNT(*), COUNT(DISTINCT), SUM, AVG, VAR_POP and STDDEV, with much noise."""
     horizon = p.grid.horizon
-    perturbations = tuple(PerturbationParameters(j + 1, counter(name, horizon), 40.0, rule.grid) for j, rule in enumerate(p.increments))
-    errors = (0.6,) * horizon  # less than there is: else averages would be the middle of their bounds
-    columns = tuple(dataclasses.replace(column, stderr=(errors,) * len(column.perturbations)) for column in COLUMNS)
+    perturbations = tuple(
+        PerturbationParameters(j + 1, counter(name, horizon), 40.0, rule.grid)
+        for j, rule in enumerate(p.increments)
+    )
+    errors = (
+        0.6,
+    ) * horizon  # less than there is: else averages would be the middle of their bounds
+    columns = tuple(
+        dataclasses.replace(column, stderr=(errors,) * len(column.perturbations))
+        for column in COLUMNS
+    )
     return ReleaseParameters(p.grid, s, perturbations, columns, public)
 
 
-def selection(p: BoundingParameters, thresholds: Sequence[int], min_users: int = 1, name: str = "BLT") -> SelectionParameters:
+def selection(
+    p: BoundingParameters, thresholds: Sequence[int], min_users: int = 1, name: str = "BLT"
+) -> SelectionParameters:
     """Little noise, so that both outcomes are common."""
-    return SelectionParameters(counter(name, p.grid.horizon), 0.4, tuple(thresholds), min_users, p.by_user)
+    return SelectionParameters(
+        counter(name, p.grid.horizon), 0.4, tuple(thresholds), min_users, p.by_user
+    )
 
 
 @st.composite
 def releasing(draw: st.DrawFn, p: BoundingParameters) -> ReleaseParameters:
     """Thresholds of less than one user up to three, different at every trigger; any counter."""
-    thresholds = draw(st.lists(st.integers(1 << 18, 3 << 20), min_size=p.grid.horizon, max_size=p.grid.horizon))
+    thresholds = draw(
+        st.lists(st.integers(1 << 18, 3 << 20), min_size=p.grid.horizon, max_size=p.grid.horizon)
+    )
     name = draw(st.sampled_from(["BLT", "BLT", "HONAKER"]))
-    return release_parameters(p, selection(p, thresholds, draw(st.sampled_from([1, 1, 2])), name), name)
+    return release_parameters(
+        p, selection(p, thresholds, draw(st.sampled_from([1, 1, 2])), name), name
+    )
 
 
 def run_release(
-    contributions: pa.Table, ticks: Sequence[Tick], p: ReleaseParameters, noise_key: bytes, buckets: int = 1, starts: Sequence[int] = (0,)
+    contributions: pa.Table,
+    ticks: Sequence[Tick],
+    p: ReleaseParameters,
+    noise_key: bytes,
+    buckets: int = 1,
+    starts: Sequence[int] = (0,),
 ) -> list[pa.Table]:
     """Released rows of each micro-batch; micro-batch i holds the arrival batches from starts[i] up to starts[i + 1] - 1."""
     states: list[ReleaseState | None] = [None] * buckets
@@ -233,13 +346,23 @@ def run_release(
     for low, high in zip(starts, [*starts[1:], 1 << 30], strict=True):
         part = []
         for b in range(buckets):
-            mine = pa.array([c == b and low <= n < high for c, n in zip(bucket, batch, strict=True)], pa.bool_())
+            mine = pa.array(
+                [c == b and low <= n < high for c, n in zip(bucket, batch, strict=True)], pa.bool_()
+            )
             step = release(
-                states[b], contributions.filter(mine), [t for t in ticks if low <= t.batch < high], p.for_bucket(b, buckets), noise_key
+                states[b],
+                contributions.filter(mine),
+                [t for t in ticks if low <= t.batch < high],
+                p.for_bucket(b, buckets),
+                noise_key,
             )
             states[b] = step.state
             part.append(step.rows)
-        out.append(pa.concat_tables(part).sort_by([("window", "ascending"), ("trigger", "ascending"), ("key_bytes", "ascending")]))
+        out.append(
+            pa.concat_tables(part).sort_by(
+                [("window", "ascending"), ("trigger", "ascending"), ("key_bytes", "ascending")]
+            )
+        )
     return out
 
 
@@ -250,4 +373,7 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 def bits(rows: pa.Table) -> dict[str, object]:
     """Released rows so that == means the same bits (NaN is not equal to itself)."""
-    return {n: rows.column(n).to_pylist() if n == "key_bytes" else rows.column(n).to_numpy().tobytes() for n in rows.column_names}
+    return {
+        n: rows.column(n).to_pylist() if n == "key_bytes" else rows.column(n).to_numpy().tobytes()
+        for n in rows.column_names
+    }

@@ -35,7 +35,8 @@ def test_a_description_is_read_as_it_was_written_and_names_every_column_once(ste
     for key in query.parsed.output_keys:
         assert key.name in published.names(Role.KEY)
     for alias in aggregates:
-        values, errors = published.of(alias, Role.VALUE), published.of(alias, Role.STDERR, Role.RANK_STDERR)
+        values = published.of(alias, Role.VALUE)
+        errors = published.of(alias, Role.STDERR, Role.RANK_STDERR)
         assert len(values) == len(errors) == (published.rows is not Rows.LISTS)
 
 
@@ -83,7 +84,15 @@ def test_a_condition_that_may_name_a_person_is_not_told(having: str, private: bo
 
 
 def _table(path: Path, query: Query, run: str) -> PublishedTable:
-    return PublishedTable(path, f"{run}/mark", query.parsed, query.shape, (StringType(),), query.published, described_mark(run))
+    return PublishedTable(
+        path,
+        f"{run}/mark",
+        query.parsed,
+        query.shape,
+        (StringType(),),
+        query.published,
+        described_mark(run),
+    )
 
 
 def _said(path: Path) -> dict[str, object]:
@@ -92,7 +101,9 @@ def _said(path: Path) -> dict[str, object]:
 
 def test_a_start_says_it_anew_only_where_something_is_new(tmp_path: Path) -> None:
     """Catches: an entry for each start; a run that is left out; a reading that stays as it was; a commit per start."""
-    path, one, other = tmp_path / "public", _asked("HAVING views > 10"), _asked("HAVING views > 20")
+    path = tmp_path / "public"
+    one = _asked("HAVING views > 10")
+    other = _asked("HAVING views > 20")
     for _ in range(2):
         _table(path, one, "a").create()
         assert DeltaTable(str(path)).version() == 0
@@ -102,7 +113,10 @@ def test_a_start_says_it_anew_only_where_something_is_new(tmp_path: Path) -> Non
     for version in (2, 2):
         _table(path, other, "b").create()
         found = read(json.dumps(_said(path)))
-        assert found is not None and found.protects == (*one.published.protects, *other.published.protects)
+        assert found is not None and found.protects == (
+            *one.published.protects,
+            *other.published.protects,
+        )
         assert DeltaTable(str(path)).version() == version
     assert dataclasses.replace(found, protects=one.published.protects) == other.published
 
@@ -111,13 +125,16 @@ def test_a_run_whose_columns_are_others_does_not_write_into_a_table(tmp_path: Pa
     """Catches: files of a new run that do not fit their table, which no reader of it can read."""
     table = _table(tmp_path / "public", _asked(""), "a")
     table.create()
-    with pytest.raises(LakeError, match="url would have another type than in the rows of an earlier run"):
+    with pytest.raises(
+        LakeError, match="url would have another type than in the rows of an earlier run"
+    ):
         dataclasses.replace(table, key_types=(LongType(),), described=described_mark("b")).create()
     assert DeltaTable(str(table.path)).version() == 0
 
 
 def test_a_table_without_a_description_is_not_written_into(tmp_path: Path) -> None:
-    path, query = tmp_path / "public", _asked("")
+    path = tmp_path / "public"
+    query = _asked("")
     _table(path, query, "a").create()
     table = DeltaTable(str(path))
     table.alter.set_table_properties({PROPERTY: '{"version": 0}'}, raise_if_not_exists=False)

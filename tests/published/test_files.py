@@ -20,7 +20,13 @@ from tests.unit.workplace import SOURCES, place
 
 KINDS = ("smallest", "table_quantiles", "sketch_user", "marginals_rollup")
 SIZES = (0, 1, 99)
-KEYS = {"number": "BIGINT", "price": "DECIMAL(20,4)", "day": "DATE", "is_new": "BOOLEAN", "raw": "BINARY"}
+KEYS = {
+    "number": "BIGINT",
+    "price": "DECIMAL(20,4)",
+    "day": "DATE",
+    "is_new": "BOOLEAN",
+    "raw": "BINARY",
+}
 QUERY = f"""\
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1)
   {", ".join(KEYS)}, APPROX_QUANTILES(seconds, 4, contribution_bounds_per_row => (0, 9)) AS quarters
@@ -49,21 +55,54 @@ def test_output_of_try_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Catches: keys that lose digits or turn into other types on their way through the file."""
     monkeypatch.chdir(place(tmp_path / "work"))
     schema = "user_id STRING, ts TIMESTAMP, page STRING, seconds DOUBLE"
-    Path("conf/sources.yaml").write_text(SOURCES.replace(schema, f"{schema}, {', '.join(map(' '.join, KEYS.items()))}"))
+    Path("conf/sources.yaml").write_text(
+        SOURCES.replace(schema, f"{schema}, {', '.join(map(' '.join, KEYS.items()))}")
+    )
     Path("keys.sql").write_text(QUERY)
     large = (1 << 62) + 1
     groups = [(large, Decimal("1.2500"), date(2026, 1, 1), True, b"\xff\x00"), (None,) * 5]
     types = (pa.int64(), pa.decimal128(20, 4), pa.date32(), pa.bool_(), pa.binary())
-    keys = {name: pa.array([groups[n % 2][i] for n in range(2000)], types[i]) for i, name in enumerate(KEYS)}
+    keys = {
+        name: pa.array([groups[n % 2][i] for n in range(2000)], types[i])
+        for i, name in enumerate(KEYS)
+    }
     times = pa.array([1_767_225_600_000_000] * 2000, pa.timestamp("us", "UTC"))
     units = pa.array([f"u{n}" for n in range(2000)])
-    pq.write_table(pa.table({"user_id": units, "ts": times, "page": units, "seconds": pa.array([5.0] * 2000), **keys}), "visits.parquet")
-    words = ["try", "keys.sql", "--input", "visits.parquet", "--until", "2026-01-03", "--output", "keys.parquet"]
+    pq.write_table(
+        pa.table(
+            {
+                "user_id": units,
+                "ts": times,
+                "page": units,
+                "seconds": pa.array([5.0] * 2000),
+                **keys,
+            }
+        ),
+        "visits.parquet",
+    )
+    words = [
+        "try",
+        "keys.sql",
+        "--input",
+        "visits.parquet",
+        "--until",
+        "2026-01-03",
+        "--output",
+        "keys.parquet",
+    ]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     read = pd.read_parquet("keys.parquet").iloc[-2:]
-    found = {tuple(None if pd.isna(value) else value for value in row) for row in read[[*KEYS]].itertuples(index=False)}
+    found = {
+        tuple(None if pd.isna(value) else value for value in row)
+        for row in read[[*KEYS]].itertuples(index=False)
+    }
     assert found == set(groups)
-    assert all(len(quarters) == 5 and all(0 <= value <= 9 for value in quarters) for quarters in read["quarters"])
-    in_sql = duckdb.sql(f"SELECT {', '.join(KEYS)}, len(quarters) FROM 'keys.parquet' ORDER BY trigger DESC LIMIT 2").fetchall()
+    assert all(
+        len(quarters) == 5 and all(0 <= value <= 9 for value in quarters)
+        for quarters in read["quarters"]
+    )
+    in_sql = duckdb.sql(
+        f"SELECT {', '.join(KEYS)}, len(quarters) FROM 'keys.parquet' ORDER BY trigger DESC LIMIT 2"
+    ).fetchall()
     assert {row[:5] for row in in_sql} == set(groups) and {row[5] for row in in_sql} == {5}

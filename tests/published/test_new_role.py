@@ -26,7 +26,9 @@ from tests.sql.golden import compiled, goldens
 
 
 @pytest.fixture(params=["smallest", "table", "panes_event", "marginals_cube"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Answer, Path]:
+def folder(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Answer, Path]:
     """A public table with a column of a role that was not there before, and what Python hands out of it."""
     # in the description
     toy = str.__new__(Role, "TOY")
@@ -49,16 +51,26 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 def test_every_reader_shows_it(folder: tuple[Answer, Path]) -> None:
     """Catches: a reader that picks the columns that it knows, and leaves the others out in silence."""
     answer, place = folder
-    lake, page = ["--lake", str(place / "lake")], place / "page.html"
+    lake = ["--lake", str(place / "lake")]
+    page = place / "page.html"
     opened = dpsql.open(str(place / "lake/public/q"))
     (toy,) = (name for name in answer.rows.columns if name.endswith("_toy"))
     alias = toy.removesuffix("_toy")
-    for wanted in (["show", "q", *lake], ["show", "q", "--all", *lake], ["show", str(place / "lake/public/q")]):
+    for wanted in (
+        ["show", "q", *lake],
+        ["show", "q", "--all", *lake],
+        ["show", str(place / "lake/public/q")],
+    ):
         done = CliRunner().invoke(main, wanted)
         assert done.exit_code == 0 and toy in done.stdout, done.output
     rows = json.loads(CliRunner().invoke(main, ["show", "q", "--json", *lake]).stdout)["rows"]
     assert all(row[toy] == row[alias] for row in rows) and rows
-    assert list(opened.rows[toy]) == list(opened.rows[alias]) and f"{toy}: a toy beside {alias}" in opened.explain()
-    assert all(toy in text for text in (repr(answer), html.unescape(answer._repr_html_()), repr(opened)))
+    assert (
+        list(opened.rows[toy]) == list(opened.rows[alias])
+        and f"{toy}: a toy beside {alias}" in opened.explain()
+    )
+    assert all(
+        toy in text for text in (repr(answer), html.unescape(answer._repr_html_()), repr(opened))
+    )
     assert CliRunner().invoke(main, ["view", "q", "--out", str(page), *lake]).exit_code == 0
     assert 'class="soft">toy ' in page.read_text()

@@ -41,7 +41,16 @@ KINDS = (
         "windows_quantiles",
         "windows_event",
     ),
-    *("panes_event", "panes_user", "panes_event_keyless", "panes_retroactive", "table", "table_keyless", "table_ending", "table_quantiles"),
+    *(
+        "panes_event",
+        "panes_user",
+        "panes_event_keyless",
+        "panes_retroactive",
+        "table",
+        "table_keyless",
+        "table_ending",
+        "table_quantiles",
+    ),
     *(
         "changes",
         "changes_quantiles",
@@ -58,7 +67,9 @@ KINDS = (
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Path]:
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Query, Path]:
     """A query, and a lake that has its public table alone."""
     query, rows = query_and_rows(request.param)
     folder = tmp_path_factory.mktemp("reader")
@@ -70,7 +81,9 @@ def query_and_rows(name: str) -> tuple[Query, pa.Table]:
     """A golden query, and what it releases of the records that are frozen."""
     query = compiled({golden.stem: golden for golden in goldens("accepted")}[name])
     kinds = [pa.string()] * len(query.parsed.keys)
-    return query, published_rows(query.parsed, query.shape.schedule, query.shape.columns, released(query), kinds)
+    return query, published_rows(
+        query.parsed, query.shape.schedule, query.shape.columns, released(query), kinds
+    )
 
 
 def asked(query: Query) -> list[str]:
@@ -86,7 +99,14 @@ def read(folder: Path, *words: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    "words", [("show", "q"), ("show", "q", "--all"), ("show", "q", "--json"), ("show", "q", "--all", "--json")], ids=" ".join
+    "words",
+    [
+        ("show", "q"),
+        ("show", "q", "--all"),
+        ("show", "q", "--json"),
+        ("show", "q", "--all", "--json"),
+    ],
+    ids=" ".join,
 )
 def test_show_has_every_column(made: tuple[Query, Path], words: tuple[str, ...]) -> None:
     query, folder = made
@@ -94,7 +114,9 @@ def test_show_has_every_column(made: tuple[Query, Path], words: tuple[str, ...])
     assert done.exit_code == 0, done.output
     if "--json" in words:
         rows = json.loads(done.stdout)["rows"]
-        assert rows and all({*rows[0]} == {column.name for column in query.published.columns} for _ in rows)
+        assert rows and all(
+            {*rows[0]} == {column.name for column in query.published.columns} for _ in rows
+        )
     else:
         assert all(name in done.stdout for name in asked(query)), done.stdout
 
@@ -103,7 +125,9 @@ OF_EMPTY = ("smallest", "windows_quantiles", "sketch_user", "table", "marginals_
 
 
 @pytest.mark.parametrize("name", OF_EMPTY)
-def test_readers_take_a_table_without_rows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_take_a_table_without_rows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Catches: an error of a table before its first row, or before its first finished window; a list without a value."""
     monkeypatch.chdir(tmp_path)
     query, rows = query_and_rows(name)
@@ -112,9 +136,13 @@ def test_readers_take_a_table_without_rows(name: str, tmp_path: Path, monkeypatc
         write(Lake("lake").histogram(table), part, query.published)
         for words in (("show",), ("show", "--json"), ("show", "--all"), ("view",)):
             done = read(tmp_path, *words, table)
-            has_page = len(part) and all(any(part[each].to_pylist()) for each in query.published.lists)
+            has_page = len(part) and all(
+                any(part[each].to_pylist()) for each in query.published.lists
+            )
             assert done.exit_code == (0 if words != ("view",) or has_page else 2), done.output
-        assert len(dpsql.latest("lake", table)) <= len(part) and repr(dpsql.open(f"lake/public/{table}"))
+        assert len(dpsql.latest("lake", table)) <= len(part) and repr(
+            dpsql.open(f"lake/public/{table}")
+        )
     said = read(tmp_path, "view", "none").output
     assert said.startswith("query 'none': No rows: no trigger has passed"), said
     assert not Path("none.html").exists()
@@ -134,26 +162,52 @@ def test_a_watched_page_waits_for_rows(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("dpsql.jobs.watch.time.sleep", sleep)
     monkeypatch.setattr("dpsql.jobs.view.REWRITE_SECONDS", 0.0)
     done = read(tmp_path, "view", "q", "--watch")
-    assert done.exit_code == 0 and done.stderr.count("query 'q': No rows: no trigger has passed") == 1, done.output
+    assert (
+        done.exit_code == 0 and done.stderr.count("query 'q': No rows: no trigger has passed") == 1
+    ), done.output
     assert not Path("q.html").exists()
 
 
 OF_NULLS = dict.fromkeys(
-    ("average_beside_others", "spread", "panes_event_keyless", "table_spread", "changes_spells", "table_quantiles"), TOO_FEW
+    (
+        "average_beside_others",
+        "spread",
+        "panes_event_keyless",
+        "table_spread",
+        "changes_spells",
+        "table_quantiles",
+    ),
+    TOO_FEW,
 )
 
 
-@pytest.mark.parametrize(("name", "why"), (OF_NULLS | {"windows_quantiles": AT_END}).items(), ids=str)
-def test_a_null_is_said_in_words(name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"), (OF_NULLS | {"windows_quantiles": AT_END}).items(), ids=str
+)
+def test_a_null_is_said_in_words(
+    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Catches: a NULL or a dash, which says nothing of why; words for a NULL that is none of a quotient, or of quantiles."""
     query, rows = query_and_rows(name)
-    rows = rows.filter(pa.array(rows["trigger"].to_numpy() < query.published.windows.triggers)) if why == AT_END else rows
-    quotients = {each.alias for each in query.published.measures if each.function in AVERAGED} | {*query.published.quantiles}
+    rows = (
+        rows.filter(pa.array(rows["trigger"].to_numpy() < query.published.windows.triggers))
+        if why == AT_END
+        else rows
+    )
+    quotients = {each.alias for each in query.published.measures if each.function in AVERAGED} | {
+        *query.published.quantiles
+    }
     of = {column.name for column in query.published.columns if column.of in quotients}
-    rows = pa.table({each: pa.nulls(len(rows), rows[each].type) if each in of else rows[each] for each in rows.column_names})
+    rows = pa.table(
+        {
+            each: pa.nulls(len(rows), rows[each].type) if each in of else rows[each]
+            for each in rows.column_names
+        }
+    )
     write(Lake(tmp_path / "lake").histogram("q"), rows, query.published)
     monkeypatch.chdir(tmp_path)
-    answer, page = Answer(dpsql.latest("lake", "q"), query), tmp_path / "page.html"
+    answer = Answer(dpsql.latest("lake", "q"), query)
+    page = tmp_path / "page.html"
     read(tmp_path, "view", "q", "--out", str(page))
     shown = [
         read(tmp_path, "show", "q").stdout,
@@ -163,8 +217,13 @@ def test_a_null_is_said_in_words(name: str, why: str, tmp_path: Path, monkeypatc
         page.read_text(),
     ]
     for text in map(html.unescape, shown):
-        assert why in text and "NULL" not in text and "nan" not in text.lower().replace(name, ""), text
-    assert f"{'' if why == TOO_FEW else f'{why}; '}NULL: {TOO_FEW}" in CliRunner().invoke(main, ["show", "lake/public/q"]).stdout
+        assert why in text and "NULL" not in text and "nan" not in text.lower().replace(name, ""), (
+            text
+        )
+    assert (
+        f"{'' if why == TOO_FEW else f'{why}; '}NULL: {TOO_FEW}"
+        in CliRunner().invoke(main, ["show", "lake/public/q"]).stdout
+    )
 
 
 def test_the_newest_rows_have_every_column(made: tuple[Query, Path]) -> None:
@@ -179,7 +238,9 @@ def test_an_answer_has_every_column(made: tuple[Query, Path]) -> None:
     for text in (repr(answer), html.unescape(answer._repr_html_())):
         assert all(name in text for name in asked(query)), text
     found = query.published.protects[0].units_needed is not None
-    assert ("A key that is missing is not zero" in text) is (found or "HAVING" in query.text or "LIMIT" in query.text)
+    assert ("A key that is missing is not zero" in text) is (
+        found or "HAVING" in query.text or "LIMIT" in query.text
+    )
 
 
 def test_the_page_has_every_column_or_says_which_it_has_not(made: tuple[Query, Path]) -> None:
@@ -187,8 +248,12 @@ def test_the_page_has_every_column_or_says_which_it_has_not(made: tuple[Query, P
     page = folder / "page.html"
     done = read(folder, "view", "q", "--out", str(page))
     said = done.output + (html.unescape(page.read_text()) if done.exit_code == 0 else "")
-    assert all(name in said for name in asked(query) if name not in query.published.keys), said[-2000:]
-    assert done.exit_code == 0 or not (query.published.amounts or query.published.quantiles or query.published.lists)
+    assert all(name in said for name in asked(query) if name not in query.published.keys), said[
+        -2000:
+    ]
+    assert done.exit_code == 0 or not (
+        query.published.amounts or query.published.quantiles or query.published.lists
+    )
 
 
 def test_compare_has_every_column_or_says_which_it_has_not(made: tuple[Query, Path]) -> None:
@@ -200,7 +265,10 @@ def test_compare_has_every_column_or_says_which_it_has_not(made: tuple[Query, Pa
     if done.exit_code == 0:
         assert all(name in done.output for name in asked(query) if name not in names), done.output
     else:
-        assert any(word in done.output for word in ("lists", "error", "no trigger or window", "not among", "published")), done.output
+        assert any(
+            word in done.output
+            for word in ("lists", "error", "no trigger or window", "not among", "published")
+        ), done.output
 
 
 def test_a_copy_of_the_table_in_an_empty_place_says_what_it_is(
@@ -219,9 +287,14 @@ def test_a_copy_of_the_table_in_an_empty_place_says_what_it_is(
         f"everything that one {run.units[0]} does" if run.units else "one row, not one",
     ]
     wanted += [f"once about {run.units_needed:,} different"] if run.units_needed else []
-    shown, opened = CliRunner().invoke(main, ["show", "./copy"]), dpsql.open("copy")
+    shown = CliRunner().invoke(main, ["show", "./copy"])
+    opened = dpsql.open("copy")
     assert shown.exit_code == 0, shown.output
-    assert [word for word in wanted + columns if word not in shown.stdout or word not in opened.explain()] == []
+    assert [
+        word
+        for word in wanted + columns
+        if word not in shown.stdout or word not in opened.explain()
+    ] == []
     assert not re.search(": $|None", opened.explain(), re.MULTILINE)  # no column without words
     pd.testing.assert_frame_equal(opened.rows, dpsql.latest(str(folder / "lake"), "q"))
     for text in (repr(opened), html.unescape(opened._repr_html_())):
@@ -234,14 +307,25 @@ def test_a_copy_of_the_table_in_an_empty_place_says_what_it_is(
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("./none", "no published table is there: give its folder, like lake/public/demo, or the NAME of a query and its lake"),
-        ("none", "Missing option '--lake': 'none' is the name of a query; the folder of a table is written with a /: ./none"),
+        (
+            "./none",
+            "no published table is there: give its folder, like lake/public/demo, or the NAME of a query and its lake",
+        ),
+        (
+            "none",
+            "Missing option '--lake': 'none' is the name of a query; the folder of a table is written with a /: ./none",
+        ),
         ("./log", "no published table is there"),
-        ("./other", "an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it"),
+        (
+            "./other",
+            "an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it",
+        ),
         ("gs://bucket/table", "give a folder, or a bucket and a prefix"),
     ],
 )
-def test_what_is_no_published_table_is_refused(path: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_published_table_is_refused(
+    path: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DPSQL_LAKE", raising=False)
     (tmp_path / "log" / "_delta_log").mkdir(parents=True)

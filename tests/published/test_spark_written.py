@@ -61,11 +61,21 @@ def test_spark_reads_files_of_rows(spark: SparkSession, tmp_path: Path) -> None:
 def spark_wrote(spark: SparkSession, name: str, folder: Path) -> tuple[Query, Path]:
     """A golden query, and a lake that has its public table alone: made by jobs of Spark, even where the driver would write so few rows."""
     query, rows = query_and_rows(name)
-    file = ReleasedFiles(str(folder / "released"), len(query.parsed.output_keys)).write(released(query), 0)
+    file = ReleasedFiles(str(folder / "released"), len(query.parsed.output_keys)).write(
+        released(query), 0
+    )
     kind = SketchTables if query.shape.sketch else published_table.PublishedTable
     keys = (T.StringType(),) * len(query.parsed.keys)
     lake = Lake(folder / "lake")
-    table = kind(lake.histogram("q"), "run/mark", query.parsed, query.shape, keys, query.published, described_mark("run"))
+    table = kind(
+        lake.histogram("q"),
+        "run/mark",
+        query.parsed,
+        query.shape,
+        keys,
+        query.published,
+        described_mark("run"),
+    )
     table.create()
     made = Released(spark, folder / "released", (file,))
     pairs = made.table().select(["window", "trigger"]).to_pylist()
@@ -78,6 +88,8 @@ def spark_wrote(spark: SparkSession, name: str, folder: Path) -> tuple[Query, Pa
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def made(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Path]:
+def made(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Query, Path]:
     """As `tests.published.test_readers` has them."""
     return spark_wrote(spark, request.param, tmp_path_factory.mktemp("reader"))

@@ -22,7 +22,8 @@ PLANS = FOLDER / "plans"
 """Of each mechanism and family of options one plan as `python -m tests.frozen --show NAME` prints it: to see what a change is about."""
 TABLES = FOLDER / "tables"
 """For each kind of rows what one public table says of itself."""
-QUERY, SAID = "=== ", "---\n"
+QUERY = "=== "
+SAID = "---\n"
 """In a file of queries: the line that begins one, with its name; the line between its text and what must be said of it. To add a query: its
 name, its text and, where what is said of it is to be kept, the second line; `regenerate` writes the rest."""
 
@@ -54,7 +55,9 @@ def goldens(kind: str) -> tuple[Golden, ...]:
     found = [golden for file in topics(kind) for golden in entries(kind, file)]
     for path in (FOLDER / kind / "raw").glob("*.sql"):
         said = path.with_suffix(".txt")
-        found.append(Golden(kind, path.stem, read(path), read(said) if said.exists() else None, said))
+        found.append(
+            Golden(kind, path.stem, read(path), read(said) if said.exists() else None, said)
+        )
     return tuple(sorted(found, key=lambda golden: golden.stem))
 
 
@@ -71,12 +74,19 @@ def entries(kind: str, file: Path) -> Iterator[Golden]:
 
 
 def written(those: Iterable[Golden]) -> str:
-    return "".join(f"{QUERY}{each.stem}\n{each.text}{'' if each.said is None else SAID + each.said}" for each in those)
+    return "".join(
+        f"{QUERY}{each.stem}\n{each.text}{'' if each.said is None else SAID + each.said}"
+        for each in those
+    )
 
 
 def anew(golden: Golden) -> Golden:
     """The same query with what is said of it today, if that is kept."""
-    return golden if golden.said is None and golden.kind == "accepted" else dataclasses.replace(golden, said=said(golden))
+    return (
+        golden
+        if golden.said is None and golden.kind == "accepted"
+        else dataclasses.replace(golden, said=said(golden))
+    )
 
 
 def read(path: Path) -> str:
@@ -117,7 +127,8 @@ def plans() -> dict[Path, Golden]:
 def tables() -> dict[Path, Published]:
     """The files of what public tables say of themselves."""
     accepted = {golden.stem: golden for golden in goldens("accepted")}
-    cube, lists = compiled(accepted["marginals_cube"]), compiled(accepted["sketch_user"])
+    cube = compiled(accepted["marginals_cube"])
+    lists = compiled(accepted["sketch_user"])
     assert lists.shape.sketch is not None
     found = (
         compiled(accepted["panes_event"]).published,
@@ -140,4 +151,7 @@ def expectations() -> Iterator[tuple[Path, Callable[[], str]]]:
     for path, golden in plans().items():
         yield path, lambda golden=golden: shown(compiled(golden))
     for path, published in tables().items():
-        yield path, lambda published=published: f"{json.dumps(json.loads(published.text()), indent=1)}\n"
+        yield (
+            path,
+            lambda published=published: f"{json.dumps(json.loads(published.text()), indent=1)}\n",
+        )

@@ -33,7 +33,18 @@ def test_read(written, microseconds):
 
 
 @pytest.mark.parametrize(
-    "written", ["15", "minutes", "'15'", "'15 min'", "'1 month'", "INTERVAL 1 YEAR", "'1.5 hours'", "''", "'" + "9" * 5000 + " days'"]
+    "written",
+    [
+        "15",
+        "minutes",
+        "'15'",
+        "'15 min'",
+        "'1 month'",
+        "INTERVAL 1 YEAR",
+        "'1.5 hours'",
+        "''",
+        "'" + "9" * 5000 + " days'",
+    ],
 )
 def test_misread(written):
     with pytest.raises(Misread):
@@ -41,14 +52,22 @@ def test_misread(written):
 
 
 @pytest.mark.parametrize(
-    ("us", "text"), [(HOUR, "1 hour"), (90 * SECOND, "90 seconds"), (24 * HOUR, "1 day"), (1, "1 microsecond"), (0, "0 weeks")]
+    ("us", "text"),
+    [
+        (HOUR, "1 hour"),
+        (90 * SECOND, "90 seconds"),
+        (24 * HOUR, "1 day"),
+        (1, "1 microsecond"),
+        (0, "0 weeks"),
+    ],
 )
 def test_show(us, text):
     assert show_duration(us) == text
 
 
 @pytest.mark.parametrize(
-    ("whole", "part", "near"), [(24 * HOUR, 7 * HOUR, 6 * HOUR), (24 * HOUR, 48 * HOUR, 24 * HOUR), (HOUR, HOUR, HOUR)]
+    ("whole", "part", "near"),
+    [(24 * HOUR, 7 * HOUR, 6 * HOUR), (24 * HOUR, 48 * HOUR, 24 * HOUR), (HOUR, HOUR, HOUR)],
 )
 def test_divisor(whole, part, near):
     assert divisor_near(whole, part) == near

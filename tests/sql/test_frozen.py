@@ -47,7 +47,9 @@ def test_a_digest_tells_tables_apart(other: dict[str, pa.Array]) -> None:
 
 def test_a_digest_sees_one_bit_of_a_double() -> None:
     doubles = [0.1, 0.1 + 2**-56, -0.0, 0.0, float("nan"), None]
-    assert len({digest(pa.table({"x": pa.array([x], pa.float64())})) for x in doubles}) == len(doubles)
+    assert len({digest(pa.table({"x": pa.array([x], pa.float64())})) for x in doubles}) == len(
+        doubles
+    )
 
 
 @pytest.mark.parametrize("golden", ACCEPTED, ids=lambda golden: golden.stem)
@@ -55,12 +57,17 @@ def test_the_identity_covers_what_was_parsed_and_planned(golden: Golden) -> None
     """So that a digest of it stands for all of them. Catches: a field of a query that is left out of the plan's document. Of a histogram
     three fields are not there by intent: who takes the query, and two options at the values they had before there were such."""
     query = compiled(golden)
-    mechanism, parsed = query.mechanism, query.parsed
+    mechanism = query.mechanism
+    parsed = query.parsed
     assert query.plan.query == parsed
     document = mechanism.document(query.plan)
     version = importlib.import_module(f"dpsql.mechanisms.{mechanism.name}.planner").PLAN_VERSION
     assert query.plan.identity == identity_of(version, {**document, "identity": ""})
-    left_out = {("mechanism", '"histogram"'), ("carry_windows", "1")} if mechanism.name == "histogram" else set()
+    left_out = (
+        {("mechanism", '"histogram"'), ("carry_windows", "1")}
+        if mechanism.name == "histogram"
+        else set()
+    )
     assert _fields(dataclasses.asdict(parsed)) - _fields(document["query"]) <= left_out
 
 
@@ -71,14 +78,19 @@ def _fields(value: Any) -> set[tuple[str, str]]:
     if not isinstance(value, dict):
         return set()
     below = set().union(*map(_fields, value.values()))
-    return below | {(name, json.dumps(each)) for name, each in value.items() if not isinstance(each, dict)}
+    return below | {
+        (name, json.dumps(each)) for name, each in value.items() if not isinstance(each, dict)
+    }
 
 
 def test_a_last_bit_is_not_what_is_said_and_a_ninth_digit_is() -> None:
     """Also: no number of a golden query lies where another machine could round it otherwise."""
     for golden in ACCEPTED:
         facts = compiled(golden).explain_json()
-        said, *others = [numbers_said(_scaled(facts, factor), "") for factor in (1.0, 1 - 8 * ULP, 1 + 8 * ULP, 1 - 1e-8, 1 + 1e-8)]
+        said, *others = [
+            numbers_said(_scaled(facts, factor), "")
+            for factor in (1.0, 1 - 8 * ULP, 1 + 8 * ULP, 1 - 1e-8, 1 + 1e-8)
+        ]
         assert [each == said for each in others] == [True, True, False, False], golden.name
 
 
@@ -91,7 +103,10 @@ def _scaled(value: Any, factor: float) -> Any:
 
 
 def test_an_explained_number_is_said_and_a_word_is_not() -> None:
-    facts, text = compiled(ACCEPTED[0]).explain_json(), compiled(ACCEPTED[0]).explain()
+    facts = compiled(ACCEPTED[0]).explain_json()
+    text = compiled(ACCEPTED[0]).explain()
     assert numbers_said(facts, text.replace("epsilon", "EPSILON")) == numbers_said(facts, text)
     assert numbers_said(facts, text.replace("6", "7", 1)) != numbers_said(facts, text)
-    assert numbers_said(facts | {"epsilon": int(facts["epsilon"])}, text) != numbers_said(facts, text)
+    assert numbers_said(facts | {"epsilon": int(facts["epsilon"])}, text) != numbers_said(
+        facts, text
+    )

@@ -50,7 +50,9 @@ def early(golden: Golden) -> tuple[Problem, ...] | None:
 @cache
 def drafts() -> tuple[Draft, ...]:
     """Fresh drafts of all queries that have one."""
-    return tuple(parse.read_draft(golden.text, sources(), KNOWN) for golden in ALL if early(golden) is None)
+    return tuple(
+        parse.read_draft(golden.text, sources(), KNOWN) for golden in ALL if early(golden) is None
+    )
 
 
 def fresh(draft: Draft, known: tuple[Option, ...]) -> Draft:
@@ -69,7 +71,11 @@ def _before_any_mutation():
     said()
 
 
-def changes(reading: Iterable[rules.Rule], known: tuple[Option, ...] = KNOWN, having: type[exp.Expression] | None = None) -> bool:
+def changes(
+    reading: Iterable[rules.Rule],
+    known: tuple[Option, ...] = KNOWN,
+    having: type[exp.Expression] | None = None,
+) -> bool:
     """Whether any of these rules says something else of any draft than it did before the mutation.
 
     Args:
@@ -95,21 +101,35 @@ def test_rule(rule):
     for place, draft in enumerate(drafts()):
         read = (*rules.RULES, *parse.claiming(draft, MECHANISMS).rules)
         whole = [problem for other in read for problem in said()[other][place]]
-        without = [problem for other in read if other is not rule for problem in said()[other][place]]
+        without = [
+            problem for other in read if other is not rule for problem in said()[other][place]
+        ]
         if parse.in_text_order(draft.text, whole) != parse.in_text_order(draft.text, without):
             return
     pytest.fail("no golden query needs this rule")
 
 
-@pytest.mark.parametrize("rule", [*syntax.TEXT_RULES, *parse.SHAPE_RULES, syntax.control_characters], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize(
+    "rule",
+    [*syntax.TEXT_RULES, *parse.SHAPE_RULES, syntax.control_characters],
+    ids=lambda rule: rule.__name__,
+)
 def test_early_rule(rule):
     def silent(_: object) -> list[Problem]:
         return []
 
     with (
-        mock.patch.object(syntax, "TEXT_RULES", tuple(r for r in syntax.TEXT_RULES if r is not rule)),
-        mock.patch.object(parse, "SHAPE_RULES", tuple(r for r in parse.SHAPE_RULES if r is not rule)),
-        mock.patch.object(syntax, "control_characters", silent if rule is syntax.control_characters else syntax.control_characters),
+        mock.patch.object(
+            syntax, "TEXT_RULES", tuple(r for r in syntax.TEXT_RULES if r is not rule)
+        ),
+        mock.patch.object(
+            parse, "SHAPE_RULES", tuple(r for r in parse.SHAPE_RULES if r is not rule)
+        ),
+        mock.patch.object(
+            syntax,
+            "control_characters",
+            silent if rule is syntax.control_characters else syntax.control_characters,
+        ),
     ):
         for golden in ALL:
             if before := early(golden):
@@ -130,13 +150,21 @@ CHECKS = [(option, check) for option in KNOWN for check in option.checks]
 @pytest.mark.parametrize(("option", "check"), CHECKS, ids=lambda part: part.name)
 def test_option_check(option, check):
     lenient = dataclasses.replace(option, checks=tuple(c for c in option.checks if c is not check))
-    assert changes([clause_rules.option_values], tuple(lenient if o is option else o for o in KNOWN))
+    assert changes(
+        [clause_rules.option_values], tuple(lenient if o is option else o for o in KNOWN)
+    )
 
 
-@pytest.mark.parametrize("name", ["epsilon", "delta", "privacy_unit_column", "max_rows_contributed"])
+@pytest.mark.parametrize(
+    "name", ["epsilon", "delta", "privacy_unit_column", "max_rows_contributed"]
+)
 def test_required_option(name):
     whole = clause_rules.missing_options
-    with mock.patch.object(clause_rules, "missing_options", lambda draft, of: whole(draft, tuple(o for o in of if o.name != name))):
+    with mock.patch.object(
+        clause_rules,
+        "missing_options",
+        lambda draft, of: whole(draft, tuple(o for o in of if o.name != name)),
+    ):
         assert changes([clause_rules.required_options])
 
 
@@ -148,7 +176,12 @@ def test_option_is_known(option):
 # Where entries stand, the rules that read them, and whether only queries with such a node can tell.
 ENTRIES = [
     (functions, "FAMILIES", [row_local_rules.refused_families], False),
-    (constructs, "REFUSED_NODES", [row_local_rules.refused_constructs, aggregate_rules.aggregate_wrappers], True),
+    (
+        constructs,
+        "REFUSED_NODES",
+        [row_local_rules.refused_constructs, aggregate_rules.aggregate_wrappers],
+        True,
+    ),
     (constructs, "ALLOWED_NODES", [row_local_rules.refused_constructs], True),
     (constructs, "REFUSED_CLAUSES", [from_rules.refused_clauses], False),
     (from_rules, "DECORATIONS", [from_rules.decorations], False),
@@ -159,17 +192,32 @@ ENTRIES = [
 
 
 def _named(entry: object) -> str:
-    return next((str(getattr(entry, name)) for name in ("__name__", "name", "argument") if hasattr(entry, name)), str(entry))
+    return next(
+        (
+            str(getattr(entry, name))
+            for name in ("__name__", "name", "argument")
+            if hasattr(entry, name)
+        ),
+        str(entry),
+    )
 
 
 EACH = [(*of, entry) for of in ENTRIES for entry in sorted(getattr(of[0], of[1]), key=str)]
 
 
-@pytest.mark.parametrize(("module", "name", "reading", "of_node", "entry"), EACH, ids=[f"{of[1]}-{_named(of[-1])}" for of in EACH])
+@pytest.mark.parametrize(
+    ("module", "name", "reading", "of_node", "entry"),
+    EACH,
+    ids=[f"{of[1]}-{_named(of[-1])}" for of in EACH],
+)
 def test_entry(module, name, reading, of_node, entry):
     entries = getattr(module, name)
     left = [one for one in entries if one is not entry]
-    with mock.patch.object(module, name, {one: entries[one] for one in left} if isinstance(entries, dict) else type(entries)(left)):
+    with mock.patch.object(
+        module,
+        name,
+        {one: entries[one] for one in left} if isinstance(entries, dict) else type(entries)(left),
+    ):
         assert changes(reading, having=entry if of_node else None)
 
 
@@ -182,5 +230,10 @@ def test_foreign_arguments():
 def test_the_mutations_are_not_vacuous():
     """The tester itself: with nothing removed nothing changes."""
     assert not changes(
-        [clause_rules.option_values, row_local_rules.refused_constructs, row_local_rules.refused_families, from_rules.refused_clauses]
+        [
+            clause_rules.option_values,
+            row_local_rules.refused_constructs,
+            row_local_rules.refused_families,
+            from_rules.refused_clauses,
+        ]
     )

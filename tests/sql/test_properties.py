@@ -29,7 +29,13 @@ PIECES = sorted(
         "X'zz'",
     }
 )  # fmt: skip
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None)
+QUICK = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
+)
 
 
 def only_query_errors(text: str) -> None:
@@ -57,7 +63,9 @@ def test_broken_queries(golden, chance):
     pieces = re.findall(r"'[^']*'|\w+|\s+|[^\w\s]", golden.text[:3000])
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(pieces) + 1)
-        pieces[at : at + chance.randint(0, 2)] = [chance.choice(PIECES) for _ in range(chance.randint(0, 2))]
+        pieces[at : at + chance.randint(0, 2)] = [
+            chance.choice(PIECES) for _ in range(chance.randint(0, 2))
+        ]
     only_query_errors("".join(pieces))
 
 
@@ -67,7 +75,22 @@ def test_cut_queries(golden, length):
     only_query_errors(golden.text[:length])
 
 
-@pytest.mark.parametrize("opening", ["(", "SELECT (", "lower(", "NOT ", "- ", "CASE WHEN ", "a AND ", "a + ", "/* ", "[", "INTERVAL "])
+@pytest.mark.parametrize(
+    "opening",
+    [
+        "(",
+        "SELECT (",
+        "lower(",
+        "NOT ",
+        "- ",
+        "CASE WHEN ",
+        "a AND ",
+        "a + ",
+        "/* ",
+        "[",
+        "INTERVAL ",
+    ],
+)
 def test_deep_nesting(opening):
     base = ACCEPTED[0].text
     only_query_errors(opening * 3000)
@@ -77,7 +100,11 @@ def test_deep_nesting(opening):
 
 def respell(text: str, chance: random.Random) -> str:
     """The same question with other blanks, comments and letter case."""
-    pieces = re.findall(r"--[^\n]*\n|/\*.*?\*/|r?'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|\w+|\s+|[^\w\s]", text, re.DOTALL)
+    pieces = re.findall(
+        r"--[^\n]*\n|/\*.*?\*/|r?'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`|\w+|\s+|[^\w\s]",
+        text,
+        re.DOTALL,
+    )
     changed = []
     for piece in pieces:
         if piece[0] in "'\"r" and piece[-1] in "'\"":
@@ -102,7 +129,9 @@ def test_spelling_changes_nothing(golden: Golden):
 def test_fragments_are_their_own_canonical_spelling(golden: Golden):
     """Writing what was read and reading it again changes nothing: nothing is lost between text and tree."""
     parsed = compiled(golden).parsed
-    fragments = [key.expression for key in parsed.keys] + [a.argument for a in parsed.aggregates if a.argument]
+    fragments = [key.expression for key in parsed.keys] + [
+        a.argument for a in parsed.aggregates if a.argument
+    ]
     tree = read_script(f"SELECT {', '.join([*fragments, '1'])} {parsed.from_sql}").tree
     assert isinstance(tree, exp.Select)
     plain = canonical(tree)

@@ -24,12 +24,28 @@ def group_keys(groups: int) -> np.ndarray:
     return np.random.default_rng(7).integers(-(2**63), 2**63 - 1, groups, dtype=np.int64)
 
 
-def contributions(keys: np.ndarray, windows: np.ndarray, triggers: np.ndarray, weights: np.ndarray, values: list[np.ndarray]) -> pa.Table:
+def contributions(
+    keys: np.ndarray,
+    windows: np.ndarray,
+    triggers: np.ndarray,
+    weights: np.ndarray,
+    values: list[np.ndarray],
+) -> pa.Table:
     """Rows of arrival batch 0; as many users as weight units of one would be."""
     names = pa.array([b"%020d" % (int(k) + 2**63) for k in keys], pa.binary())
-    table = {"window": windows, "trigger": triggers, "key": keys, "key_bytes": names, "weight": weights}
+    table = {
+        "window": windows,
+        "trigger": triggers,
+        "key": keys,
+        "key_bytes": names,
+        "weight": weights,
+    }
     table |= {"users": np.full(len(keys), 1 << 40)}
-    return pa.table(table | {f"v{j}": v for j, v in enumerate(values)} | {"batch": np.zeros(len(keys), np.int64)})
+    return pa.table(
+        table
+        | {f"v{j}": v for j, v in enumerate(values)}
+        | {"batch": np.zeros(len(keys), np.int64)}
+    )
 
 
 @dataclass(frozen=True)
@@ -47,11 +63,16 @@ def measure(plan: PrivacyPlan, groups: int, seed: int = 1, window: int = 0) -> N
     exact = [np.arange(groups, dtype=np.int64) * (j + 1) for j in range(len(p.perturbations))]
     ones = np.ones(groups, np.int64)
     rows = contributions(keys, ones * window, ones, ones * CERTAIN, exact)
-    out = release(None, rows, [Tick(0, window + p.grid.horizon * p.grid.trigger_us)], p, noise_key(seed)).rows
+    out = release(
+        None, rows, [Tick(0, window + p.grid.horizon * p.grid.trigger_us)], p, noise_key(seed)
+    ).rows
     assert out.num_rows == groups * p.grid.horizon
     noise = []
     for i, column in enumerate(p.columns):
         values = out.column(f"c{i}").to_numpy().astype(np.float64).reshape(p.grid.horizon, groups).T
         noise.append(values - exact[column.perturbations[0]][:, None] * column.grids[0])
-    stderr = [out.column(f"s{i}").to_numpy().reshape(p.grid.horizon, groups)[:, 0] for i in range(len(p.columns))]
+    stderr = [
+        out.column(f"s{i}").to_numpy().reshape(p.grid.horizon, groups)[:, 0]
+        for i in range(len(p.columns))
+    ]
     return Noise(noise, stderr)

@@ -30,7 +30,8 @@ def has_sd(samples: Samples, sd: float, flake: float = FLAKE) -> bool:
 
 def covers(inside: int, n: int, probability: float) -> bool:
     """So many of n independent intervals cover. Power at SAMPLES, 95%: 10% too narrow (92.2%) or too wide (96.9%) are rejected."""
-    low, high = stats.binom.cdf(inside, n, probability), stats.binom.sf(inside - 1, n, probability)
+    low = stats.binom.cdf(inside, n, probability)
+    high = stats.binom.sf(inside - 1, n, probability)
     return bool(min(low, high) >= FLAKE / 2)
 
 
@@ -40,7 +41,9 @@ def has_covariance(samples: Samples, covariance: Samples) -> bool:
     SAMPLES."""
     white = np.linalg.solve(np.linalg.cholesky(covariance), samples.T)
     count = len(white)
-    directions = [white[i] for i in range(count)] + [(white[i] + white[j]) / math.sqrt(2) for i in range(count) for j in range(i)]
+    directions = [white[i] for i in range(count)] + [
+        (white[i] + white[j]) / math.sqrt(2) for i in range(count) for j in range(i)
+    ]
     return all(has_sd(x, 1.0, FLAKE / len(directions)) for x in directions)
 
 

@@ -33,7 +33,15 @@ SURE = 10
 @cache
 def plan() -> PrivacyPlan:
     # A small epsilon: well over 100 users are needed, so that 5% is several users
-    return make_plan(query(epsilon=0.5, trigger_interval_us=INTERVAL, aggregates=(COUNT, USERS), max_rows_contributed=2), source())
+    return make_plan(
+        query(
+            epsilon=0.5,
+            trigger_interval_us=INTERVAL,
+            aggregates=(COUNT, USERS),
+            max_rows_contributed=2,
+        ),
+        source(),
+    )
 
 
 def candidates(expected: int) -> list[int]:
@@ -57,10 +65,13 @@ def measured() -> Measured:
     groups = [(n, 0, "first") for n in candidates(wanted["users_needed_first_trigger"])]
     groups += [(n, T - 1, "last") for n in candidates(wanted["users_needed_last_trigger"])]
     groups += [(3 * wanted["users_needed_last_trigger"], 0, "sure")] * SURE
-    records, truth = [], {}
+    records = []
+    truth = {}
     for name, (users, interval, kind) in enumerate(groups):
         key = identifier(10**9 + name)
-        records += [Record(identifier(len(records) + i), interval * INTERVAL + i, key) for i in range(users)]
+        records += [
+            Record(identifier(len(records) + i), interval * INTERVAL + i, key) for i in range(users)
+        ]
         truth[records[-1].key_bytes] = (users, kind)
     rows = admit(None, table(records), Clock(), bounding_parameters(plan())).contributions
     rows = rows.append_column("batch", pa.array(np.zeros(rows.num_rows, np.int64)))
@@ -69,21 +80,27 @@ def measured() -> Measured:
     noise: list[list[int]] = [[], []]
     for run in range(RUNS):
         out = release(None, rows, [Tick(0, DAY)], p, noise_key(run)).rows
-        for trigger, name, count, users in zip(*(out.column(n).to_pylist() for n in ("trigger", "key_bytes", "c0", "c1")), strict=True):
+        for trigger, name, count, users in zip(
+            *(out.column(n).to_pylist() for n in ("trigger", "key_bytes", "c0", "c1")), strict=True
+        ):
             exact, kind = truth[name]
             if trigger == {"first": 1, "last": T, "sure": 1}[kind]:
                 seen[kind][exact] += 1
                 if kind == "sure":
                     noise[0].append(count - exact)
                     noise[1].append(users - exact)
-    shares = {kind: {n: seen[kind][n] / RUNS for n, _, k in groups if k == kind} for kind in ("first", "last")}
+    shares = {
+        kind: {n: seen[kind][n] / RUNS for n, _, k in groups if k == kind}
+        for kind in ("first", "last")
+    }
     return Measured(shares["first"], shares["last"], [np.array(column, float) for column in noise])
 
 
 def bisect(share: dict[int, float]) -> int:
     """The number of users at which a key appears in half of the runs."""
     tried = sorted(share)
-    low, high = 0, len(tried) - 1
+    low = 0
+    high = len(tried) - 1
     assert share[tried[low]] < 0.5 < share[tried[high]]
     while high - low > 1:
         middle = (low + high) // 2
@@ -99,7 +116,9 @@ def test_sigma_is_what_explain_says(column: int, name: str) -> None:
     noise = measured().noise[column]
     assert len(noise) == RUNS * SURE
     assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(stated["sigma"], rel=0.05)
-    assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(stated["stderr_first_trigger"], rel=0.05)
+    assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(
+        stated["stderr_first_trigger"], rel=0.05
+    )
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
@@ -114,6 +133,10 @@ def test_the_share_rises_with_the_users_and_as_slowly_as_the_noise() -> None:
     selection = plan().selection
     assert selection is not None
     for share, trigger in ((measured().first, 1), (measured().last, T)):
-        middle, sd = selection.users_needed(trigger), selection.sd[trigger - 1] / (selection.weights[0] / 2**20)
+        middle = selection.users_needed(trigger)
+        sd = selection.sd[trigger - 1] / (selection.weights[0] / 2**20)
         for offset, expected in ((-2, 0.0228), (-1, 0.1587), (1, 0.8413), (2, 0.9772)):
-            assert abs(share[min(share, key=lambda n: abs(n - (middle + offset * sd)))] - expected) < 0.12
+            assert (
+                abs(share[min(share, key=lambda n: abs(n - (middle + offset * sd)))] - expected)
+                < 0.12
+            )

@@ -13,7 +13,15 @@ from dpsql.udfs.noise.counters import Blt, noise_matrix
 from dpsql.udfs.noise.randomness import normals, tags
 from tests.property.plans import DAY, query, source
 from tests.statistical.noise import Noise, group_keys, measure, noise_key
-from tests.statistical.sampling import NORMALS, PAIRS, covers, has_covariance, has_sd, independent, standard_normal
+from tests.statistical.sampling import (
+    NORMALS,
+    PAIRS,
+    covers,
+    has_covariance,
+    has_sd,
+    independent,
+    standard_normal,
+)
 
 T = 24
 POINTS = (0, T // 2, T - 1)
@@ -53,7 +61,9 @@ def test_covariance_over_time_is_that_of_the_counter(column: int) -> None:
     perturbation = plan().perturbations[column]
     rounding = perturbation.grid**2 / 12 * np.eye(T)
     assert has_covariance(measured().noise[column], perturbation.sigma**2 * b @ b.T + rounding)
-    assert not has_covariance(measured().noise[column], perturbation.sigma**2 * np.diag(np.diag(b @ b.T)) + rounding)
+    assert not has_covariance(
+        measured().noise[column], perturbation.sigma**2 * np.diag(np.diag(b @ b.T)) + rounding
+    )
 
 
 def steps(m: Noise, column: int) -> np.ndarray:
@@ -63,7 +73,9 @@ def steps(m: Noise, column: int) -> np.ndarray:
 
 def test_columns_keys_windows_runs_and_steps_are_independent() -> None:
     """At every step the noise of two columns, of neighbouring keys, of one key in two windows, of two runs; and step t of step t + 1."""
-    m, other_window, other_run = measured(), measured(window=DAY), measured(seed=2)
+    m = measured()
+    other_window = measured(window=DAY)
+    other_run = measured(seed=2)
     for i in (0, 11, 23):
         for a, b in ((0, 1), (0, 2), (1, 2)):
             assert independent(steps(m, a)[:, i], steps(m, b)[:, i])
@@ -80,12 +92,18 @@ def test_selection_noise_is_not_the_columns_noise() -> None:
     keys = np.sort(group_keys(PAIRS))
     tag = tags(noise_key(1), np.zeros(PAIRS, np.int64), keys)
     for step in (1, 24):
-        assert independent(normals(noise_key(1), tag, 0, 0, step), steps(measured(), 0)[:, step - 1])
-        assert not independent(normals(noise_key(1), tag, 1, 0, step), steps(measured(), 0)[:, step - 1])
+        assert independent(
+            normals(noise_key(1), tag, 0, 0, step), steps(measured(), 0)[:, step - 1]
+        )
+        assert not independent(
+            normals(noise_key(1), tag, 1, 0, step), steps(measured(), 0)[:, step - 1]
+        )
 
 
 def test_planted_one_noise_for_two_columns_is_rejected() -> None:
-    def without_mechanism(key: bytes, tag: np.ndarray, mechanism: int, round_: int, step: int, number: int) -> np.ndarray:
+    def without_mechanism(
+        key: bytes, tag: np.ndarray, mechanism: int, round_: int, step: int, number: int
+    ) -> np.ndarray:
         return normals(key, tag, min(mechanism, 1), round_, step, number)
 
     with mock.patch("dpsql.udfs.noise.randomness.normals", without_mechanism):
@@ -98,7 +116,8 @@ def test_planted_noise_reused_across_windows_is_rejected() -> None:
         return tags(key, np.zeros_like(window), group)
 
     with mock.patch("dpsql.udfs.histogram.release.tags", without_window):
-        one, two = measure(plan(), PAIRS), measure(plan(), PAIRS, window=DAY)
+        one = measure(plan(), PAIRS)
+        two = measure(plan(), PAIRS, window=DAY)
     assert not independent(steps(one, 0)[:, 0], steps(two, 0)[:, 0])
 
 
@@ -106,12 +125,16 @@ def test_the_same_cell_asked_twice_is_the_same_and_a_planted_generator_is_not() 
     """A retried micro-batch must not draw again: the average of two releases would be more accurate than promised."""
 
     def same(groups: int = 50) -> bool:
-        one, two = measure(plan(), groups), measure(plan(), groups)
+        one = measure(plan(), groups)
+        two = measure(plan(), groups)
         return all(np.array_equal(a, b) for a, b in zip(one.noise, two.noise, strict=True))
 
     assert same()
     generator = np.random.default_rng(1)
-    with mock.patch("dpsql.udfs.noise.randomness.normals", lambda _key, tag, *_: generator.standard_normal(len(tag))):
+    with mock.patch(
+        "dpsql.udfs.noise.randomness.normals",
+        lambda _key, tag, *_: generator.standard_normal(len(tag)),
+    ):
         assert not same()
 
 

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from tests.statistical.sampling import NORMALS, PAIRS, SAMPLES, covers, has_covariance, has_sd, independent, standard_normal
+from tests.statistical.sampling import (
+    NORMALS,
+    PAIRS,
+    SAMPLES,
+    covers,
+    has_covariance,
+    has_sd,
+    independent,
+    standard_normal,
+)
 
 SEEDS = range(8)
 
@@ -41,7 +50,9 @@ def test_covariance_both_ways(seed: int) -> None:
     for scale in (0.9, 1.1):
         assert not has_covariance(scale * x @ b.T, b @ b.T)
     assert not has_covariance(x @ b, b @ b.T)  # time backwards
-    assert not has_covariance(x * np.linalg.norm(b, axis=1), b @ b.T)  # right at every time, but fresh noise each time
+    assert not has_covariance(
+        x * np.linalg.norm(b, axis=1), b @ b.T
+    )  # right at every time, but fresh noise each time
 
 
 @pytest.mark.parametrize("seed", range(3))

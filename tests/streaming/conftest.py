@@ -49,21 +49,42 @@ class Case:
     def go(self, until_us: int | None = START + 30 * DAY, **options: Any) -> Summary:
         if "told" in options:
             options["progress"] = options.pop("told").append
-        return run(self.spark, self.query, self.run_id, self.lake, self.secret, until_caught_up=True, until_us=until_us, **options)
+        return run(
+            self.spark,
+            self.query,
+            self.run_id,
+            self.lake,
+            self.secret,
+            until_caught_up=True,
+            until_us=until_us,
+            **options,
+        )
 
     def histogram(self) -> list[dict[str, Any]]:
         """All published rows in the order of the table."""
         return in_order(read_histogram(self.lake, self.run_id.name))
 
-    def of_local_engine(self, table: pa.Table, until_us: int = START + 30 * DAY) -> list[dict[str, Any]]:
+    def of_local_engine(
+        self, table: pa.Table, until_us: int = START + 30 * DAY
+    ) -> list[dict[str, Any]]:
         """What the local engine makes of a table, with the noise of this run."""
         return in_order(self.locally(table, until_us))
 
     def locally(self, table: pa.Table, until_us: int) -> pa.Table:
-        run_id, plan, facts = self.run_id.run_id, self.query.plan, self.query.facts(None)
-        reader, key = RowReader(plan, self.query.sources, self.secret.salt(run_id), {}), self.secret.noise_key(run_id, plan.identity)
+        run_id = self.run_id.run_id
+        plan = self.query.plan
+        facts = self.query.facts(None)
+        reader = RowReader(plan, self.query.sources, self.secret.salt(run_id), {})
+        key = self.secret.noise_key(run_id, plan.identity)
         rows = [reader.frame(table)]
-        return run_batches(plan, rows, noise_key=key, key_types=lambda: reader.key_types, until_us=until_us, facts=facts).histogram
+        return run_batches(
+            plan,
+            rows,
+            noise_key=key,
+            key_types=lambda: reader.key_types,
+            until_us=until_us,
+            facts=facts,
+        ).histogram
 
     @property
     def private(self) -> Path:
@@ -110,7 +131,14 @@ def case(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
     yield make
 
 
-def case_of(spark: SparkSession, base: Path, sql: str, lake_name: str, folder: str = "visits", **declared: Any) -> Case:
+def case_of(
+    spark: SparkSession,
+    base: Path,
+    sql: str,
+    lake_name: str,
+    folder: str = "visits",
+    **declared: Any,
+) -> Case:
     """A query on the files of a folder, and a lake beside it."""
     secret = Secret(bytes(range(32)))
     source = Source(
@@ -132,7 +160,9 @@ def case_of(spark: SparkSession, base: Path, sql: str, lake_name: str, folder: s
 def write(tmp_path: Path) -> Write:
     """Cut a table into Parquet files that a file source reads one after the other."""
 
-    def write_parts(table: pa.Table, parts: int = 1, first: int = 0, folder: str = "visits") -> None:
+    def write_parts(
+        table: pa.Table, parts: int = 1, first: int = 0, folder: str = "visits"
+    ) -> None:
         (tmp_path / folder).mkdir(exist_ok=True)
         size = -(-table.num_rows // parts)
         for i in range(parts):
@@ -148,8 +178,15 @@ def visits() -> Callable[..., pa.Table]:
     """Every user visits every page once a day; in order of time, no two at the same microsecond."""
 
     def make(users: int = 120, pages: int = 3, days: int = 2, first_day: int = 0) -> pa.Table:
-        slots = [(day, user, page) for day in range(first_day, first_day + days) for user in range(users) for page in range(pages)]
-        times = [START + day * DAY + (user * pages + page) * 100_000_000 for day, user, page in slots]
+        slots = [
+            (day, user, page)
+            for day in range(first_day, first_day + days)
+            for user in range(users)
+            for page in range(pages)
+        ]
+        times = [
+            START + day * DAY + (user * pages + page) * 100_000_000 for day, user, page in slots
+        ]
         rows = [
             {"user_id": f"u{user}", "page": f"p{page}", "ts": ts, "seconds": float(page)}
             for (_, user, page), ts in zip(slots, times, strict=True)

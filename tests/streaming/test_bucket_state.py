@@ -8,7 +8,12 @@ import pytest
 
 from dpsql.udfs.bucket_state import BucketFiles, DamagedFile, filesystem
 
-TABLE = pa.table({"user": pa.array([1, -(1 << 63)]), "noise": pa.FixedSizeListArray.from_arrays(pa.array([0.1, 0.2, 0.3, 0.4]), 2)})
+TABLE = pa.table(
+    {
+        "user": pa.array([1, -(1 << 63)]),
+        "noise": pa.FixedSizeListArray.from_arrays(pa.array([0.1, 0.2, 0.3, 0.4]), 2),
+    }
+)
 
 
 def files(root: Path | str) -> BucketFiles:
@@ -16,15 +21,28 @@ def files(root: Path | str) -> BucketFiles:
 
 
 def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
-    tables = {"groups": TABLE.replace_schema_metadata({b"closed_us": b"-5"}), "pending": TABLE.slice(0, 0)}
+    tables = {
+        "groups": TABLE.replace_schema_metadata({b"closed_us": b"-5"}),
+        "pending": TABLE.slice(0, 0),
+    }
     size, digests = files(tmp_path).store(7, 41, tables)
     found = files(tmp_path).load(7, 41)
     assert all(found[name].equals(table) for name, table in tables.items())
-    assert {name: table.schema.metadata for name, table in found.items()} == {"groups": {b"closed_us": b"-5"}, "pending": None}
-    paths = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
-    assert paths == ["release-16/g2/bucket=0007/000041.groups.parquet", "release-16/g2/bucket=0007/000041.pending.parquet"]
+    assert {name: table.schema.metadata for name, table in found.items()} == {
+        "groups": {b"closed_us": b"-5"},
+        "pending": None,
+    }
+    paths = sorted(
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    )
+    assert paths == [
+        "release-16/g2/bucket=0007/000041.groups.parquet",
+        "release-16/g2/bucket=0007/000041.pending.parquet",
+    ]
     files(tmp_path).check(7, 41, whole=True, digests=digests)
-    with pytest.raises(DamagedFile, match=r"000041.groups.parquet is another file than the one that was listed"):
+    with pytest.raises(
+        DamagedFile, match=r"000041.groups.parquet is another file than the one that was listed"
+    ):
         files(tmp_path).check(7, 41, whole=True, digests={"groups": digests["pending"]})
     assert size == sum((tmp_path / path).stat().st_size for path in paths)
 

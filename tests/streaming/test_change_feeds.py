@@ -29,7 +29,9 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
 FROM visits WHERE balance >= 0 GROUP BY branch
 """
 NAMES = ("account", "user_id", "branch", "balance", "note")
-SCHEMA = pa.schema(zip(NAMES, (pa.int64(), pa.string(), pa.string(), pa.float64(), pa.string()), strict=True))
+SCHEMA = pa.schema(
+    zip(NAMES, (pa.int64(), pa.string(), pa.string(), pa.float64(), pa.string()), strict=True)
+)
 OF_ACCOUNTS = "account BIGINT, user_id STRING, branch STRING, balance DOUBLE, note STRING"
 DECLARED = {"format": "delta", "change_feed": FeedForm.DELTA, "event_time": None, "start_us": START}
 WHOLE = (("startingVersion", "0"),)
@@ -45,15 +47,24 @@ class Accounts:
     contents: list[Counter[str]] = field(default_factory=list)
 
     def insert(self, *rows: tuple[Any, ...]) -> None:
-        write_deltalake(self.path, _table(rows), mode="append", configuration={"delta.enableChangeDataFeed": "true"})
+        write_deltalake(
+            self.path,
+            _table(rows),
+            mode="append",
+            configuration={"delta.enableChangeDataFeed": "true"},
+        )
         self._committed({row[0]: row for row in rows})
 
     def merge(self, *rows: tuple[Any, ...]) -> None:
-        merging = DeltaTable(self.path).merge(_table(rows), "t.account = s.account", source_alias="s", target_alias="t")
+        merging = DeltaTable(self.path).merge(
+            _table(rows), "t.account = s.account", source_alias="s", target_alias="t"
+        )
         merging.when_matched_update_all().when_not_matched_insert_all().execute()
         self._committed({row[0]: row for row in rows})
 
-    def update(self, column: str, sql: str, where: str, changed: dict[int, tuple[Any, ...]]) -> None:
+    def update(
+        self, column: str, sql: str, where: str, changed: dict[int, tuple[Any, ...]]
+    ) -> None:
         DeltaTable(self.path).update({column: sql}, predicate=where)
         self._committed(changed)
 
@@ -62,7 +73,9 @@ class Accounts:
         self._committed({}, accounts)
 
     def _committed(self, changed: dict[int, tuple[Any, ...]], gone: tuple[int, ...] = ()) -> None:
-        self.rows = {account: row for account, row in (self.rows | changed).items() if account not in gone}
+        self.rows = {
+            account: row for account, row in (self.rows | changed).items() if account not in gone
+        }
         self.contents.append(Counter(row[2] for row in self.rows.values() if row[3] >= 0))
         when = (START + len(self.contents) * DAY - DAY // 2) / 1e6
         os.utime(self.path / "_delta_log" / f"{len(self.contents) - 1:020d}.json", (when, when))
@@ -70,8 +83,13 @@ class Accounts:
     def feed(self) -> pa.Table:
         """As the table's own library reads it, with the times of the commits as Spark takes them."""
         changes = pa.table(DeltaTable(self.path).load_cdf(0))
-        times = [START + (version + 1) * DAY - DAY // 2 for version in changes["_commit_version"].to_pylist()]
-        return changes.set_column(changes.column_names.index(TIME), TIME, pa.array(times, pa.timestamp("us", "UTC")))
+        times = [
+            START + (version + 1) * DAY - DAY // 2
+            for version in changes["_commit_version"].to_pylist()
+        ]
+        return changes.set_column(
+            changes.column_names.index(TIME), TIME, pa.array(times, pa.timestamp("us", "UTC"))
+        )
 
 
 def _table(rows: tuple[tuple[Any, ...], ...]) -> pa.Table:
@@ -81,26 +99,51 @@ def _table(rows: tuple[tuple[Any, ...], ...]) -> pa.Table:
 @pytest.fixture(scope="module")
 def accounts(tmp_path_factory: pytest.TempPathFactory) -> Accounts:
     """Ten commits: two accounts of each of 150 owners come, some move, change their balance or a column that nobody asks for, and go."""
-    chance, made = random.Random(5), Accounts(tmp_path_factory.mktemp("table") / "accounts")
-    people = [(i, f"u{i // 2}", f"b{i // 2 % 3}", float(chance.randrange(100)), "new") for i in range(300)]
+    chance = random.Random(5)
+    made = Accounts(tmp_path_factory.mktemp("table") / "accounts")
+    people = [
+        (i, f"u{i // 2}", f"b{i // 2 % 3}", float(chance.randrange(100)), "new") for i in range(300)
+    ]
     made.insert(*people[:200])
     made.merge(*people[190:])
-    made.update("note", "'seen'", "account < 150", {i: (*row[:4], "seen") for i, row in made.rows.items() if i < 150})
+    made.update(
+        "note",
+        "'seen'",
+        "account < 150",
+        {i: (*row[:4], "seen") for i, row in made.rows.items() if i < 150},
+    )
     made.delete(*range(0, 300, 7))
-    made.update("balance", "-balance - 1.0", "account < 40", {i: (*row[:3], -row[3] - 1, row[4]) for i, row in made.rows.items() if i < 40})
+    made.update(
+        "balance",
+        "-balance - 1.0",
+        "account < 40",
+        {i: (*row[:3], -row[3] - 1, row[4]) for i, row in made.rows.items() if i < 40},
+    )
     made.merge(*((*row[:2], "b0", *row[3:]) for i, row in made.rows.items() if i % 5 == 1))
     made.insert(*((i, *row[1:]) for i, row in enumerate(people[:280:7], 1000)))
-    made.update("balance", "-balance - 1.0", "balance < 0.0", {i: (*r[:3], -r[3] - 1, r[4]) for i, r in made.rows.items() if r[3] < 0})
+    made.update(
+        "balance",
+        "-balance - 1.0",
+        "balance < 0.0",
+        {i: (*r[:3], -r[3] - 1, r[4]) for i, r in made.rows.items() if r[3] < 0},
+    )
     made.delete(*(i for i, row in made.rows.items() if row[2] == "b2" and i % 2))
     made.merge(*((*row[:3], 50.0, "last") for i, row in made.rows.items() if i % 3 == 0))
     return made
 
 
 @pytest.mark.parametrize("key", [("account",), ()])
-def test_the_contents_of_a_delta_table_on_both_engines(case: Any, accounts: Accounts, key: tuple[str, ...]) -> None:
+def test_the_contents_of_a_delta_table_on_both_engines(
+    case: Any, accounts: Accounts, key: tuple[str, ...]
+) -> None:
     """Catches: rows that stay, are counted twice, move to another key by an update and leave something behind; engines that differ."""
-    sql = SQL.replace("\nFROM", ",\n  APPROX_QUANTILES(balance, 4, contribution_bounds_per_row => (0, 100)) AS quartiles\nFROM")
-    one = case(sql, path=str(accounts.path), primary_key=key, options=PIECES if key else WHOLE, **DECLARED)
+    sql = SQL.replace(
+        "\nFROM",
+        ",\n  APPROX_QUANTILES(balance, 4, contribution_bounds_per_row => (0, 100)) AS quartiles\nFROM",
+    )
+    one = case(
+        sql, path=str(accounts.path), primary_key=key, options=PIECES if key else WHOLE, **DECLARED
+    )
     assert one.go(START + 11 * DAY).triggers == 11
     assert one.go(START + 12 * DAY).triggers == 1
     published = read_histogram(one.lake, "demo")
@@ -112,29 +155,44 @@ def test_the_contents_of_a_delta_table_on_both_engines(case: Any, accounts: Acco
         there = accounts.contents[min(row["trigger"], 10) - 1][row["branch"]]
         assert abs(row["accounts"] - there) < 5 * row["accounts_stderr"]
         assert row["accounts_stderr"] < 25 < there
-        assert row["quartiles"] is None or (row["quartiles"] == sorted(row["quartiles"]) and row["quartiles"][::4] == [0, 100])
+        assert row["quartiles"] is None or (
+            row["quartiles"] == sorted(row["quartiles"]) and row["quartiles"][::4] == [0, 100]
+        )
     assert any(row["quartiles"] for row in published.to_pylist())
 
 
 def test_an_interval_tree_on_both_engines(case: Any, accounts: Accounts) -> None:
     """Catches: a column of contributions or state that one engine loses; a level that a restart forgets."""
-    sql = SQL.replace("  branch, COUNT", "  COUNT").replace(" GROUP BY branch", "").replace(", COUNT(DISTINCT user_id) AS owners", "")
+    sql = (
+        SQL.replace("  branch, COUNT", "  COUNT")
+        .replace(" GROUP BY branch", "")
+        .replace(", COUNT(DISTINCT user_id) AS owners", "")
+    )
     sql = sql.replace("'1 day')", "'1 day', mechanism = PAPER)")
     one = case(sql, path=str(accounts.path), primary_key=("account",), options=PIECES, **DECLARED)
     assert (one.go(START + 5 * DAY).triggers, one.go(START + 12 * DAY).triggers) == (5, 7)
     published = read_histogram(one.lake, "demo")
-    found = verify_run(one.lake, "demo", one.run_id, one.query, one.secret)  # recomputed by the local engine
+    found = verify_run(
+        one.lake, "demo", one.run_id, one.query, one.secret
+    )  # recomputed by the local engine
     assert (found.identical, found.published, published.num_rows) == (True, 12, 12)
 
 
-def test_messages_of_debezium_on_both_engines(case: Any, accounts: Accounts, spark: Any, tmp_path: Path) -> None:
+def test_messages_of_debezium_on_both_engines(
+    case: Any, accounts: Accounts, spark: Any, tmp_path: Path
+) -> None:
     """Catches: a hard message that engines read otherwise; images of another order than that of changes; replays that count again."""
-    given = run_session(spark, 2).createDataFrame([(number, line) for number, (line, *_) in enumerate(HARD)], "n INT, value STRING")
+    given = run_session(spark, 2).createDataFrame(
+        [(number, line) for number, (line, *_) in enumerate(HARD)], "n INT, value STRING"
+    )
     hard = debezium.parsed(given, Source("hard", path="x", schema=OF_HARD, **MESSAGES))
     told = [tuple(row) for row in hard.collect()]
     times = {4, 7}  # opened, and of the commit
     read = [
-        tuple(x if i not in times or x is None else round(x.timestamp() * 1e6) for i, x in enumerate(row[:8]))
+        tuple(
+            x if i not in times or x is None else round(x.timestamp() * 1e6)
+            for i, x in enumerate(row[:8])
+        )
         for row in told
         if row[8] is None
     ]
@@ -142,12 +200,16 @@ def test_messages_of_debezium_on_both_engines(case: Any, accounts: Accounts, spa
     assert sum(row[8] is not None for row in told) == sum(malformed for *_, malformed in HARD)
     lines = of_changes(accounts.feed())
     (tmp_path / "visits").mkdir()
-    for number in range(5):  # each file begins with what the one before has said last; some break off, some say nothing
+    for number in range(
+        5
+    ):  # each file begins with what the one before has said last; some break off, some say nothing
         part = lines[max(number * len(lines) // 5 - 40, 0) : (number + 1) * len(lines) // 5]
         file = tmp_path / "visits" / f"{number}.json"
         file.write_text("\n".join([*part, "", part[0][:-1]]))
         os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
-    one = case(SQL, start_us=START, schema=OF_ACCOUNTS, options=(("maxFilesPerTrigger", "1"),), **MESSAGES)
+    one = case(
+        SQL, start_us=START, schema=OF_ACCOUNTS, options=(("maxFilesPerTrigger", "1"),), **MESSAGES
+    )
     summary = one.go(START + 12 * DAY)
     assert (summary.triggers, summary.dropped["malformed"]) == (12, 5)
     published = read_histogram(one.lake, "demo")

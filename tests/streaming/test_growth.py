@@ -62,7 +62,11 @@ def calls(session: SparkSession) -> list[str]:
     made = []
     for name, signature in FUNCTIONS.items():
         count = max(signature.least, len(signature.constant) + 1) + (signature.most is None)
-        literal = [place for place in range(count) if place in signature.constant or (name == "named_struct" and place % 2 == 0)]
+        literal = [
+            place
+            for place in range(count)
+            if place in signature.constant or (name == "named_struct" and place % 2 == 0)
+        ]
         made += list(totality._filled(name, count, literal, ("x",) * (count - len(literal))))[:1]
     found = []
     for call in (*made, *MORE):
@@ -98,10 +102,23 @@ def test_nothing_grows_beyond_the_limit_however_it_is_nested(session: SparkSessi
     """Catches: memory that runs out for one person's record, which tells of it without noise."""
 
     tried = calls(session)
-    assert {call.split("(")[0] for call in tried} >= {"upper", "initcap", "base64", "url_encode", "hex", "reverse"} and len(tried) > 60
+    assert {call.split("(")[0] for call in tried} >= {
+        "upper",
+        "initcap",
+        "base64",
+        "url_encode",
+        "hex",
+        "reverse",
+    } and len(tried) > 60
     listed = ", ".join(f"length({call}) AS c{place}" for place, call in enumerate(tried))
-    rows = guarded(session, session.sql(f"SELECT length(x) AS given, {listed} FROM short")).collect()
-    longer = [call for place, call in enumerate(tried) if any((row[f"c{place}"] or 0) > row.given for row in rows)]
+    rows = guarded(
+        session, session.sql(f"SELECT length(x) AS given, {listed} FROM short")
+    ).collect()
+    longer = [
+        call
+        for place, call in enumerate(tried)
+        if any((row[f"c{place}"] or 0) > row.given for row in rows)
+    ]
     assert len(longer) > 20
     too_long = {}
     for call in longer:
@@ -119,13 +136,24 @@ def test_a_filter_does_not_repeat_nested_texts(spark: SparkSession, tmp_path: Pa
     query = "SELECT lpad(x, 10000, 'a') AS x FROM one"
     for level in range(6):
         query = f"SELECT concat({', '.join(['x'] * 10)}) AS x FROM ({query}) AS q{level}"
-    frame = guarded(session, session.sql(f"SELECT y FROM (SELECT length(x) AS y FROM ({query}) AS a) AS b WHERE y IS NULL OR y > 0"))
+    frame = guarded(
+        session,
+        session.sql(
+            f"SELECT y FROM (SELECT length(x) AS y FROM ({query}) AS a) AS b WHERE y IS NULL OR y > 0"
+        ),
+    )
     assert len(frame._jdf.queryExecution().optimizedPlan().toString()) < 100_000
     assert [row.y for row in frame.collect()] == [LONGEST]
 
 
 @pytest.mark.parametrize(
-    "call", ["array(split(x, ','))", "concat(split(x, ','), split(x, 'a'))", "struct(struct(x))", "named_struct('a', split(x, ','))"]
+    "call",
+    [
+        "array(split(x, ','))",
+        "concat(split(x, ','), split(x, 'a'))",
+        "struct(struct(x))",
+        "named_struct('a', split(x, ','))",
+    ],
 )
 def test_nested_values_of_nested_values_are_refused(session: SparkSession, call: str) -> None:
     """Catches: arrays whose elements double at each level, which no count of elements bounds."""
@@ -137,11 +165,23 @@ def test_both_engines_cut_alike(session: SparkSession, tmp_path: Path) -> None:
     texts = ["a" * length for length in (999, 333_334, 1_000_000, INPUT)] + ["ß🎉" * 600_000]
     pq.write_table(pa.table({"x": texts}), tmp_path / "a.parquet")
     session.read.parquet(str(tmp_path / "a.parquet")).createOrReplaceTempView("both")
-    shared = ("x || x", "x || 'a' || x", "concat(x, 1, x)", "replace(x, 'a', 'bb')", "replace(x, 'a', '')", "upper(x)", "lower(x)")
+    shared = (
+        "x || x",
+        "x || 'a' || x",
+        "concat(x, 1, x)",
+        "replace(x, 'a', 'bb')",
+        "replace(x, 'a', '')",
+        "upper(x)",
+        "lower(x)",
+    )
     listed = ", ".join(f"length({call}) AS n{place}" for place, call in enumerate(shared))
     on_spark = guarded(session, session.sql(f"SELECT {listed} FROM both")).collect()
     connection = connect()
-    (chunk,) = InputReader(connection, Source("both", "parquet", schema="x STRING")).files([tmp_path / "a.parquet"])
+    (chunk,) = InputReader(connection, Source("both", "parquet", schema="x STRING")).files(
+        [tmp_path / "a.parquet"]
+    )
     scope = read_from("FROM both", {"both": chunk.table})
     values = ", ".join(scope.value(f"length({call})").sql for call in shared)
-    assert sorted(map(tuple, on_spark)) == sorted(connection.sql(f"SELECT {values} {scope.sql}").fetchall())
+    assert sorted(map(tuple, on_spark)) == sorted(
+        connection.sql(f"SELECT {values} {scope.sql}").fetchall()
+    )

@@ -21,9 +21,15 @@ def json_lines(table: pa.Table) -> list[str]:
 def test_a_missing_path(case: Any) -> None:
     with pytest.raises(DataError, match=r"source 'visits': .*/visits does not exist"):
         case().go()
-    with pytest.raises(DataError, match=r"source 'visits': file://nowhere.invalid/visits cannot be read \(IllegalArgumentException\)"):
+    with pytest.raises(
+        DataError,
+        match=r"source 'visits': file://nowhere.invalid/visits cannot be read \(IllegalArgumentException\)",
+    ):
         case(path="file://nowhere.invalid/visits").go()
-    with pytest.raises(DataError, match=r"source 'visits': hdfs://nowhere.invalid:1/visits cannot be read \(UnknownHostException\)"):
+    with pytest.raises(
+        DataError,
+        match=r"source 'visits': hdfs://nowhere.invalid:1/visits cannot be read \(UnknownHostException\)",
+    ):
         case(path="hdfs://nowhere.invalid:1/visits").go()
 
 
@@ -35,7 +41,9 @@ def test_an_empty_folder(case: Any, tmp_path: Path) -> None:
         case(schema=SCHEMA, format="json").go()
 
 
-def test_a_single_file_and_a_pattern_are_sources_too(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+def test_a_single_file_and_a_pattern_are_sources_too(
+    case: Any, write: Any, visits: Any, tmp_path: Path
+) -> None:
     write(visits(days=1), 2)
     assert case(path=str(tmp_path / "visits" / "part-000.parquet")).go().records == 180
     assert case(path=str(tmp_path / "visits" / "*1.parquet")).go().records == 180
@@ -52,20 +60,28 @@ def test_a_missing_column_is_named_before_anything_runs(case: Any, write: Any, v
 def test_zone_less_event_times_and_dates(case: Any, write: Any, visits: Any) -> None:
     table = visits(days=1)
     write(table.set_column(2, "ts", table["ts"].cast(pa.timestamp("us"))), folder="naive")
-    write(table.set_column(2, "ts", table["ts"].cast(pa.timestamp("us")).cast(pa.date32())), folder="days")
-    naive, days = case(folder="naive"), case(folder="days")
+    write(
+        table.set_column(2, "ts", table["ts"].cast(pa.timestamp("us")).cast(pa.date32())),
+        folder="days",
+    )
+    naive = case(folder="naive")
+    days = case(folder="days")
     assert naive.go().records == days.go().records == 360
     assert naive.histogram() == naive.of_local_engine(table)
     assert {row["trigger"] for row in days.histogram()} == {1, 2}
 
 
-def test_a_damaged_parquet_file_loses_nothing(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+def test_a_damaged_parquet_file_loses_nothing(
+    case: Any, write: Any, visits: Any, tmp_path: Path
+) -> None:
     write(visits(days=1), 3)
     bad = tmp_path / "visits" / "part-001.parquet"
     good = bad.read_bytes()
     bad.write_bytes(b"PAR1 secret-value-4711 PAR1")
     one = case(schema=SCHEMA)
-    with pytest.raises(DataError, match=r"file 'part-001.parquet' of source 'visits' cannot be read") as told:
+    with pytest.raises(
+        DataError, match=r"file 'part-001.parquet' of source 'visits' cannot be read"
+    ) as told:
         one.go()
     assert "4711" not in str(told.value) and "\n" not in str(told.value)
     bad.write_bytes(good)
@@ -93,7 +109,9 @@ def test_a_file_with_another_type_is_told(case: Any, write: Any, visits: Any) ->
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_malformed_lines_are_counted_and_told(case: Any, visits: Any, tmp_path: Path, form: str) -> None:
+def test_malformed_lines_are_counted_and_told(
+    case: Any, visits: Any, tmp_path: Path, form: str
+) -> None:
     table = visits(days=1)
     (tmp_path / "lines").mkdir()
     good = json_lines(table)
@@ -126,7 +144,9 @@ def test_a_where_does_not_hide_malformed_lines(case: Any, visits: Any, tmp_path:
     assert case(sql, format="json", schema=SCHEMA).go().dropped["malformed"] == 2
 
 
-def test_missing_values_are_dropped_and_counted(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+def test_missing_values_are_dropped_and_counted(
+    case: Any, write: Any, visits: Any, tmp_path: Path
+) -> None:
     rows = visits(days=1).to_pylist()
     rows[0]["user_id"] = None
     rows[1]["ts"] = None
@@ -150,13 +170,29 @@ def test_keys_of_every_type_come_back_as_they_were(case: Any, visits: Any, tmp_p
     FROM visits
     GROUP BY window(ts, '1 day'), b, i, d, t, m, x, s, small
     """
-    value = {"b": True, "i": -(1 << 63), "d": date(1500, 2, 28), "t": datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)}
+    value = {
+        "b": True,
+        "i": -(1 << 63),
+        "d": date(1500, 2, 28),
+        "t": datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
+    }
     value |= {"m": Decimal("-0.05"), "x": b"\x00\xff", "s": "é, 'q' \x00", "small": 7}
-    kinds = {"b": pa.bool_(), "i": pa.int64(), "d": pa.date32(), "t": pa.timestamp("us", "UTC"), "m": pa.decimal128(9, 2)}
+    kinds = {
+        "b": pa.bool_(),
+        "i": pa.int64(),
+        "d": pa.date32(),
+        "t": pa.timestamp("us", "UTC"),
+        "m": pa.decimal128(9, 2),
+    }
     kinds |= {"x": pa.binary(), "s": pa.string(), "small": pa.int16()}
     when = datetime(2024, 1, 1, tzinfo=UTC)
-    columns = {"user_id": [f"u{i}" for i in range(300)], "ts": pa.array([when] * 300, pa.timestamp("us", "UTC"))}
-    columns |= {name: pa.array([value[name]] * 150 + [None] * 150, kind) for name, kind in kinds.items()}
+    columns = {
+        "user_id": [f"u{i}" for i in range(300)],
+        "ts": pa.array([when] * 300, pa.timestamp("us", "UTC")),
+    }
+    columns |= {
+        name: pa.array([value[name]] * 150 + [None] * 150, kind) for name, kind in kinds.items()
+    }
     (tmp_path / "visits").mkdir()
     pq.write_table(pa.table(columns), tmp_path / "visits" / "a.parquet")
     one = case(sql)
@@ -165,4 +201,15 @@ def test_keys_of_every_type_come_back_as_they_were(case: Any, visits: Any, tmp_p
     assert len(found) == 2
     assert value in found
     assert dict.fromkeys(value) in found
-    assert [name for name in one.histogram()[0]][4:] == ["t", "n", "n_stderr", "b", "i", "d", "x", "s", "m", "small"]
+    assert [name for name in one.histogram()[0]][4:] == [
+        "t",
+        "n",
+        "n_stderr",
+        "b",
+        "i",
+        "d",
+        "x",
+        "s",
+        "m",
+        "small",
+    ]

@@ -36,9 +36,16 @@ def put(tmp_path: Path) -> Callable[[str, int, float], Path]:
 
     def write(name: str, count: int, days_ago: float = 0) -> Path:
         (tmp_path / "visits").mkdir(exist_ok=True)
-        rows = {"user_id": [f"u{next(users)}" for _ in range(count)], "page": ["p"] * count, "seconds": [1.0] * count}
+        rows = {
+            "user_id": [f"u{next(users)}" for _ in range(count)],
+            "page": ["p"] * count,
+            "seconds": [1.0] * count,
+        }
         path = tmp_path / "visits" / name
-        pq.write_table(pa.table({**rows, "ts": pa.array([START + DAY] * count, pa.timestamp("us", "UTC"))}), path)
+        pq.write_table(
+            pa.table({**rows, "ts": pa.array([START + DAY] * count, pa.timestamp("us", "UTC"))}),
+            path,
+        )
         age(path, days_ago)
         return path
 
@@ -79,7 +86,9 @@ def test_files_with_old_and_renewed_times_count_once(case: Any, put: Any) -> Non
     assert found.identical and found.not_read == 0
 
 
-def test_what_comes_during_a_catch_up_is_told(case: Any, put: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_what_comes_during_a_catch_up_is_told(
+    case: Any, put: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     one = case(ONE_CELL, options=(("pathGlobFilter", "*.parquet"),))
     put("with space.parquet", 30)
     tick = Contributions.tick
@@ -92,10 +101,16 @@ def test_what_comes_during_a_catch_up_is_told(case: Any, put: Any, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(Contributions, "tick", meanwhile)
         told = one.go(START + 40 * DAY)
-    assert (told.not_read, [Path(name).name for name in told.not_read_names]) == (1, ["more %.parquet"])
+    assert (told.not_read, [Path(name).name for name in told.not_read_names]) == (
+        1,
+        ["more %.parquet"],
+    )
     _print_summary(told, "lake", "dpsql show it", as_json=False)
     out = capsys.readouterr().out
-    assert "not read: 1 files of the source (more %.parquet); the next start of the run reads them\n" in out
+    assert (
+        "not read: 1 files of the source (more %.parquet); the next start of the run reads them\n"
+        in out
+    )
     assert out.endswith("next: dpsql show it\n")
     found = verified(one)
     assert found.identical and found.not_read_names == told.not_read_names
@@ -109,7 +124,9 @@ def test_a_folder_by_another_name_is_the_same_folder(case: Any, put: Any, tmp_pa
     (tmp_path / "link").symlink_to(tmp_path / "visits")
     other = case(ONE_CELL, path=str(tmp_path / "link" / "*.parquet"))
     other.lake, other.run_id = one.lake, one.run_id
-    with pytest.raises(LakeError, match=r"/visits/a.parquet would be read twice: in micro-batch 0, and again in 1"):
+    with pytest.raises(
+        LakeError, match=r"/visits/a.parquet would be read twice: in micro-batch 0, and again in 1"
+    ):
         other.go(START + 40 * DAY)
 
 
@@ -124,10 +141,14 @@ def test_a_folder_by_another_name_is_the_same_folder(case: Any, put: Any, tmp_pa
         ("latestFirst", "true"),
     ],
 )
-def test_options_that_leave_files_out_are_refused(case: Any, put: Any, name: str, value: str) -> None:
+def test_options_that_leave_files_out_are_refused(
+    case: Any, put: Any, name: str, value: str
+) -> None:
     """Catches: a run that begins with such an option, though sources.yaml was not asked."""
     put("a.parquet", 30)
-    with pytest.raises(ConfigError, match=f"source 'visits': `{name}` is not supported: leave it out"):
+    with pytest.raises(
+        ConfigError, match=f"source 'visits': `{name}` is not supported: leave it out"
+    ):
         case(ONE_CELL, options=((name, value),)).go(START)
 
 
@@ -138,7 +159,10 @@ def test_a_position_costs_the_same_however_many_files_were_read(tmp_path: Path) 
         (tmp_path / folder).mkdir(parents=True)
 
     def entries(batch: int, count: int) -> list[str]:
-        return [json.dumps({"path": f"file:///in/{batch}-{i}", "timestamp": 5, "batchId": batch}) for i in range(count)]
+        return [
+            json.dumps({"path": f"file:///in/{batch}-{i}", "timestamp": 5, "batchId": batch})
+            for i in range(count)
+        ]
 
     old = [line for batch in range(9) for line in entries(batch, 40_000)]
     for newest, size in ((9, 3), (9, 2_000), (10, 3)):

@@ -17,7 +17,11 @@ from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.stage import ADMISSION
 from tests.streaming.conftest import DAY, START, BrokenOff
 
-AFTER: list[tuple[Any, str]] = [(Manifest, "commit"), (Contributions, "append"), (Contributions, "tick")]
+AFTER: list[tuple[Any, str]] = [
+    (Manifest, "commit"),
+    (Contributions, "append"),
+    (Contributions, "tick"),
+]
 AFTER += [(PublishedTable, "publish"), (context, "finish")]
 """Everything that the driver commits; the run breaks off after each in the first catch-up."""
 BEFORE: list[tuple[Any, str]] = [(Manifest, "commit"), (PublishedTable, "publish")]
@@ -38,18 +42,26 @@ def breaking(function: Callable[..., Any], after: bool) -> Callable[..., Any]:
 def left(one: Any) -> dict[str, Any]:
     """State files byte by byte, and the tables as sets of rows."""
     state = one.private / "state"
-    found: dict[str, Any] = {path.relative_to(state).as_posix(): path.read_bytes() for path in state.rglob("*.parquet")}
-    for name, path in {"files": one.private / "files", "contributions": one.private / "contributions"}.items():
+    found: dict[str, Any] = {
+        path.relative_to(state).as_posix(): path.read_bytes() for path in state.rglob("*.parquet")
+    }
+    for name, path in {
+        "files": one.private / "files",
+        "contributions": one.private / "contributions",
+    }.items():
         rows = read_rows(path).to_pylist()
         # Checkpoints and sources are the same but for the folder's name
-        found[name] = sorted(str({key: value for key, value in row.items() if key != "detail"}) for row in rows)
+        found[name] = sorted(
+            str({key: value for key, value in row.items() if key != "detail"}) for row in rows
+        )
     return found | {"histogram": one.histogram()}
 
 
 def test_breaking_off_anywhere_changes_nothing(case: Any, write: Any, visits: Any) -> None:
     options = (("maxFilesPerTrigger", "1"),)
     days = [visits(users=100, pages=2, days=1, first_day=day) for day in range(3)]
-    whole, broken = case(options=options), case(options=options)
+    whole = case(options=options)
+    broken = case(options=options)
     untils = [START + DAY, START + 5 * DAY]
     for turn, until_us in enumerate(untils):
         for i, table in enumerate([days[0]] if turn == 0 else days[1:]):
@@ -61,18 +73,29 @@ def test_breaking_off_anywhere_changes_nothing(case: Any, write: Any, visits: An
                 with pytest.raises(BrokenOff):
                     broken.go(until_us)
             # Nothing that a unit adds is there before what it has used is listed.
-            rows = [row["batch"] for row in read_rows(broken.private / "contributions").to_pylist() if row["era"] != TICK_ERA]
-            listed = [row["batch"] for row in read_rows(broken.private / "files").to_pylist() if row["operator"] == ADMISSION]
+            rows = [
+                row["batch"]
+                for row in read_rows(broken.private / "contributions").to_pylist()
+                if row["era"] != TICK_ERA
+            ]
+            listed = [
+                row["batch"]
+                for row in read_rows(broken.private / "files").to_pylist()
+                if row["operator"] == ADMISSION
+            ]
             assert set(rows) <= set(listed)
         broken.go(until_us)
         assert left(broken) == left(whole)
     assert {row["window_start"].day for row in broken.histogram()} == {9, 10, 11}
 
 
-def test_a_catch_up_releases_the_tick_of_a_live_run_that_died(case: Any, write: Any, visits: Any) -> None:
+def test_a_catch_up_releases_the_tick_of_a_live_run_that_died(
+    case: Any, write: Any, visits: Any
+) -> None:
     """It has nothing to read, and no grid point lies between that tick and its own."""
     write(visits(days=1))
-    broken, tables = case(), list[Contributions]()
+    broken = case()
+    tables = list[Contributions]()
     ticking = Contributions.tick
 
     def seen(self: Contributions, *given: Any) -> bool:
@@ -89,9 +112,12 @@ def test_a_catch_up_releases_the_tick_of_a_live_run_that_died(case: Any, write: 
     assert broken.histogram() == whole
 
 
-def test_a_worker_that_fails_after_storing_stores_the_same_again(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+def test_a_worker_that_fails_after_storing_stores_the_same_again(
+    case: Any, write: Any, visits: Any, tmp_path: Path
+) -> None:
     write(visits(days=1))
-    whole, broken = case(), case()
+    whole = case()
+    broken = case()
     whole.go()
     flag = tmp_path / "failed"
     original = BucketFiles.store

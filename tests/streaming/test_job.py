@@ -30,7 +30,12 @@ def everything(case: Any) -> dict[str, bytes]:
     """Every file of a run but Spark's own and the catch-up's number."""
     roots = [Path(case.lake.root)]
     skipped = ("checkpoints", "catch_up.json", "_delta_log", ".crc")
-    paths = [path for root in roots for path in root.rglob("*") if path.is_file() and not any(part in str(path) for part in skipped)]
+    paths = [
+        path
+        for root in roots
+        for path in root.rglob("*")
+        if path.is_file() and not any(part in str(path) for part in skipped)
+    ]
     return {str(path): path.read_bytes() for path in paths}
 
 
@@ -42,18 +47,37 @@ def test_a_run_publishes_what_the_steps_release(case: Any, write: Any, visits: A
     rows = one.histogram()
     assert rows == one.of_local_engine(visits())
     assert {row["page"] for row in rows} == {"p0", "p1", "p2"}
-    assert (summary.records, summary.rows, summary.dropped, summary.stopped) == (720, len(rows), {}, False)
+    assert (summary.records, summary.rows, summary.dropped, summary.stopped) == (
+        720,
+        len(rows),
+        {},
+        False,
+    )
     assert summary.triggers == len({(row["window_start"], row["trigger"]) for row in rows})
     assert (told[-1].stage, told[-1].records, told[-1].rows) == ("done", 720, len(rows))
     for row in rows:
         assert micros(row["window_end"]) == micros(row["window_start"]) + DAY
-        assert micros(row["trigger_time"]) == micros(row["window_start"]) + row["trigger"] * DAY // 2
+        assert (
+            micros(row["trigger_time"]) == micros(row["window_start"]) + row["trigger"] * DAY // 2
+        )
     assert list(rows[0]) == [
-        *("window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr", "total", "total_stderr")
+        *(
+            "window_start",
+            "window_end",
+            "trigger",
+            "trigger_time",
+            "page",
+            "views",
+            "views_stderr",
+            "total",
+            "total_stderr",
+        )
     ]
 
 
-def test_many_rows_are_written_by_spark_and_are_the_same(case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_written_by_spark_and_are_the_same(
+    case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(visits())
     large = case()
     monkeypatch.setattr("dpsql.streaming.published_table.DRIVER_ROWS", 0)
@@ -64,11 +88,20 @@ def test_many_rows_are_written_by_spark_and_are_the_same(case: Any, write: Any, 
     assert len(histogram.file_uris()) > 1
     for uri in histogram.file_uris():
         rows = pq.read_table(uri, columns=["window_start", "trigger", "page"])
-        assert rows.equals(rows.sort_by([("window_start", "ascending"), ("trigger", "ascending"), ("page", "ascending")]))
-    files = [uri for uri in DeltaTable(large.private / "contributions").file_uris() if "era=-" not in uri]
+        assert rows.equals(
+            rows.sort_by(
+                [("window_start", "ascending"), ("trigger", "ascending"), ("page", "ascending")]
+            )
+        )
+    files = [
+        uri for uri in DeltaTable(large.private / "contributions").file_uris() if "era=-" not in uri
+    ]
     for uri in files:
         group = pq.ParquetFile(uri).metadata.row_group(0)
-        encodings = {group.column(i).path_in_schema: group.column(i).encodings for i in range(group.num_columns)}
+        encodings = {
+            group.column(i).path_in_schema: group.column(i).encodings
+            for i in range(group.num_columns)
+        }
         assert not [name for name in encodings["key"] if "DICTIONARY" in name]
 
 
@@ -81,8 +114,12 @@ def test_starting_again_changes_nothing(case: Any, write: Any, visits: Any) -> N
         summary = one.go(until_us)
         assert (summary.records, summary.rows) == (0, 0)
         later = everything(one)
-        assert {path: later[path] for path in before if "/public/" in path} == {path: before[path] for path in before if "/public/" in path}
-        assert not [path for path in set(later) - set(before) if "/public/" in path or "admission" in path]
+        assert {path: later[path] for path in before if "/public/" in path} == {
+            path: before[path] for path in before if "/public/" in path
+        }
+        assert not [
+            path for path in set(later) - set(before) if "/public/" in path or "admission" in path
+        ]
     assert DeltaTable(one.lake.histogram("demo")).version() == 1
     with pytest.raises(InputError, match="lies before 20"):
         one.go(END - 1)
@@ -93,7 +130,9 @@ def test_starting_again_changes_nothing(case: Any, write: Any, visits: Any) -> N
 
 
 @pytest.mark.parametrize(("parts", "buckets"), [(5, (2, 2)), (3, (5, 3))])
-def test_cuts_and_buckets_do_not_matter(case: Any, write: Any, visits: Any, parts: int, buckets: tuple[int, int]) -> None:
+def test_cuts_and_buckets_do_not_matter(
+    case: Any, write: Any, visits: Any, parts: int, buckets: tuple[int, int]
+) -> None:
     table = visits(users=130)
     write(table, parts)
     one = case(options=(("maxFilesPerTrigger", "1"),))
@@ -104,7 +143,8 @@ def test_cuts_and_buckets_do_not_matter(case: Any, write: Any, visits: Any, part
 
 def test_later_data_is_released_by_a_later_catch_up(case: Any, write: Any, visits: Any) -> None:
     """Cut by ticks between days: the same rows as all at once."""
-    first, second = visits(days=1), visits(days=1, first_day=1)
+    first = visits(days=1)
+    second = visits(days=1, first_day=1)
     write(first)
     one = case()
     one.go(START + DAY)
@@ -132,7 +172,9 @@ def test_records_ahead_of_the_clock_are_dropped(case: Any, write: Any, visits: A
     one = case()
     summary = one.go(START + DAY)
     # max_ahead is one trigger interval: the first half of the second day is taken
-    second = sum(value - START <= DAY // 2 for value in visits(days=1)["ts"].cast(pa.int64()).to_pylist())
+    second = sum(
+        value - START <= DAY // 2 for value in visits(days=1)["ts"].cast(pa.int64()).to_pylist()
+    )
     assert summary.dropped == {"too_far_ahead": 360 + 360 - second}
     assert {micros(row["window_start"]) for row in one.histogram()} == {START}
 
@@ -148,12 +190,15 @@ def test_an_empty_input_gives_an_empty_histogram(case: Any, write: Any, visits: 
     ]
 
 
-def test_a_published_trigger_is_never_published_otherwise(case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_published_trigger_is_never_published_otherwise(
+    case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other input under the same run: the noise would cancel out, so the run stops."""
     monkeypatch.setattr("dpsql.lake.preflight.check", lambda *given: None)
     write(visits(days=1))
     write(visits(days=1, users=200), folder="other")
-    one, other = case(), case(folder="other")
+    one = case()
+    other = case(folder="other")
     one.go()
     again = case(folder="other")
     other.lake.histogram("demo").parent.mkdir(parents=True)
@@ -170,17 +215,24 @@ def test_a_published_trigger_is_never_published_otherwise(case: Any, write: Any,
     assert again.histogram() == before
 
 
-def test_much_that_is_dropped_warns_once(case: Callable[..., Any], write: Callable[..., None], visits: Callable[..., pa.Table]) -> None:
+def test_much_that_is_dropped_warns_once(
+    case: Callable[..., Any], write: Callable[..., None], visits: Callable[..., pa.Table]
+) -> None:
     rows = visits(users=800)
     write(rows.set_column(0, "user_id", pa.nulls(rows.num_rows, pa.string())), parts=2)
     reports: list[Any] = []
     case(options=(("maxFilesPerTrigger", "1"),)).go(told=reports)
     warnings = [report.warning for report in reports if report.warning]
-    assert len(warnings) == 1 and "more than 20%" in warnings[0] and "null privacy unit" in warnings[0]
+    assert (
+        len(warnings) == 1 and "more than 20%" in warnings[0] and "null privacy unit" in warnings[0]
+    )
 
 
 def test_what_ended_a_start(
-    case: Callable[..., Any], write: Callable[..., None], visits: Callable[..., pa.Table], monkeypatch: pytest.MonkeyPatch
+    case: Callable[..., Any],
+    write: Callable[..., None],
+    visits: Callable[..., pa.Table],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write(visits(users=4))
     run = case()
@@ -218,4 +270,7 @@ def test_a_table_grows_over_two_catch_ups(case: Any, write: Any, visits: Any) ->
     ]
     assert verify_run(one.lake, "demo", one.run_id, one.query, one.secret).identical
     last = newest(one.lake, "demo")
-    assert set(last["trigger"]) == {5} and len(newest_triggers(all_rows(one.lake, "demo"))) == len(last) == 3
+    assert (
+        set(last["trigger"]) == {5}
+        and len(newest_triggers(all_rows(one.lake, "demo"))) == len(last) == 3
+    )

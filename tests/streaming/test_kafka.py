@@ -39,12 +39,15 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def as_json(row: dict[str, Any]) -> bytes:
-    return json.dumps({**row, "ts": datetime.fromtimestamp(row["ts"] / 1e6, UTC).isoformat()}).encode()
+    return json.dumps(
+        {**row, "ts": datetime.fromtimestamp(row["ts"] / 1e6, UTC).isoformat()}
+    ).encode()
 
 
 def number(value: int) -> bytes:
     """An Avro long."""
-    value, out = (value << 1) ^ (value >> 63), bytearray()
+    value = (value << 1) ^ (value >> 63)
+    out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -57,7 +60,13 @@ def text(value: bytes) -> bytes:
 
 def as_avro(row: dict[str, Any]) -> bytes:
     page = b"\x00" if row["page"] is None else b"\x02" + text(row["page"].encode())
-    return text(row["user_id"].encode()) + page + number(row["ts"]) + struct.pack("<d", row["seconds"]) + b"\x00"
+    return (
+        text(row["user_id"].encode())
+        + page
+        + number(row["ts"])
+        + struct.pack("<d", row["seconds"])
+        + b"\x00"
+    )
 
 
 HUGE = number((1 << 31) - 20)
@@ -68,15 +77,26 @@ BAD_AVRO += [as_avro({"user_id": "u", "page": "p", "ts": START, "seconds": 0.0})
 
 
 def declared(broker: Broker, topic: str, value_format: str = "json", **more: str) -> dict[str, Any]:
-    options = {f"kafka.{name}": value for name, value in broker.options.items()} | {"subscribe": topic, **more}
+    options = {f"kafka.{name}": value for name, value in broker.options.items()} | {
+        "subscribe": topic,
+        **more,
+    }
     schema = AVRO if value_format == "avro" else None
     return {
-        **{"format": "kafka", "path": None, "schema": SCHEMA, "options": tuple(sorted(options.items()))},
+        **{
+            "format": "kafka",
+            "path": None,
+            "schema": SCHEMA,
+            "options": tuple(sorted(options.items())),
+        },
         **{"value_format": value_format, "value_schema": schema, "max_malformed": 1},
     }
 
 
-@pytest.mark.parametrize(("value_format", "write_value", "bad"), [("json", as_json, BAD_JSON), ("avro", as_avro, BAD_AVRO)])
+@pytest.mark.parametrize(
+    ("value_format", "write_value", "bad"),
+    [("json", as_json, BAD_JSON), ("avro", as_avro, BAD_AVRO)],
+)
 def test_rows_are_those_of_files_and_bad_messages_are_counted(
     case: Any, visits: Any, broker: Broker, value_format: str, write_value: Any, bad: list[bytes]
 ) -> None:
@@ -84,7 +104,9 @@ def test_rows_are_those_of_files_and_bad_messages_are_counted(
     table = visits(days=1)
     broker.make_topic(f"of_{value_format}", 3)
     good = [(i % 2, write_value(row)) for i, row in enumerate(rows_of(table))]
-    broker.send(f"of_{value_format}", [*good[:100], *((0, value) for value in bad), (1, None), *good[100:]])
+    broker.send(
+        f"of_{value_format}", [*good[:100], *((0, value) for value in bad), (1, None), *good[100:]]
+    )
     kafka = case(SQL, **declared(broker, f"of_{value_format}", value_format))
     told: list[Any] = []
     summary = kafka.go(START + DAY, told=told)
@@ -92,6 +114,10 @@ def test_rows_are_those_of_files_and_bad_messages_are_counted(
     assert summary.records == len(good) + len(bad) + 1
     assert summary.dropped["malformed"] == len(bad), summary
     warnings = [report.warning for report in told if report.warning]
-    assert warnings == ["more malformed records than max_malformed = 1 in micro-batch 0 of source 'visits'"]
+    assert warnings == [
+        "more malformed records than max_malformed = 1 in micro-batch 0 of source 'visits'"
+    ]
     written = [path for path in kafka.folder.parent.rglob("*") if path.is_file()]
-    assert len(written) > 20 and not [path for path in written if PASSWORD.encode() in path.read_bytes()]
+    assert len(written) > 20 and not [
+        path for path in written if PASSWORD.encode() in path.read_bytes()
+    ]

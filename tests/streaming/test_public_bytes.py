@@ -38,14 +38,27 @@ DIGEST = re.compile(r"-[0-9a-f]{64}")
 LAKE = re.compile(r"lake[0-9]+")
 TIMES = {"timestamp", "modificationTime", "createdTime", "inCommitTimestamp", "lastUpdated"}
 EXACT = {"window_start", "window_end", "trigger", "trigger_time", "page"}
-OF_ROWS = {"size", "stats", "tableSizeBytes", "fileSizeHistogram", "histogramOpt", "numOutputBytes", "sizeInBytes"}
+OF_ROWS = {
+    "size",
+    "stats",
+    "tableSizeBytes",
+    "fileSizeHistogram",
+    "histogramOpt",
+    "numOutputBytes",
+    "sizeInBytes",
+}
 
 
 def of(unit: str, page: str, ts: int) -> dict[str, Any]:
     return {"user_id": unit, "page": page, "ts": ts}
 
 
-COMMON = [of(f"u{i}", f"p{page}", START + minute * MINUTE + 100 * i + page) for minute in range(3) for i in range(200) for page in range(3)]
+COMMON = [
+    of(f"u{i}", f"p{page}", START + minute * MINUTE + 100 * i + page)
+    for minute in range(3)
+    for i in range(200)
+    for page in range(3)
+]
 WORLDS = {
     "without": [],
     "0": [of("u", "p0", START + 7)],
@@ -75,9 +88,16 @@ def visits(world: str) -> pa.Table:
 def masked(value: Any, rows_too: bool) -> Any:
     """JSON of a log without times, random names and the test's folder; `rows_too`: without what follows from the rows either."""
     if isinstance(value, dict):
-        left = {key: masked(item, rows_too) for key, item in value.items() if not (rows_too and key in OF_ROWS)}
+        left = {
+            key: masked(item, rows_too)
+            for key, item in value.items()
+            if not (rows_too and key in OF_ROWS)
+        }
         # Spark lists all files in the order of their random names.
-        return {key: 0 if key in TIMES else sorted(item, key=json.dumps) if key == "allFiles" else item for key, item in left.items()}
+        return {
+            key: 0 if key in TIMES else sorted(item, key=json.dumps) if key == "allFiles" else item
+            for key, item in left.items()
+        }
     if isinstance(value, list):
         return [masked(item, rows_too) for item in value]
     if isinstance(value, str) and value[:1] == "{":
@@ -96,7 +116,9 @@ def public(case: Any, rows_too: bool = False) -> list[Any]:
     with a dot are Hadoop's checksums of the bytes of others, times among them."""
     root = Path(case.lake.root, "public")
     out: list[Any] = []
-    for path in sorted(path for path in (root / "demo/_delta_log").iterdir() if not path.name.startswith(".")):
+    for path in sorted(
+        path for path in (root / "demo/_delta_log").iterdir() if not path.name.startswith(".")
+    ):
         for line in map(json.loads, path.read_text().splitlines()):
             out.append((path.name, masked(line, rows_too)))
             if "add" in line:
@@ -109,15 +131,23 @@ def content(path: Path, rows_too: bool) -> Any:
         assert of_name[0] == f"-{hashlib.sha256(path.read_bytes()).hexdigest()}"
     if not rows_too:
         return path.read_bytes()
-    table, metadata = pq.read_table(path), pq.read_metadata(path)
+    table = pq.read_table(path)
+    metadata = pq.read_metadata(path)
     exact = [name for name in table.column_names if name in EXACT]
-    return table.select(exact).to_pydict(), metadata.num_row_groups, metadata.metadata, metadata.created_by
+    return (
+        table.select(exact).to_pydict(),
+        metadata.num_row_groups,
+        metadata.metadata,
+        metadata.created_by,
+    )
 
 
 def catch_up(case: Any, write: Any, world: str, sql: str = SQL) -> Any:
     write(visits(world), folder=world)
     one = case(sql, folder=world, start_us=None if sql == SQL else START)
-    one.go(END, buckets=(1, 1), live=LiveOptions(retention_us=1 << 60))  # its private files are counted afterwards
+    one.go(
+        END, buckets=(1, 1), live=LiveOptions(retention_us=1 << 60)
+    )  # its private files are counted afterwards
     return one
 
 
@@ -131,11 +161,24 @@ def live(case: Any, write: Any, world: str, behind: bool = False) -> Any:
 def work(one: Any, behind: bool) -> None:
     """Admitted, and then ticked and released by the parts of a live run, without its waiting; `behind`: all ticks are there before the release."""
     tally = Tally(None, EventLog(one.private, one.run_id.run_id, "demo"))
-    job = run_context(one.spark, one.query, one.run_id, one.lake, one.secret, (1, 1), tally, threading.Event(), None, lambda: None)
+    job = run_context(
+        one.spark,
+        one.query,
+        one.run_id,
+        one.lake,
+        one.secret,
+        (1, 1),
+        tally,
+        threading.Event(),
+        None,
+        lambda: None,
+    )
     job.check()
     with job.queries({}) as queries:
         sink = job.admission_sink(Clocks({}, lambda batch: Clock()))
-        assert job.drain("admission", queries.admission, job.remembering("admission", sink), job.was_read)
+        assert job.drain(
+            "admission", queries.admission, job.remembering("admission", sink), job.was_read
+        )
     with job.releasing(queries) as release_up_to:
         for closed_us in TICKS:
             job.tables.contributions.tick_by_clock(0, closed_us, closed_us)
@@ -145,13 +188,24 @@ def work(one: Any, behind: bool) -> None:
 
 
 def private_files(case: Any) -> int:
-    return len([path for path in Path(case.private, "contributions").rglob("*.parquet") if "era=-" not in str(path)])
+    return len(
+        [
+            path
+            for path in Path(case.private, "contributions").rglob("*.parquet")
+            if "era=-" not in str(path)
+        ]
+    )
 
 
 def test_neighbouring_catch_ups(case: Any, write: Any) -> None:
     runs = {world: catch_up(case, write, world) for world in ("without", "0", "1", "1000")}
     files = {world: private_files(one) for world, one in runs.items()}
-    assert {world: count - files["without"] for world, count in files.items()} == {"without": 0, "0": 0, "1": 1, "1000": FILES}
+    assert {world: count - files["without"] for world, count in files.items()} == {
+        "without": 0,
+        "0": 0,
+        "1": 1,
+        "1000": FILES,
+    }
     assert len({row["trigger_time"] for row in runs["without"].histogram()}) > 2
     # The key that nobody else has is not published, so nothing differs at all.
     assert public(runs["1"]) == public(runs["without"])
@@ -164,7 +218,9 @@ def test_neighbouring_catch_ups(case: Any, write: Any) -> None:
 def test_neighbouring_live_runs(case: Any, write: Any) -> None:
     runs = {world: live(case, write, world) for world in ("without", "0", "1", "1000")}
     without = runs["without"]
-    assert len(list(Path(without.lake.histogram("demo"), "_delta_log").glob("*.json"))) == 1 + len(TICKS)
+    assert len(list(Path(without.lake.histogram("demo"), "_delta_log").glob("*.json"))) == 1 + len(
+        TICKS
+    )
     assert public(runs["1"]) == public(without)
     assert public(runs["1000"]) == public(without)
     assert public(runs["0"]) != public(without)

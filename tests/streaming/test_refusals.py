@@ -21,7 +21,11 @@ from tests.streaming.conftest import DAY, SQL, START, case_of
 
 def files(one: Any) -> dict[str, bytes]:
     """All but what the operator is told of starts (`dpsql.lake.event_log`)."""
-    return {str(path): path.read_bytes() for path in Path(one.lake.root).rglob("*") if path.is_file() and path.name != FILE}
+    return {
+        str(path): path.read_bytes()
+        for path in Path(one.lake.root).rglob("*")
+        if path.is_file() and path.name != FILE
+    }
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +49,14 @@ def done(first: Any, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("operator", ["admission", "release"])
-def test_a_deleted_checkpoint_is_refused_before_anything_is_touched(done: Any, operator: str) -> None:
+def test_a_deleted_checkpoint_is_refused_before_anything_is_touched(
+    done: Any, operator: str
+) -> None:
     shutil.rmtree(done.private / "checkpoints" / operator)
     before = files(done)
-    with pytest.raises(LakeError, match=rf"checkpoint .*{operator} is lost; nothing was touched.*dpsql restore"):
+    with pytest.raises(
+        LakeError, match=rf"checkpoint .*{operator} is lost; nothing was touched.*dpsql restore"
+    ):
         done.go()
     assert files(done) == before
 
@@ -67,12 +75,17 @@ def test_an_older_checkpoint_is_refused(case: Any, write: Any, visits: Any) -> N
     one.go(START + DAY)
     for path in (one.private / "checkpoints" / "admission").glob("*/*1*"):
         path.unlink()
-    with pytest.raises(LakeError, match="ends at micro-batch 0, but the lake has rows of micro-batch 1"):
+    with pytest.raises(
+        LakeError, match="ends at micro-batch 0, but the lake has rows of micro-batch 1"
+    ):
         one.go()
 
 
 def test_lost_tables_and_files_are_refused(done: Any) -> None:
-    for name, path in {"contributions": done.private / "contributions", "histogram": done.lake.histogram("demo")}.items():
+    for name, path in {
+        "contributions": done.private / "contributions",
+        "histogram": done.lake.histogram("demo"),
+    }.items():
         path.rename(done.private / "aside")
         with pytest.raises(LakeError, match=f"the table {name} .* is lost"):
             done.go()
@@ -82,7 +95,9 @@ def test_lost_tables_and_files_are_refused(done: Any) -> None:
         done.go()
 
 
-def test_a_start_names_published_files_that_are_not_as_they_were_written_and_goes_on(done: Any) -> None:
+def test_a_start_names_published_files_that_are_not_as_they_were_written_and_goes_on(
+    done: Any,
+) -> None:
     (path,) = Path(done.lake.histogram("demo")).glob("*.parquet")
     told = list[str]()
     content = bytearray(path.read_bytes())
@@ -113,7 +128,10 @@ def test_lost_damaged_and_foreign_state_files_are_refused(done: Any) -> None:
     path = next((done.private / "state").rglob("000001.users.parquet"))
     good = path.read_bytes()
     path.unlink()
-    with pytest.raises(LakeError, match=r"version 1 of the state in .*bucket=\d+ is lost; nothing was touched.*dpsql restore demo --lake "):
+    with pytest.raises(
+        LakeError,
+        match=r"version 1 of the state in .*bucket=\d+ is lost; nothing was touched.*dpsql restore demo --lake ",
+    ):
         done.go()
     path.write_bytes(good[: len(good) // 2])
     with pytest.raises(LakeError, match="is damaged; nothing was touched"):
@@ -121,20 +139,27 @@ def test_lost_damaged_and_foreign_state_files_are_refused(done: Any) -> None:
     path.write_bytes(good)
     pq.write_table(pq.read_table(path).replace_schema_metadata({VERSION_KEY: b"99"}), path)
     with pytest.raises(
-        LakeError, match=r"version 99 is unknown; this release reads version 2; nothing was touched\. Go on with the release"
+        LakeError,
+        match=r"version 99 is unknown; this release reads version 2; nothing was touched\. Go on with the release",
     ):
         done.go()
 
 
-def test_a_stop_ends_after_the_micro_batch_and_the_next_start_goes_on(case: Any, write: Any, visits: Any) -> None:
+def test_a_stop_ends_after_the_micro_batch_and_the_next_start_goes_on(
+    case: Any, write: Any, visits: Any
+) -> None:
     write(visits(days=1), 3)
-    whole, cut = case(options=(("maxFilesPerTrigger", "1"),)), case(options=(("maxFilesPerTrigger", "1"),))
+    whole = case(options=(("maxFilesPerTrigger", "1"),))
+    cut = case(options=(("maxFilesPerTrigger", "1"),))
     whole.go()
     stop = threading.Event()
     first = cut.go(stop=stop, progress=lambda report: stop.set())
     assert first.stopped
     assert first.records < 360
-    with pytest.raises(InputError, match="an interrupted catch-up until 2024-01-08T00:00:00Z has to be finished first"):
+    with pytest.raises(
+        InputError,
+        match="an interrupted catch-up until 2024-01-08T00:00:00Z has to be finished first",
+    ):
         cut.go(START + 31 * DAY)
     rest = cut.go(None)
     assert not rest.stopped
@@ -143,7 +168,16 @@ def test_a_stop_ends_after_the_micro_batch_and_the_next_start_goes_on(case: Any,
 
 
 def test_columns_of_one_name_are_refused(case: Any, write: Any) -> None:
-    write(pa.table({"user_id": ["u"], "page": ["p"], "ts": pa.array([START], pa.timestamp("us", "UTC")), "seconds": [1.0]}))
+    write(
+        pa.table(
+            {
+                "user_id": ["u"],
+                "page": ["p"],
+                "ts": pa.array([START], pa.timestamp("us", "UTC")),
+                "seconds": [1.0],
+            }
+        )
+    )
     sql = """
     SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1)
       page AS n_stderr, COUNT(*) AS n

@@ -23,7 +23,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_lake_that_lost_what_it_published_never_goes_on(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+def test_a_lake_that_lost_what_it_published_never_goes_on(
+    case: Any, write: Any, visits: Any, tmp_path: Path
+) -> None:
     """Everything deleted but run.json; an older copy put back; then the lake deleted and other input: a new run."""
     ledger = Ledger(tmp_path / "secrets" / "ledger")
     write(visits(days=1))
@@ -40,7 +42,10 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(case: Any, write: Any,
     write(visits(days=1, pages=5))  # and there is other input
     before = contents(root / "public")
     for _ in range(2):
-        with pytest.raises(LakeError, match=r"has published triggers up to 2023-12-10T00:00:00Z.*knows nothing.*another --name"):
+        with pytest.raises(
+            LakeError,
+            match=r"has published triggers up to 2023-12-10T00:00:00Z.*knows nothing.*another --name",
+        ):
             opened(one, ledger).go(START + DAY, ledger=ledger, buckets=(1, 1))
     assert contents(root / "public") == before
     assert len(ledger.lines()) == 1
@@ -49,12 +54,20 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(case: Any, write: Any,
     again.go(START + DAY, ledger=ledger, buckets=(1, 1))
     assert len(ledger.lines()) == len({line.run_id for line in ledger.lines()}) == 2
     shown = {(row["trigger"], row["page"]): row["total"] for row in again.histogram()}
-    both = [(row["total"], shown[row["trigger"], row["page"]]) for row in newest if (row["trigger"], row["page"]) in shown]
+    both = [
+        (row["total"], shown[row["trigger"], row["page"]])
+        for row in newest
+        if (row["trigger"], row["page"]) in shown
+    ]
     assert len(both) > 3 and all(a != b for a, b in both)
     shutil.copytree(root, tmp_path / "elsewhere")
     with pytest.raises(LakeError, match="is in two lakes"):
-        open_run(Lake(tmp_path / "elsewhere"), "demo", one.query, one.secret, ledger, one.query.source)
+        open_run(
+            Lake(tmp_path / "elsewhere"), "demo", one.query, one.secret, ledger, one.query.source
+        )
     root.rename(tmp_path / "moved")
     one.lake = Lake(tmp_path / "moved")
-    assert opened(one, ledger).go(START + DAY, ledger=ledger, buckets=(1, 1)).triggers == 0  # a moved lake goes on, here with nothing to do
+    assert (
+        opened(one, ledger).go(START + DAY, ledger=ledger, buckets=(1, 1)).triggers == 0
+    )  # a moved lake goes on, here with nothing to do
     assert len(ledger.lines()) == 2

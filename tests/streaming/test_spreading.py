@@ -17,8 +17,18 @@ def test_spark_puts_each_bucket_into_its_partition(spark: SparkSession) -> None:
     listed = ", ".join(map(str, labels(8)))
     rows = session.range(0, 800, 1, 3).selectExpr("cast(id % 8 AS INT) AS bucket")
     rows = rows.selectExpr("bucket", f"element_at(array({listed}), bucket + 1) AS {LABEL}")
-    placed = rows.repartition(8, LABEL).selectExpr("bucket", "spark_partition_id() AS partition").distinct().collect()
+    placed = (
+        rows.repartition(8, LABEL)
+        .selectExpr("bucket", "spark_partition_id() AS partition")
+        .distinct()
+        .collect()
+    )
     assert sorted((row.bucket, row.partition) for row in placed) == [(n, n) for n in range(8)]
     # Without labels they would share partitions.
-    alone = rows.repartition(8, "bucket").selectExpr("bucket", "spark_partition_id() AS partition").distinct().collect()
+    alone = (
+        rows.repartition(8, "bucket")
+        .selectExpr("bucket", "spark_partition_id() AS partition")
+        .distinct()
+        .collect()
+    )
     assert len({row.partition for row in alone}) < 8

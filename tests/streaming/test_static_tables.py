@@ -23,7 +23,9 @@ def write_pages(folder: Path, topics: list[str]) -> None:
         (folder / f"part-{i}.csv").write_text(f"p{i},{topic}\n")
 
 
-def test_files_that_changed_within_a_catch_up_or_a_live_run_are_refused(case: Any, write: Any, visits: Any, tmp_path: Path) -> None:
+def test_files_that_changed_within_a_catch_up_or_a_live_run_are_refused(
+    case: Any, write: Any, visits: Any, tmp_path: Path
+) -> None:
     pages = tmp_path / "pages"
     write_pages(pages, ["a", "b", "a"])
     write(visits(days=1), parts=3)
@@ -38,7 +40,10 @@ def test_files_that_changed_within_a_catch_up_or_a_live_run_are_refused(case: An
         for old in pages.iterdir():
             old.unlink()
         write_pages(pages, change)
-        with pytest.raises(LakeError, match=r"static table 'pages' are not those that this run is reading: put the old ones back"):
+        with pytest.raises(
+            LakeError,
+            match=r"static table 'pages' are not those that this run is reading: put the old ones back",
+        ):
             one.go(START + DAY)
     (pages / "part-3.csv").unlink()
     write_pages(pages, ["a", "b", "a"])  # the same content again
@@ -46,8 +51,12 @@ def test_files_that_changed_within_a_catch_up_or_a_live_run_are_refused(case: An
     write_pages(pages, ["a", "b", "b"])  # between two catch-ups it may change
     write(visits(days=1, first_day=1), first=3)
     assert not one.go(START + 2 * DAY).stopped
-    (one.private / "live.json").write_text(json.dumps({"version": 1, "static": kept, "interval_us": 1_000_000}))
+    (one.private / "live.json").write_text(
+        json.dumps({"version": 1, "static": kept, "interval_us": 1_000_000})
+    )
     with pytest.raises(LakeError, match="a live run keeps them for ever"):
         one.go(START + 3 * DAY)
-    (one.private / "live.json").write_text(json.dumps({"version": 1, "static": {}, "interval_us": 1_000_000}))  # begun by 27b5d01
+    (one.private / "live.json").write_text(
+        json.dumps({"version": 1, "static": {}, "interval_us": 1_000_000})
+    )  # begun by 27b5d01
     assert not one.go(START + 3 * DAY).stopped

@@ -8,7 +8,9 @@ from benchmarks.stream_files import Stream
 from benchmarks.triggers import Counters, Private
 
 
-def test_a_warm_release_is_one_job_and_compiles_no_class(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_warm_release_is_one_job_and_compiles_no_class(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     run = Private(spark, Stream(200, 50, 1_000).write(tmp_path, 5), tmp_path / "lake", (2, 2))
     try:
         counters = Counters(spark)

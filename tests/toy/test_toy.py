@@ -33,7 +33,8 @@ FROM visits
 GROUP BY window(ts, '1 hour')
 """
 CHECKOUT = Path(__file__).parents[2]
-UNITS, HOURS = 40, 12
+UNITS = 40
+HOURS = 12
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +43,22 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiled(folder: Path) -> dpsql.Query:
-    source = Source(name="visits", format="parquet", path=str(folder), event_time="ts", privacy_unit=("user_id",), start_us=START)
+    source = Source(
+        name="visits",
+        format="parquet",
+        path=str(folder),
+        event_time="ts",
+        privacy_unit=("user_id",),
+        start_us=START,
+    )
     return dpsql.compile(SQL, Sources((source,)))
 
 
 def visits() -> pa.Table:
     number = np.arange(UNITS * HOURS * 3)
-    time = pa.array(START + number % HOURS * HOUR + number * 1_000_000).cast(pa.timestamp("us", "UTC"))
+    time = pa.array(START + number % HOURS * HOUR + number * 1_000_000).cast(
+        pa.timestamp("us", "UTC")
+    )
     return pa.table({"user_id": pa.array([f"u{i}" for i in number // HOURS % UNITS]), "ts": time})
 
 
@@ -63,40 +73,77 @@ def test_the_contract(check: Callable[[Stages, Path], None], tmp_path: Path) -> 
 def test_the_promise_is_kept_and_not_wasted(tmp_path: Path) -> None:
     query = compiled(tmp_path)
     assert query.parsed.mechanism == "toy"
-    assert 0.98 * query.parsed.delta <= TOY.account(query.plan, query.source).delta(query.parsed.epsilon) <= query.parsed.delta
+    assert (
+        0.98 * query.parsed.delta
+        <= TOY.account(query.plan, query.source).delta(query.parsed.epsilon)
+        <= query.parsed.delta
+    )
 
 
 def test_it_runs_on_the_local_engine(tmp_path: Path) -> None:
     query = compiled(tmp_path)
     secret = Secret(bytes(range(32)))
-    rows = run_local(query, visits(), secret, until_us=START + HOURS * HOUR, ledger=Ledger(tmp_path / "ledger"))
+    rows = run_local(
+        query, visits(), secret, until_us=START + HOURS * HOUR, ledger=Ledger(tmp_path / "ledger")
+    )
     assert len(rows) == HOURS
     assert (rows["people"] - UNITS).abs().max() <= 7 * query.plan.sigma
 
 
 @pytest.mark.jvm
-def test_it_runs_on_spark_and_is_verified(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_on_spark_and_is_verified(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyspark import cloudpickle
 
     from dpsql.streaming.job import run
 
     (tmp_path / "visits").mkdir()
     pq.write_table(visits(), tmp_path / "visits" / "a.parquet")
-    query, lake = compiled(tmp_path / "visits"), Lake(tmp_path / "lake")
-    secret, ledger = Secret(bytes(range(32))), Ledger(tmp_path / "ledger")
+    query = compiled(tmp_path / "visits")
+    lake = Lake(tmp_path / "lake")
+    secret = Secret(bytes(range(32)))
+    ledger = Ledger(tmp_path / "ledger")
     bound = open_run(lake, "toy", query, secret, ledger, query.source)
-    cloudpickle.register_pickle_by_value(stages)  # workers import `udfs`, where a real mechanism's stages are
+    cloudpickle.register_pickle_by_value(
+        stages
+    )  # workers import `udfs`, where a real mechanism's stages are
     try:
-        run(spark, query, bound, lake, secret, until_caught_up=True, until_us=START + HOURS * HOUR, buckets=(2, 2), ledger=ledger)
+        run(
+            spark,
+            query,
+            bound,
+            lake,
+            secret,
+            until_caught_up=True,
+            until_us=START + HOURS * HOUR,
+            buckets=(2, 2),
+            ledger=ledger,
+        )
     finally:
         cloudpickle.unregister_pickle_by_value(stages)
-    assert read_histogram(lake, "toy").column_names == ["window_start", "window_end", "trigger", "trigger_time", "people"]
+    assert read_histogram(lake, "toy").column_names == [
+        "window_start",
+        "window_end",
+        "trigger",
+        "trigger_time",
+        "people",
+    ]
     found = verify_run(lake, "toy", bound, query, secret)
     assert (found.identical, found.published) == (True, HOURS)
 
 
 def test_the_how_to_names_files_that_are_there() -> None:
-    how_to = (CHECKOUT / "CONTRIBUTING.md").read_text().partition("**a mechanism**")[2].partition("**a function")[0]
+    how_to = (
+        (CHECKOUT / "CONTRIBUTING.md")
+        .read_text()
+        .partition("**a mechanism**")[2]
+        .partition("**a function")[0]
+    )
     named = set(re.findall(r"`(tests/toy/[^`]*)`", how_to))
-    files = {str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "tests/toy").rglob("*") if path.suffix in (".py", ".md")}
+    files = {
+        str(path.relative_to(CHECKOUT))
+        for path in (CHECKOUT / "tests/toy").rglob("*")
+        if path.suffix in (".py", ".md")
+    }
     assert named == {path for path in files if not path.endswith("__init__.py")}

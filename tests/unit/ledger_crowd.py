@@ -18,7 +18,13 @@ from tests.unit.test_ledger import DAY, LINE, costing
 CAP = Cap(epsilon=20.0, delta=1e-3, period_us=DAY)
 PROCESSES = 14
 SECRET = Secret(bytes(range(32)))
-POINTS = ("os.link before", "os.link after", "json.dumps before", "os.write before", "os.write after")
+POINTS = (
+    "os.link before",
+    "os.link after",
+    "json.dumps before",
+    "os.write before",
+    "os.write after",
+)
 """Where a process kills itself: the temporary file is written, the line is there, the cap is checked, the seal is not written, or it is."""
 
 
@@ -56,7 +62,9 @@ def append_until_refused(folder: Path, number: int, start: float) -> None:
     time.sleep(max(0.0, start - time.time()))
     for i in range(10_000):
         try:
-            Ledger(folder, SECRET).append(costing(LINE, mu2=0.1, run_id=f"{number:016x}{i:016x}"), CAP)
+            Ledger(folder, SECRET).append(
+                costing(LINE, mu2=0.1, run_id=f"{number:016x}{i:016x}"), CAP
+            )
         except BudgetError:
             return
 
@@ -73,7 +81,9 @@ def main(folder: Path, seed: int) -> None:
             append_until_refused(folder, number, start)
             os._exit(0)
         children[child] = number
-    for child in [child for child, number in children.items() if number % 4 == 3 and number >= len(POINTS)]:
+    for child in [
+        child for child, number in children.items() if number % 4 == 3 and number >= len(POINTS)
+    ]:
         time.sleep(max(0.0, start - time.time()) + pick.uniform(0, 0.05))
         os.kill(child, signal.SIGKILL)
     ended = {children[child]: os.waitpid(child, 0)[1] for child in children}

@@ -35,7 +35,8 @@ FLOORS = (
 SHARED = ([], ["table"], ["intake"], ["measure"], ["noise"])
 """Folders of `udfs` for what several mechanisms need; the others are a mechanism each."""
 MOST_ROOMS = 20
-BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
+BEGIN = "<!-- rooms: begin -->"
+END = "<!-- rooms: end -->"
 
 
 def by_folder(name: str) -> str:
@@ -48,8 +49,14 @@ def room(path: str) -> str:
     folders = path.split("/")[:-1]
     if folders == ["dpsql"]:
         name = path.removesuffix(".py")
-        return {"dpsql/__init__": "dpsql", "dpsql/frame_query": "dpsql", "dpsql/compiled": "dpsql/compiled"}.get(name, GROUND)
-    return MECHANISM if folders[0] == "udfs" and folders[1:] not in SHARED else "/".join(folders[:2])
+        return {
+            "dpsql/__init__": "dpsql",
+            "dpsql/frame_query": "dpsql",
+            "dpsql/compiled": "dpsql/compiled",
+        }.get(name, GROUND)
+    return (
+        MECHANISM if folders[0] == "udfs" and folders[1:] not in SHARED else "/".join(folders[:2])
+    )
 
 
 def dotted(path: str) -> str:
@@ -64,20 +71,29 @@ def plant(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def modules(checkout: Path) -> dict[str, str]:
-    paths = [path.relative_to(checkout).as_posix() for top in ("jobs", "dpsql", "udfs") for path in sorted((checkout / top).rglob("*.py"))]
+    paths = [
+        path.relative_to(checkout).as_posix()
+        for top in ("jobs", "dpsql", "udfs")
+        for path in sorted((checkout / top).rglob("*.py"))
+    ]
     return {dotted(path): path for path in paths}
 
 
 def arrows(checkout: Path) -> dict[str, set[str]]:
     """Which modules each module imports, wherever the import stands and whatever it is for."""
     known = modules(checkout)
-    return {name: {*_imported(_imports((checkout / path).read_text()), known)} - {name} for name, path in known.items()}
+    return {
+        name: {*_imported(_imports((checkout / path).read_text()), known)} - {name}
+        for name, path in known.items()
+    }
 
 
 @cache
 def _imports(text: str) -> list[ast.AST]:
     """The statements; texts are read again by every rule."""
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
 
 
 def _imported(imports: Sequence[ast.AST], known: Mapping[str, str]) -> Iterator[str]:
@@ -88,13 +104,17 @@ def _imported(imports: Sequence[ast.AST], known: Mapping[str, str]) -> Iterator[
             names = [by_folder(alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             package = by_folder(f"{node.module}")
-            names = [name if (name := by_folder(f"{node.module}.{alias.name}")) in known else package for alias in node.names]
+            names = [
+                name if (name := by_folder(f"{node.module}.{alias.name}")) in known else package
+                for alias in node.names
+            ]
         yield from (name for name in names if name in known)
 
 
 def between_rooms(checkout: Path) -> dict[str, set[str]]:
     """Which rooms each room imports."""
-    known, found = modules(checkout), {room(path): set[str]() for path in modules(checkout).values()}
+    known = modules(checkout)
+    found = {room(path): set[str]() for path in modules(checkout).values()}
     for name, others in arrows(checkout).items():
         found[room(known[name])] |= {room(known[other]) for other in others} - {room(known[name])}
     return found
@@ -109,7 +129,11 @@ def packages(checkout: Path) -> dict[str, set[str]]:
         names = {
             name.split(".")[0]
             for node in imports
-            for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+            for name in (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [a.name for a in node.names]
+            )
         }
         found.setdefault(room(path), set()).update(names - {"dpsql"} - sys.stdlib_module_names)
     return found
@@ -120,7 +144,11 @@ def circles(drawn: Mapping[str, set[str]]) -> list[str]:
     left = {name: set(others) for name, others in drawn.items()}
     while left:
         wanted = set().union(*left.values())
-        inner = {name: others & left.keys() for name, others in left.items() if others & left.keys() and name in wanted}
+        inner = {
+            name: others & left.keys()
+            for name, others in left.items()
+            if others & left.keys() and name in wanted
+        }
         if inner == left:
             break
         left = inner
@@ -129,12 +157,15 @@ def circles(drawn: Mapping[str, set[str]]) -> list[str]:
 
 def table(checkout: Path) -> str:
     """The rooms from top to bottom, for docs/architecture.md: what each is for is the first sentence of its package."""
-    drawn, known = between_rooms(checkout), modules(checkout)
+    drawn = between_rooms(checkout)
+    known = modules(checkout)
     foreign = packages(checkout)
     lines = ["| room | is | imports | packages |", "|---|---|---|---|"]
     for name in (name for floor in FLOORS for name in floor if name in drawn):
         below = [other for floor in FLOORS for other in floor if other in drawn[name]]
-        lines.append(f"| `{name}` | {_purpose(checkout, known, name)} | {_listed(below)} | {_listed(sorted(foreign[name]))} |")
+        lines.append(
+            f"| `{name}` | {_purpose(checkout, known, name)} | {_listed(below)} | {_listed(sorted(foreign[name]))} |"
+        )
     return "\n".join(lines)
 
 
@@ -147,13 +178,18 @@ def _purpose(checkout: Path, known: Mapping[str, str], name: str) -> str:
     if name == GROUND:
         return f"What all others stand on: {_listed(own)}."
     packages = [known[one] for one in own if known[one].endswith(("/__init__.py", "/compiled.py"))]
-    return " ".join((ast.get_docstring(ast.parse((checkout / path).read_text())) or "").split("\n")[0] for path in packages)
+    return " ".join(
+        (ast.get_docstring(ast.parse((checkout / path).read_text())) or "").split("\n")[0]
+        for path in packages
+    )
 
 
 def main() -> None:
     page = CHECKOUT / "docs" / "architecture.md"
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{table(CHECKOUT)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    page.write_text(
+        f"{before}{BEGIN}\n{table(CHECKOUT)}\n{END}{rest.split(END)[1]}", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

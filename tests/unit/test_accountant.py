@@ -19,7 +19,14 @@ from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, s
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, WindowSpec, changed
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    WindowSpec,
+    changed,
+)
 from dpsql.parts.key_selection import failure_probabilities, selection_weights, thresholds
 from dpsql.privacy.cost import Overlap
 from dpsql.privacy.curve import epsilon_of, round_down, round_up, total_mu
@@ -39,7 +46,9 @@ def test_gaussian_delta_is_that_of_dp_accounting(mu: float, epsilon: float) -> N
     delta = gaussian_delta(mu, epsilon)
     assert 0 <= delta <= 1
     if 1e-250 < delta < 0.5 and epsilon > 0:
-        assert float(get_epsilon_gaussian(1 / mu, delta)) == pytest.approx(epsilon, rel=1e-6, abs=1e-9)
+        assert float(get_epsilon_gaussian(1 / mu, delta)) == pytest.approx(
+            epsilon, rel=1e-6, abs=1e-9
+        )
         assert float(get_sigma_gaussian(epsilon, delta)) == pytest.approx(1 / mu, rel=1e-6)
     assert gaussian_delta(0.0, epsilon) == 0.0
 
@@ -48,17 +57,31 @@ def random_plan(pick: random.Random, stream: Source) -> PrivacyPlan:
     rows = pick.choice([1, 2, 5, 32, 100])
     trigger = pick.choice([DAY, 6 * HOUR, HOUR, HOUR // 4])
     slide = pick.choice([d for d in (DAY, DAY, 12 * HOUR, 10 * HOUR) if d % trigger == 0])
-    asked: dict[str, Any] = {"epsilon": 10 ** pick.uniform(-2, 1.3), "delta": 10 ** pick.uniform(-8, -5.1), "max_rows_contributed": rows}
-    asked |= {"max_rows_per_group": pick.randint(1, rows), "max_groups_contributed": pick.randint(1, rows)}
-    asked |= {"contribution_period": pick.choice(list(ContributionPeriod)), "window": WindowSpec(DAY, slide, 0)}
+    asked: dict[str, Any] = {
+        "epsilon": 10 ** pick.uniform(-2, 1.3),
+        "delta": 10 ** pick.uniform(-8, -5.1),
+        "max_rows_contributed": rows,
+    }
+    asked |= {
+        "max_rows_per_group": pick.randint(1, rows),
+        "max_groups_contributed": pick.randint(1, rows),
+    }
+    asked |= {
+        "contribution_period": pick.choice(list(ContributionPeriod)),
+        "window": WindowSpec(DAY, slide, 0),
+    }
     asked |= {"trigger_interval_us": trigger, "allowed_lateness_us": pick.choice([0, HOUR])}
     asked |= {"min_privacy_units_per_group": pick.choice([1, 1, 7])}
     asked |= {"public_groups": pick.choice([None] * 3 + ["SELECT page FROM pages"])}
-    share, decay = pick.choice([None, 0.3]), pick.choice([0.0, 0.5, 1.0])
+    share = pick.choice([None, 0.3])
+    decay = pick.choice([0.0, 0.5, 1.0])
     asked |= dict(
         release=pick.choice(list(ReleaseRule)),
         counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
-        aggregates=tuple(a for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV, CAPPED, FEW) if pick.random() < 0.5) or (COUNT,),
+        aggregates=tuple(
+            a for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV, CAPPED, FEW) if pick.random() < 0.5
+        )
+        or (COUNT,),
     )
     if pick.random() < 0.2:
         asked |= {"aggregates": (CAPPED, USERS), "release": ReleaseRule.EVERY_TRIGGER}
@@ -75,7 +98,10 @@ def test_200_random_plans_keep_their_promise_and_waste_nothing() -> None:
         cost = check(plan, stream)
         assert cost.delta <= plan.query.delta
         assert plan.mu * 0.999 <= cost.mu <= plan.mu * (1 + 1e-9)
-        assert gaussian_delta(cost.mu, plan.query.epsilon) + cost.delta_threshold + cost.delta_hash <= plan.query.delta
+        assert (
+            gaussian_delta(cost.mu, plan.query.epsilon) + cost.delta_threshold + cost.delta_hash
+            <= plan.query.delta
+        )
 
 
 def test_the_cost_of_several_periods_is_that_of_theorem_4() -> None:
@@ -98,9 +124,13 @@ def test_the_cost_of_several_periods_is_that_of_theorem_4() -> None:
         met = 0.0
         if plan.selection is not None:
             most = (plan.min_counted + 1) * plan.selection.weights[0]
-            margins = (np.array(plan.selection.thresholds) - most) / 2**20 / np.array(plan.selection.sd)
+            margins = (
+                (np.array(plan.selection.thresholds) - most) / 2**20 / np.array(plan.selection.sd)
+            )
             met = len(plan.selection.weights) * float(norm.sf(margins).sum()) / 2
-        assert one.failure_shared == pytest.approx(max(met, one.failure - plan.delta_hash) + plan.delta_hash, rel=1e-6)
+        assert one.failure_shared == pytest.approx(
+            max(met, one.failure - plan.delta_hash) + plan.delta_hash, rel=1e-6
+        )
         assert plan.min_counted == 2 * plan.query.asked.min_privacy_units_per_group - 1
     assert seen == {Overlap.NONE, Overlap.WINDOWS, Overlap.STREAM}
 
@@ -114,7 +144,9 @@ def test_factorisation_is_that_of_dense_matrices(name: CounterName, horizon: int
     np.testing.assert_allclose(sd, np.linalg.norm(b, axis=1), rtol=1e-12)
     if name is CounterName.HONAKER:
         ends = [(s, k) for s in range(1, horizon + 1) for k in range((s & -s).bit_length())]
-        c = np.array([[float(s - 2**k < leaf <= s) for leaf in range(1, horizon + 1)] for s, k in ends])
+        c = np.array(
+            [[float(s - 2**k < leaf <= s) for leaf in range(1, horizon + 1)] for s, k in ends]
+        )
         np.testing.assert_allclose(b @ c, np.tril(np.ones((horizon, horizon))), rtol=0, atol=1e-12)
     else:
         c = np.linalg.solve(b, np.tril(np.ones((horizon, horizon))))
@@ -133,8 +165,16 @@ def selection(plan: PrivacyPlan, **changes: Any) -> PrivacyPlan:
 
 def perturbation(plan: PrivacyPlan, column: int, **changes: Any) -> PrivacyPlan:
     old = plan.columns[column]
-    new = dataclasses.replace(old, perturbations=(dataclasses.replace(old.perturbations[0], **changes), *old.perturbations[1:]))
-    return dataclasses.replace(plan, columns=(*plan.columns[:column], new, *plan.columns[column + 1 :]))
+    new = dataclasses.replace(
+        old,
+        perturbations=(
+            dataclasses.replace(old.perturbations[0], **changes),
+            *old.perturbations[1:],
+        ),
+    )
+    return dataclasses.replace(
+        plan, columns=(*plan.columns[:column], new, *plan.columns[column + 1 :])
+    )
 
 
 def blt_norm(plan: PrivacyPlan) -> float:
@@ -144,7 +184,10 @@ def blt_norm(plan: PrivacyPlan) -> float:
 def without_union(plan: PrivacyPlan) -> PrivacyPlan:
     assert plan.selection is not None
     beta = plan.delta_threshold / plan.max_groups
-    taus = [plan.selection.weights[0] + math.ceil(sd * float(norm.isf(beta)) * 2**20) for sd in plan.selection.sd]
+    taus = [
+        plan.selection.weights[0] + math.ceil(sd * float(norm.isf(beta)) * 2**20)
+        for sd in plan.selection.sd
+    ]
     return selection(plan, thresholds=tuple(taus))
 
 
@@ -152,21 +195,33 @@ def users_forgotten(plan: PrivacyPlan) -> PrivacyPlan:
     assert plan.selection is not None
     betas = failure_probabilities(plan.delta_threshold / plan.max_groups, plan.horizon)
     return selection(
-        plan, thresholds=tuple(math.ceil(sd * float(norm.isf(b)) * 2**20) for sd, b in zip(plan.selection.sd, betas, strict=True))
+        plan,
+        thresholds=tuple(
+            math.ceil(sd * float(norm.isf(b)) * 2**20)
+            for sd, b in zip(plan.selection.sd, betas, strict=True)
+        ),
     )
 
 
 WRONG: dict[str, Change] = {
-    "sensitivity without the column norm": lambda p: perturbation(p, 0, sigma=p.perturbations[0].sigma / blt_norm(p)),
-    "selection without the column norm": lambda p: selection(p, sigma=p.selection.sigma / blt_norm(p)),
+    "sensitivity without the column norm": lambda p: perturbation(
+        p, 0, sigma=p.perturbations[0].sigma / blt_norm(p)
+    ),
+    "selection without the column norm": lambda p: selection(
+        p, sigma=p.selection.sigma / blt_norm(p)
+    ),
     "threshold without the union over triggers": without_union,
-    "threshold without the union over groups": lambda p: selection(p, thresholds=tuple(t - 2**20 for t in p.selection.thresholds)),
+    "threshold without the union over groups": lambda p: selection(
+        p, thresholds=tuple(t - 2**20 for t in p.selection.thresholds)
+    ),
     "threshold without the user's own weight": users_forgotten,
     "weights not normalised": lambda p: selection(p, weights=(2**20,) * len(p.selection.weights)),
     "weights increase": lambda p: selection(p, weights=p.selection.weights[::-1]),
     "a weight too many": lambda p: selection(p, weights=(*p.selection.weights, 1)),
     "a negative weight": lambda p: selection(p, weights=(*p.selection.weights[:-1], -5)),
-    "sigma a part in ten thousand too small": lambda p: perturbation(p, 2, sigma=p.perturbations[2].sigma * (1 - 1e-4)),
+    "sigma a part in ten thousand too small": lambda p: perturbation(
+        p, 2, sigma=p.perturbations[2].sigma * (1 - 1e-4)
+    ),
     "sigma is zero or NaN": lambda p: perturbation(p, 0, sigma=math.nan),
     "selection sigma negative": lambda p: selection(p, sigma=-p.selection.sigma),
     "a wider clamp": lambda p: perturbation(p, 2, upper=p.perturbations[2].upper * 2),
@@ -180,7 +235,9 @@ WRONG: dict[str, Change] = {
     "another delta": lambda p: dataclasses.replace(p, delta=p.delta * 2),
     "hash charge left out": lambda p: dataclasses.replace(p, delta_hash=0.0),
     "more windows than the query": lambda p: dataclasses.replace(p, windows_per_record=0),
-    "C raised behind the plan's back": lambda p: dataclasses.replace(p, query=changed(p.query, max_rows_contributed=8)),
+    "C raised behind the plan's back": lambda p: dataclasses.replace(
+        p, query=changed(p.query, max_rows_contributed=8)
+    ),
     "c raised": lambda p: dataclasses.replace(p, query=changed(p.query, max_rows_per_group=4)),
     "mu larger than the noise": lambda p: dataclasses.replace(p, mu=p.mu / 2),
 }
@@ -199,7 +256,10 @@ def test_a_wrong_plan_is_refused(name: str) -> None:
 
 def test_rounds_cost_more_selections_than_groups() -> None:
     """RESELECT counts a unit once per round. Catches: weights and thresholds for K groups where C records can each start a round."""
-    rounds = make_plan(query(release=ReleaseRule.RESELECT, max_rows_contributed=8, max_groups_contributed=2), source())
+    rounds = make_plan(
+        query(release=ReleaseRule.RESELECT, max_rows_contributed=8, max_groups_contributed=2),
+        source(),
+    )
     assert rounds.selection is not None
     assert len(rounds.selection.weights) == 8
     for weights in (rounds.selection.weights[:2], (1 << 19,) * 2):
@@ -209,9 +269,13 @@ def test_rounds_cost_more_selections_than_groups() -> None:
 
 # The accountant must know every mechanism it adds up; what follows breaks a step's guarantee without changing its mu.
 UNKNOWN: dict[str, Change] = {
-    "two columns share their noise": lambda p: perturbation(p, 1, mechanism=p.perturbations[0].mechanism),
+    "two columns share their noise": lambda p: perturbation(
+        p, 1, mechanism=p.perturbations[0].mechanism
+    ),
     "a column has the noise of selection": lambda p: perturbation(p, 0, mechanism=0),
-    "a count clamped to nothing on paper": lambda p: perturbation(p, 0, upper=0, sigma=p.perturbations[0].sigma / 10),
+    "a count clamped to nothing on paper": lambda p: perturbation(
+        p, 0, upper=0, sigma=p.perturbations[0].sigma / 10
+    ),
     "a rule that nobody knows": lambda p: perturbation(p, 0, rule="median"),
 }
 
@@ -226,9 +290,19 @@ def test_an_unknown_step_is_refused(name: str) -> None:
 def test_the_default_declarations_allow_a_delta_of_a_billionth() -> None:
     """What people write first: 32 groups, delta = 1e-9, nothing declared of users and keys."""
     stream = source(max_users=DEFAULT_MAX_USERS, max_keys=DEFAULT_MAX_KEYS)
-    plan = make_plan(query(delta=1e-9, max_rows_contributed=32, max_groups_contributed=32, max_rows_per_group=32), stream)
+    plan = make_plan(
+        query(
+            delta=1e-9, max_rows_contributed=32, max_groups_contributed=32, max_rows_per_group=32
+        ),
+        stream,
+    )
     assert 0.01 < plan.delta_hash / 1e-9 < 0.02 and check(plan, stream).delta <= 1e-9
-    roomy = make_plan(query(delta=1e-9, max_rows_contributed=32, max_groups_contributed=32, max_rows_per_group=32), source(max_keys=1000))
+    roomy = make_plan(
+        query(
+            delta=1e-9, max_rows_contributed=32, max_groups_contributed=32, max_rows_per_group=32
+        ),
+        source(max_keys=1000),
+    )
     assert plan.perturbations[0].sigma < 1.005 * roomy.perturbations[0].sigma
 
 
@@ -237,7 +311,9 @@ def test_the_hash_charge_is_refused_above_a_tenth() -> None:
     with pytest.raises(ConfigError, match=r"max_users"):
         make_plan(query(), source(max_users=10**11))
     cost = spent(good(), source())
-    assert cost.delta_hash == pytest.approx((10**6 + 4 * (1 + 10**4 / 2**32) * 10**4) / 2**64, rel=1e-12)
+    assert cost.delta_hash == pytest.approx(
+        (10**6 + 4 * (1 + 10**4 / 2**32) * 10**4) / 2**64, rel=1e-12
+    )
     with pytest.raises(AccountingError, match="delta_hash"):
         check(good(), Source("visits", "parquet", max_users=10**9))
 
@@ -269,7 +345,8 @@ def test_failure_probabilities_add_up(horizon: int) -> None:
 
 def test_thresholds_are_the_quantile_rounded_up() -> None:
     """Catches: 1 - beta in float64 (a beta of 1e-20 would be lost), rounding down, users beyond the first left out."""
-    sd, betas = (3.0, 5.5), (1e-20, 1e-10)
+    sd = (3.0, 5.5)
+    betas = (1e-20, 1e-10)
     found = thresholds((700_000, 500_000), sd, betas, 3)
     for tau, s, beta in zip(found, sd, betas, strict=True):
         exact = 3 * 700_000 + s * float(norm.isf(beta)) * 2**20
@@ -287,10 +364,13 @@ def test_mu_spends_the_budget_and_no_more(epsilon: float, delta: float) -> None:
     assert epsilon_of(mu, delta) == get_epsilon_gaussian(1 / mu, delta)
 
 
-@pytest.mark.parametrize("value", [1.0, 1 + 2.0**-52, math.pi, 1e-300, 1e300, 2.0**24 + 1, 0.0, -math.pi])
+@pytest.mark.parametrize(
+    "value", [1.0, 1 + 2.0**-52, math.pi, 1e-300, 1e300, 2.0**24 + 1, 0.0, -math.pi]
+)
 def test_rounding_goes_one_way_and_leaves_few_digits(value: float) -> None:
     """Catches: a sigma rounded down, a mu rounded up, digits that another machine would have otherwise."""
-    up, down = round_up(value, 24), round_down(value, 20)
+    up = round_up(value, 24)
+    down = round_down(value, 20)
     assert down <= value <= up
     assert up - value <= abs(value) * 2.0**-23
     assert value - down <= abs(value) * 2.0**-19

@@ -17,12 +17,23 @@ from dpsql.privacy.curve import total_mu
 from dpsql.privacy.ledger import Ledger
 from tests.unit.test_ledger import DAY, LINE, costing
 
-ONE = costing(LINE, declared_epsilon=6.0, declared_delta=1e-9, mu2=total_mu(6, 1e-9) ** 2, failure=0.0)
-CLICKS = Source("clicks", "parquet", "/clicks", event_time="ts", privacy_unit=("customer",), ledger="visits")
+ONE = costing(
+    LINE, declared_epsilon=6.0, declared_delta=1e-9, mu2=total_mu(6, 1e-9) ** 2, failure=0.0
+)
+CLICKS = Source(
+    "clicks", "parquet", "/clicks", event_time="ts", privacy_unit=("customer",), ledger="visits"
+)
 
 
 def capped(epsilon: float = 20.0, delta: float = 1e-6, days: int = 7) -> Source:
-    return Source("visits", "parquet", "/visits", event_time="ts", privacy_unit=("user_id",), cap=Cap(epsilon, delta, days * DAY))
+    return Source(
+        "visits",
+        "parquet",
+        "/visits",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        cap=Cap(epsilon, delta, days * DAY),
+    )
 
 
 def test_seven_windows_of_epsilon_6_are_17() -> None:
@@ -35,7 +46,9 @@ def test_seven_windows_of_epsilon_6_are_17() -> None:
 
 def test_unlike_runs_are_added_with_unlike_weights() -> None:
     """A daily, an hourly (half an hour off) and a STREAM run: 7 + 7 * 24 + 1 + 1 times in a week, each with its own mu and failures."""
-    hourly = costing(ONE, run_id="1" * 32, size_us=DAY // 24, offset_us=DAY // 48, mu2=0.01, failure=1e-12)
+    hourly = costing(
+        ONE, run_id="1" * 32, size_us=DAY // 24, offset_us=DAY // 48, mu2=0.01, failure=1e-12
+    )
     forever = costing(ONE, run_id="2" * 32, period="STREAM", mu2=0.5, kind="try")
     other = replace(ONE, run_id="3" * 32, ledger="elsewhere", source="elsewhere")
     found = {budget.ledger: budget for budget in budgets([ONE, hourly, forever, other])}
@@ -50,7 +63,8 @@ def test_unlike_runs_are_added_with_unlike_weights() -> None:
 @pytest.mark.parametrize("runs", [0, 1, 3])
 def test_what_is_left_is_granted_and_more_is_refused(tmp_path: Path, runs: int) -> None:
     """The rest that is told is a promise: a run that asks for it fits, one that asks for a thousandth more does not."""
-    ledger, source = Ledger(tmp_path), capped(epsilon=40.0)
+    ledger = Ledger(tmp_path)
+    source = capped(epsilon=40.0)
     for number in range(runs):
         ledger.append(costing(ONE, run_id=f"{number:032x}", failure=1e-10), source.cap)
     cap = budgets(ledger.lines(), [source])[0].cap
@@ -59,7 +73,13 @@ def test_what_is_left_is_granted_and_more_is_refused(tmp_path: Path, runs: int) 
     if not runs:
         assert (cap.spent_epsilon, cap.spent_share, cap.left_epsilon) == (0.0, 0.0, 20.0)
         return
-    more = costing(ONE, run_id="f" * 32, declared_epsilon=cap.left_epsilon, failure=1e-10, mu2=total_mu(cap.left_epsilon, 9e-10) ** 2)
+    more = costing(
+        ONE,
+        run_id="f" * 32,
+        declared_epsilon=cap.left_epsilon,
+        failure=1e-10,
+        mu2=total_mu(cap.left_epsilon, 9e-10) ** 2,
+    )
     with pytest.raises(BudgetError):
         ledger.append(costing(more, mu2=total_mu(cap.left_epsilon * 1.001, 9e-10) ** 2), source.cap)
     ledger.append(more, source.cap)
@@ -91,7 +111,9 @@ def test_a_cap_without_runs_and_failures_beyond_a_cap() -> None:
     (unused,) = budgets([], [capped(), CLICKS])
     assert "0 runs" in describe(unused) and unused.totals == ()
     (over,) = budgets([costing(ONE, failure=1e-6, declared_delta=2e-6)], [capped()])
-    assert over.cap is not None and over.cap.spent_epsilon == math.inf and over.cap.left_epsilon == 0.0
+    assert (
+        over.cap is not None and over.cap.spent_epsilon == math.inf and over.cap.left_epsilon == 0.0
+    )
     assert facts(over)["cap"]["spent_epsilon"] is None
     assert "more than its delta" in describe(over)
     assert budgets([], [CLICKS]) == ()
@@ -138,7 +160,15 @@ def test_pure_parts_add_up_by_themselves() -> None:
 
 def test_gaussian_noise_never_passes_for_pure() -> None:
     """Its delta here is about 10^-5000, which float64 rounds to 0. Catches: a cap with delta = 0 that accepts it."""
-    event = replace(ALONE, protects=PrivacyLevel.EVENT, overlap=Overlap.EVENTS, mu2=1e-4, mu2_shared=1e-4, failure=0.0, failure_shared=0.0)
+    event = replace(
+        ALONE,
+        protects=PrivacyLevel.EVENT,
+        overlap=Overlap.EVENTS,
+        mu2=1e-4,
+        mu2_shared=1e-4,
+        failure=0.0,
+        failure_shared=0.0,
+    )
     assert event.delta(1.0) > 0
     assert replace(event, mu2=0.0, mu2_shared=0.0, epsilon=1.0).delta(1.0) == 0
 
@@ -152,14 +182,26 @@ def test_rows_do_not_add_up_as_periods() -> None:
 
 def test_a_floor_test_of_events_fails_more_often_for_several() -> None:
     """n events shift the noise n times as far and bring n values: Phi(Phi^-1(n a) + n mu), which is more than n times one event's failure."""
-    a, mu = 1e-9, 0.5
+    a = 1e-9
+    mu = 0.5
     failure = float(norm.cdf(norm.ppf(a) + mu))
     one = Cost(PrivacyLevel.EVENT, mu**2, 0.0, failure, Overlap.EVENTS, mu**2, failure, a)
     ten = one.periods(10)
-    assert (ten.mu, ten.failure) == (pytest.approx(5.0), pytest.approx(float(norm.cdf(norm.ppf(10 * a) + 10 * mu)), rel=1e-6))
+    assert (ten.mu, ten.failure) == (
+        pytest.approx(5.0),
+        pytest.approx(float(norm.cdf(norm.ppf(10 * a) + 10 * mu)), rel=1e-6),
+    )
     assert ten.failure > 1000 * failure
-    assert one.periods(1).failure == pytest.approx(failure) and total([one, one], PrivacyLevel.EVENT).failure == pytest.approx(2 * failure)
-    for wrong in ({"failure": a, "failure_shared": a}, {"floor": 0.0}, {"floor": 2 * a}, {"floor": math.nan}, {"floor": -a}):
+    assert one.periods(1).failure == pytest.approx(failure) and total(
+        [one, one], PrivacyLevel.EVENT
+    ).failure == pytest.approx(2 * failure)
+    for wrong in (
+        {"failure": a, "failure_shared": a},
+        {"floor": 0.0},
+        {"floor": 2 * a},
+        {"floor": math.nan},
+        {"floor": -a},
+    ):
         with pytest.raises(ValueError, match=r"cost|failure"):
             replace(one, **wrong)
     with pytest.raises(ValueError, match="by failure alone"):
@@ -171,8 +213,14 @@ def test_runs_add_up_and_unlike_levels_do_not() -> None:
     assert together.mu2 == pytest.approx(0.5 + 1.0 + 0.25)
     assert together.failure == pytest.approx(2e-9 + 1.4e-8 + 1e-9)
     assert total([]).delta(1.0) == 0.0
-    event = replace(ALONE, protects=PrivacyLevel.EVENT, overlap=Overlap.EVENTS, failure=0.0, failure_shared=0.0)
-    for costs, level in (([ALONE, event], PrivacyLevel.USER), ([ALONE], PrivacyLevel.EVENT), ([event], PrivacyLevel.USER)):
+    event = replace(
+        ALONE, protects=PrivacyLevel.EVENT, overlap=Overlap.EVENTS, failure=0.0, failure_shared=0.0
+    )
+    for costs, level in (
+        ([ALONE, event], PrivacyLevel.USER),
+        ([ALONE], PrivacyLevel.EVENT),
+        ([event], PrivacyLevel.USER),
+    ):
         with pytest.raises(ValueError, match="not the same thing"):
             total(costs, level)
     assert total([event], PrivacyLevel.EVENT).protects is PrivacyLevel.EVENT

@@ -24,7 +24,11 @@ DAY = 86_400_000_000
 USER_CAP = Cap(20.0, 1e-6, 7 * DAY)
 EVENT_CAP = Cap(1.0, 0.0, 0, PrivacyLevel.EVENT)
 PURE = replace(
-    LINE, cost=Cost(PrivacyLevel.EVENT, 0.0, 0.4, 0.0, Overlap.EVENTS, 0.0, 0.0), declared_epsilon=0.4, declared_delta=0.0, run_id="01" * 16
+    LINE,
+    cost=Cost(PrivacyLevel.EVENT, 0.0, 0.4, 0.0, Overlap.EVENTS, 0.0, 0.0),
+    declared_epsilon=0.4,
+    declared_delta=0.0,
+    run_id="01" * 16,
 )
 YAML = """\
 sources:
@@ -53,13 +57,25 @@ def test_a_list_has_a_cap_per_level(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ("{privacy_level: EVENT, epsilon: 1, delta: 0, period: 1 day}", r":9: .*has no `period` at sources\.visits\.cap\.1\.period"),
-        ("{privacy_level: ROW, epsilon: 1, delta: 0}", r":9: `privacy_level` must be USER or EVENT, not 'ROW'"),
+        (
+            "{privacy_level: EVENT, epsilon: 1, delta: 0, period: 1 day}",
+            r":9: .*has no `period` at sources\.visits\.cap\.1\.period",
+        ),
+        (
+            "{privacy_level: ROW, epsilon: 1, delta: 0}",
+            r":9: `privacy_level` must be USER or EVENT, not 'ROW'",
+        ),
         ("{epsilon: 1, delta: 1e-6, period: 1 day}", r":9: two caps of level USER"),
-        ("{privacy_level: EVENT, epsilon: 1, delta: 0, perod: 1}", r":9: unknown setting `perod`: did you mean `period`\?"),
+        (
+            "{privacy_level: EVENT, epsilon: 1, delta: 0, perod: 1}",
+            r":9: unknown setting `perod`: did you mean `period`\?",
+        ),
         ("{privacy_level: EVENT, epsilon: 0, delta: 0}", r":9: `epsilon` must be a number above 0"),
         ("{privacy_level: EVENT, epsilon: 1}", r":9: `delta` is missing"),
-        ("{privacy_level: EVENT, epsilon: 1, delta: false}", r":9: `delta` must be a number above 0"),
+        (
+            "{privacy_level: EVENT, epsilon: 1, delta: false}",
+            r":9: `delta` must be a number above 0",
+        ),
         ("7", r":9: must be a block"),
     ],
 )
@@ -73,19 +89,30 @@ def test_a_user_cap_has_a_delta_and_a_period(tmp_path: Path) -> None:
         ("{epsilon: 1, delta: 0, period: 1 day}", "`delta` must be"),
         ("{epsilon: 1, delta: 1e-6}", "`period` is missing"),
     ):
-        (tmp_path / "s.yaml").write_text(YAML.split("    cap:", maxsplit=1)[0] + f"    cap: {cap}\n")
+        (tmp_path / "s.yaml").write_text(
+            YAML.split("    cap:", maxsplit=1)[0] + f"    cap: {cap}\n"
+        )
         with pytest.raises(ConfigError, match=message):
             load_sources(tmp_path / "s.yaml")
 
 
 def test_a_cap_of_one_level_refuses_the_other() -> None:
     """Catches: a query of rows on a source whose owner has limited what may be shown of people, with nothing that limits it."""
-    users, rows = Source("visits", "parquet", cap=USER_CAP), Source("visits", "parquet", event_cap=EVENT_CAP)
-    assert cap_for(users, PrivacyLevel.USER) == USER_CAP and cap_for(rows, PrivacyLevel.EVENT) == EVENT_CAP
+    users = Source("visits", "parquet", cap=USER_CAP)
+    rows = Source("visits", "parquet", event_cap=EVENT_CAP)
+    assert (
+        cap_for(users, PrivacyLevel.USER) == USER_CAP
+        and cap_for(rows, PrivacyLevel.EVENT) == EVENT_CAP
+    )
     assert cap_for(Source("visits", "parquet"), PrivacyLevel.EVENT) is None
-    with pytest.raises(BudgetError, match=r"protects units \(USER\), and this query protects rows \(EVENT\).*privacy_level: EVENT"):
+    with pytest.raises(
+        BudgetError,
+        match=r"protects units \(USER\), and this query protects rows \(EVENT\).*privacy_level: EVENT",
+    ):
         cap_for(users, PrivacyLevel.EVENT)
-    with pytest.raises(BudgetError, match=r"protects rows \(EVENT\), and this query protects units \(USER\)"):
+    with pytest.raises(
+        BudgetError, match=r"protects rows \(EVENT\), and this query protects units \(USER\)"
+    ):
         cap_for(rows, PrivacyLevel.USER)
 
 
@@ -113,14 +140,33 @@ def test_rows_of_one_person_add_up_linearly() -> None:
 
 
 def test_the_budget_tells_the_levels_apart() -> None:
-    source = Source("visits", "parquet", "/visits", event_time="ts", privacy_unit=("user_id",), cap=USER_CAP, event_cap=EVENT_CAP)
+    source = Source(
+        "visits",
+        "parquet",
+        "/visits",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        cap=USER_CAP,
+        event_cap=EVENT_CAP,
+    )
     users, rows = budgets([LINE, PURE, replace(PURE, run_id="02" * 16)], [source])
-    assert (users.protects, len(users.lines), rows.protects, len(rows.lines)) == (PrivacyLevel.USER, 1, PrivacyLevel.EVENT, 2)
-    assert [(t.days, t.epsilon, t.delta) for t in rows.totals] == [(n, pytest.approx(0.8 * n), 0.0) for n in (1, 10, 100)]
+    assert (users.protects, len(users.lines), rows.protects, len(rows.lines)) == (
+        PrivacyLevel.USER,
+        1,
+        PrivacyLevel.EVENT,
+        2,
+    )
+    assert [(t.days, t.epsilon, t.delta) for t in rows.totals] == [
+        (n, pytest.approx(0.8 * n), 0.0) for n in (1, 10, 100)
+    ]
     assert rows.cap is not None and rows.cap.spent_epsilon == pytest.approx(0.8)
     assert rows.cap.left_epsilon == pytest.approx(0.2)
     said = describe(rows)
-    assert "one row of visits, not one person" in said and "100 rows epsilon 80.0" in said and "Cap: epsilon 1, delta 0 per row." in said
+    assert (
+        "one row of visits, not one person" in said
+        and "100 rows epsilon 80.0" in said
+        and "Cap: epsilon 1, delta 0 per row." in said
+    )
     assert facts(rows)["privacy_level"] == "EVENT" and facts(rows)["totals"][1]["rows"] == 10
     assert facts(users)["totals"][0]["days"] == 1
     granted = rows.cap.left_epsilon
@@ -128,27 +174,60 @@ def test_the_budget_tells_the_levels_apart() -> None:
 
 
 @pytest.mark.parametrize("capped", [True, False])
-def test_what_runs_that_protect_rows_cost_a_person_is_said_beside_the_total_of_persons(tmp_path: Path, capped: bool) -> None:
+def test_what_runs_that_protect_rows_cost_a_person_is_said_beside_the_total_of_persons(
+    tmp_path: Path, capped: bool
+) -> None:
     """Catches: a total of "all these runs" without those on the same people that protect rows only, of whom k cost k times as much."""
-    source = Source("visits", "parquet", event_time="ts", privacy_unit=("user_id",), cap=USER_CAP if capped else None)
-    ledger, mu, delta = Ledger(tmp_path), 0.05, 1e-7
+    source = Source(
+        "visits",
+        "parquet",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        cap=USER_CAP if capped else None,
+    )
+    ledger = Ledger(tmp_path)
+    mu = 0.05
+    delta = 1e-7
     noisy = Cost(PrivacyLevel.EVENT, mu**2, 0.0, 0.0, Overlap.EVENTS, mu**2, 0.0)
-    for number, line in enumerate((PURE, LINE, replace(PURE, cost=noisy, declared_delta=delta), replace(PURE, ledger="others"))):
+    for number, line in enumerate(
+        (
+            PURE,
+            LINE,
+            replace(PURE, cost=noisy, declared_delta=delta),
+            replace(PURE, ledger="others"),
+        )
+    ):
         ledger.append(replace(line, run_id=f"{number:032x}"), None)
     lines = ledger.lines()
-    users = next(each for each in budgets(lines, [source]) if (each.ledger, each.protects) == ("visits", PrivacyLevel.USER))
-    rows = [line for line in lines if (line.ledger, line.cost.protects) == ("visits", PrivacyLevel.EVENT)]
+    users = next(
+        each
+        for each in budgets(lines, [source])
+        if (each.ledger, each.protects) == ("visits", PrivacyLevel.USER)
+    )
+    rows = [
+        line
+        for line in lines
+        if (line.ledger, line.cost.protects) == ("visits", PrivacyLevel.EVENT)
+    ]
     told = facts(users)["rows_only"]
-    assert told["runs"] == len(rows) == 2 and [each["rows"] for each in told["totals"]] == [1, 10, 100]
+    assert told["runs"] == len(rows) == 2 and [each["rows"] for each in told["totals"]] == [
+        1,
+        10,
+        100,
+    ]
     for each in told["totals"]:
         pure = sum(each["rows"] * line.cost.epsilon for line in rows)
-        gaussian = get_epsilon_gaussian(1 / (each["rows"] * math.sqrt(sum(line.cost.mu2 for line in rows))), delta)
+        gaussian = get_epsilon_gaussian(
+            1 / (each["rows"] * math.sqrt(sum(line.cost.mu2 for line in rows))), delta
+        )
         assert (each["epsilon"], each["delta"]) == (pytest.approx(pure + gaussian), delta)
     costs = " / ".join(figures(each["epsilon"]) for each in told["totals"])
     said = f"2 runs protect rows only: a person with 1 / 10 / 100 rows there in that time pays epsilon {costs} (delta 1e-07) more"
     assert said in describe(users)
     alone = budgets([line for line in lines if line not in rows], [source])
-    assert [facts(each)["totals"] for each in alone if each.ledger == "visits"] == [facts(users)["totals"]]
+    assert [facts(each)["totals"] for each in alone if each.ledger == "visits"] == [
+        facts(users)["totals"]
+    ]
     assert not any("rows only" in describe(each) for each in alone)
 
 

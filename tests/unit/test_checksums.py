@@ -13,7 +13,14 @@ from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import check_files
 from dpsql.mechanisms import registry
 from dpsql.udfs import bucket_state
-from dpsql.udfs.bucket_state import SCHEMA_VERSION, SEAL_BYTES, VERSION_KEY, BucketFiles, DamagedFile, UnknownVersion
+from dpsql.udfs.bucket_state import (
+    SCHEMA_VERSION,
+    SEAL_BYTES,
+    VERSION_KEY,
+    BucketFiles,
+    DamagedFile,
+    UnknownVersion,
+)
 from dpsql.udfs.intake import user_state
 from tests.unit.test_contract import CASES, stages_of
 
@@ -42,11 +49,15 @@ def _column(field: pa.Field, draw: np.random.Generator, rows: int = ROWS) -> pa.
         return pa.array([b"page %d" % number for number in range(rows)], field.type)
     if pa.types.is_fixed_size_list(field.type):
         width = field.type.list_size
-        return pa.FixedSizeListArray.from_arrays(_column(field.type.field(0), draw, rows * width), type=field.type)
+        return pa.FixedSizeListArray.from_arrays(
+            _column(field.type.field(0), draw, rows * width), type=field.type
+        )
     if pa.types.is_floating(field.type):
         return pa.array(draw.normal(size=rows), field.type)
     whole = field.name in ("user", "key")
-    return pa.array(draw.integers(-(1 << 63), 1 << 63, rows) if whole else draw.integers(0, 5, rows), field.type)
+    return pa.array(
+        draw.integers(-(1 << 63), 1 << 63, rows) if whole else draw.integers(0, 5, rows), field.type
+    )
 
 
 def flipped(content: bytes, bit: int) -> bytes:
@@ -55,11 +66,19 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(damaged)
 
 
-def silent(path: Path, load: Callable[[], object], refusals: type[Exception] | tuple[type[Exception], ...] = DamagedFile) -> list[int]:
+def silent(
+    path: Path,
+    load: Callable[[], object],
+    refusals: type[Exception] | tuple[type[Exception], ...] = DamagedFile,
+) -> list[int]:
     """Bits whose flip is not refused. Half of them are drawn from the end: seal, footer and its length."""
-    content, draw = path.read_bytes(), random.Random(path.name)
-    bits, end = 8 * len(content), 8 * (SEAL_BYTES + int.from_bytes(path.read_bytes()[-8:-4], "little") + 8)
-    places = [draw.randrange(bits) for _ in range(FLIPS // 2)] + [draw.randrange(bits - end, bits) for _ in range(FLIPS // 2)]
+    content = path.read_bytes()
+    draw = random.Random(path.name)
+    bits = 8 * len(content)
+    end = 8 * (SEAL_BYTES + int.from_bytes(path.read_bytes()[-8:-4], "little") + 8)
+    places = [draw.randrange(bits) for _ in range(FLIPS // 2)] + [
+        draw.randrange(bits - end, bits) for _ in range(FLIPS // 2)
+    ]
     found = []
     for bit in places:
         path.write_bytes(flipped(content, bit))
@@ -88,16 +107,31 @@ def test_every_flip_in_a_state_file_is_refused(stored: tuple[BucketFiles, Path])
     assert silent(path, lambda: files.check(2, 7, whole=True)) == []
 
 
-def test_without_seals_most_flips_are_silent(stored: tuple[BucketFiles, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_seals_most_flips_are_silent(
+    stored: tuple[BucketFiles, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The protection taken out: what the test above is about does happen."""
     files, path = stored
     monkeypatch.setattr(bucket_state, "_seal", lambda data, path: "0")
-    assert len(silent(path, lambda: files.load(2, 7), (DamagedFile, UnknownVersion, UnicodeDecodeError))) > FLIPS // 4
+    assert (
+        len(
+            silent(
+                path, lambda: files.load(2, 7), (DamagedFile, UnknownVersion, UnicodeDecodeError)
+            )
+        )
+        > FLIPS // 4
+    )
 
 
-def test_a_sealed_file_is_plain_parquet_and_a_cut_one_is_refused(stored: tuple[BucketFiles, Path]) -> None:
+def test_a_sealed_file_is_plain_parquet_and_a_cut_one_is_refused(
+    stored: tuple[BucketFiles, Path],
+) -> None:
     files, path = stored
-    assert pq.read_table(path).replace_schema_metadata(None).equals(files.load(2, 7)[path.name.split(".")[1]].replace_schema_metadata(None))
+    assert (
+        pq.read_table(path)
+        .replace_schema_metadata(None)
+        .equals(files.load(2, 7)[path.name.split(".")[1]].replace_schema_metadata(None))
+    )
     content = path.read_bytes()
     for cut in (0, 7, 100, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:cut])
@@ -119,9 +153,18 @@ def test_a_file_without_seal_is_refused(tmp_path: Path) -> None:
 def test_every_flip_in_a_file_of_contributions_is_refused(mechanism: str, tmp_path: Path) -> None:
     plan = FIRST[mechanism]
     rows = filled(stages_of(mechanism, plan)[0].gives.append(pa.field("bucket", pa.int32())))
-    table = Contributions(tmp_path, "5a" * 16, registry.shape(plan).schedule, rows.schema.remove(len(rows.schema) - 1), 1, 4)
+    table = Contributions(
+        tmp_path,
+        "5a" * 16,
+        registry.shape(plan).schedule,
+        rows.schema.remove(len(rows.schema) - 1),
+        1,
+        4,
+    )
     listed = table.files.write(rows, bucket=3, batch=7)
-    assert listed == table.files.write(rows, bucket=3, batch=7) and len(listed) == 1  # a repeated micro-batch writes the file over itself
+    assert (
+        listed == table.files.write(rows, bucket=3, batch=7) and len(listed) == 1
+    )  # a repeated micro-batch writes the file over itself
     path = tmp_path / listed[0]["path"]
     assert silent(path, lambda: check_files(tmp_path, [listed[0]["path"]])) == []
     old = path.with_name("part-00003-5e8d0c3e-0000-4000-8000-000000000000.parquet")

@@ -26,14 +26,22 @@ class Machine:
     told: list[tuple[bool, str]] = field(default_factory=list)
 
     def guard(self, interval_us: int = 2 * SECOND) -> ClockGuard:
-        return ClockGuard(interval_us, lambda wrong, text: self.told.append((wrong, text)), lambda: self.wall_us, lambda: self.passed_us)
+        return ClockGuard(
+            interval_us,
+            lambda wrong, text: self.told.append((wrong, text)),
+            lambda: self.wall_us,
+            lambda: self.passed_us,
+        )
 
     def sleep(self, us: int) -> None:
         self.wall_us += us
         self.passed_us += us
 
 
-@pytest.mark.parametrize(("step", "said"), [(DAY, "1 day, 0:00:00"), (YEAR, "365 days, 0:00:00"), (61 * SECOND, "0:01:01")])
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [(DAY, "1 day, 0:00:00"), (YEAR, "365 days, 0:00:00"), (61 * SECOND, "0:01:01")],
+)
 def test_a_step_ahead_is_not_believed(step: int, said: str) -> None:
     machine = Machine()
     guard = machine.guard()
@@ -51,7 +59,10 @@ def test_a_step_ahead_is_not_believed(step: int, said: str) -> None:
     guard.forgive()
     assert not guard.set_back
     assert [wrong for wrong, _ in machine.told] == [True, False]
-    assert f"stepped ahead by {said}, which have not passed" in machine.told[0][1] and "right again" in machine.told[1][1]
+    assert (
+        f"stepped ahead by {said}, which have not passed" in machine.told[0][1]
+        and "right again" in machine.told[1][1]
+    )
 
 
 def test_a_poll_that_saw_a_wrong_clock_before_it_was_set_right_closes_nothing() -> None:
@@ -86,7 +97,9 @@ def test_small_steps_and_slow_readers_are_no_alarm() -> None:
         machine.wall_us += step * SECOND
         assert guard.time(machine.wall_us) == machine.wall_us
         machine.sleep(HOUR)
-    assert guard.time(machine.wall_us - HOUR) == machine.wall_us - HOUR  # found an hour after the poll
+    assert (
+        guard.time(machine.wall_us - HOUR) == machine.wall_us - HOUR
+    )  # found an hour after the poll
     assert machine.told == [] and not guard.set_back
 
 
@@ -95,14 +108,19 @@ def test_time_in_which_the_machine_slept_counts() -> None:
     assert 0 <= passed_us() - before < HOUR
 
 
-def test_another_clock_than_the_lakes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_clock_than_the_lakes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "lake/private/visits"
     folder.mkdir(parents=True)
     check_store(folder)
     import time
 
     for wrong in (61, -61, 86_400):
-        with pytest.raises(LakeError, match=r"the clock of this machine and that of the lake at .*/lake are .* apart"):
+        with pytest.raises(
+            LakeError,
+            match=r"the clock of this machine and that of the lake at .*/lake are .* apart",
+        ):
             check_store(folder, lambda wrong=wrong: time.time() + wrong)
     check_store(folder, lambda: time.time() + 50)
     assert list(folder.iterdir()) == []
@@ -112,18 +130,30 @@ def test_another_clock_than_the_lakes_is_refused(tmp_path: Path, monkeypatch: py
 
 
 def caught_up(folder: Path, until_us: int) -> None:
-    content: dict[str, Any] = {"version": 1, "number": 1, "until_us": until_us, "wall_us": T0, "released": True, "static": {}}
+    content: dict[str, Any] = {
+        "version": 1,
+        "number": 1,
+        "until_us": until_us,
+        "wall_us": T0,
+        "released": True,
+        "static": {},
+    }
     (folder / "catch_up.json").write_text(json.dumps(content))
 
 
 def test_after_days_somebody_has_to_say_that_the_clock_is_right(tmp_path: Path) -> None:
-    def check(days: float, accepted: bool = False, trigger_us: int = HOUR, closed_us: int = T0) -> None:
+    def check(
+        days: float, accepted: bool = False, trigger_us: int = HOUR, closed_us: int = T0
+    ) -> None:
         check_absence(tmp_path, closed_us, T0 + round(days * DAY), trigger_us, accepted)
 
     check(3)
     check(-1)
     check(1000, closed_us=NO_CLOCK)
-    with pytest.raises(LakeError, match=r"closed at 2027-01-15T08:00:00Z, and the clock .* says 2027-01-19T08:00:00Z: .*--accept-clock"):
+    with pytest.raises(
+        LakeError,
+        match=r"closed at 2027-01-15T08:00:00Z, and the clock .* says 2027-01-19T08:00:00Z: .*--accept-clock",
+    ):
         check(4)
     check(4, accepted=True)
     check(40, trigger_us=40 * DAY)  # no tick was due

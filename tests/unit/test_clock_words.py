@@ -22,7 +22,16 @@ def test_times_without_a_date_are_so_as_timestamps_only(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [*TEXTS, "2024", "2024-02-29", "2024-2-9 1:2:3", "-2024-01-01 00:00:00", "+12024-01-01", " 2024-02-29 12:00"]
+    "text",
+    [
+        *TEXTS,
+        "2024",
+        "2024-02-29",
+        "2024-2-9 1:2:3",
+        "-2024-01-01 00:00:00",
+        "+12024-01-01",
+        " 2024-02-29 12:00",
+    ],
 )
 def test_what_has_a_date_has_a_value(text: str) -> None:
     assert to_timestamp(text) is None or not reads_the_clock(text, "timestamp")

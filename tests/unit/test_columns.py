@@ -7,7 +7,16 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from dpsql.udfs.columns import find, insert, match, places, run_starts, run_sums, running_count, sort_order
+from dpsql.udfs.columns import (
+    find,
+    insert,
+    match,
+    places,
+    run_starts,
+    run_sums,
+    running_count,
+    sort_order,
+)
 
 
 def random_columns(seed: int, size: int) -> list[np.ndarray]:
@@ -32,7 +41,10 @@ def test_runs(size: int) -> None:
     starts = run_starts(*(c[order] for c in columns))
     assert starts.tolist() == [i == 0 or rows[i] != rows[i - 1] for i in range(size)]
     values = np.arange(size, dtype=np.int64) - 7
-    expected = [sum(int(values[i]) for i, _ in group) for _, group in itertools.groupby(enumerate(rows), key=lambda row: row[1])]
+    expected = [
+        sum(int(values[i]) for i, _ in group)
+        for _, group in itertools.groupby(enumerate(rows), key=lambda row: row[1])
+    ]
     assert run_sums(values, starts).tolist() == expected
     flags = np.arange(size) % 3 > 0
     so_far: dict[tuple, int] = defaultdict(int)
@@ -52,7 +64,12 @@ def test_sort_order_of_wide_and_narrow_columns(kind: type, size: int) -> None:
     few = generator.integers(ends.min, ends.max, 4, dtype=kind, endpoint=True)
     many = generator.integers(ends.min, ends.max, size, dtype=kind, endpoint=True)
     picked = few[generator.integers(0, 4, size)]
-    for columns in ((picked, many), (many, picked), (picked, picked, picked[::-1]), (few[:1].repeat(size), picked, many[::-1])):
+    for columns in (
+        (picked, many),
+        (many, picked),
+        (picked, picked, picked[::-1]),
+        (few[:1].repeat(size), picked, many[::-1]),
+    ):
         assert sort_order(*columns).tolist() == np.lexsort(columns[::-1]).tolist()
 
 
@@ -64,7 +81,13 @@ def rows_of(*rows: tuple[int, ...]) -> list[np.ndarray]:
 def test_find_is_a_search_among_sorted_rows(spread: int) -> None:
     """Against bisection of tuples; with one, two or many values in the first column. Catches: a range that runs into the next row's."""
     generator = np.random.default_rng(spread)
-    table = sorted(zip(generator.integers(0, spread, 80).tolist(), generator.integers(0, 9, 80).tolist(), strict=True))
+    table = sorted(
+        zip(
+            generator.integers(0, spread, 80).tolist(),
+            generator.integers(0, 9, 80).tolist(),
+            strict=True,
+        )
+    )
     keys = [(a, b) for a in range(-1, spread + 1) for b in range(-1, 10)]
     for size in (0, 1, 7, 80):
         part = table[:size] if size else []
@@ -75,9 +98,14 @@ def test_find_is_a_search_among_sorted_rows(spread: int) -> None:
 
 
 def test_rows_are_inserted_before_the_row_they_name() -> None:
-    old, new = np.array([10, 20, 30]), np.array([5, 15, 16, 40])
+    old = np.array([10, 20, 30])
+    new = np.array([5, 15, 16, 40])
     assert insert(old, new, places(np.array([0, 1, 1, 3]))).tolist() == [5, 10, 15, 16, 20, 30, 40]
-    assert insert(np.ones((2, 2)), np.zeros((1, 2)), places(np.array([1]))).tolist() == [[1, 1], [0, 0], [1, 1]]
+    assert insert(np.ones((2, 2)), np.zeros((1, 2)), places(np.array([1]))).tolist() == [
+        [1, 1],
+        [0, 0],
+        [1, 1],
+    ]
 
 
 def test_match_finds_rows_or_says_so() -> None:

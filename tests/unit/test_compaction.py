@@ -32,18 +32,43 @@ HARMS: dict[str, Callable[[Path], object]] = {
 }
 """What may happen to a file. The first page of texts is changed, and no length: nobody but a checksum notices."""
 
-KINDS = {"text": T.StringType(), "number": T.LongType(), "real": T.DoubleType(), "raw": T.BinaryType(), "day": T.DateType()}
+KINDS = {
+    "text": T.StringType(),
+    "number": T.LongType(),
+    "real": T.DoubleType(),
+    "raw": T.BinaryType(),
+    "day": T.DateType(),
+}
 KINDS |= {"exact": T.DecimalType(12, 3), "at": T.TimestampType(), "wall": T.TimestampNTZType()}
 
 
 def rows(number: int) -> pa.Table:
     """Two rows of each type, one of NULLs."""
-    given = {"text": f"page {number}", "number": number, "real": float("inf") if number % 2 else number / 3, "raw": bytes([number])}
-    given |= {"day": date(1, 1, 1), "exact": Decimal("-1.250"), "at": datetime(1500, 1, 1, 0, 0, 0, number, UTC)}
+    given = {
+        "text": f"page {number}",
+        "number": number,
+        "real": float("inf") if number % 2 else number / 3,
+        "raw": bytes([number]),
+    }
+    given |= {
+        "day": date(1, 1, 1),
+        "exact": Decimal("-1.250"),
+        "at": datetime(1500, 1, 1, 0, 0, 0, number, UTC),
+    }
     given |= {"wall": datetime(1500, 1, 1, 0, 0, 0, number)}
-    types = [pa.string(), pa.int64(), pa.float64(), pa.binary(), pa.date32(), pa.decimal128(12, 3), pa.timestamp("us", "UTC")]
+    types = [
+        pa.string(),
+        pa.int64(),
+        pa.float64(),
+        pa.binary(),
+        pa.date32(),
+        pa.decimal128(12, 3),
+        pa.timestamp("us", "UTC"),
+    ]
     types.append(pa.timestamp("us"))
-    return pa.Table.from_pylist([given, dict.fromkeys(given)], pa.schema(list(zip(given, types, strict=True))))
+    return pa.Table.from_pylist(
+        [given, dict.fromkeys(given)], pa.schema(list(zip(given, types, strict=True)))
+    )
 
 
 @pytest.fixture
@@ -51,7 +76,12 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compaction, "MANY_FILES", 5)
     monkeypatch.setattr(compaction, "LOG_COMMITS", 3)
     path = tmp_path / "table"
-    delta_tables.create(path, Schema.from_json(T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]).json()))
+    delta_tables.create(
+        path,
+        Schema.from_json(
+            T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]).json()
+        ),
+    )
     for number in range(10):
         add(path, number)
     return path
@@ -62,42 +92,69 @@ def add(path: Path, number: int) -> None:
 
 
 def merged(path: Path) -> list[str]:
-    return compaction.merge(path, compaction.small_files(path), lambda content: sorted_file(path, content), "merged")
+    return compaction.merge(
+        path, compaction.small_files(path), lambda content: sorted_file(path, content), "merged"
+    )
 
 
 def commits(path: Path) -> list[int]:
-    return sorted(int(name[:20]) for name in os.listdir(f"{path}/_delta_log") if name.endswith(".json"))
+    return sorted(
+        int(name[:20]) for name in os.listdir(f"{path}/_delta_log") if name.endswith(".json")
+    )
 
 
 def test_many_files_become_one_with_the_same_rows_in_their_order(table: Path) -> None:
-    before, marks = read_rows(table), DeltaTable(str(table)).transaction_version("rows")
+    before = read_rows(table)
+    marks = DeltaTable(str(table)).transaction_version("rows")
     old = set(DeltaTable(str(table)).file_uris())
     assert merged(table)
     opened = DeltaTable(str(table))
     assert len(opened.file_uris()) == 1 and opened.transaction_version("rows") == marks
-    assert read_rows(table).equals(before.sort_by("number")) or read_rows(table).to_pylist() == sorted_like(before)
+    assert read_rows(table).equals(before.sort_by("number")) or read_rows(
+        table
+    ).to_pylist() == sorted_like(before)
     # Whoever reads the table's changes is told of no new row, and whoever is reading now finds the old files.
-    actions = [json.loads(line) for line in Path(f"{table}/_delta_log/{opened.version():020d}.json").read_text().splitlines()]
-    assert {action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action} == {False}
+    actions = [
+        json.loads(line)
+        for line in Path(f"{table}/_delta_log/{opened.version():020d}.json")
+        .read_text()
+        .splitlines()
+    ]
+    assert {
+        action[kind]["dataChange"]
+        for action in actions
+        for kind in ("add", "remove")
+        if kind in action
+    } == {False}
     assert all(Path(name).exists() for name in old)
     assert torn(table) is None
     assert merged(table) == []
     for number in range(10, 16):
         add(table, number)
     assert merged(table) and len(DeltaTable(str(table)).file_uris()) == 1
-    assert [row["number"] for row in read_rows(table).to_pylist() if row["number"] is not None] == list(range(16))
+    assert [
+        row["number"] for row in read_rows(table).to_pylist() if row["number"] is not None
+    ] == list(range(16))
 
 
 def sorted_like(before: pa.Table) -> list[dict[str, Any]]:
     """The commits' rows, oldest first: each is a row and a row of NULLs."""
-    pairs = sorted((before.slice(at, 2).to_pylist() for at in range(0, len(before), 2)), key=lambda pair: pair[0]["number"])
+    pairs = sorted(
+        (before.slice(at, 2).to_pylist() for at in range(0, len(before), 2)),
+        key=lambda pair: pair[0]["number"],
+    )
     return [row for pair in pairs for row in pair]
 
 
 def test_equal_rows_make_equal_bytes(table: Path, tmp_path: Path) -> None:
     """Nothing of a process or a moment gets into the public file but its name."""
     other = tmp_path / "other"
-    delta_tables.create(other, Schema.from_json(T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]).json()))
+    delta_tables.create(
+        other,
+        Schema.from_json(
+            T.StructType([T.StructField(name, kind) for name, kind in KINDS.items()]).json()
+        ),
+    )
     for number in range(10):
         add(other, number)
     assert merged(table) and merged(other)
@@ -114,7 +171,9 @@ def test_replaced_files_go_once_and_without_a_commit(table: Path) -> None:
     assert all(path.exists() for path in old)
     delta_tables.vacuum(table, 0)
     delta_tables.vacuum(table, 0)  # the log still names them
-    assert [path for path in table.glob("*.parquet")] == [Path(name) for name in DeltaTable(str(table)).file_uris()]
+    assert [path for path in table.glob("*.parquet")] == [
+        Path(name) for name in DeltaTable(str(table)).file_uris()
+    ]
     assert DeltaTable(str(table)).version() == version and read_rows(table).num_rows == 20
 
 
@@ -147,11 +206,15 @@ def test_files_that_somebody_has_replaced_before(table: Path) -> None:
     """Their rows are in the table already."""
     names = compaction.small_files(table)
     DeltaTable(str(table)).optimize.compact()
-    assert compaction.merge(table, names, lambda content: sorted_file(table, content), "merged") == []
+    assert (
+        compaction.merge(table, names, lambda content: sorted_file(table, content), "merged") == []
+    )
     assert len(read_rows(table)) == 20
 
 
-def test_a_commit_that_a_store_denies_to_have_made(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_a_store_denies_to_have_made(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Asked again after a lost answer, it says that there is such a version. Catches: removing the file that the commit names."""
     real = delta_tables.replace_files
 
@@ -171,12 +234,14 @@ def test_times_that_spark_has_written(table: Path) -> None:
     """INT96 says nothing of UTC; a Delta TIMESTAMP must. Catches: the newest file giving the merged one its type."""
     pq.write_table(rows(10), table / "spark.parquet", use_deprecated_int96_timestamps=True)
     size = os.path.getsize(table / "spark.parquet")
-    delta_tables.append_files(table, [{"path": "spark.parquet", "bytes": size, "rows": 2, "partition": {}}], {"rows": 10})
+    delta_tables.append_files(
+        table, [{"path": "spark.parquet", "bytes": size, "rows": 2, "partition": {}}], {"rows": 10}
+    )
     assert merged(table)
     (one,) = DeltaTable(str(table)).file_uris()
-    assert pq.read_schema(one).field("at").type == pa.timestamp("us", "UTC") and pq.read_schema(one).field("wall").type == pa.timestamp(
-        "us"
-    )
+    assert pq.read_schema(one).field("at").type == pa.timestamp("us", "UTC") and pq.read_schema(
+        one
+    ).field("wall").type == pa.timestamp("us")
     found = [row["at"] for row in read_rows(table).to_pylist() if row["at"] is not None]
     assert found == [datetime(1500, 1, 1, 0, 0, 0, number, UTC) for number in range(11)]
 
@@ -184,9 +249,16 @@ def test_times_that_spark_has_written(table: Path) -> None:
 def test_a_table_whose_files_are_not_its_rows(table: Path) -> None:
     """Somebody switched on deletion vectors: rows that are deleted lie in its files."""
     features = ["deletionVectors", "timestampNtz"]
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features,
+        "writerFeatures": features,
+    }
     newest = DeltaTable(str(table)).version() + 1
-    table.joinpath("_delta_log", f"{newest:020d}.json").write_text(json.dumps({"protocol": protocol}))
+    table.joinpath("_delta_log", f"{newest:020d}.json").write_text(
+        json.dumps({"protocol": protocol})
+    )
     assert merged(table) == [] and DeltaTable(str(table)).version() == newest
 
 
@@ -229,11 +301,15 @@ def test_the_log_keeps_what_is_needed(table: Path, needed: int | None, oldest: i
         DeltaTable(str(table), version=version).create_checkpoint()
     for number in range(10, 14):
         add(table, number)
-    before, marks = read_rows(table), DeltaTable(str(table)).transaction_version("rows")
+    before = read_rows(table)
+    marks = DeltaTable(str(table)).transaction_version("rows")
     compaction.shorten(table, needed)
     assert commits(table) == list(range(oldest, 15))
     assert (log / f"{14:020d}.checkpoint.parquet").exists()
-    assert read_rows(table).equals(before) and DeltaTable(str(table)).transaction_version("rows") == marks
+    assert (
+        read_rows(table).equals(before)
+        and DeltaTable(str(table)).transaction_version("rows") == marks
+    )
     # The newest commit may be torn: then there has to be a table without it.
     assert not unreadable(table, 13)
     assert delta_tables.first_version(table) == oldest
@@ -268,13 +344,17 @@ def test_a_checkpoint_that_lacks_a_part_replaces_nothing(table: Path) -> None:
     """Without it the table is opened from its commits."""
     log = table / "_delta_log"
     DeltaTable(str(table), version=5).create_checkpoint()
-    (log / f"{5:020d}.checkpoint.parquet").rename(log / f"{5:020d}.checkpoint.{1:010d}.{2:010d}.parquet")
+    (log / f"{5:020d}.checkpoint.parquet").rename(
+        log / f"{5:020d}.checkpoint.{1:010d}.{2:010d}.parquet"
+    )
     (log / "_last_checkpoint").unlink()
     compaction.shorten(table, 7)
     assert commits(table)[0] == 0
 
 
-def test_what_a_killed_process_left_is_on_the_disk_before_the_next_removes_anything(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_process_left_is_on_the_disk_before_the_next_removes_anything(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A commit, and a checkpoint of the log, that it had not synced yet."""
     DeltaTable(str(table)).create_checkpoint()
     synced: list[str] = []
@@ -289,7 +369,13 @@ def test_nobody_begins_where_ticks_have_moved(table: Path) -> None:
     table.rename(tables.contributions)
     assert tables.deletions() == []
     path = tables.contributions
-    compaction.merge(path, compaction.small_files(path), lambda content: sorted_file(path, content), merged_mark("run"), 7)
+    compaction.merge(
+        path,
+        compaction.small_files(path),
+        lambda content: sorted_file(path, content),
+        merged_mark("run"),
+        7,
+    )
     assert tables.deletions() == [6]
 
 

@@ -1,4 +1,4 @@
-"""sources.yaml, and the domains in it: what is accepted, and that everything else is a message with a line and a path."""
+"""sources.yaml: what is accepted, and that everything else is a message with a line and a path."""
 
 import re
 from dataclasses import replace
@@ -8,7 +8,6 @@ import pytest
 
 import dpsql
 from dpsql.config import Cap, Source, Sources, cut_by_records, load_sources
-from dpsql.domains import Domain
 from dpsql.errors import ConfigError
 from dpsql.reader_options import refused_option
 from dpsql.times import parse_duration
@@ -61,8 +60,14 @@ def test_how_far_ahead_records_may_be_stands_at_the_source(tmp_path: Path) -> No
 def test_everything_that_can_be_said(tmp_path: Path) -> None:
     sources = load_sources(write(tmp_path, GOOD))
     assert list(sources) == ["visits", "pages", "clicks"]
-    path, cap = str(tmp_path.resolve() / "data/visits"), Cap(20.0, 1e-6, 30 * 86_400_000_000)
-    told = {"event_time": "ts", "privacy_unit": ("user_id", "device"), "max_users": 5000, "ledger": "people"}
+    path = str(tmp_path.resolve() / "data/visits")
+    cap = Cap(20.0, 1e-6, 30 * 86_400_000_000)
+    told = {
+        "event_time": "ts",
+        "privacy_unit": ("user_id", "device"),
+        "max_users": 5000,
+        "ledger": "people",
+    }
     assert sources["visits"] == Source("visits", "parquet", path, cap=cap, **told)  # type: ignore[arg-type]
     assert sources["pages"].path == "s3a://bucket/pages"
     assert sources["pages"].options == (("header", "true"), ("sep", ";"))
@@ -73,54 +78,149 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
 
 def test_options_of_files_that_change_nothing_are_accepted(tmp_path: Path) -> None:
     options = "options: {fileNameOnly: false, cleanSource: 'OFF', maxCachedFiles: 0, maxFilesPerTrigger: 9}"
-    path = write(tmp_path, GOOD.replace("    max_users: 5000", f"    {options}\n    max_users: 5000", 1))
+    path = write(
+        tmp_path, GOOD.replace("    max_users: 5000", f"    {options}\n    max_users: 5000", 1)
+    )
     assert load_sources(path)["visits"].options
 
 
 LOSING = (
-    ("delta", "ignoreChanges: true", "is not supported: rows that a commit writes again would count twice"),
-    ("delta", "IGNOREFILEDELETION: true", "is not supported: rows that a commit writes again would count twice"),
+    (
+        "delta",
+        "ignoreChanges: true",
+        "is not supported: rows that a commit writes again would count twice",
+    ),
+    (
+        "delta",
+        "IGNOREFILEDELETION: true",
+        "is not supported: rows that a commit writes again would count twice",
+    ),
     ("delta", "ignoreDeletes: true", "is not supported: deleted rows would stay"),
-    ("delta", "excludeRegex: x", "is not supported: rows of the files that it names would be missing"),
-    ("csv", "multiLine: true", "is not supported: one record with an open quote or bracket would take the records after it"),
+    (
+        "delta",
+        "excludeRegex: x",
+        "is not supported: rows of the files that it names would be missing",
+    ),
+    (
+        "csv",
+        "multiLine: true",
+        "is not supported: one record with an open quote or bracket would take the records after it",
+    ),
     ("json", "multiline: TRUE", "is not supported"),
     ("text", "wholetext: true", "is not supported"),
-    ("json", "MaxCachedFiles: 10000", "is not supported: leave it out: files are read in the order"),
+    (
+        "json",
+        "MaxCachedFiles: 10000",
+        "is not supported: leave it out: files are read in the order",
+    ),
     ("text", "latestFirst: true", "is not supported: leave it out: files are read in the order"),
     ("orc", "maxFilesPerTrigger: 0", "must be a whole number from 1 to 999999999, not '0'"),
     ("delta", "maxFilesPerTrigger: 1e3", "must be a whole number from 1 to 999999999, not '1e3'"),
     ("avro", "maxFilesPerTrigger: -5", "must be a whole number from 1 to 999999999, not '-5'"),
 )
-KAFKA, PATH, JSON = "subscribe: clicks", "path: data/visits", "value_format: json"
+KAFKA = "subscribe: clicks"
+PATH = "path: data/visits"
+JSON = "value_format: json"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "line", "says", "at"),
     [
-        ("privacy_unit: [", "privacy_unt: [", 6, "did you mean `privacy_unit`?", "sources.visits.privacy_unt"),
-        ("max_users: 5000", "max_ahead: soon", 7, "a duration like '5 minutes'", "sources.visits.max_ahead"),
-        ("max_users: 5000", "max_users: many", 7, "whole number from 1 on, not 'many'", "sources.visits.max_users"),
+        (
+            "privacy_unit: [",
+            "privacy_unt: [",
+            6,
+            "did you mean `privacy_unit`?",
+            "sources.visits.privacy_unt",
+        ),
+        (
+            "max_users: 5000",
+            "max_ahead: soon",
+            7,
+            "a duration like '5 minutes'",
+            "sources.visits.max_ahead",
+        ),
+        (
+            "max_users: 5000",
+            "max_users: many",
+            7,
+            "whole number from 1 on, not 'many'",
+            "sources.visits.max_users",
+        ),
         ("max_users: 5000", "max_users: true", 7, "not True", "sources.visits.max_users"),
         ("max_users: 5000", "max_users: -1", 7, "not -1", "sources.visits.max_users"),
         ("30 days", "1 month", 9, "months have no fixed length", "sources.visits.cap.period"),
         ("delta: 1e-6", "delta: .inf", 9, "above 0", "sources.visits.cap.delta"),
         ("epsilon: 20, ", "", 9, "`epsilon` is missing", "sources.visits.cap"),
         ("static: true", "static: yes please", 15, "true or false", "sources.pages.static"),
-        ("static: true", "static: true\n    privacy_unit: page", 16, "static source is public", "sources.pages.privacy_unit"),
+        (
+            "static: true",
+            "static: true\n    privacy_unit: page",
+            16,
+            "static source is public",
+            "sources.pages.privacy_unit",
+        ),
         ("    event_time: TS\n", "", 2, "needs `event_time`", "sources.visits"),
         ("    schema: page STRING\n", "", 10, "needs `schema`", "sources.pages"),
         ("    value_format: json\n", "", 16, "needs `value_format`", "sources.clicks"),
-        (KAFKA, f"{KAFKA}, maxOffsetsPerTrigger: 9", 18, "more --buckets", "sources.clicks.options"),
-        (KAFKA, f"{KAFKA}, MINOFFSETSPERTRIGGER: 9", 18, "`MINOFFSETSPERTRIGGER` is refused", "sources.clicks.options"),
-        (PATH, "path: v\n    options: {maxbytesPerTrigger: 1g}", 5, "cut files by `maxFilesPerTrigger`", "sources.visits.options"),
-        (PATH, "path: v\n    options: {stream-max-rows-per-micro-batch: 9}", 5, "others' are", "sources.visits.options"),
+        (
+            KAFKA,
+            f"{KAFKA}, maxOffsetsPerTrigger: 9",
+            18,
+            "more --buckets",
+            "sources.clicks.options",
+        ),
+        (
+            KAFKA,
+            f"{KAFKA}, MINOFFSETSPERTRIGGER: 9",
+            18,
+            "`MINOFFSETSPERTRIGGER` is refused",
+            "sources.clicks.options",
+        ),
+        (
+            PATH,
+            "path: v\n    options: {maxbytesPerTrigger: 1g}",
+            5,
+            "cut files by `maxFilesPerTrigger`",
+            "sources.visits.options",
+        ),
+        (
+            PATH,
+            "path: v\n    options: {stream-max-rows-per-micro-batch: 9}",
+            5,
+            "others' are",
+            "sources.visits.options",
+        ),
         (JSON, "value_format: avro", 16, "needs `value_schema`", "sources.clicks"),
-        (JSON, f"{JSON}\n    value_schema: sources.yaml", 23, "not an Avro schema", "sources.clicks.value_schema"),
-        (JSON, "value_format: avro\n    value_schema: none.avsc", 23, "No such file", "sources.clicks.value_schema"),
+        (
+            JSON,
+            f"{JSON}\n    value_schema: sources.yaml",
+            23,
+            "not an Avro schema",
+            "sources.clicks.value_schema",
+        ),
+        (
+            JSON,
+            "value_format: avro\n    value_schema: none.avsc",
+            23,
+            "No such file",
+            "sources.clicks.value_schema",
+        ),
         (KAFKA, f"{KAFKA}, failOnDataLoss: false", 18, "stays true", "sources.clicks.options"),
         *(
-            ("    max_users", f"    options: {{{option}}}\n    max_users", 7, "every file is read, once", "sources.visits.options")
-            for option in ("maxFileAge: 30d", "FileNameOnly: true", "cleanSource: delete", "modifiedBefore: '2026-01-01'")
+            (
+                "    max_users",
+                f"    options: {{{option}}}\n    max_users",
+                7,
+                "every file is read, once",
+                "sources.visits.options",
+            )
+            for option in (
+                "maxFileAge: 30d",
+                "FileNameOnly: true",
+                "cleanSource: delete",
+                "modifiedBefore: '2026-01-01'",
+            )
         ),
         *(
             (
@@ -135,12 +235,26 @@ KAFKA, PATH, JSON = "subscribe: clicks", "path: data/visits", "value_format: jso
         ("[user_id, Device]", "[user_id, USER_ID]", 6, "once", "sources.visits.privacy_unit"),
         ("  visits:", "  Visits:", 2, "lower-case", "sources.Visits"),
         ("  clicks:\n", "  pages:\n", 16, "written twice", "sources.pages"),
-        ("    format: csv\n", "    format: csv\n    format: csv\n", 12, "written twice", "sources.pages.format"),
+        (
+            "    format: csv\n",
+            "    format: csv\n    format: csv\n",
+            12,
+            "written twice",
+            "sources.pages.format",
+        ),
         ("ledger: people", "ledger: ../people", 8, "ledger name", "sources.visits.ledger"),
-        ("header: true", "header: [1]", 13, "must be text, a number", "sources.pages.options.header"),
+        (
+            "header: true",
+            "header: [1]",
+            13,
+            "must be text, a number",
+            "sources.pages.options.header",
+        ),
     ],
 )
-def test_a_mistake_is_named_with_its_line_and_path(tmp_path: Path, old: str, new: str, line: int, says: str, at: str) -> None:
+def test_a_mistake_is_named_with_its_line_and_path(
+    tmp_path: Path, old: str, new: str, line: int, says: str, at: str
+) -> None:
     assert old in GOOD
     path = write(tmp_path, GOOD.replace(old, new, 1))
     with pytest.raises(ConfigError) as caught:
@@ -176,13 +290,32 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("7 days", 604_800_000_000), ("1 Hour", 3_600_000_000), ("1 day 12 hours", 129_600_000_000), ("250milliseconds", 250_000)],
+    [
+        ("7 days", 604_800_000_000),
+        ("1 Hour", 3_600_000_000),
+        ("1 day 12 hours", 129_600_000_000),
+        ("250milliseconds", 250_000),
+    ],
 )
 def test_durations(text: str, expected: int) -> None:
     assert parse_duration(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "7", "days", "0 days", "-1 day", "1.5 days", "1 year", "1 day,", "9" * 99 + " days", "1 ss"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "7",
+        "days",
+        "0 days",
+        "-1 day",
+        "1.5 days",
+        "1 year",
+        "1 day,",
+        "9" * 99 + " days",
+        "1 ss",
+    ],
+)
 def test_what_is_not_a_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
@@ -202,9 +335,17 @@ sources:
     path.write_text(text)
     sources = load_sources(path)
     cap = Cap(8.0, 1e-6, 7 * 86_400_000_000)
-    assert [sources[name].cap for name in ("a", "b", "c", "d", "people")] == [cap, cap, cap, None, None]
+    assert [sources[name].cap for name in ("a", "b", "c", "d", "people")] == [
+        cap,
+        cap,
+        cap,
+        None,
+        None,
+    ]
     path.write_text(text.replace("1 week", "8 days"))
-    with pytest.raises(ConfigError, match=r"'b' declares another cap for ledger 'people'.*at sources\.c\.cap"):
+    with pytest.raises(
+        ConfigError, match=r"'b' declares another cap for ledger 'people'.*at sources\.c\.cap"
+    ):
         load_sources(path)
 
 
@@ -218,8 +359,12 @@ def test_an_avro_schema_is_read_from_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_cuts_that_count_no_records_stay(tmp_path: Path) -> None:
-    harmless = GOOD.replace("subscribe: clicks", "subscribe: clicks, minPartitions: 3, maxRecordsPerPartition: 9")
-    harmless = harmless.replace("path: data/visits", "path: data/visits\n    options: {maxFilesPerTrigger: 1}")
+    harmless = GOOD.replace(
+        "subscribe: clicks", "subscribe: clicks, minPartitions: 3, maxRecordsPerPartition: 9"
+    )
+    harmless = harmless.replace(
+        "path: data/visits", "path: data/visits\n    options: {maxFilesPerTrigger: 1}"
+    )
     sources = load_sources(write(tmp_path, harmless.replace('sep: ";"', "maxBytesPerTrigger: 1g")))
     assert [cut_by_records(source) for source in sources.values()] == [None] * 3
 
@@ -232,7 +377,13 @@ PAGES = (
 
 def delta_source(**options: str) -> Source:
     return Source(
-        name="visits", format="delta", path="v", options=tuple(options.items()), event_time="ts", privacy_unit=("user_id",), max_users=1000
+        name="visits",
+        format="delta",
+        path="v",
+        options=tuple(options.items()),
+        event_time="ts",
+        privacy_unit=("user_id",),
+        max_users=1000,
     )
 
 
@@ -243,7 +394,12 @@ def test_a_table_of_the_catalog_may_be_one_of_delta() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "says"), [("maxBytesPerTrigger", "is refused"), ("ignoreChanges", "is not supported"), ("failOnDataLoss", "stays true")]
+    ("option", "says"),
+    [
+        ("maxBytesPerTrigger", "is refused"),
+        ("ignoreChanges", "is not supported"),
+        ("failOnDataLoss", "stays true"),
+    ],
 )
 def test_a_source_that_was_made_in_code_is_refused_by_compile(option: str, says: str) -> None:
     with pytest.raises(ConfigError, match=f"source 'visits': `?{option}`? {says}"):
@@ -252,9 +408,15 @@ def test_a_source_that_was_made_in_code_is_refused_by_compile(option: str, says:
 
 def test_explain_names_the_commits_that_a_source_passes_over() -> None:
     """Catches: a source that leaves rows out, and an explanation that does not say so."""
-    plain, skipping = (dpsql.compile(PAGES, Sources((source,))) for source in (delta_source(), delta_source(skipChangeCommits="true")))
+    plain, skipping = (
+        dpsql.compile(PAGES, Sources((source,)))
+        for source in (delta_source(), delta_source(skipChangeCommits="true"))
+    )
     assert "passed over" not in plain.explain()
-    assert "Commits that change or delete rows of `visits` are passed over whole (skipChangeCommits)" in skipping.explain()
+    assert (
+        "Commits that change or delete rows of `visits` are passed over whole (skipChangeCommits)"
+        in skipping.explain()
+    )
     assert plain.plan.identity == skipping.plan.identity
 
 
@@ -262,7 +424,9 @@ def test_options_that_lose_nothing_stay(tmp_path: Path) -> None:
     harmless = "ignoreChanges: false, ignoreDeletes: false, failOnDataLoss: true, skipChangeCommits: true, startingVersion: 3"
     text = GOOD.replace("format: parquet", f"format: delta\n    options: {{{harmless}}}", 1)
     assert len(load_sources(write(tmp_path, text))["visits"].options) == 5
-    assert load_sources(write(tmp_path, GOOD.replace('sep: ";"', "multiLine: true")))["pages"].options  # public: nobody's record is taken
+    assert load_sources(write(tmp_path, GOOD.replace('sep: ";"', "multiLine: true")))[
+        "pages"
+    ].options  # public: nobody's record is taken
 
 
 FEED = """
@@ -300,33 +464,84 @@ def test_a_change_feed_has_the_times_of_its_commits(tmp_path: Path) -> None:
         (FILES, "DEBEZIUM", ("account_id",), "source.lsn"),
     ):
         source = load_sources(write(tmp_path, text))["accounts"]
-        assert (source.change_feed, source.primary_key, source.sequence_by) == (form, keys, sequence)
+        assert (source.change_feed, source.primary_key, source.sequence_by) == (
+            form,
+            keys,
+            sequence,
+        )
         assert source.event_time == "_commit_timestamp"
 
 
 @pytest.mark.parametrize(
     ("text", "old", "new", "says"),
     [
-        (FEED, "change_feed: delta", "change_feed: cdc", "`change_feed` must be DELTA or DEBEZIUM, not 'cdc'"),
-        (FEED, "change_feed: delta", "event_time: ts", "`primary_key` is for sources with `change_feed`"),
+        (
+            FEED,
+            "change_feed: delta",
+            "change_feed: cdc",
+            "`change_feed` must be DELTA or DEBEZIUM, not 'cdc'",
+        ),
+        (
+            FEED,
+            "change_feed: delta",
+            "event_time: ts",
+            "`primary_key` is for sources with `change_feed`",
+        ),
         (FEED, "format: delta", "format: parquet", "is for `format: delta`"),
-        (FEED, "privacy_unit: owner", "privacy_unit: owner\n    event_time: opened", "a change counts from its commit on"),
+        (
+            FEED,
+            "privacy_unit: owner",
+            "privacy_unit: owner\n    event_time: opened",
+            "a change counts from its commit on",
+        ),
         (FEED, "privacy_unit: owner", "static: true", "whose changes are read cannot be static"),
-        (FEED, "privacy_unit: owner", "privacy_unit: owner\n    options: {skipChangeCommits: true}", "every change is read, once"),
-        (FEED, "privacy_unit: owner", "privacy_unit: owner\n    options: {maxBytesPerTrigger: 1g}", "is refused"),
+        (
+            FEED,
+            "privacy_unit: owner",
+            "privacy_unit: owner\n    options: {skipChangeCommits: true}",
+            "every change is read, once",
+        ),
+        (
+            FEED,
+            "privacy_unit: owner",
+            "privacy_unit: owner\n    options: {maxBytesPerTrigger: 1g}",
+            "is refused",
+        ),
         (FEED, "[Account_ID, line]", "[a, a]", "names each column once"),
         (MESSAGES, "    primary_key: account_id\n", "", "needs `primary_key`"),
         (MESSAGES, "    sequence_by: source.lsn\n", "", "needs `sequence_by`"),
-        (MESSAGES, "sequence_by: source.lsn", "sequence_by: lsn", "`sequence_by` must be a whole number in `source`"),
-        (FILES, FORM_AND_KEY, "event_time: ts", "`sequence_by` is for sources with `change_feed: DEBEZIUM`"),
-        (FILES, "format: json", "format: csv", "is for messages: `format: kafka`, or `format: json`"),
-        (FILES, "path: a", "path: a\n    options: {multiLine: true}", "would take the records after it"),
+        (
+            MESSAGES,
+            "sequence_by: source.lsn",
+            "sequence_by: lsn",
+            "`sequence_by` must be a whole number in `source`",
+        ),
+        (
+            FILES,
+            FORM_AND_KEY,
+            "event_time: ts",
+            "`sequence_by` is for sources with `change_feed: DEBEZIUM`",
+        ),
+        (
+            FILES,
+            "format: json",
+            "format: csv",
+            "is for messages: `format: kafka`, or `format: json`",
+        ),
+        (
+            FILES,
+            "path: a",
+            "path: a\n    options: {multiLine: true}",
+            "would take the records after it",
+        ),
         (FILES, "path: a", "path: a\n    options: {lineSep: x}", "a message is a line"),
         (FILES, "path: a", "path: a\n    event_time: ts", "a change counts from its commit on"),
         (FILES, "owner STRING", "owner DECIMAL(9, 2)", "DECIMAL cannot be read safely from text"),
     ],
 )
-def test_what_is_wrong_with_a_change_feed(tmp_path: Path, text: str, old: str, new: str, says: str) -> None:
+def test_what_is_wrong_with_a_change_feed(
+    tmp_path: Path, text: str, old: str, new: str, says: str
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         load_sources(write(tmp_path, text.replace(old, new)))
 
@@ -336,56 +551,3 @@ def test_messages_of_changes_are_json(tmp_path: Path) -> None:
     text = MESSAGES.replace("value_format: json", "value_format: avro\n    value_schema: a.avsc")
     with pytest.raises(ConfigError, match="`change_feed: DEBEZIUM` reads `value_format: json`"):
         load_sources(write(tmp_path, text))
-
-
-HEAD = "sources:\n  visits:\n    format: parquet\n    path: data\n    event_time: ts\n    privacy_unit: user_id\n"
-
-
-def read(tmp_path: Path, text: str, head: str = HEAD) -> dict[str, Domain]:
-    file = tmp_path / "sources.yaml"
-    file.write_text(head + text)
-    return dict(load_sources(file)["visits"].domains)
-
-
-def test_lists_ranges_and_all_else(tmp_path: Path) -> None:
-    text = "    domains:\n      Url: {values: [/a, /b], other: true}\n      hour: {range: [-1, 2]}\n      status: {values: [404, 200]}\n"
-    assert read(tmp_path, text) == {
-        "url": Domain(("/a", "/b", "other"), ordered=False, other=True),
-        "hour": Domain(("-1", "0", "1", "2"), ordered=True, whole=True),
-        "status": Domain(("404", "200"), ordered=False, whole=True),
-    }
-    assert read(tmp_path, "") == {}
-
-
-@pytest.mark.parametrize(
-    ("block", "says"),
-    [
-        ("url: {}", ":8: the domain of `url` needs `values"),
-        ("url: {values: [a], range: [0, 1]}", "needs `values"),
-        ("url: {value: [a]}", "unknown setting `value`: did you mean `values`"),
-        ("url: {values: []}", "`values` must be a list of texts, or of whole numbers"),
-        ("url: {values: [a, 1]}", "`values` must be a list of texts, or of whole numbers"),
-        ("url: {values: [yes, no]}", "`values` must be a list of texts, or of whole numbers"),
-        ("url: {values: [1.5]}", "`values` must be a list of texts, or of whole numbers"),
-        ("url: {values: [a, a]}", "names each value once"),
-        ("url: {values: [a, other], other: true}", "`other: true` adds it"),
-        ("url: {values: [1, 2], other: true}", "left out of a list of numbers"),
-        ("url: {values: [%s]}" % ("a" * 4097), "at most 4,096 bytes"),
-        ("hour: {range: [0, 23], other: true}", "list them as texts under `values`"),
-        ("hour: {range: [3, 2]}", "two whole numbers"),
-        ("hour: {range: [0, true]}", "two whole numbers"),
-        ("hour: {range: 24}", "two whole numbers"),
-        ("hour: {range: [0, 100000]}", "of at most 100,000 values"),
-        ("url: {values: [a]}\n      URL: {values: [b]}", "a key has two domains"),
-        ("url: [a, b]", "must be a block"),
-    ],
-)
-def test_what_is_no_domain_is_refused(tmp_path: Path, block: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says.replace("[", r"\[")):
-        read(tmp_path, f"    domains:\n      {block}\n")
-
-
-def test_a_public_table_has_none(tmp_path: Path) -> None:
-    head = "sources:\n  visits:\n    format: parquet\n    path: data\n    static: true\n"
-    with pytest.raises(ConfigError, match="declared at the stream"):
-        read(tmp_path, "    domains:\n      url: {values: [a]}\n", head)

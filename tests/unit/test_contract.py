@@ -53,7 +53,9 @@ def _cases(name: str) -> Any:
 
 
 CASES = {
-    f"{mechanism.name}: {case}": (mechanism.name, plan) for mechanism in MECHANISMS for case, plan in _cases(mechanism.name).PLANS.items()
+    f"{mechanism.name}: {case}": (mechanism.name, plan)
+    for mechanism in MECHANISMS
+    for case, plan in _cases(mechanism.name).PLANS.items()
 }
 
 
@@ -81,7 +83,9 @@ class Broken:
         return self.layout or self.stage.tables
 
     def for_bucket(self, bucket: int, buckets: int) -> Any:
-        return Broken(self.stage.for_bucket(bucket, buckets), self.before, self.after, self.layout, bucket)
+        return Broken(
+            self.stage.for_bucket(bucket, buckets), self.before, self.after, self.layout, bucket
+        )
 
     def step(self, state: Any, rows: Any, now: Any, noise_key: bytes) -> Any:
         return self.after(self.stage.step(*self.before(state, rows, now), noise_key), state, rows)
@@ -93,13 +97,17 @@ TURN = itertools.count()
 def _random(done: Any, state: Any, rows: Any) -> Any:
     """Noise from a generator: asked twice, another answer."""
     columns = [
-        pa.array(np.full(done.rows.num_rows, next(TURN))) if name == "trigger" else done.rows[name] for name in done.rows.column_names
+        pa.array(np.full(done.rows.num_rows, next(TURN))) if name == "trigger" else done.rows[name]
+        for name in done.rows.column_names
     ]
     return replace(done, rows=pa.table(columns, schema=done.rows.schema))
 
 
 def _refuses_nan(state: Any, rows: Any, now: Any) -> Any:
-    if any(pa.types.is_floating(kind) and np.isnan(column).any() for kind, column in zip(rows.schema.types, rows.columns, strict=True)):
+    if any(
+        pa.types.is_floating(kind) and np.isnan(column).any()
+        for kind, column in zip(rows.schema.types, rows.columns, strict=True)
+    ):
         raise ValueError("NaN")
     return state, rows, now
 
@@ -121,27 +129,48 @@ def _as_the_first_record(state: Any, rows: Any, now: Any) -> Any:
 PLANTED: dict[str, tuple[Check, Callable[[Any, Any], Any]]] = {
     "the first row is lost": (
         contract.cut_order_and_buckets,
-        lambda admission, release: (Broken(admission, lambda state, rows, now: (state, rows.slice(1), now)), release),
+        lambda admission, release: (
+            Broken(admission, lambda state, rows, now: (state, rows.slice(1), now)),
+            release,
+        ),
     ),
     "what was used is forgotten": (
         contract.cut_order_and_buckets,
-        lambda admission, release: (Broken(admission, after=lambda done, state, rows: replace(done, state=state)), release),
+        lambda admission, release: (
+            Broken(admission, after=lambda done, state, rows: replace(done, state=state)),
+            release,
+        ),
     ),
-    "tables in another order": (contract.rescale, lambda admission, release: (Broken(admission, layout=BY_KEY), release)),
-    "a generator": (contract.retry_and_restart, lambda admission, release: (admission, Broken(release, after=_random))),
+    "tables in another order": (
+        contract.rescale,
+        lambda admission, release: (Broken(admission, layout=BY_KEY), release),
+    ),
+    "a generator": (
+        contract.retry_and_restart,
+        lambda admission, release: (admission, Broken(release, after=_random)),
+    ),
     "what is none counts": (
         contract.what_is_dropped_moves_nothing,
         lambda admission, release: (Broken(admission, _takes_what_is_none), release),
     ),
-    "NaN raises": (contract.strange_values_move_no_others, lambda admission, release: (Broken(admission, _refuses_nan), release)),
-    "disorder is taken": (contract.damaged_state_is_refused, lambda admission, release: (Broken(admission, layout=UNSEARCHED), release)),
+    "NaN raises": (
+        contract.strange_values_move_no_others,
+        lambda admission, release: (Broken(admission, _refuses_nan), release),
+    ),
+    "disorder is taken": (
+        contract.damaged_state_is_refused,
+        lambda admission, release: (Broken(admission, layout=UNSEARCHED), release),
+    ),
     "one late record takes all others with it": (
         contract.units_add_up,
         lambda admission, release: (Broken(admission, _as_the_first_record), release),
     ),
     "stages of two plans": (
         contract.the_stages_fit,
-        lambda admission, release: (replace(admission, parameters=replace(admission.parameters, increments=())), release),
+        lambda admission, release: (
+            replace(admission, parameters=replace(admission.parameters, increments=())),
+            release,
+        ),
     ),
 }
 
@@ -153,11 +182,15 @@ def test_a_broken_stage_is_found(name: str, tmp_path: Path) -> None:
         check(broken(*stages_of(*CASES["histogram: every trigger"])), tmp_path)
 
 
-def test_units_add_up_finds_a_look_at_the_earliest_record_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_units_add_up_finds_a_look_at_the_earliest_record_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """In a table with a last trigger the later records are the closed ones: whether others' count was one record's to decide."""
     sees_both = contribution_bounding._all_in_time
     monkeypatch.setattr(
-        contribution_bounding, "_all_in_time", lambda ts, clock, p: sees_both(ts[:0] if not len(ts) else ts[ts == ts.min()], clock, p)
+        contribution_bounding,
+        "_all_in_time",
+        lambda ts, clock, p: sees_both(ts[:0] if not len(ts) else ts[ts == ts.min()], clock, p),
     )
     for case in ("dynamic: to trigger 40", "marginals: to trigger 40, others too"):
         with pytest.raises(AssertionError):
@@ -178,20 +211,36 @@ HOUR = 3_600_000_000
 NOW = Clock(START + 2 * HOUR, START + 40 * HOUR)
 
 
-def gathered(stage: Stage[Clock], rows: pa.Table, cuts: Sequence[int], folder: Path) -> tuple[StateFile, pa.Table]:
+def gathered(
+    stage: Stage[Clock], rows: pa.Table, cuts: Sequence[int], folder: Path
+) -> tuple[StateFile, pa.Table]:
     """One bucket, to which some tasks give what they made."""
-    tasks, told = TaskIntake(stage, 1, KEY_OF_RUN), str(MicroBatch(3, NOW))
-    edges, out = [0, *cuts, rows.num_rows], []
+    tasks = TaskIntake(stage, 1, KEY_OF_RUN)
+    told = str(MicroBatch(3, NOW))
+    edges = [0, *cuts, rows.num_rows]
+    out = []
     for task, (low, high) in enumerate(pairwise(edges)):
-        given = rows.slice(low, high - low).select([name for name in stage.takes.names if name != "drop"])
+        given = rows.slice(low, high - low).select(
+            [name for name in stage.takes.names if name != "drop"]
+        )
         out += list(tasks.run(given.combine_chunks().to_batches(max_chunksize=50), task, told))
     names = [name for name in tasks.output.names if name != "bucket"]
     frames = [batch.to_pandas()[names] for batch in out]
-    schema = pa.schema([("kind", pa.int32()), ("bucket", pa.int32()), *stage.gives, ("batch", pa.int64()), ("closed_us", pa.int64())])
+    schema = pa.schema(
+        [
+            ("kind", pa.int32()),
+            ("bucket", pa.int32()),
+            *stage.gives,
+            ("batch", pa.int64()),
+            ("closed_us", pa.int64()),
+        ]
+    )
     to = ContributionFiles(str(folder), schema, "window", START, 1 << 40)
     work = Gathered(stage.gives, BucketFiles(str(folder), "admission", 1, 1, ()), {}, to, 2)
     file = work.run(0, frames, 0, told)
-    return file, pa.concat_tables([pq.read_table(folder / each["path"], partitioning=None) for each in file.counted["files"]])
+    return file, pa.concat_tables(
+        [pq.read_table(folder / each["path"], partitioning=None) for each in file.counted["files"]]
+    )
 
 
 def sums(rows: pa.Table) -> Taken:
@@ -211,14 +260,18 @@ def test_tasks_add_up(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
     stage = INTAKES[name]
     rows = late(stage)
     whole = stage.step(stage.empty(), rows.select(stage.takes.names), NOW, KEY_OF_RUN)
-    one, many = gathered(stage, rows, [], tmp_path / "one"), gathered(stage, rows, [1, 90, 91, 300], tmp_path / "many")
+    one = gathered(stage, rows, [], tmp_path / "one")
+    many = gathered(stage, rows, [1, 90, 91, 300], tmp_path / "many")
     monkeypatch.setattr(task_intake, "AT_ONCE", 60)
     pieces = gathered(stage, rows, [200], tmp_path / "pieces")
     want = sums(whole.rows)
     assert len(want.sums) > 20
     for file, made in (one, many, pieces):
         assert sums(made) == want
-        assert file.counted["drops"] == whole.counted["drops"] and sum(file.counted["drops"].values()) > 20
+        assert (
+            file.counted["drops"] == whole.counted["drops"]
+            and sum(file.counted["drops"].values()) > 20
+        )
         assert file.counted["rows"] == made.num_rows and file.bytes == 0
 
 
@@ -232,7 +285,9 @@ def test_a_null_and_a_forgotten_clock_are_refused() -> None:
     given = late(stage).select([name for name in stage.takes.names if name != "drop"])
     with pytest.raises(RuntimeError, match="not told its micro-batch"):
         list(work.run(given.to_batches(), 0, None))
-    broken = given.set_column(given.column_names.index("ts"), "ts", pa.array([None] * given.num_rows, pa.int64()))
+    broken = given.set_column(
+        given.column_names.index("ts"), "ts", pa.array([None] * given.num_rows, pa.int64())
+    )
     with pytest.raises(TypeError, match="NULL"):
         list(work.run(broken.to_batches(), 0, str(MicroBatch(0, NOW))))
     assert KEY_OF_RUN.hex() not in repr(work) and repr(KEY_OF_RUN) not in repr(work)

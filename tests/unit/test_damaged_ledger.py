@@ -34,14 +34,20 @@ def test_a_damaged_ledger_line_has_a_way_on(work: Path, damage: str) -> None:
     folder = default_secret_path(os.environ).parent / "ledger"
     line = folder / "000002.json"
     line.write_bytes(DAMAGES[damage](line.read_bytes()))
-    for words in (["budget"], ["try", "views.sql"], ["restore", "views", "--lake", "lake", "--ledger"]):
+    for words in (
+        ["budget"],
+        ["try", "views.sql"],
+        ["restore", "views", "--lake", "lake", "--ledger"],
+    ):
         refused(*words, says="Tries, and runs without a lake, are then counted no more")
     move, restore = re.findall("`(.*?)`", dp("budget").stderr)
     subprocess.run(shlex.split(move), check=True)
     done = dp(*shlex.split(restore.replace("NAME", "views").replace("DIR", "lake"))[1:])
     assert (done.exit_code, done.stdout) == (0, f"run {run_id} is written down again\n")
     assert published() == run_id  # it goes on, with its noise
-    assert [run["run_id"] for run in json.loads(dp("budget", "--json").stdout)[0]["runs"]] == [run_id]
+    assert [run["run_id"] for run in json.loads(dp("budget", "--json").stdout)[0]["runs"]] == [
+        run_id
+    ]
     assert dp("try", "views.sql").exit_code == 0
 
 

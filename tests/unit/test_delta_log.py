@@ -28,7 +28,13 @@ SCHEMA = Schema.from_arrow(pa.schema([("x", pa.int64())]))
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(delta_tables, "sync", lambda path: found.append(os.path.basename(path)) if os.path.exists(path) else _missing(path))
+    monkeypatch.setattr(
+        delta_tables,
+        "sync",
+        lambda path: (
+            found.append(os.path.basename(path)) if os.path.exists(path) else _missing(path)
+        ),
+    )
     return found
 
 
@@ -40,7 +46,9 @@ def commit(version: int) -> str:
     return f"{version:020d}.json"
 
 
-def test_a_new_table_and_the_checkpoints_of_its_log_are_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
+def test_a_new_table_and_the_checkpoints_of_its_log_are_on_the_disk(
+    tmp_path: Path, synced: list[str]
+) -> None:
     """A table without its first commit, or with half a checkpoint, cannot be read, whatever comes after."""
     path = tmp_path / "table"
     delta_tables.create(path, SCHEMA)
@@ -48,7 +56,9 @@ def test_a_new_table_and_the_checkpoints_of_its_log_are_on_the_disk(tmp_path: Pa
     DeltaTable(path).alter.set_table_properties({"delta.checkpointInterval": "2"})
     before = set(os.listdir(path / "_delta_log"))
     for number in range(4):
-        delta_tables.append_files(path, [sorted_file(path, pa.table({"x": [number]}))], {"a": number})
+        delta_tables.append_files(
+            path, [sorted_file(path, pa.table({"x": [number]}))], {"a": number}
+        )
     made = {name for name in os.listdir(path / "_delta_log") if "checkpoint" in name} - before
     assert made and {*made, "_last_checkpoint"} <= set(synced)
 
@@ -72,7 +82,12 @@ class Written:
 
     def save(self, path: str) -> None:
         mark = Transaction(self.options["txnAppId"], self.options["txnVersion"])
-        write_deltalake(path, pa.table({"x": [1]}), mode="append", commit_properties=CommitProperties(app_transactions=[mark]))
+        write_deltalake(
+            path,
+            pa.table({"x": [1]}),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[mark]),
+        )
 
 
 def test_what_spark_has_committed_is_on_the_disk(tmp_path: Path, synced: list[str]) -> None:
@@ -99,14 +114,20 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "status.json").read_bytes() == b"old"
 
 
-def test_a_start_does_not_read_the_digests_of_all_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_does_not_read_the_digests_of_all_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They take most of the room of the table `files`, which has rows of every micro-batch. Catches: memory that grows with a run's age."""
     listed = Manifest(tmp_path / "files", "run", "release", 1)
     listed.create()
     for batch in range(12):
-        files = [StateFile(bucket, batch + 1, 1, {"sha256": {"groups": f"{bucket}-{batch}"}}) for bucket in range(3)]
+        files = [
+            StateFile(bucket, batch + 1, 1, {"sha256": {"groups": f"{bucket}-{batch}"}})
+            for bucket in range(3)
+        ]
         listed.commit(batch, files, {"rows": batch})
-    read, original = list[tuple[int, list[str]]](), manifest.read_rows
+    read = list[tuple[int, list[str]]]()
+    original = manifest.read_rows
 
     def read_rows(path: Path, columns: list[str], condition: Any) -> pa.Table:
         table = original(path, columns, condition)
@@ -117,14 +138,17 @@ def test_a_start_does_not_read_the_digests_of_all_times(tmp_path: Path, monkeypa
     pointers = listed.pointers()
     assert listed.digests(pointers) == {bucket: {"groups": f"{bucket}-11"} for bucket in range(3)}
     points = list(listed.history())
-    assert [(batch, detail, pointers[2]) for batch, detail, pointers in points] == [(b, {"rows": b}, b + 1) for b in range(11, -1, -1)]
+    assert [(batch, detail, pointers[2]) for batch, detail, pointers in points] == [
+        (b, {"rows": b}, b + 1) for b in range(11, -1, -1)
+    ]
     assert max(rows for rows, columns in read if "detail" in columns) == 12
 
 
 @pytest.fixture
 def openings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A table of two commits, which this process has open; which tables it opens from then on."""
-    path, found = tmp_path / "table", list[str]()
+    path = tmp_path / "table"
+    found = list[str]()
     delta_tables.create(path, SCHEMA)
     append(path, 1)
     assert delta_tables.mark(path, "a") == 1
@@ -147,7 +171,10 @@ def test_a_table_is_not_opened_again_for_each_commit(tmp_path: Path, openings: l
     path = tmp_path / "table"
     for number in range(2, 6):
         append(path, number)
-        assert (delta_tables.mark(path, "a"), delta_tables.newest(path).version()) == (number, number)
+        assert (delta_tables.mark(path, "a"), delta_tables.newest(path).version()) == (
+            number,
+            number,
+        )
     assert openings == []
     # What another process writes is there at once.
     code = "import sys, pyarrow as pa; from pathlib import Path; from dpsql.lake.delta_tables import append"
@@ -160,8 +187,11 @@ def test_a_table_is_not_opened_again_for_each_commit(tmp_path: Path, openings: l
     assert delta_tables.mark(path, "a") == 6 and openings == [str(path)] * 2
 
 
-def test_another_table_in_the_place_of_one_that_is_open(tmp_path: Path, openings: list[str]) -> None:
-    path, other = tmp_path / "table", tmp_path / "other"
+def test_another_table_in_the_place_of_one_that_is_open(
+    tmp_path: Path, openings: list[str]
+) -> None:
+    path = tmp_path / "table"
+    other = tmp_path / "other"
     delta_tables.create(other, SCHEMA)
     append(other, 7)
     append(other, 8)
@@ -174,7 +204,9 @@ def test_another_table_in_the_place_of_one_that_is_open(tmp_path: Path, openings
         assert delta_tables.mark(path, "a") == 7
 
 
-def test_a_commit_of_an_open_table_that_is_torn_or_gone(tmp_path: Path, openings: list[str]) -> None:
+def test_a_commit_of_an_open_table_that_is_torn_or_gone(
+    tmp_path: Path, openings: list[str]
+) -> None:
     path = tmp_path / "table"
     append(path, 2)
     for version in (2, 3):  # known to the open table; and come since
@@ -206,7 +238,8 @@ class Disk:
 
         def fsync(descriptor: int) -> None:
             real(descriptor)
-            path, status = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            status = os.fstat(descriptor)
             if os.path.isdir(path):
                 self.names[path] = set(os.listdir(path))
             else:
@@ -219,7 +252,9 @@ class Disk:
 
         def kept(path: Path) -> bool:
             status = path.stat()
-            return path.name in self.names.get(str(path.parent), ()) and (path.is_dir() or self.sizes.get(status.st_ino) == status.st_size)
+            return path.name in self.names.get(str(path.parent), ()) and (
+                path.is_dir() or self.sizes.get(status.st_ino) == status.st_size
+            )
 
         return [path for path in root.rglob("*") if not kept(path)]
 
@@ -229,7 +264,9 @@ def listed(root: Path) -> None:
     files = Manifest(root / "files", "00" * 16, "admission", 1)
     files.create()
     for batch in range(3):
-        size, digests = BucketFiles(str(root / "state"), "admission", 1, 1, ("users",)).store(0, batch + 1, {"users": TABLE})
+        size, digests = BucketFiles(str(root / "state"), "admission", 1, 1, ("users",)).store(
+            0, batch + 1, {"users": TABLE}
+        )
         files.commit(batch, [StateFile(0, batch + 1, size, {"sha256": digests})], {})
 
 
@@ -237,13 +274,17 @@ def listed(root: Path) -> None:
     "write",
     [
         listed,
-        lambda root: BucketFiles(str(root), "release", 16, 1, ("groups", "pending")).store(3, 1, {"groups": TABLE, "pending": TABLE}),
+        lambda root: BucketFiles(str(root), "release", 16, 1, ("groups", "pending")).store(
+            3, 1, {"groups": TABLE, "pending": TABLE}
+        ),
         lambda root: write_table(str(root / "public_groups.parquet"), TABLE),
         lambda root: create_file(root / "run.json", b"{}"),
         lambda root: replace_file(root / "engine.json", b"{}"),
     ],
 )
-def test_nothing_that_is_written_is_lost(write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_is_written_is_lost(
+    write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Disk(monkeypatch)
     write(tmp_path)
     assert any(path.is_file() for path in tmp_path.rglob("*"))

@@ -16,7 +16,11 @@ T = 13
 
 def said(name: str, grid: float | None = 1.0, horizon: int | None = T) -> Published:
     measures = (Measure("views", AggregateFunction.COUNT_ROWS, True, None, grid),)
-    return replace(described(["window_start", "views", "views_stderr"]), noise=Noise(name, horizon), measures=measures)
+    return replace(
+        described(["window_start", "views", "views_stderr"]),
+        noise=Noise(name, horizon),
+        measures=measures,
+    )
 
 
 @pytest.mark.parametrize("name", ["BLT", "HONAKER"])
@@ -25,16 +29,27 @@ def test_the_error_of_a_change_is_that_of_the_counters_own_matrix(name: str) -> 
     sd = np.linalg.norm(b, axis=1)
     for one in range(1, T + 1):
         for other in range(1, T + 1):
-            made = difference(10.0, sd[one - 1], 7.0, sd[other - 1], between_triggers(said(name), "views", one, other))
+            made = difference(
+                10.0,
+                sd[one - 1],
+                7.0,
+                sd[other - 1],
+                between_triggers(said(name), "views", one, other),
+            )
             assert made.value == 3.0 and not made.at_most
-            assert made.stderr == pytest.approx(np.linalg.norm(b[one - 1] - b[other - 1]), rel=1e-6, abs=1e-6)
+            assert made.stderr == pytest.approx(
+                np.linalg.norm(b[one - 1] - b[other - 1]), rel=1e-6, abs=1e-6
+            )
     # Taken for independent, the error of a step would be far too large
     assert np.hypot(sd[-1], sd[-2]) > 1.4 * np.linalg.norm(b[-1] - b[-2])
 
 
 def test_where_the_plan_says_too_little_the_error_is_bounded() -> None:
     rng = np.random.default_rng(1)
-    assert between_triggers(said("PANES", horizon=None), "views", 1, 2) is None and between_windows(said("PANES", horizon=None)) is None
+    assert (
+        between_triggers(said("PANES", horizon=None), "views", 1, 2) is None
+        and between_windows(said("PANES", horizon=None)) is None
+    )
     assert between_triggers(said("BLT", grid=None), "views", 1, 2) is None  # an average
     assert between_triggers(said("BLT"), "clicks", 1, 2) is None
     assert between_windows(said("BLT")) == 0.0

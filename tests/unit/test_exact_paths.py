@@ -47,17 +47,26 @@ def path_by_mpmath(chosen: Counter, path: int, step: int) -> mpmath.mpf:
         if level == 0:
             return z(end)
         v = mpmath.mpf(1) / (2 * (1 - mpmath.mpf(2) ** -(level + 1)))
-        return v * z(end, level) + (1 - v) * (node(end - 2 ** (level - 1), level - 1) + node(end, level - 1))
+        return v * z(end, level) + (1 - v) * (
+            node(end - 2 ** (level - 1), level - 1) + node(end, level - 1)
+        )
 
     with mpmath.workdps(DIGITS):
         if isinstance(chosen, Honaker):
-            total, end = mpmath.mpf(0), 0
+            total = mpmath.mpf(0)
+            end = 0
             for level in reversed(range(step.bit_length())):
                 if step >> level & 1:
                     end += 2**level
                     total += node(end, level)
             return total
-        c = [mpmath.fsum(mpmath.mpf(w) * mpmath.mpf(t) ** k for t, w in zip(chosen.theta, chosen.omega, strict=True)) for k in range(step)]
+        c = [
+            mpmath.fsum(
+                mpmath.mpf(w) * mpmath.mpf(t) ** k
+                for t, w in zip(chosen.theta, chosen.omega, strict=True)
+            )
+            for k in range(step)
+        ]
         x: list[mpmath.mpf] = []
         for at in range(1, step + 1):
             x.append(z(at) - mpmath.fsum(c[k] * x[at - 2 - k] for k in range(at - 1)))
@@ -68,7 +77,9 @@ def in_float64(chosen: Counter, step: int) -> np.ndarray:
     """The unit-noise paths as the steps compute them."""
     state = np.zeros((PATHS, chosen.width))
     for now in range(1, step + 1):
-        state = trust(chosen).advance(state, lambda number, now=now: normals(KEY, TAG, 1, 0, now, number), now)
+        state = trust(chosen).advance(
+            state, lambda number, now=now: normals(KEY, TAG, 1, 0, now, number), now
+        )
     return state[:, 0]
 
 
@@ -83,11 +94,27 @@ def some_words(count: int, seed: int) -> np.ndarray:
     shift = pick.integers(0, 63, count).astype(np.uint64)
     kind = np.arange(count) % 4
     low = w[:, 0] & np.uint64(2**63 - 1)
-    high = np.select([kind == 1, kind == 2, kind == 3], [low >> shift, np.uint64(2**63 - 1) - (low >> shift), np.uint64(0)], w[:, 0])
-    return np.stack([high, np.where(kind == 3, w[:, 1] >> shift, w[:, 1])], axis=1).astype(np.uint64)
+    high = np.select(
+        [kind == 1, kind == 2, kind == 3],
+        [low >> shift, np.uint64(2**63 - 1) - (low >> shift), np.uint64(0)],
+        w[:, 0],
+    )
+    return np.stack([high, np.where(kind == 3, w[:, 1] >> shift, w[:, 1])], axis=1).astype(
+        np.uint64
+    )
 
 
-ENDS = np.array([[0, 0], [2**63, 0], [2**63 - 1, 2**64 - 1], [2**64 - 1, 2**64 - 1], [2**62, 0], [0, 2**64 - 1]], dtype=np.uint64)
+ENDS = np.array(
+    [
+        [0, 0],
+        [2**63, 0],
+        [2**63 - 1, 2**64 - 1],
+        [2**64 - 1, 2**64 - 1],
+        [2**62, 0],
+        [0, 2**64 - 1],
+    ],
+    dtype=np.uint64,
+)
 
 
 @pytest.mark.parametrize("bits", [64, 128, 900])
@@ -95,8 +122,13 @@ def test_quantiles_in_integers_are_those_of_mpmath(bits: int) -> None:
     """Catches: too few guard bits in the tails, a constant cut off, a Newton step that stops too early, a sign."""
     chosen = np.concatenate([ENDS, some_words(60, bits)])
     with mpmath.workprec(bits + 200):
-        for (high, low), start in zip(chosen.tolist(), ndtri(lower_tails(chosen)).tolist(), strict=True):
-            assert abs(quantile(high, low, start, bits) - by_mpmath(high, low) * mpmath.mpf(2) ** bits) < 1
+        for (high, low), start in zip(
+            chosen.tolist(), ndtri(lower_tails(chosen)).tolist(), strict=True
+        ):
+            assert (
+                abs(quantile(high, low, start, bits) - by_mpmath(high, low) * mpmath.mpf(2) ** bits)
+                < 1
+            )
 
 
 def test_a_broken_quantile_function_is_noticed() -> None:
@@ -106,8 +138,12 @@ def test_a_broken_quantile_function_is_noticed() -> None:
 
 def shares_of_the_stated_error(chosen: np.ndarray) -> np.ndarray:
     """|float64 normal - exact quantile| over what `path_error` allows, per word."""
-    found, bits = ndtri(lower_tails(chosen)), 160
-    exact = [-abs(quantile(high, low, start, bits)) for (high, low), start in zip(chosen.tolist(), found.tolist(), strict=True)]
+    found = ndtri(lower_tails(chosen))
+    bits = 160
+    exact = [
+        -abs(quantile(high, low, start, bits))
+        for (high, low), start in zip(chosen.tolist(), found.tolist(), strict=True)
+    ]
     ratios = [f.as_integer_ratio() for f in found.tolist()]
     off = [abs((n << bits) // d - e) / 2.0**bits for (n, d), e in zip(ratios, exact, strict=True)]
     return np.array(off) / (UNIT * (RELATIVE * np.abs(found) + ABSOLUTE))
@@ -116,7 +152,9 @@ def shares_of_the_stated_error(chosen: np.ndarray) -> np.ndarray:
 def test_float64_normals_are_within_the_stated_error() -> None:
     """A machine or a scipy on which this fails would release other bits. Catches: a bound below what the library does."""
     shares = shares_of_the_stated_error(np.concatenate([ENDS, some_words(4000, 1)]))
-    assert 0.2 < shares.max() < 0.75  # about half of what is allowed; above a fifth, so a bound five times smaller would fail
+    assert (
+        0.2 < shares.max() < 0.75
+    )  # about half of what is allowed; above a fifth, so a bound five times smaller would fail
 
 
 @pytest.mark.parametrize("chosen", COUNTERS, ids=str)
@@ -125,11 +163,17 @@ def test_exact_paths_are_those_of_mpmath(chosen: Counter) -> None:
     for path in range(2):
         steps, numbers = exact_paths._draws(chosen, chosen.horizon)
         tag = np.repeat(TAG[path : path + 1], len(steps), axis=0)
-        drawn, start = words(KEY, tag, 1, 0, steps, numbers).tolist(), normals(KEY, tag, 1, 0, steps, numbers).tolist()
-        z = [quantile(high, low, at, 128 + GUARD) for (high, low), at in zip(drawn, start, strict=True)]
+        drawn = words(KEY, tag, 1, 0, steps, numbers).tolist()
+        start = normals(KEY, tag, 1, 0, steps, numbers).tolist()
+        z = [
+            quantile(high, low, at, 128 + GUARD)
+            for (high, low), at in zip(drawn, start, strict=True)
+        ]
         found = exact_path(chosen, z, chosen.horizon, 128)
         with mpmath.workdps(DIGITS):
-            assert abs(found - path_by_mpmath(chosen, path, chosen.horizon) * mpmath.mpf(2) ** 128) < 1
+            assert (
+                abs(found - path_by_mpmath(chosen, path, chosen.horizon) * mpmath.mpf(2) ** 128) < 1
+            )
 
 
 @pytest.mark.parametrize("chosen", COUNTERS, ids=str)
@@ -138,21 +182,30 @@ def test_float64_paths_are_within_their_bound(chosen: Counter) -> None:
     computed = in_float64(chosen, chosen.horizon)
     for path in range(3):
         with mpmath.workdps(DIGITS):
-            assert abs(mpmath.mpf(computed[path]) - path_by_mpmath(chosen, path, chosen.horizon)) < trust(chosen).error[-1]
+            assert (
+                abs(mpmath.mpf(computed[path]) - path_by_mpmath(chosen, path, chosen.horizon))
+                < trust(chosen).error[-1]
+            )
     assert trust(chosen).error[-1] < 1e-11
 
 
 @pytest.mark.parametrize(("name", "horizon"), [("BLT", 100), ("BLT", 1000), ("HONAKER", 1000)])
 def test_rounding_at_every_operation_stays_within_the_bound(name: str, horizon: int) -> None:
     """Float64 against the same recurrence in extended precision, same draws. Catches: a bound that grows too slowly with the steps."""
-    chosen, wide = counter(name, horizon), np.longdouble
+    chosen = counter(name, horizon)
+    wide = np.longdouble
     z = np.random.default_rng(2).standard_normal((horizon, 11, 20))
-    state, exact = np.zeros((20, chosen.width)), np.zeros((20, chosen.width), wide)
+    state = np.zeros((20, chosen.width))
+    exact = np.zeros((20, chosen.width), wide)
     worst = 0.0
     for step in range(1, horizon + 1):
         state = chosen.advance(state, lambda number, step=step: z[step - 1, number], step)
-        exact = chosen.advance(exact, lambda number, step=step: z[step - 1, number].astype(wide), step)
-        worst = max(worst, float(np.max(np.abs(state[:, 0] - exact[:, 0])) / trust(chosen).error[step - 1]))
+        exact = chosen.advance(
+            exact, lambda number, step=step: z[step - 1, number].astype(wide), step
+        )
+        worst = max(
+            worst, float(np.max(np.abs(state[:, 0] - exact[:, 0])) / trust(chosen).error[step - 1])
+        )
     assert worst < 0.1
 
 
@@ -161,7 +214,9 @@ def test_coefficients_are_the_rows_of_the_noise_matrix(chosen: Counter) -> None:
     """Catches: draws in another order than their coefficients, a node of the tree with its sibling's weight."""
     for step in range(1, chosen.horizon + 1):
         row = coefficients(chosen, step)
-        np.testing.assert_allclose(row, noise_matrix(chosen)[step - 1, : len(row)], rtol=0, atol=1e-14)
+        np.testing.assert_allclose(
+            row, noise_matrix(chosen)[step - 1, : len(row)], rtol=0, atol=1e-14
+        )
 
 
 # A boundary, planted: sigma such that path * sigma is half-way between two integers, as far as float64 can tell.
@@ -178,7 +233,9 @@ def planted(chosen: Counter, path: int, step: int) -> tuple[PerturbationParamete
 
 def noise_at(chosen: Counter, path: int, step: int, p: PerturbationParameters) -> int:
     again = dataclasses.replace(redraw(chosen), groups=np.array([path]))
-    return int(noisy(np.zeros(1, np.int64), in_float64(chosen, step)[path : path + 1], step, p, again)[0])
+    return int(
+        noisy(np.zeros(1, np.int64), in_float64(chosen, step)[path : path + 1], step, p, again)[0]
+    )
 
 
 @pytest.mark.parametrize("chosen", [counter(name, 7) for name in ("BLT", "HONAKER")], ids=str)
@@ -188,7 +245,9 @@ def test_a_path_next_to_a_boundary_is_rounded_exactly(chosen: Counter) -> None:
     for path in range(PATHS):
         for step in (3, 7):
             p, exact = planted(chosen, path, step)
-            with mock.patch.object(Redraw, "rounded", autospec=True, side_effect=Redraw.rounded) as slow:
+            with mock.patch.object(
+                Redraw, "rounded", autospec=True, side_effect=Redraw.rounded
+            ) as slow:
                 assert noise_at(chosen, path, step, p) == exact
                 assert slow.call_count == 1
             computed = in_float64(chosen, step)[path]
@@ -196,7 +255,9 @@ def test_a_path_next_to_a_boundary_is_rounded_exactly(chosen: Counter) -> None:
             small = dataclasses.replace(trust(chosen), error=trust(chosen).error * 1e-6)
             with mock.patch("dpsql.udfs.noise.perturbation.trust", lambda _, small=small: small):
                 wrong["bound a million times too small"] += noise_at(chosen, path, step, p) != exact
-            lazy = mock.patch.object(Redraw, "rounded", lambda *_, at=computed * p.sigma: np.array([int(np.rint(at))]))
+            lazy = mock.patch.object(
+                Redraw, "rounded", lambda *_, at=computed * p.sigma: np.array([int(np.rint(at))])
+            )
             with lazy:
                 wrong["slow path returns the float"] += noise_at(chosen, path, step, p) != exact
     assert all(count > 0 for count in wrong.values()), wrong
@@ -204,13 +265,16 @@ def test_a_path_next_to_a_boundary_is_rounded_exactly(chosen: Counter) -> None:
 
 def test_a_path_next_to_the_threshold_is_compared_exactly() -> None:
     """sigma such that the noisy count meets tau, as far as float64 can tell. Catches: a float64 decision at the threshold."""
-    chosen, decisions = counter("BLT", 7), []
+    chosen = counter("BLT", 7)
+    decisions = []
     for path in range(PATHS):
         value = float(in_float64(chosen, 7)[path])
         tau = 3 << 20 if value > 0 else -3 << 20
         p = SelectionParameters(chosen, 3.0 / abs(value), (tau,) * 7, 1)
         again = dataclasses.replace(redraw(chosen), groups=np.array([path]))
-        with mock.patch.object(Redraw, "reaches", autospec=True, side_effect=Redraw.reaches) as slow:
+        with mock.patch.object(
+            Redraw, "reaches", autospec=True, side_effect=Redraw.reaches
+        ) as slow:
             found = bool(crosses(np.array([value]), np.zeros(1, np.int64), 7, p, again)[0])
             assert slow.call_count == 1
         with mpmath.workdps(DIGITS):
@@ -227,7 +291,9 @@ def test_every_cell_by_the_slow_path_is_the_same_release(name: str, rounds: bool
     """The bound widened until nothing is trusted, then numbers that no path may have: the released rows keep their bits."""
     chosen = counter(name, 4)
     selection = SelectionParameters(chosen, 1.5, (3 << 20,) * 4, 1, rounds)
-    p = ReleaseParameters(GRID, selection, (PerturbationParameters(1, chosen, 700.0, 1.0),), (COUNT,))
+    p = ReleaseParameters(
+        GRID, selection, (PerturbationParameters(1, chosen, 700.0, 1.0),), (COUNT,)
+    )
     table = rows(*[(0, 1 + i % 3, 50 + i % 40, 1) for i in range(160)], by_user=rounds)
 
     def run() -> pa.Table:
@@ -243,12 +309,16 @@ def test_every_cell_by_the_slow_path_is_the_same_release(name: str, rounds: bool
     def nothing_is_small(c: Counter) -> path_error.Trust:
         return dataclasses.replace(real(c), limits=np.full((4, c.width), 0.5))
 
-    with mock.patch("dpsql.udfs.noise.perturbation.trust", no_trust), mock.patch("dpsql.udfs.histogram.key_selection.trust", no_trust):
+    with (
+        mock.patch("dpsql.udfs.noise.perturbation.trust", no_trust),
+        mock.patch("dpsql.udfs.histogram.key_selection.trust", no_trust),
+    ):
         assert run().equals(expected)
         with mock.patch("dpsql.udfs.noise.exact_paths._settle_in_float64", lambda *_: None):
             assert run().equals(expected)
             with mock.patch(
-                "dpsql.udfs.noise.exact_paths.quantile", lambda high, low, start, bits: quantile(high, low, start, bits) + (1 << bits)
+                "dpsql.udfs.noise.exact_paths.quantile",
+                lambda high, low, start, bits: quantile(high, low, start, bits) + (1 << bits),
             ):
                 assert not run().equals(expected)  # the slow path is what was released
     with (

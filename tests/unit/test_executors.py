@@ -15,7 +15,9 @@ from dpsql.streaming import executors
 class Cluster:
     """A session on it, as far as it is looked at; its jobs hang until they are cancelled."""
 
-    def __init__(self, executors: int = 0, master: str = "spark://h:1", dynamic: bool = False, jobs: int = 0) -> None:
+    def __init__(
+        self, executors: int = 0, master: str = "spark://h:1", dynamic: bool = False, jobs: int = 0
+    ) -> None:
         self.executors, self.cancelled = executors, threading.Event()
         context = SimpleNamespace(
             master=lambda: master,
@@ -42,7 +44,9 @@ def watched(cluster: Any, stop: threading.Event, said: list[str]) -> Any:
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["it stops politely", "what hangs fails"])
 def test_a_run_without_an_executor_ends(stopped: bool) -> None:
-    cluster, stop, said = Cluster(), threading.Event(), list[str]()
+    cluster = Cluster()
+    stop = threading.Event()
+    said = list[str]()
     message = r"no executor: .* its master has forgotten it, for .* the same command goes on"
     with pytest.raises(DpsqlError, match=message) as told, watched(cluster, stop, said):
         assert cluster.cancelled.wait(10) and stop.is_set()
@@ -53,7 +57,9 @@ def test_a_run_without_an_executor_ends(stopped: bool) -> None:
 
 
 def test_one_that_gets_an_executor_in_time_goes_on_and_its_own_errors_are_told() -> None:
-    cluster, stop, said = Cluster(), threading.Event(), list[str]()
+    cluster = Cluster()
+    stop = threading.Event()
+    said = list[str]()
     with pytest.raises(RuntimeError, match="of its own"), watched(cluster, stop, said):
         time.sleep(0.2)
         cluster.executors = 1
@@ -63,10 +69,16 @@ def test_one_that_gets_an_executor_in_time_goes_on_and_its_own_errors_are_told()
 
 
 @pytest.mark.parametrize(
-    ("cluster", "ends"), [(Cluster(dynamic=True), False), (Cluster(dynamic=True, jobs=1), True), (Cluster(master="local[2]"), False)]
+    ("cluster", "ends"),
+    [
+        (Cluster(dynamic=True), False),
+        (Cluster(dynamic=True, jobs=1), True),
+        (Cluster(master="local[2]"), False),
+    ],
 )
 def test_where_executors_come_and_go_only_a_job_misses_them(cluster: Cluster, ends: bool) -> None:
-    stop, said = threading.Event(), list[str]()
+    stop = threading.Event()
+    said = list[str]()
     try:
         with watched(cluster, stop, said):
             time.sleep(0.6)
@@ -76,11 +88,15 @@ def test_where_executors_come_and_go_only_a_job_misses_them(cluster: Cluster, en
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_stop_without_an_executor_is_at_once(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_without_an_executor_is_at_once(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Catches: a run that is killed after its grace, since its micro-batch waits for a cluster that has ended too."""
     monkeypatch.setattr(executors, "SAY_SECONDS", 60)
     monkeypatch.setattr(executors, "END_SECONDS", 60)
-    cluster, stop, said = Cluster(executors=1), threading.Event(), list[str]()
+    cluster = Cluster(executors=1)
+    stop = threading.Event()
+    said = list[str]()
     with watched(cluster, stop, said):
         stop.set()
         assert not cluster.cancelled.wait(0.2), "its micro-batch may finish"
@@ -93,7 +109,8 @@ def test_a_stop_without_an_executor_is_at_once(fails: bool, monkeypatch: pytest.
 
 def test_a_stop_without_an_executor_hides_no_conflict() -> None:
     """Catches: what is wrong with the lake, taken for what a stop breaks off."""
-    cluster, stop = Cluster(), threading.Event()
+    cluster = Cluster()
+    stop = threading.Event()
     stop.set()
     with pytest.raises(ReleaseConflict, match="other rows"), watched(cluster, stop, []):
         assert cluster.cancelled.wait(10)

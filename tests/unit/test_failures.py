@@ -47,9 +47,19 @@ DAMAGED = rf"^the admission query failed in Spark \(\w+\): its checkpoint may be
 @pytest.mark.parametrize(
     ("origin", "says"),
     [
-        (Java("x.StreamingQueryException", "", Java("org.apache.hadoop.fs.ChecksumException")), DAMAGED),
+        (
+            Java("x.StreamingQueryException", "", Java("org.apache.hadoop.fs.ChecksumException")),
+            DAMAGED,
+        ),
         (Java("java.lang.IllegalStateException"), DAMAGED),
-        (Java("x.SparkException", "CANNOT_LOAD_STATE_STORE.X", Java("java.io.FileNotFoundException")), DAMAGED),
+        (
+            Java(
+                "x.SparkException",
+                "CANNOT_LOAD_STATE_STORE.X",
+                Java("java.io.FileNotFoundException"),
+            ),
+            DAMAGED,
+        ),
         # A file of the source is no checkpoint.
         (
             Java("x.SparkException", "FAILED_READ_FILE.X", Java("java.io.EOFException")),
@@ -59,9 +69,16 @@ DAMAGED = rf"^the admission query failed in Spark \(\w+\): its checkpoint may be
             Java("x.Exception", "", Java("x.Delta", "DELTA_SOURCE_IGNORE_DELETE")),
             r"^source 'visits': a commit has .*skipChangeCommits: true",
         ),
-        (Java("x.Exception", "", Java("x.Delta", "DELTA_SOURCE_TABLE_IGNORE_CHANGES")), r"declare `change_feed: DELTA` in a new run$"),
         (
-            Java("x.SparkException", "FAILED_READ_FILE.X", Java("x.IllegalArgument", "_LEGACY_ERROR_TEMP_3241")),
+            Java("x.Exception", "", Java("x.Delta", "DELTA_SOURCE_TABLE_IGNORE_CHANGES")),
+            r"declare `change_feed: DELTA` in a new run$",
+        ),
+        (
+            Java(
+                "x.SparkException",
+                "FAILED_READ_FILE.X",
+                Java("x.IllegalArgument", "_LEGACY_ERROR_TEMP_3241"),
+            ),
             r"^file 'part-7.parquet' of source 'visits': its first line is no header with the declared columns in their order",
         ),
         (Java("java.io.FileNotFoundException"), r"^a file of source 'visits' has vanished"),
@@ -80,9 +97,9 @@ def test_every_message_is_true_of_its_failure(origin: Java, says: str) -> None:
 
 
 def test_without_a_query_there_is_no_checkpoint_to_mend() -> None:
-    assert str(translate(Failed(Java("java.lang.IllegalStateException")), "visits", "reading it")) == (
-        "reading it failed in Spark (IllegalStateException); nothing was read"
-    )
+    assert str(
+        translate(Failed(Java("java.lang.IllegalStateException")), "visits", "reading it")
+    ) == ("reading it failed in Spark (IllegalStateException); nothing was read")
 
 
 class Ended:
@@ -90,10 +107,19 @@ class Ended:
         raise ConnectionRefusedError(111, "Connection refused")
 
 
-@pytest.mark.parametrize("problem", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("Answer from Java side is empty")])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JNetworkError("Answer from Java side is empty"),
+    ],
+)
 def test_a_jvm_that_is_gone_is_no_internal_error(problem: Exception) -> None:
     """SIGTERM to the whole group ends the JVM, too. Catches: `internal error (ConnectionRefusedError)`, advice to mend a checkpoint that is whole."""
-    assert str(translate(problem, "visits", "the release query", "dpsql restore q --checkpoints")) == GONE
+    assert (
+        str(translate(problem, "visits", "the release query", "dpsql restore q --checkpoints"))
+        == GONE
+    )
     with pytest.raises(DpsqlError, match="Spark's own process is gone"), stopping(Ended()):
         raise problem
 

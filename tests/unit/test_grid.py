@@ -24,7 +24,10 @@ def test_windows_and_triggers_by_enumeration(grid: Grid) -> None:
     record, window = grid.windows_of(ts)
     pairs = [(i, w) for i, t in enumerate(TIMES) for w in windows_of(t, grid)]
     assert list(zip(record.tolist(), window.tolist(), strict=True)) == pairs
-    assert all(w <= TIMES[i] < w + grid.window_us and (w - grid.offset_us) % grid.slide_us == 0 for i, w in pairs)
+    assert all(
+        w <= TIMES[i] < w + grid.window_us and (w - grid.offset_us) % grid.slide_us == 0
+        for i, w in pairs
+    )
     own = grid.own_trigger(ts[record], window)
     assert own.tolist() == [trigger_of(TIMES[i], w, grid, NO_CLOCK) for i, w in pairs]
     assert grid.latest_window(ts).tolist() == [windows_of(t, grid)[0] for t in TIMES]
@@ -35,7 +38,10 @@ def test_closed_triggers_by_counting(grid: Grid) -> None:
     """Catches: a trigger that counts as closed before its time, or not at it."""
     starts = np.array(sorted({w for t in TIMES for w in windows_of(t, grid)}))
     for closed in (NO_CLOCK, *TIMES, 1 << 61):
-        counted = [sum(w + i * grid.trigger_us <= closed for i in range(1, grid.horizon + 1)) for w in starts.tolist()]
+        counted = [
+            sum(w + i * grid.trigger_us <= closed for i in range(1, grid.horizon + 1))
+            for w in starts.tolist()
+        ]
         assert grid.closed_triggers(starts, closed).tolist() == counted
 
 
@@ -43,7 +49,12 @@ def test_closed_triggers_by_counting(grid: Grid) -> None:
 def test_a_period_is_over_only_when_every_window_of_its_records_is(grid: Grid) -> None:
     """Catches: eviction while a record of the period could still be admitted: its allowance would renew."""
     periods = grid.period(np.array(TIMES)).tolist()
-    last = {p: max(w for t, q in zip(TIMES, periods, strict=True) if q == p for w in windows_of(t, grid)) for p in set(periods)}
+    last = {
+        p: max(
+            w for t, q in zip(TIMES, periods, strict=True) if q == p for w in windows_of(t, grid)
+        )
+        for p in set(periods)
+    }
     for period, window in last.items():
         end = window + grid.horizon * grid.trigger_us
         assert not grid.period_is_over(np.array([period]), end - 1)[0]
@@ -79,7 +90,8 @@ def test_more_triggers_than_can_be_replayed_are_refused() -> None:
     every_second = schedule(plans.query(trigger_interval_us=SECOND), plans.START)
     every_second.check_behind(LAST_US, plans.START)
     with pytest.raises(
-        InputError, match=r"^100,001 triggers, .* go on in steps, the first with --until-caught-up --until 2026-01-02T03:46:40Z"
+        InputError,
+        match=r"^100,001 triggers, .* go on in steps, the first with --until-caught-up --until 2026-01-02T03:46:40Z",
     ):
         every_second.check_behind(LAST_US + SECOND, plans.START)
     every_second.check_behind(LAST_US + SECOND, plans.START, plans.START + SECOND)

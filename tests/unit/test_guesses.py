@@ -10,7 +10,9 @@ import pytest
 
 from tests.unit.test_project import CHECKOUT, modules
 
-GUESS = re.compile(r"\b(window_start|window_end|trigger_time|grouping_id)\b|_(rank_)?stderr\b|_(smoothed|measured)\b|^(smoothed|measured)$")
+GUESS = re.compile(
+    r"\b(window_start|window_end|trigger_time|grouping_id)\b|_(rank_)?stderr\b|_(smoothed|measured)\b|^(smoothed|measured)$"
+)
 """A text that names a column of a public table, or ends the name of one."""
 
 KNOW = (
@@ -32,13 +34,21 @@ LEFT = {
 def guesses(tree: ast.Module) -> list[str]:
     """The texts of a module, docstrings apart."""
     said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said)
+    texts = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+    )
     return [str(node.value) for node in texts if GUESS.search(str(node.value))]
 
 
 def who_guesses(checkout: Path) -> dict[str, int]:
     """Module -> how many such texts it has, besides those who may."""
-    found = {path: len(guesses(tree)) for path, tree in modules(checkout, "jobs", "dpsql") if not path.startswith(KNOW)}
+    found = {
+        path: len(guesses(tree))
+        for path, tree in modules(checkout, "jobs", "dpsql")
+        if not path.startswith(KNOW)
+    }
     return {path: number for path, number in found.items() if number}
 
 

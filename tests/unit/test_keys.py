@@ -30,7 +30,9 @@ def test_the_encoding_is_injective() -> None:
 
 def test_slices_and_chunks_decode_like_whole_arrays() -> None:
     """Catches: an Arrow offset that is ignored (the histogram is cut and concatenated before it is decoded)."""
-    array = pa.array([encode([bytes([65 + i]) * i, None if i % 2 else b"z"]) for i in range(9)], pa.binary())
+    array = pa.array(
+        [encode([bytes([65 + i]) * i, None if i % 2 else b"z"]) for i in range(9)], pa.binary()
+    )
     whole = [c.to_pylist() for c in decode(array, 2)]
     assert [c.to_pylist() for c in decode(array.slice(3, 4), 2)] == [c[3:7] for c in whole]
     chunked = pa.chunked_array([array.slice(0, 2), array.slice(2)])

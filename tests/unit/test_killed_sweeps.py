@@ -29,7 +29,8 @@ from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.stage import OPERATORS, RELEASE, StateFile
 from tests.crash.broken_off import BrokenOff, Changes
 
-RUN, HOUR = "5a" * 16, 3_600_000_000
+RUN = "5a" * 16
+HOUR = 3_600_000_000
 ERA_US = ERA * HOUR
 NIGHTS = 3
 """Swept, each; the sweep of the next one is what is killed."""
@@ -42,7 +43,15 @@ TABLES = {"admission": ("users",), "release": ("groups", "pending", "seen")}
 
 @functools.cache
 def plan() -> Any:
-    source = Source(name="visits", format="parquet", path="v", event_time="ts", privacy_unit=("user_id",), max_users=9, max_keys=9)
+    source = Source(
+        name="visits",
+        format="parquet",
+        path="v",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        max_users=9,
+        max_keys=9,
+    )
     return dpsql.compile(SQL, Sources((source,))).plan
 
 
@@ -60,23 +69,39 @@ class Nights:
     """A run of catch-ups, and Spark's checkpoints beside it; an era of contributions a night."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.columns, self.public = folder, admission_stage(plan()).gives, Public(folder / "public")
-        self.contributions = Contributions(folder / "contributions", RUN, by_window(grid(plan())), self.columns, 1, 2)
-        self.listed = {operator: Manifest(folder / "files", RUN, operator, 1) for operator in OPERATORS}
+        self.folder, self.columns, self.public = (
+            folder,
+            admission_stage(plan()).gives,
+            Public(folder / "public"),
+        )
+        self.contributions = Contributions(
+            folder / "contributions", RUN, by_window(grid(plan())), self.columns, 1, 2
+        )
+        self.listed = {
+            operator: Manifest(folder / "files", RUN, operator, 1) for operator in OPERATORS
+        }
         self.engine = Engine(folder, (2, 2), {operator: Part() for operator in OPERATORS})
         self.contributions.create()
         self.listed[RELEASE].create()
         delta_tables.create(self.public.path, Schema.from_arrow(pa.schema([("x", pa.int64())])))
 
     def night(self, number: int) -> None:
-        neutral = {field.name: b"k" if field.name == "key_bytes" else number for field in self.columns}
+        neutral = {
+            field.name: b"k" if field.name == "key_bytes" else number for field in self.columns
+        }
         rows = pa.Table.from_pylist([neutral | {"window": number * ERA_US}] * 4, self.columns)
         rows = rows.append_column("bucket", pa.array(np.arange(4, dtype=np.int32) % 2))
-        files = [file for bucket in (0, 1) for file in self.contributions.files.write(rows, bucket, number)]
+        files = [
+            file
+            for bucket in (0, 1)
+            for file in self.contributions.files.write(rows, bucket, number)
+        ]
         self._step("admission", number, {"rows": 8})
         self.contributions.append(files, number)
         self.contributions.tick(number + 1, number, (number + 1) * ERA_US, (number + 2) * ERA_US)
-        self._step("release", number, {"offsets": [self._position()], "closed_us": (number + 1) * ERA_US})
+        self._step(
+            "release", number, {"offsets": [self._position()], "closed_us": (number + 1) * ERA_US}
+        )
         # Two ticks have released rows.
         for mark in (2 * number, 2 * number + 1):
             file = sorted_file.sorted_file(self.public.path, pa.table({"x": [mark]}))
@@ -100,44 +125,79 @@ class Nights:
         """The oldest state that is there gets a name."""
         kept = self.folder / retention.SAVEPOINTS / "x.json"
         kept.parent.mkdir()
-        oldest = min(int(path.name.partition(".")[0]) for path in self.folder.glob("state/*/g1/*/*"))
+        oldest = min(
+            int(path.name.partition(".")[0]) for path in self.folder.glob("state/*/g1/*/*")
+        )
         kept.write_text(json.dumps({"state": [[operator, 1, 0, oldest] for operator in OPERATORS]}))
 
     def sweep(self) -> None:
-        Retention(self.engine, self.contributions, HOUR, self.listed[RELEASE], self.public, pytest.fail).after_catch_up()
+        Retention(
+            self.engine, self.contributions, HOUR, self.listed[RELEASE], self.public, pytest.fail
+        ).after_catch_up()
 
     def tables(self) -> dict[str, Path]:
         return {name: self.folder / name for name in ("contributions", "files", "public")}
 
     def kept(self) -> dict[str, Any]:
         """What no sweep may change, or leave otherwise than another: rows, marks, state; but not names and numbers of commits."""
-        marks = [f"{RUN}/{name}" for name in ("tick", "closed_us", "ticked_batches", "forgotten", *(f"{o}/g1/files" for o in OPERATORS))]
-        found: dict[str, Any] = {str(path): path.read_bytes() for path in sorted(self.folder.glob("state/*/g1/*/*.parquet"))}
+        marks = [
+            f"{RUN}/{name}"
+            for name in (
+                "tick",
+                "closed_us",
+                "ticked_batches",
+                "forgotten",
+                *(f"{o}/g1/files" for o in OPERATORS),
+            )
+        ]
+        found: dict[str, Any] = {
+            str(path): path.read_bytes()
+            for path in sorted(self.folder.glob("state/*/g1/*/*.parquet"))
+        }
         found = {name.removeprefix(str(self.folder)): content for name, content in found.items()}
         for name, path in self.tables().items():
             table = DeltaTable(str(path))
-            found[name] = sorted(re.sub(r"reservoirVersion\D*\d+", "", repr(row)) for row in read_rows(path).to_pylist())
-            found[f"marks of {name}"] = [table.transaction_version(mark) for mark in (*marks, RUN, f"{RUN}/admission/g1/rows")]
+            found[name] = sorted(
+                re.sub(r"reservoirVersion\D*\d+", "", repr(row))
+                for row in read_rows(path).to_pylist()
+            )
+            found[f"marks of {name}"] = [
+                table.transaction_version(mark)
+                for mark in (*marks, RUN, f"{RUN}/admission/g1/rows")
+            ]
         return found
 
     def files(self) -> Counter[str]:
-        return Counter(str(path.parent.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+        return Counter(
+            str(path.parent.relative_to(self.folder))
+            for path in self.folder.rglob("*")
+            if path.is_file()
+        )
 
     def check(self, public: list[str], newest: int) -> None:
         """In order at any moment: every table can be read, so can the one before its newest commit, and the newest state is there."""
         for path in self.tables().values():
             table = DeltaTable(str(path))
             assert torn_commits.torn(path) is None
-            before = table.version() - 1  # where a restore that puts the newest commit aside opens the table
-            assert not torn_commits.unreadable(path, table.version()) and DeltaTable(str(path), version=before).version() == before
+            before = (
+                table.version() - 1
+            )  # where a restore that puts the newest commit aside opens the table
+            assert (
+                not torn_commits.unreadable(path, table.version())
+                and DeltaTable(str(path), version=before).version() == before
+            )
         assert sorted(map(repr, read_rows(self.public.path).to_pylist())) == public
         for operator in OPERATORS:
             pointers = self.listed[operator].pointers()
             assert pointers == {0: newest + 1}
-            BucketFiles(self.engine.state_root, operator, 2, 1, TABLES[operator]).check(0, pointers[0], whole=True)
+            BucketFiles(self.engine.state_root, operator, 2, 1, TABLES[operator]).check(
+                0, pointers[0], whole=True
+            )
         for path in self.folder.glob(f"{retention.SAVEPOINTS}/*.json"):
             for operator, _, bucket, version in json.loads(path.read_text())["state"]:
-                BucketFiles(self.engine.state_root, operator, 2, 1, TABLES[operator]).check(bucket, version, whole=True)
+                BucketFiles(self.engine.state_root, operator, 2, 1, TABLES[operator]).check(
+                    bucket, version, whole=True
+                )
 
 
 @pytest.fixture
@@ -170,15 +230,27 @@ def test_a_sweep_may_be_killed_anywhere(tmp_path: Path) -> None:
     with Changes() as made:
         whole.sweep()
     # Each kind of change is among them: else these kills would show less than they seem to.
-    assert set(made.kinds) == {"file written", "commit", "commit on the disk", "rows deleted", "checkpoint", "file removed"}
+    assert set(made.kinds) == {
+        "file written",
+        "commit",
+        "commit on the disk",
+        "rows deleted",
+        "checkpoint",
+        "file removed",
+    }
     # Of each table a merge and a checkpoint.
     assert made.kinds.count("checkpoint") == made.kinds.count("commit") == 3
     whole.night(NIGHTS + 1)
     whole.sweep()
-    expected, files = whole.kept(), sum(whole.files().values())
+    expected = whole.kept()
+    files = sum(whole.files().values())
     # Where the disk is as nowhere else: before each change but syncs, and of files that are removed one after the other, after the first.
     kinds = ["", "", *made.kinds]
-    points = [at for at, kind in enumerate(made.kinds) if kind != "commit on the disk" and len(set(kinds[at : at + 3])) > 1]
+    points = [
+        at
+        for at, kind in enumerate(made.kinds)
+        if kind != "commit on the disk" and len(set(kinds[at : at + 3])) > 1
+    ]
     assert len(points) > 16
     for at in points:
         killed = twin(f"killed{at}")
@@ -191,5 +263,10 @@ def test_a_sweep_may_be_killed_anywhere(tmp_path: Path) -> None:
         killed.sweep()
         assert killed.kept() == expected, (at, made.kinds[at])
         # What was broken off is made up for: a merge or a checkpoint may have come at another time, and that is all.
-        assert sum(killed.files().values()) <= 1.2 * files, (at, made.kinds[at], killed.files(), whole.files())
+        assert sum(killed.files().values()) <= 1.2 * files, (
+            at,
+            made.kinds[at],
+            killed.files(),
+            whole.files(),
+        )
         shutil.rmtree(killed.folder)

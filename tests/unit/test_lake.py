@@ -26,7 +26,12 @@ from tests.described import described, write
 from tests.unit.test_ledger import LINE
 
 SOURCE = Source(
-    "visits", "parquet", "/nowhere", event_time="ts", privacy_unit=("user_id",), schema="user_id STRING, ts TIMESTAMP, page STRING"
+    "visits",
+    "parquet",
+    "/nowhere",
+    event_time="ts",
+    privacy_unit=("user_id",),
+    schema="user_id STRING, ts TIMESTAMP, page STRING",
 )
 SQL = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = {}, delta = 1e-7, privacy_unit_column = user_id, max_rows_contributed = 8)
@@ -39,14 +44,29 @@ def compiled(epsilon: float = 6) -> dpsql.Query:
     return dpsql.compile(SQL.format(epsilon), Sources((SOURCE,)))
 
 
-def opened(folder: Path, name: str = "views", epsilon: float = 6, secret: Secret = SECRET, source: Source = SOURCE) -> str:
-    return open_run(Lake(folder / "lake"), name, compiled(epsilon), secret, Ledger(folder / "ledger"), source).run_id
+def opened(
+    folder: Path,
+    name: str = "views",
+    epsilon: float = 6,
+    secret: Secret = SECRET,
+    source: Source = SOURCE,
+) -> str:
+    return open_run(
+        Lake(folder / "lake"), name, compiled(epsilon), secret, Ledger(folder / "ledger"), source
+    ).run_id
 
 
 def published(folder: Path, name: str = "views") -> None:
     day = [datetime(2026, 1, d, tzinfo=UTC) for d in (1, 1, 1, 2)]
-    frame = {"window_start": day, "window_end": day, "trigger": pd.array([1, 2, 2, 1], "int32"), "trigger_time": day}
-    rows = pd.DataFrame({**frame, "page": ["a", "b", None, "a"], "views": [1, 2, 3, 4], "views_stderr": 1.5})
+    frame = {
+        "window_start": day,
+        "window_end": day,
+        "trigger": pd.array([1, 2, 2, 1], "int32"),
+        "trigger_time": day,
+    }
+    rows = pd.DataFrame(
+        {**frame, "page": ["a", "b", None, "a"], "views": [1, 2, 3, 4], "views_stderr": 1.5}
+    )
     write(Lake(folder / "lake").histogram(name), rows, described(rows.columns))
 
 
@@ -68,14 +88,22 @@ def test_only_the_histogram_is_for_everybody(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     modes = {
-        path: (tmp_path / "lake" / path).stat().st_mode & 0o777 for path in ("public", "private", "private/views", "private/views/run.json")
+        path: (tmp_path / "lake" / path).stat().st_mode & 0o777
+        for path in ("public", "private", "private/views", "private/views/run.json")
     }
-    assert modes == {"public": 0o755, "private": 0o700, "private/views": 0o700, "private/views/run.json": 0o600}
+    assert modes == {
+        "public": 0o755,
+        "private": 0o700,
+        "private/views": 0o700,
+        "private/views/run.json": 0o600,
+    }
     text = (tmp_path / "lake/private/views/run.json").read_text()
     assert bytes(32).hex() not in text
 
 
-def test_an_open_private_folder_is_closed_and_a_foreign_one_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_private_folder_is_closed_and_a_foreign_one_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened(tmp_path)
     private = tmp_path / "lake" / "private" / "views"
     private.chmod(0o755)
@@ -103,7 +131,9 @@ def test_a_run_that_another_version_planned_is_refused_by_name(tmp_path: Path) -
     opened(tmp_path)
     path = tmp_path / "lake" / "private" / "views" / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"query_identity": "0" * 64}))
-    with pytest.raises(LakeError, match=r"another version of dpsql.*another plan of the same query.*another --name"):
+    with pytest.raises(
+        LakeError, match=r"another version of dpsql.*another plan of the same query.*another --name"
+    ):
         opened(tmp_path)
     assert len(Ledger(tmp_path / "ledger").lines()) == 1
 
@@ -116,7 +146,9 @@ def test_a_refused_budget_leaves_no_run(tmp_path: Path) -> None:
         read_run(Lake(tmp_path / "lake"), "views")
 
 
-def test_a_crash_between_ledger_and_run_file_costs_a_line_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_ledger_and_run_file_costs_a_line_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -136,13 +168,18 @@ def test_starters_at_once_share_one_run(tmp_path: Path) -> None:
 
 
 def _edit(**changes: object) -> Callable[[Path], None]:
-    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **changes})) and None  # type: ignore[func-returns-value]
+    return lambda path: (
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes})) and None
+    )  # type: ignore[func-returns-value]
 
 
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda path: (path.unlink(), (path.parent / "contributions").mkdir()), "run.json is lost, but .*contributions is there"),
+        (
+            lambda path: (path.unlink(), (path.parent / "contributions").mkdir()),
+            "run.json is lost, but .*contributions is there",
+        ),
         (lambda path: path.write_text("{"), "damaged; put back"),
         (lambda path: path.write_bytes(b"\xff"), "damaged; put back"),
         (lambda path: path.write_text("[]"), "damaged; put back"),
@@ -153,7 +190,9 @@ def _edit(**changes: object) -> Callable[[Path], None]:
         (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
     ],
 )
-def test_a_lost_or_damaged_run_file_stops_everything(tmp_path: Path, damage: Callable[[Path], None], says: str) -> None:
+def test_a_lost_or_damaged_run_file_stops_everything(
+    tmp_path: Path, damage: Callable[[Path], None], says: str
+) -> None:
     opened(tmp_path)
     damage(tmp_path / "lake" / "private" / "views" / "run.json")
     with pytest.raises(LakeError, match=says):
@@ -174,10 +213,21 @@ def test_bad_names(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["s3://bucket/lake", "gs://bucket/lake", "s3a:/lake", "s3a://", "s3a://bucket/lake?region=x", "hdfs://h/lake", "file:///lake"]
+    "given",
+    [
+        "s3://bucket/lake",
+        "gs://bucket/lake",
+        "s3a:/lake",
+        "s3a://",
+        "s3a://bucket/lake?region=x",
+        "hdfs://h/lake",
+        "file:///lake",
+    ],
 )
 def test_other_places_are_refused(given: str) -> None:
-    with pytest.raises(LakeError, match="give a folder, or a bucket and a prefix like s3a://bucket/lake"):
+    with pytest.raises(
+        LakeError, match="give a folder, or a bucket and a prefix like s3a://bucket/lake"
+    ):
         Lake(given)
 
 
@@ -194,7 +244,9 @@ def test_reading_what_was_published(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match=r"no query 'views'.*dpsql status"):
         read_histogram(lake, "views")
     run_id = opened(tmp_path)
-    assert [(q.name, q.run_id, q.state) for q in list_queries(lake)] == [("views", run_id, "started")]
+    assert [(q.name, q.run_id, q.state) for q in list_queries(lake)] == [
+        ("views", run_id, "started")
+    ]
     with pytest.raises(LakeError, match="has published nothing yet"):
         read_histogram(lake, "views")
     published(tmp_path)
@@ -216,7 +268,10 @@ def test_one_run_in_two_lakes_is_refused_and_a_moved_lake_goes_on(tmp_path: Path
         open_run(other, "views", compiled(), SECRET, Ledger(tmp_path / "ledger"), SOURCE)
     shutil.rmtree(tmp_path / "other")
     (tmp_path / "lake").rename(tmp_path / "other")
-    assert open_run(other, "views", compiled(), SECRET, Ledger(tmp_path / "ledger"), SOURCE).run_id == run_id
+    assert (
+        open_run(other, "views", compiled(), SECRET, Ledger(tmp_path / "ledger"), SOURCE).run_id
+        == run_id
+    )
     assert opened(tmp_path) != run_id  # the old place is free: a new run, with its line
     assert len(Ledger(tmp_path / "ledger").lines()) == 2
 
@@ -225,7 +280,9 @@ def test_a_deleted_lake_and_a_second_lake_are_new_runs(tmp_path: Path) -> None:
     first = opened(tmp_path)
     shutil.rmtree(tmp_path / "lake")
     second = opened(tmp_path)
-    third = open_run(Lake(tmp_path / "other"), "views", compiled(), SECRET, Ledger(tmp_path / "ledger"), SOURCE).run_id
+    third = open_run(
+        Lake(tmp_path / "other"), "views", compiled(), SECRET, Ledger(tmp_path / "ledger"), SOURCE
+    ).run_id
     assert [line.run_id for line in Ledger(tmp_path / "ledger").lines()] == [first, second, third]
     assert len({first, second, third}) == 3
 
@@ -244,12 +301,19 @@ def _shorten(ledger: Path) -> None:
     (ledger / "seals").unlink()
 
 
-@pytest.mark.parametrize("lose", [shutil.rmtree, _shorten, lambda ledger: shutil.rmtree(ledger / "runs")], ids=["all", "older", "register"])
-def test_a_ledger_that_does_not_know_the_run_stops_it_until_it_is_recorded(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "lose",
+    [shutil.rmtree, _shorten, lambda ledger: shutil.rmtree(ledger / "runs")],
+    ids=["all", "older", "register"],
+)
+def test_a_ledger_that_does_not_know_the_run_stops_it_until_it_is_recorded(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
     """A lost ledger, a backup older than the lake, a secret copied without its ledger: nothing goes on, and nothing is forgotten."""
     run_id = opened(tmp_path)
     published(tmp_path)
-    lake, ledger = Lake(tmp_path / "lake"), Ledger(tmp_path / "ledger", SECRET)
+    lake = Lake(tmp_path / "lake")
+    ledger = Ledger(tmp_path / "ledger", SECRET)
     before = ledger.lines()
     lose(tmp_path / "ledger")
     with pytest.raises(LakeError, match=r"older than the lake.*dpsql restore \w+ .*--ledger"):
@@ -258,10 +322,17 @@ def test_a_ledger_that_does_not_know_the_run_stops_it_until_it_is_recorded(tmp_p
     capped = replace(SOURCE, cap=Cap(0.1, 1e-9, 86_400_000_000))
     assert record_run(lake, run, compiled(), ledger, capped)  # spent is spent
     recorded = ledger.register.find(run_id)
-    assert recorded is not None and recorded.declared == declaration(capped)  # before its next start, too, it has one input
+    assert recorded is not None and recorded.declared == declaration(
+        capped
+    )  # before its next start, too, it has one input
     assert not record_run(lake, run, compiled(), ledger, capped)
     assert opened(tmp_path, source=capped) == run_id
-    assert read_run(lake, "views").ledger_id == before[0].origin.ledger_id == ledger.lines()[0].origin.ledger_id != ""  # its noise is kept
+    assert (
+        read_run(lake, "views").ledger_id
+        == before[0].origin.ledger_id
+        == ledger.lines()[0].origin.ledger_id
+        != ""
+    )  # its noise is kept
     assert [replace(line, created="", origin=LINE.origin) for line in ledger.lines()] == [
         replace(line, created="", origin=LINE.origin) for line in before
     ]
@@ -276,7 +347,11 @@ def test_a_run_of_which_nothing_is_left_is_not_recorded(tmp_path: Path) -> None:
     run = read_run(Lake(tmp_path / "lake"), "views")
     shutil.rmtree(tmp_path / "ledger")
     with pytest.raises(LakeError, match=r"nothing is left but run\.json.*another --name"):
-        record_run(Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger", SECRET), SOURCE)
+        record_run(
+            Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger", SECRET), SOURCE
+        )
     (tmp_path / "lake/private/views/contributions").mkdir()
     with pytest.raises(LakeError, match=r"the histogram of 'views' .* is lost"):
-        record_run(Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger", SECRET), SOURCE)
+        record_run(
+            Lake(tmp_path / "lake"), run, compiled(), Ledger(tmp_path / "ledger", SECRET), SOURCE
+        )

@@ -23,17 +23,36 @@ from dpsql.privacy.ledger import Ledger, Line, spent
 DAY = 86_400_000_000
 ONE_PERIOD = Cost(PrivacyLevel.USER, 1.0, 0.0, 1.01e-8, Overlap.NONE, 1.0, 1.01e-8)
 NOW = "2026-01-01T00:00:00+00:00"
-LINE = Line("visits", "visits", ("user_id",), ONE_PERIOD, "WINDOW", DAY, 0, 6.0, 1e-7, "identity", "00" * 16, "run", NOW)
+LINE = Line(
+    "visits",
+    "visits",
+    ("user_id",),
+    ONE_PERIOD,
+    "WINDOW",
+    DAY,
+    0,
+    6.0,
+    1e-7,
+    "identity",
+    "00" * 16,
+    "run",
+    NOW,
+)
 
 
 COST = asdict(LINE.cost)
 
 
-def costing(line: Line, mu2: float | None = None, failure: float | None = None, **changes: Any) -> Line:
+def costing(
+    line: Line, mu2: float | None = None, failure: float | None = None, **changes: Any
+) -> Line:
     """The line with another cost of one period, of which n cost n times as much."""
-    mu2, failure = line.cost.mu2 if mu2 is None else mu2, line.cost.failure if failure is None else failure
+    mu2 = line.cost.mu2 if mu2 is None else mu2
+    failure = line.cost.failure if failure is None else failure
     overlap = Overlap.STREAM if changes.get("period", line.period) == "STREAM" else Overlap.NONE
-    return replace(line, cost=Cost(PrivacyLevel.USER, mu2, 0.0, failure, overlap, mu2, failure), **changes)
+    return replace(
+        line, cost=Cost(PrivacyLevel.USER, mu2, 0.0, failure, overlap, mu2, failure), **changes
+    )
 
 
 def curve(mu: float, epsilon: float) -> float:
@@ -58,7 +77,9 @@ def test_lines_come_back_as_written(tmp_path: Path) -> None:
         (30, 0, 30, 1), (0.25, 0, 1, 4), (0.25, 0.125, 1, 5),
     ],
 )  # fmt: skip
-def test_contribution_periods_that_a_cap_period_can_touch(size: float, offset: float, cap_days: int, expected: int) -> None:
+def test_contribution_periods_that_a_cap_period_can_touch(
+    size: float, offset: float, cap_days: int, expected: int
+) -> None:
     line = replace(LINE, size_us=int(size * DAY), offset_us=int(offset * DAY))
     assert line.charges(cap_days * DAY) == expected
     assert replace(line, period="STREAM").charges(cap_days * DAY) == 1
@@ -72,11 +93,16 @@ def test_contribution_periods_that_a_cap_period_can_touch(size: float, offset: f
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3, 7, 8, 28, 30]), st.integers(0, 240))
-def test_contribution_periods_that_days_in_a_row_can_touch(eighths: int, days: int, offset: int) -> None:
+def test_contribution_periods_that_days_in_a_row_can_touch(
+    eighths: int, days: int, offset: int
+) -> None:
     """By counting, whichever day they begin on."""
     line = replace(LINE, size_us=eighths * DAY // 8, offset_us=offset * DAY // 8)
     starts = range(0, eighths)  # days after which the grid of days and that of periods meet again
-    counted = max(len({(8 * first + eighth - offset) // eighths for eighth in range(8 * days)}) for first in starts)
+    counted = max(
+        len({(8 * first + eighth - offset) // eighths for eighth in range(8 * days)})
+        for first in starts
+    )
     assert line.charges_in_days(days) == counted
     assert replace(line, period="STREAM").charges_in_days(days) == 1
 
@@ -94,17 +120,23 @@ def test_spending_is_joint_and_gaussian() -> None:
 def test_a_cap_holds_to_the_last_run(tmp_path: Path) -> None:
     """Exactly as many runs fit as the joint curve allows; the refused one leaves nothing behind."""
     cap = Cap(epsilon=6.0, delta=1e-3, period_us=DAY)
-    fits = max(n for n in range(100) if n == 0 or curve(math.sqrt(n), 6.0) + n * 1.01e-8 <= cap.delta)
+    fits = max(
+        n for n in range(100) if n == 0 or curve(math.sqrt(n), 6.0) + n * 1.01e-8 <= cap.delta
+    )
     assert fits >= 2
     ledger = Ledger(tmp_path / "ledger")
     for number in range(fits):
         ledger.append(replace(LINE, run_id=f"{number + 1:032x}"), cap)
-    with pytest.raises(BudgetError, match=rf"cap of epsilon 6.*{fits} runs before.*sources.visits.cap"):
+    with pytest.raises(
+        BudgetError, match=rf"cap of epsilon 6.*{fits} runs before.*sources.visits.cap"
+    ):
         ledger.append(LINE, cap)
     assert len(ledger.lines()) == fits
     ledger.append(replace(LINE, ledger="others"), cap)  # another ledger name, other people
     with pytest.raises(BudgetError, match="would exceed the cap"):
-        ledger.append(replace(LINE, source="elsewhere", run_id="e" * 32), cap)  # another source, the same people
+        ledger.append(
+            replace(LINE, source="elsewhere", run_id="e" * 32), cap
+        )  # another source, the same people
     with pytest.raises(BudgetError, match="would exceed the cap"):
         Ledger(tmp_path / "new").append(costing(LINE, failure=2e-3), cap)
 
@@ -149,13 +181,19 @@ def test_a_damaged_line_stops_all_spending(tmp_path: Path, damage: dict[str, obj
 def test_a_line_with_a_floor_says_another_version(tmp_path: Path) -> None:
     """It must not be read as a line without: that would charge several events too little."""
     failure = shifted(1e-9, 0.5)
-    line = replace(LINE, cost=Cost(PrivacyLevel.EVENT, 0.25, 0.0, failure, Overlap.EVENTS, 0.25, failure, 1e-9))
+    line = replace(
+        LINE, cost=Cost(PrivacyLevel.EVENT, 0.25, 0.0, failure, Overlap.EVENTS, 0.25, failure, 1e-9)
+    )
     ledger = Ledger(tmp_path)
     ledger.append(line, None)
     path = tmp_path / "000001.json"
     written = json.loads(path.read_text())
     assert written["version"] == 3 and ledger.lines() == (line,)
-    for damage in ({"version": 2}, {"cost": {**written["cost"], "floor": 0.0}}, {"cost": {**written["cost"], "floor": 1e-12}}):
+    for damage in (
+        {"version": 2},
+        {"cost": {**written["cost"], "floor": 0.0}},
+        {"cost": {**written["cost"], "floor": 1e-12}},
+    ):
         path.write_text(json.dumps(written | damage))
         with pytest.raises(BudgetError, match=r"000001\.json"):
             ledger.lines()
@@ -168,7 +206,10 @@ def test_a_line_of_another_release_stops_all_spending(tmp_path: Path, version: i
     ledger.append(LINE, None)
     path = tmp_path / "000001.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": version}))
-    with pytest.raises(BudgetError, match=rf"000001\.json: version {version} was written by another release.*Nothing is spent beside it"):
+    with pytest.raises(
+        BudgetError,
+        match=rf"000001\.json: version {version} was written by another release.*Nothing is spent beside it",
+    ):
         ledger.append(replace(LINE, run_id="f" * 32), None)
     assert not (tmp_path / "000002.json").exists()
 
@@ -205,13 +246,24 @@ def test_many_processes_and_kills_never_exceed_a_cap(tmp_path: Path) -> None:
     from tests.unit.ledger_crowd import CAP, POINTS, SECRET
 
     command = [sys.executable, "-m", "tests.unit.ledger_crowd", str(tmp_path / "ledger"), "1"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        command,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     ended = dict(pair.split(":") for pair in done.stdout.split())
-    assert [ended[str(number)] for number in range(len(POINTS))] == ["9"] * len(POINTS), "the kills did not happen"
+    assert [ended[str(number)] for number in range(len(POINTS))] == ["9"] * len(POINTS), (
+        "the kills did not happen"
+    )
     ledger = Ledger(tmp_path / "ledger", SECRET)
     lines = ledger.lines()
     failures = len(lines) * 1.01e-8
     assert curve(math.sqrt(0.1 * len(lines)), CAP.epsilon) + failures <= CAP.delta
-    with pytest.raises(BudgetError, match="would exceed the cap"):  # and nothing is lost through the kills
+    with pytest.raises(
+        BudgetError, match="would exceed the cap"
+    ):  # and nothing is lost through the kills
         ledger.append(costing(LINE, mu2=0.1, run_id="f" * 32), CAP)
     assert len({line.run_id for line in lines}) == len(lines) >= 10

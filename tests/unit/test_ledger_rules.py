@@ -48,7 +48,9 @@ class Operator:
 
     def starts(self, more: str, run: str = "a", path: str = "data") -> str:
         query = self.query(more, path=path)
-        return open_run(Lake(self.folder / "lake"), run, query, SECRET, self.ledger, query.source).run_id
+        return open_run(
+            Lake(self.folder / "lake"), run, query, SECRET, self.ledger, query.source
+        ).run_id
 
 
 @pytest.fixture
@@ -68,15 +70,36 @@ def operator(tmp_path: Path) -> Operator:
         (f"{CAP}\nledger: fresh", "s", "data", "`ledger: s` at sources.s.ledger"),
         (CAP, "t", "data", "`ledger: s` at sources.t.ledger"),
         ("", "t", "data", "`apart_from: s` at sources.t.apart_from"),
-        (CAP, "t", "data/part-0.parquet", "source 't' would spend on ledger 't', but reads what 's' has spent on ledger 's'"),
+        (
+            CAP,
+            "t",
+            "data/part-0.parquet",
+            "source 't' would spend on ledger 't', but reads what 's' has spent on ledger 's'",
+        ),
         (CAP, "t", "data/*.parquet", "two budgets for the same people"),
         (CAP, "t", "link", "two budgets for the same people"),
-        ("", "s", "data", "`cap: {epsilon: 10, delta: 1e-06, period: 1 days}` at sources.s.cap; or `cap: none`"),
+        (
+            "",
+            "s",
+            "data",
+            "`cap: {epsilon: 10, delta: 1e-06, period: 1 days}` at sources.s.cap; or `cap: none`",
+        ),
         ("ledger: s", "t", "data", "has had a cap, and source 't' declares none any more"),
     ],
-    ids=["another ledger", "renamed", "a second source", "a part", "a pattern", "a link", "no cap", "no cap elsewhere"],
+    ids=[
+        "another ledger",
+        "renamed",
+        "a second source",
+        "a part",
+        "a pattern",
+        "a link",
+        "no cap",
+        "no cap elsewhere",
+    ],
 )
-def test_a_cap_is_not_lost_by_a_change_of_names(operator: Operator, more: str, name: str, path: str, says: str) -> None:
+def test_a_cap_is_not_lost_by_a_change_of_names(
+    operator: Operator, more: str, name: str, path: str, says: str
+) -> None:
     (operator.folder / "link").symlink_to(operator.folder / "data")
     with pytest.raises(BudgetError) as caught:
         operator.spends(more, name, path)
@@ -91,7 +114,9 @@ def declared(privacy_unit: str, more: str = "", name: str = "s", path: str = "da
     )
 
 
-def spends_as(operator: Operator, privacy_unit: str, more: str = "", name: str = "s", path: str = "data") -> None:
+def spends_as(
+    operator: Operator, privacy_unit: str, more: str = "", name: str = "s", path: str = "data"
+) -> None:
     file = operator.folder / "sources.yaml"
     file.write_text(declared(privacy_unit, more, name, path))
     sql = SQL.format(name=name).replace("user_id", privacy_unit.strip("[]"))
@@ -116,14 +141,21 @@ def test_runs_that_protect_other_columns_are_no_part_of_a_persons_total(tmp_path
     operator = Operator(tmp_path)
     for privacy_unit in ("user_id", "sid", "sid"):
         spends_as(operator, privacy_unit)
-    spends_as(operator, "sid", "ledger: s", name="t", path="elsewhere")  # other records, whose sessions are people by declaration
+    spends_as(
+        operator, "sid", "ledger: s", name="t", path="elsewhere"
+    )  # other records, whose sessions are people by declaration
     people, sessions = budgets(operator.ledger.lines())
-    assert [line.unit for line in people.lines] == [("user_id",), ("sid",)] and len(sessions.lines) == 3
+    assert [line.unit for line in people.lines] == [("user_id",), ("sid",)] and len(
+        sessions.lines
+    ) == 3
     assert people.lines[1].source == "t"
     assert people.totals[0].epsilon < sessions.totals[0].epsilon
     assert "A user_id with 10 sid pays for each of\n  the 10" in describe(sessions)
     assert "Not in these totals" not in describe(people)
-    assert facts(sessions)["other_unit"] == {"columns": ["user_id"]} and facts(people)["other_unit"] is None
+    assert (
+        facts(sessions)["other_unit"] == {"columns": ["user_id"]}
+        and facts(people)["other_unit"] is None
+    )
 
 
 def test_after_runs_of_two_units_a_cap_is_of_the_first(tmp_path: Path) -> None:
@@ -138,12 +170,24 @@ def test_after_runs_of_two_units_a_cap_is_of_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "is_read"), [("", False), ("cap: none", False), ("ledger: s", True), ("apart_from: s", True), (f"{CAP}\nledger: s", True)]
+    ("second", "is_read"),
+    [
+        ("", False),
+        ("cap: none", False),
+        ("ledger: s", True),
+        ("apart_from: s", True),
+        (f"{CAP}\nledger: s", True),
+    ],
 )
-def test_a_second_source_of_the_same_files_shares_the_cap_or_says_apart(tmp_path: Path, second: str, is_read: bool) -> None:
+def test_a_second_source_of_the_same_files_shares_the_cap_or_says_apart(
+    tmp_path: Path, second: str, is_read: bool
+) -> None:
     """Catches: a source without a cap that answers as often as one likes beside one that has a cap."""
     (tmp_path / "data").mkdir()
-    blocks = declared("user_id", CAP) + declared("user_id", second, name="t", path="data/part.parquet").partition("\n")[2]
+    blocks = (
+        declared("user_id", CAP)
+        + declared("user_id", second, name="t", path="data/part.parquet").partition("\n")[2]
+    )
     (tmp_path / "sources.yaml").write_text(blocks)
     if is_read:
         assert dpsql.load_sources(tmp_path / "sources.yaml")["t"].cap == (
@@ -168,8 +212,14 @@ def test_what_is_meant_is_said_kept_and_told(operator: Operator) -> None:
     operator.spends(CAP, "t")  # said once
     operator.spends("cap: none")  # nor does the first one mind
     found = {budget.ledger: describe(budget) for budget in budgets(operator.ledger.lines())}
-    assert "Note: the cap was {epsilon: 10, delta: 1e-06, period: 1 days} until 20" in found["s"] and ", then none." in found["s"]
-    assert "Note: by declaration apart from ledger s, which has a budget of its own for the same records." in found["t"]
+    assert (
+        "Note: the cap was {epsilon: 10, delta: 1e-06, period: 1 days} until 20" in found["s"]
+        and ", then none." in found["s"]
+    )
+    assert (
+        "Note: by declaration apart from ledger s, which has a budget of its own for the same records."
+        in found["t"]
+    )
 
 
 def test_a_larger_cap_is_a_decision_and_told(operator: Operator) -> None:
@@ -181,7 +231,9 @@ def test_a_larger_cap_is_a_decision_and_told(operator: Operator) -> None:
 def test_lines_of_earlier_releases_have_names_only(tmp_path: Path) -> None:
     """A line without places stands for its source's name; one with places is not held against it by anything else."""
     operator = Operator(tmp_path)
-    Ledger(operator.ledger.folder).append(replace(LINE, source="s", ledger="s", origin=Origin()), None)
+    Ledger(operator.ledger.folder).append(
+        replace(LINE, source="s", ledger="s", origin=Origin()), None
+    )
     with pytest.raises(BudgetError, match="two budgets for the same people"):
         operator.spends("ledger: fresh")
     operator.spends("", "t")
@@ -195,19 +247,28 @@ def test_other_data_are_other_peoples(operator: Operator) -> None:
 @pytest.mark.parametrize(
     ("more", "path", "error", "says"),
     [
-        (f"{CAP}\nledger: fresh", "data", LakeError, "ledger 's' at sources.s, and it says ledger 'fresh' now"),
+        (
+            f"{CAP}\nledger: fresh",
+            "data",
+            LakeError,
+            "ledger 's' at sources.s, and it says ledger 'fresh' now",
+        ),
         (CAP, "other", LakeError, "and it says path"),
         (f"{CAP}\nstart: 2026-01-01", "data", LakeError, "no start at sources.s"),
         ("", "data", BudgetError, "has had a cap"),
     ],
     ids=["ledger", "path", "start", "cap"],
 )
-def test_a_started_run_keeps_its_source(tmp_path: Path, more: str, path: str, error: type[Exception], says: str) -> None:
+def test_a_started_run_keeps_its_source(
+    tmp_path: Path, more: str, path: str, error: type[Exception], says: str
+) -> None:
     operator = Operator(tmp_path)
     run_id = operator.starts(CAP)
     with pytest.raises(error, match=says):
         operator.starts(more, path=path)
-    assert operator.starts(CAP) == operator.starts(CAP.replace("10", "30")) == run_id  # a larger cap stops no run
+    assert (
+        operator.starts(CAP) == operator.starts(CAP.replace("10", "30")) == run_id
+    )  # a larger cap stops no run
     assert len(operator.ledger.lines()) == 1
 
 

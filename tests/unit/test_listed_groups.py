@@ -30,11 +30,26 @@ Groups = Callable[[Engine, str], PublicGroups | None]
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
     """The groups of a run whose public table has these pages now."""
-    stream = Source("visits", "parquet", str(tmp_path), (), None, event_time="ts", privacy_unit=("user_id",), start_us=0)
-    query = dpsql.compile(SQL, Sources((stream, Source("pages", "csv", str(tmp_path), static=True))))
+    stream = Source(
+        "visits",
+        "parquet",
+        str(tmp_path),
+        (),
+        None,
+        event_time="ts",
+        privacy_unit=("user_id",),
+        start_us=0,
+    )
+    query = dpsql.compile(
+        SQL, Sources((stream, Source("pages", "csv", str(tmp_path), static=True)))
+    )
 
     def found(engine: Engine, pages: str) -> PublicGroups | None:
-        monkeypatch.setattr(listed_groups, "listed_keys", lambda session, plan: [encode([page.encode()]) for page in pages])
+        monkeypatch.setattr(
+            listed_groups,
+            "listed_keys",
+            lambda session, plan: [encode([page.encode()]) for page in pages],
+        )
         return listed_groups.groups_of(NO_SESSION, query, engine, None, b"s" * 16)
 
     return found
@@ -54,7 +69,9 @@ def test_a_list_that_changes_changes_nothing(groups: Groups, engine: Engine) -> 
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_a_lost_list_is_made_anew_only_before_anything_ran(groups: Groups, engine: Engine, restored: bool) -> None:
+def test_a_lost_list_is_made_anew_only_before_anything_ran(
+    groups: Groups, engine: Engine, restored: bool
+) -> None:
     """Catches: other groups than those that are published, without a word; also after a restore, which forgets the queries."""
     groups(engine, "abc")
     (engine.folder / FILE).unlink()
@@ -65,7 +82,9 @@ def test_a_lost_list_is_made_anew_only_before_anything_ran(groups: Groups, engin
     else:
         write_engine(engine, {"admission": "x"})
     (engine.folder / FILE).unlink()
-    with pytest.raises(LakeError, match=r"public_groups.parquet is lost, but .* dpsql restore .* --new-run$"):
+    with pytest.raises(
+        LakeError, match=r"public_groups.parquet is lost, but .* dpsql restore .* --new-run$"
+    ):
         groups(engine, "abc")
     assert not (engine.folder / FILE).exists()
 
@@ -78,5 +97,7 @@ def test_a_damaged_list_is_refused_with_a_command(groups: Groups, engine: Engine
         (engine.folder / FILE).write_bytes(content[:cut])
         with pytest.raises(DamagedFile):
             load(engine.folder)
-        with pytest.raises(LakeError, match=r"public_groups.parquet is damaged.* dpsql restore .* --new-run$"):
+        with pytest.raises(
+            LakeError, match=r"public_groups.parquet is damaged.* dpsql restore .* --new-run$"
+        ):
             groups(engine, "abc")

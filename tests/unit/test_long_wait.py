@@ -50,7 +50,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "conf/sources.yaml").write_text(f"{SOURCES}    start: 1995-08-01\n")
     times = pd.to_datetime(["1995-08-01", "1995-08-02"], utc=True).as_unit("us")
     (folder / "conf/visits").mkdir()
-    records = pd.DataFrame({"user_id": ["u", "v"], "ts": times, "page": ["p", "p"], "seconds": [1.0, 2.0]})
+    records = pd.DataFrame(
+        {"user_id": ["u", "v"], "ts": times, "page": ["p", "p"], "seconds": [1.0, 2.0]}
+    )
     records.to_parquet(folder / "conf/visits/a.parquet")
     return folder
 
@@ -62,7 +64,9 @@ def test_a_long_wait_is_announced(name: str, work: Path) -> None:
     expected = QUERIES[name][2]
     said = query.long_wait("--until TIME", NOW)
     assert said.startswith("releasing ") == bool(expected) and expected in said
-    assert not said or said.endswith("with or without records; where stored records end earlier, give --until TIME")
+    assert not said or said.endswith(
+        "with or without records; where stored records end earlier, give --until TIME"
+    )
     if expected:
         assert query.long_wait("--until TIME", NOW, microseconds("2026-11-20")) == ""
         assert query.long_wait("--until TIME", NOW, microseconds("2020-01-01"))
@@ -73,10 +77,17 @@ def test_the_count_is_that_of_what_is_released(work: Path) -> None:
     query = dpsql.compile(sql("windows"), dpsql.load_sources("conf/sources.yaml"))
     frame = pd.read_parquet("conf/visits")
     until_us = microseconds("1999-02-03T04:00")
-    rows = dpsql.run_local(query, frame, Secret.load(default_secret_path(os.environ)), until_us=until_us)
+    rows = dpsql.run_local(
+        query, frame, Secret.load(default_secret_path(os.environ)), until_us=until_us
+    )
     said = query.long_wait("until", until_us)
-    first, last = (f"{rows[column].iloc[row]:%Y-%m-%dT%H:%M:%SZ}" for column, row in (("window_start", 0), ("window_end", -1)))
-    assert said.startswith(f"releasing {len(rows):,} windows of 1 day, from {first} to {last}, with")
+    first, last = (
+        f"{rows[column].iloc[row]:%Y-%m-%dT%H:%M:%SZ}"
+        for column, row in (("window_start", 0), ("window_end", -1))
+    )
+    assert said.startswith(
+        f"releasing {len(rows):,} windows of 1 day, from {first} to {last}, with"
+    )
 
 
 def test_all_that_release_announce_it_before_they_spend(
@@ -91,18 +102,37 @@ def test_all_that_release_announce_it_before_they_spend(
     monkeypatch.setattr(Ledger, "append", spent)
     monkeypatch.setattr(run_query, "_session", lambda *_: None)
     commands = [
-        f"{words} table.sql{more}" for words, more in (("try", ""), ("run", " --lake lake"), ("run", " --lake lake --until-caught-up"))
+        f"{words} table.sql{more}"
+        for words, more in (
+            ("try", ""),
+            ("run", " --lake lake"),
+            ("run", " --lake lake --until-caught-up"),
+        )
     ]
     for command in commands:
         done = CliRunner().invoke(main, command.split())
-        assert "triggers, one each 1 day, from 1995-08-01T00:00:00Z" in done.stderr, (command, done.output)
+        assert "triggers, one each 1 day, from 1995-08-01T00:00:00Z" in done.stderr, (
+            command,
+            done.output,
+        )
         assert "give --until TIME" in done.stderr
     for command in (commands[0], commands[2]):
-        assert "releasing" not in CliRunner().invoke(main, [*command.split(), "--until", "1995-08-03"]).stderr
+        assert (
+            "releasing"
+            not in CliRunner().invoke(main, [*command.split(), "--until", "1995-08-03"]).stderr
+        )
     frame = pd.read_parquet("conf/visits")
     for until, says in ((None, True), ("1995-08-03", False)):
         with pytest.raises(KeyboardInterrupt):
-            dpsql.query(sql("table"), frame, unit="user_id", time="ts", start="1995-08-01", until=until, secret="k/secret")
+            dpsql.query(
+                sql("table"),
+                frame,
+                unit="user_id",
+                time="ts",
+                start="1995-08-01",
+                until=until,
+                secret="k/secret",
+            )
         assert ("releasing 1" in capsys.readouterr().err) is says
 
 
@@ -110,8 +140,14 @@ def test_a_start_after_a_long_time_tells_it(work: Path) -> None:
     """Catches: a run that was stopped for years, and says nothing of them."""
     query = dpsql.compile(sql("table"), dpsql.load_sources("conf/sources.yaml"))
     warnings: list[str | None] = []
-    tally = Tally(lambda report: warnings.append(report.warning), EventLog(work, "5a" * 16, "views"))
+    tally = Tally(
+        lambda report: warnings.append(report.warning), EventLog(work, "5a" * 16, "views")
+    )
     for closed_us in (NO_CLOCK, microseconds("2026-11-20"), microseconds("2020-01-01")):
         tally.tell_long_wait(query, NOW, closed_us)
     (warning,) = warnings
-    assert warning is not None and "2,521 triggers, one each 1 day, from 2020-01-01T00:00:00Z to 2026-11-26T00:00:00Z" in warning
+    assert (
+        warning is not None
+        and "2,521 triggers, one each 1 day, from 2020-01-01T00:00:00Z to 2026-11-26T00:00:00Z"
+        in warning
+    )

@@ -11,7 +11,12 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 SOURCES = dpsql.config.Sources(
     (
         dpsql.Source(
-            "visits", "parquet", "x", schema="user_id STRING, page STRING, ts TIMESTAMP", event_time="ts", privacy_unit=("user_id",)
+            "visits",
+            "parquet",
+            "x",
+            schema="user_id STRING, page STRING, ts TIMESTAMP",
+            event_time="ts",
+            privacy_unit=("user_id",),
         ),
     )
 )
@@ -34,19 +39,30 @@ def test_half_and_nearly_all_pass_with_so_many_units() -> None:
     assert [row.trigger for row in rows] == list(range(1, 25))
     first = made.selection.weights[0] / 2**20
     for row in rows:
-        tau, sd = made.selection.thresholds[row.trigger - 1] / 2**20, made.selection.sd[row.trigger - 1]
+        tau = made.selection.thresholds[row.trigger - 1] / 2**20
+        sd = made.selection.sd[row.trigger - 1]
         for units, share in ((row.half, 0.5), (row.most, 0.95)):
-            assert norm.cdf((units * first - tau) / sd) >= share > norm.cdf(((units - 1) * first - tau) / sd)
+            assert (
+                norm.cdf((units * first - tau) / sd)
+                >= share
+                > norm.cdf(((units - 1) * first - tau) / sd)
+            )
     assert [row.trigger for row in needed(made)][:: len(needed(made)) - 1] == [1, 24]
 
 
 def test_a_least_number_of_units_is_the_least() -> None:
-    assert all(row.half >= 500 and row.most >= 500 for row in needed(plan(", min_privacy_units_per_group = 500")))
-    assert "fewer than 500 units it never passes" in why_missing(plan(", min_privacy_units_per_group = 500"))
+    assert all(
+        row.half >= 500 and row.most >= 500
+        for row in needed(plan(", min_privacy_units_per_group = 500"))
+    )
+    assert "fewer than 500 units it never passes" in why_missing(
+        plan(", min_privacy_units_per_group = 500")
+    )
 
 
 def test_the_words_and_the_facts() -> None:
-    text, said = why_missing(plan()), facts(plan())
+    text = why_missing(plan())
+    said = facts(plan())
     assert max(map(len, text.splitlines())) <= 140
     for row in said["users_needed"]:
         assert f"{row['half_pass']} units" in text and f"{row['95_percent_pass']} units" in text
@@ -55,7 +71,12 @@ def test_the_words_and_the_facts() -> None:
 
 
 def test_without_selection_nothing_is_missing() -> None:
-    declared = dict(schema="user_id STRING, ts TIMESTAMP", event_time="ts", privacy_unit=("user_id",), start_us=0)
+    declared = dict(
+        schema="user_id STRING, ts TIMESTAMP",
+        event_time="ts",
+        privacy_unit=("user_id",),
+        start_us=0,
+    )
     start = dpsql.config.Sources((dpsql.Source("visits", "parquet", "x", **declared),))
     one = dpsql.compile(
         "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-7, privacy_unit_column = user_id, max_rows_contributed = 1) "

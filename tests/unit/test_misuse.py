@@ -76,16 +76,25 @@ def visits(**columns: object) -> Change:
     return lambda folder: records(**columns).to_parquet(folder / "visits.parquet")
 
 
-WITHOUT_SCHEMA = "\n".join(line for line in SOURCES.replace("parquet", "csv").splitlines() if "schema" not in line)
+WITHOUT_SCHEMA = "\n".join(
+    line for line in SOURCES.replace("parquet", "csv").splitlines() if "schema" not in line
+)
 ON_SPARK = "\n  page,", "\n  substring_index(page, '?', 1) AS path,"
 BROKEN_LEDGER = file("k/key", b"k" * 32), file("k/ledger/000001.json", "{")
 WITHOUT_WINDOW = (
-    file("views.sql", SQL.replace("= 8)", "= 8, trigger_interval = '1 day')").replace("window(ts, '1 day'), ", "")),
+    file(
+        "views.sql",
+        SQL.replace("= 8)", "= 8, trigger_interval = '1 day')").replace(
+            "window(ts, '1 day'), ", ""
+        ),
+    ),
     file("conf/sources.yaml", SOURCES + "    start: 2026-01-01\n"),
 )
 TUNE_MEASURES = "tune measures queries with a window; what another setting does to queries without a window, `dpsql try` shows"
-RUN, EXPLAIN = "run views.sql --lake lake", "explain views.sql"
-TRY, TUNE = "try views.sql --input visits.parquet", "tune views.sql --sample"
+RUN = "run views.sql --lake lake"
+EXPLAIN = "explain views.sql"
+TRY = "try views.sql --input visits.parquet"
+TUNE = "tune views.sql --sample"
 CASES = [
     # words
     Case("typo in a command", "explan views.sql", "Did you mean 'explain'?"),
@@ -95,54 +104,203 @@ CASES = [
     Case("no sample", "tune views.sql", "Missing option '--sample'"),
     Case("no number", f"{RUN} --buckets many", "'many' is not a valid integer range"),
     Case("no duration", f"{RUN} --interval 10s", "write it like '30 seconds'"),
-    Case("a lost ledger", "budget --json --record views", "there is no `dpsql budget --record`: write `dpsql restore NAME --ledger`"),
+    Case(
+        "a lost ledger",
+        "budget --json --record views",
+        "there is no `dpsql budget --record`: write `dpsql restore NAME --ledger`",
+    ),
     Case("no lake for a run", "run views.sql", "--lake"),
     # paths
     Case("wrong path of a query", "explain view.sql", "'view.sql' does not exist"),
     Case("a folder as a query", "explain conf", "'conf' is a directory"),
-    Case("wrong path of sources", f"{EXPLAIN} --sources source.yaml", "source.yaml: no such file; name the right one with --sources"),
+    Case(
+        "wrong path of sources",
+        f"{EXPLAIN} --sources source.yaml",
+        "source.yaml: no such file; name the right one with --sources",
+    ),
     Case("no input where sources.yaml says", "try views.sql", "no such file or folder"),
-    Case("input of no source", "try views.sql --input vists=views.sql", "no such source: the query reads visits"),
-    Case("output of another kind", "try views.sql --input views.sql --output x.csv", "must end in .parquet"),
-    Case("a lake that is a file", f"{RUN} --until-caught-up", "lake: Not a directory", make=file("lake")),
-    Case("a lake that cannot be made", "run views.sql --lake taken/lake", "Not a directory", make=file("taken")),
-    Case("a command that is another one now", "list", "there is no `dpsql list`: write `dpsql status`"),
+    Case(
+        "input of no source",
+        "try views.sql --input vists=views.sql",
+        "no such source: the query reads visits",
+    ),
+    Case(
+        "output of another kind",
+        "try views.sql --input views.sql --output x.csv",
+        "must end in .parquet",
+    ),
+    Case(
+        "a lake that is a file",
+        f"{RUN} --until-caught-up",
+        "lake: Not a directory",
+        make=file("lake"),
+    ),
+    Case(
+        "a lake that cannot be made",
+        "run views.sql --lake taken/lake",
+        "Not a directory",
+        make=file("taken"),
+    ),
+    Case(
+        "a command that is another one now",
+        "list",
+        "there is no `dpsql list`: write `dpsql status`",
+    ),
     Case("another one", "synthesize views", "write `dpsql ask NAME --synthetic`"),
     Case("a value beside a table", "ask views a --synthetic --lake lake", "answers nothing"),
     Case("a name with a blank", f"{RUN} --name a/b", "letters, digits, _ and - only"),
     # sources.yaml
-    Case("YAML with a tab", EXPLAIN, "sources.yaml:2:1: not valid YAML", make=file("conf/sources.yaml", "sources:\n\ta: 1\n")),
-    Case("typo in a setting", EXPLAIN, "did you mean `privacy_unit`?", make=sources("privacy_unit", "privacy_units")),
-    Case("no privacy unit", EXPLAIN, "2:61: The source visits declares no privacy unit", 4, sources("    privacy_unit: user_id\n", "")),
-    Case("csv without schema", EXPLAIN, "format csv needs `schema`", make=file("conf/sources.yaml", WITHOUT_SCHEMA)),
+    Case(
+        "YAML with a tab",
+        EXPLAIN,
+        "sources.yaml:2:1: not valid YAML",
+        make=file("conf/sources.yaml", "sources:\n\ta: 1\n"),
+    ),
+    Case(
+        "typo in a setting",
+        EXPLAIN,
+        "did you mean `privacy_unit`?",
+        make=sources("privacy_unit", "privacy_units"),
+    ),
+    Case(
+        "no privacy unit",
+        EXPLAIN,
+        "2:61: The source visits declares no privacy unit",
+        4,
+        sources("    privacy_unit: user_id\n", ""),
+    ),
+    Case(
+        "csv without schema",
+        EXPLAIN,
+        "format csv needs `schema`",
+        make=file("conf/sources.yaml", WITHOUT_SCHEMA),
+    ),
     # SQL
     Case("an empty query", EXPLAIN, "The file holds no query", 4, make=file("views.sql")),
     Case("an option that is missing", EXPLAIN, "epsilon", 4, make=sql("epsilon = 6, ", "")),
-    Case("an epsilon that promises nothing", EXPLAIN, "views.sql:2:", 4, make=sql("epsilon = 6", "epsilon = 600")),
-    Case("no such source", EXPLAIN, "did you mean visits?", 4, make=sql("FROM visits", "FROM visit")),
-    Case("no such column", EXPLAIN, "did you mean seconds?", 4, make=sql("SUM(seconds", "SUM(second")),
-    Case("a sum without bounds", EXPLAIN, "contribution_bounds_per_row", 4, make=sql(", contribution_bounds_per_row => (0, 60)", "")),
+    Case(
+        "an epsilon that promises nothing",
+        EXPLAIN,
+        "views.sql:2:",
+        4,
+        make=sql("epsilon = 6", "epsilon = 600"),
+    ),
+    Case(
+        "no such source", EXPLAIN, "did you mean visits?", 4, make=sql("FROM visits", "FROM visit")
+    ),
+    Case(
+        "no such column", EXPLAIN, "did you mean seconds?", 4, make=sql("SUM(seconds", "SUM(second")
+    ),
+    Case(
+        "a sum without bounds",
+        EXPLAIN,
+        "contribution_bounds_per_row",
+        4,
+        make=sql(", contribution_bounds_per_row => (0, 60)", ""),
+    ),
     Case("no window", EXPLAIN, "window(", 4, make=sql("window(ts, '1 day'), ", "")),
-    Case("a query that is not UTF-8", EXPLAIN, "not UTF-8 (byte 4)", make=file("views.sql", b"-- \xe9")),
+    Case(
+        "a query that is not UTF-8",
+        EXPLAIN,
+        "not UTF-8 (byte 4)",
+        make=file("views.sql", b"-- \xe9"),
+    ),
     # records
-    Case("times as pandas makes them", TRY, "`ts` has a time in nanoseconds", make=visits(ts=pd.to_datetime(["2026-01-01"], utc=True))),
-    Case("a function of Spark", TRY, "`substring_index` runs on Spark only: use `dpsql run", make=both(visits(), sql(*ON_SPARK))),
+    Case(
+        "times as pandas makes them",
+        TRY,
+        "`ts` has a time in nanoseconds",
+        make=visits(ts=pd.to_datetime(["2026-01-01"], utc=True)),
+    ),
+    Case(
+        "a function of Spark",
+        TRY,
+        "`substring_index` runs on Spark only: use `dpsql run",
+        make=both(visits(), sql(*ON_SPARK)),
+    ),
     # secret and ledger
-    Case("a secret of another kind", f"{TRY} --secret-file key", "has 3 bytes, not 32", make=both(visits(), file("key", "abc"))),
-    Case("a secret below a file", f"{TRY} --secret-file key/k", "a file, not a folder", make=both(visits(), file("key"))),
-    Case("a damaged ledger", f"{TRY} --secret-file k/key", "put back the original file", make=both(visits(), *BROKEN_LEDGER)),
+    Case(
+        "a secret of another kind",
+        f"{TRY} --secret-file key",
+        "has 3 bytes, not 32",
+        make=both(visits(), file("key", "abc")),
+    ),
+    Case(
+        "a secret below a file",
+        f"{TRY} --secret-file key/k",
+        "a file, not a folder",
+        make=both(visits(), file("key")),
+    ),
+    Case(
+        "a damaged ledger",
+        f"{TRY} --secret-file k/key",
+        "put back the original file",
+        make=both(visits(), *BROKEN_LEDGER),
+    ),
     # tuning
-    Case("no such aggregate", f"{TUNE} visits.parquet --column view", "the query's aggregates are views, total", make=visits()),
-    Case("another mechanism's query", f"{TUNE} visits.parquet", TUNE_MEASURES, make=both(*WITHOUT_WINDOW)),
+    Case(
+        "no such aggregate",
+        f"{TUNE} visits.parquet --column view",
+        "the query's aggregates are views, total",
+        make=visits(),
+    ),
+    Case(
+        "another mechanism's query",
+        f"{TUNE} visits.parquet",
+        TUNE_MEASURES,
+        make=both(*WITHOUT_WINDOW),
+    ),
     # Spark
-    Case("no Java", RUN, "JAVA_HOME is /nowhere, which has no bin/java", environment={"JAVA_HOME": "/nowhere"}),
-    Case("no Java on the path", RUN, "Java is missing: install a JRE 17 or 21", environment={"PATH": "/nowhere", "JAVA_HOME": ""}),
-    Case("an old Java", RUN, "is Java 11, and Spark needs 17 or 21", 1, file("jre/bin/java", OLD_JAVA, 0o755), {"JAVA_HOME": "jre"}),
-    Case("no Spark in SPARK_HOME", RUN, "where there is no Spark: unset it", environment={"SPARK_HOME": "/nowhere"}),
-    Case("an old Spark", RUN, "is Spark 3.5.1; dpsql runs on", 1, file("old/jars/spark-core_2.12-3.5.1.jar"), {"SPARK_HOME": "old"}),
-    Case("a master that is none", f"{RUN} --master loacl", "write it like local[2], spark://host:7077"),
-    Case("a properties file that is not there", f"{RUN} --properties-file spark.conf", "'spark.conf' does not exist"),
-    Case("a file of no properties", f"{RUN} --properties-file spark.conf", "spark.conf:1: not a setting", make=file("spark.conf", "spark")),
+    Case(
+        "no Java",
+        RUN,
+        "JAVA_HOME is /nowhere, which has no bin/java",
+        environment={"JAVA_HOME": "/nowhere"},
+    ),
+    Case(
+        "no Java on the path",
+        RUN,
+        "Java is missing: install a JRE 17 or 21",
+        environment={"PATH": "/nowhere", "JAVA_HOME": ""},
+    ),
+    Case(
+        "an old Java",
+        RUN,
+        "is Java 11, and Spark needs 17 or 21",
+        1,
+        file("jre/bin/java", OLD_JAVA, 0o755),
+        {"JAVA_HOME": "jre"},
+    ),
+    Case(
+        "no Spark in SPARK_HOME",
+        RUN,
+        "where there is no Spark: unset it",
+        environment={"SPARK_HOME": "/nowhere"},
+    ),
+    Case(
+        "an old Spark",
+        RUN,
+        "is Spark 3.5.1; dpsql runs on",
+        1,
+        file("old/jars/spark-core_2.12-3.5.1.jar"),
+        {"SPARK_HOME": "old"},
+    ),
+    Case(
+        "a master that is none",
+        f"{RUN} --master loacl",
+        "write it like local[2], spark://host:7077",
+    ),
+    Case(
+        "a properties file that is not there",
+        f"{RUN} --properties-file spark.conf",
+        "'spark.conf' does not exist",
+    ),
+    Case(
+        "a file of no properties",
+        f"{RUN} --properties-file spark.conf",
+        "spark.conf:1: not a setting",
+        make=file("spark.conf", "spark"),
+    ),
 ]
 
 
@@ -151,7 +309,9 @@ def test_there_are_at_most_15_commands() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_mistake_is_one_message(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_one_message(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = place(tmp_path / "work")
     (folder / "views.sql").write_text(SQL)
     case.make(folder)
@@ -165,7 +325,9 @@ def test_a_mistake_is_one_message(case: Case, tmp_path: Path, monkeypatch: pytes
     assert result.stdout == ""
     assert case.says in result.stderr, result.stderr
     assert "Traceback" not in result.stderr
-    told = [line for line in result.stderr.rstrip().splitlines() if not line.startswith("new secret ")]  # which is no mistake
+    told = [
+        line for line in result.stderr.rstrip().splitlines() if not line.startswith("new secret ")
+    ]  # which is no mistake
     assert len(told) == case.lines, result.stderr
     assert Ledger.beside(default_secret_path(os.environ)).lines() == (), "something was spent"
     assert "new secret" in result.stderr or not default_secret_path(os.environ).exists()

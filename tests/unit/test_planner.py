@@ -18,7 +18,15 @@ from dpsql.mechanisms.histogram.accounting import check
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.planner import identity, make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, PerGroup, WindowSpec, changed
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    PerGroup,
+    WindowSpec,
+    changed,
+)
 from dpsql.parts.increments import MAX_EXACT
 from dpsql.privacy.curve import total_mu
 from dpsql.udfs.contributions import Increment
@@ -31,25 +39,43 @@ BIG = 9.0
 """Above every normal that the noise function can make (|z| < 8.3)."""
 
 
-def sum_of(low: float, high: float, function: AggregateFunction = AggregateFunction.SUM) -> tuple[Aggregate, ...]:
+def sum_of(
+    low: float, high: float, function: AggregateFunction = AggregateFunction.SUM
+) -> tuple[Aggregate, ...]:
     return (Aggregate("total", function, "x", (low, high)),)
 
 
 def test_sensitivities_of_the_design() -> None:
     """Section 7 with C = 6, c = 2, G = 2, r = 2. Catches: C where min(C, G c) is right (too much noise), G c where C is (too little)."""
     bounds = {"max_rows_contributed": 6, "max_rows_per_group": 2, "max_groups_contributed": 2}
-    q = query(**bounds, window=WindowSpec(DAY, DAY // 2, 0), aggregates=(COUNT, VALID, USERS, SUM, AVG))
+    q = query(
+        **bounds, window=WindowSpec(DAY, DAY // 2, 0), aggregates=(COUNT, VALID, USERS, SUM, AVG)
+    )
     plan = make_plan(q, source())
     f = column_norm(counter("BLT", 24))
     rows = math.sqrt(2 * 2 * 4)
-    expected = [rows, rows, math.sqrt(2 * 4), rows * 60, rows * 25, rows]  # a unit's 1 can move to the other period of a window
-    assert [p.sensitivity / f for p in plan.perturbations] == pytest.approx(expected, rel=2.0**-23)  # rounded up
+    expected = [
+        rows,
+        rows,
+        math.sqrt(2 * 4),
+        rows * 60,
+        rows * 25,
+        rows,
+    ]  # a unit's 1 can move to the other period of a window
+    assert [p.sensitivity / f for p in plan.perturbations] == pytest.approx(
+        expected, rel=2.0**-23
+    )  # rounded up
     assert [p.mechanism for p in plan.perturbations] == [1, 2, 3, 4, 5, 6]
     assert plan.perturbations[4].centre == 35.0
     assert (plan.windows_per_record, plan.max_groups, plan.horizon) == (2, 4, 24)
-    squared = sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations) + (f / plan.selection.sigma) ** 2
+    squared = (
+        sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations)
+        + (f / plan.selection.sigma) ** 2
+    )
     assert squared == pytest.approx(plan.mu**2, rel=2.0**-21)
-    assert {round((p.sensitivity / p.sigma) ** 2 / plan.mu**2, 6) for p in plan.perturbations} == {round(0.3 / 6, 6)}
+    assert {round((p.sensitivity / p.sigma) ** 2 / plan.mu**2, 6) for p in plan.perturbations} == {
+        round(0.3 / 6, 6)
+    }
 
 
 def test_public_groups_and_no_keys_spend_everything_on_the_columns() -> None:
@@ -57,11 +83,16 @@ def test_public_groups_and_no_keys_spend_everything_on_the_columns() -> None:
         plan = make_plan(q, source())
         assert plan.selection is None
         assert plan.delta_threshold == 0.0
-        assert sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations) == pytest.approx(plan.mu**2, rel=2.0**-21)
+        assert sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations) == pytest.approx(
+            plan.mu**2, rel=2.0**-21
+        )
         check(plan, source())
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.1, 0.7), (-5.0, -1.0), (0.0, 3e-7), (1e6, 1e6 + 1), (0.0, 1e90)])
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0.0, 1.0), (-0.1, 0.7), (-5.0, -1.0), (0.0, 3e-7), (1e6, 1e6 + 1), (0.0, 1e90)],
+)
 def test_the_clamp_is_inside_the_bounds_and_the_grid_fine(low: float, high: float) -> None:
     """Catches: a clamp rounded outwards (sensitivity above the stated bound), a grid that is not a power of two."""
     (p,) = make_plan(query(aggregates=sum_of(low, high)), source(max_users=10_000)).perturbations
@@ -84,8 +115,11 @@ def test_bounds_that_could_overflow_a_sum_are_refused(low: float, high: float) -
 
 
 def test_a_sum_with_bounds_per_group_is_as_large_whatever_the_rows() -> None:
-    asked = query(max_rows_contributed=10**6, max_rows_per_group=10**6, max_groups_contributed=1, delta=1e-7)
-    many, each = source(max_users=10**8), sum_of(0.0, 60.0)
+    asked = query(
+        max_rows_contributed=10**6, max_rows_per_group=10**6, max_groups_contributed=1, delta=1e-7
+    )
+    many = source(max_users=10**8)
+    each = sum_of(0.0, 60.0)
     make_plan(changed(asked, aggregates=(PerGroup(**vars(each[0])),)), many)
     with pytest.raises(ConfigError, match="could overflow"):
         make_plan(changed(asked, aggregates=each), many)
@@ -93,9 +127,16 @@ def test_a_sum_with_bounds_per_group_is_as_large_whatever_the_rows() -> None:
 
 @pytest.mark.parametrize(
     ("epsilon", "aggregates", "users"),
-    [(1e-4, sum_of(1e8, 1e8 + 1), 1000), (1e-7, sum_of(1e6, 1e6 + 1), 10**6), (6.0, sum_of(0.0, 1.0), 1), (1e-300, (COUNT, SUM), 1000)],
+    [
+        (1e-4, sum_of(1e8, 1e8 + 1), 1000),
+        (1e-7, sum_of(1e6, 1e6 + 1), 10**6),
+        (6.0, sum_of(0.0, 1.0), 1),
+        (1e-300, (COUNT, SUM), 1000),
+    ],
 )
-def test_the_noise_itself_cannot_overflow(epsilon: float, aggregates: tuple[Aggregate, ...], users: int) -> None:
+def test_the_noise_itself_cannot_overflow(
+    epsilon: float, aggregates: tuple[Aggregate, ...], users: int
+) -> None:
     """Refused, or exact sums and the largest noise fit int64 together: beyond it noise is one constant and shows the sum."""
     stream = source(max_users=users, max_keys=1000)
     try:
@@ -103,12 +144,19 @@ def test_the_noise_itself_cannot_overflow(epsilon: float, aggregates: tuple[Aggr
     except ConfigError:
         return
     for p in plan.perturbations:
-        assert max(abs(p.lower), abs(p.upper)) * users * 4 + BIG * plan.horizon * p.sigma / p.grid < 2**63
+        assert (
+            max(abs(p.lower), abs(p.upper)) * users * 4 + BIG * plan.horizon * p.sigma / p.grid
+            < 2**63
+        )
 
 
 @pytest.mark.parametrize("function", [AggregateFunction.SUM, AggregateFunction.AVG])
-@pytest.mark.parametrize(("low", "high"), [(-1.7e308, 1.7e308), (0.0, 1.7e308), (0.0, 5e-324), (0.0, 1e-300)])
-def test_extreme_bounds_are_planned_or_refused_but_never_crash(low: float, high: float, function: AggregateFunction) -> None:
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1.7e308, 1.7e308), (0.0, 1.7e308), (0.0, 5e-324), (0.0, 1e-300)]
+)
+def test_extreme_bounds_are_planned_or_refused_but_never_crash(
+    low: float, high: float, function: AggregateFunction
+) -> None:
     """They parse: finite, in order. Catches: a width that overflows to infinity or a grid that underflows to zero."""
     q = query(aggregates=sum_of(low, high, function))
     try:
@@ -134,10 +182,18 @@ def variants(value: Any) -> Iterator[Any]:
     elif isinstance(value, float):
         yield math.nextafter(value, math.inf)
     else:
-        yield 1 if value is None else not value if isinstance(value, bool) else value + ("x" if isinstance(value, str) else 1)
+        yield (
+            1
+            if value is None
+            else not value
+            if isinstance(value, bool)
+            else value + ("x" if isinstance(value, str) else 1)
+        )
 
 
-@pytest.mark.parametrize("more", [{}, {"public_groups": "SELECT page FROM pages"}, {"carry_windows": 3}])
+@pytest.mark.parametrize(
+    "more", [{}, {"public_groups": "SELECT page FROM pages"}, {"carry_windows": 3}]
+)
 def test_the_identity_covers_every_field_at_any_depth(more: dict[str, Any]) -> None:
     """Of new fields, too. Catches: a number that noise or a threshold depends on and that two plans of one identity, so of one noise key, differ in."""
     asked = query(aggregates=(COUNT, SUM, AVG), **more)
@@ -147,25 +203,37 @@ def test_the_identity_covers_every_field_at_any_depth(more: dict[str, Any]) -> N
         for field in dataclasses.fields(plan)
         if field.name != "identity"
         for other in variants(getattr(plan, field.name))
-        if not (field.name == "query" and other.mechanism != asked.mechanism)  # each mechanism has a document of its own
+        if not (
+            field.name == "query" and other.mechanism != asked.mechanism
+        )  # each mechanism has a document of its own
     ]
     others.append(dataclasses.replace(plan, columns=plan.columns[::-1]))
     assert len(others) > 80 and plan.query == asked
     assert plan.identity not in {identity(other) for other in others}
     assert len({identity(other) for other in others}) == len(others)
-    assert plan.identity == identity(dataclasses.replace(plan, identity="anything")) == make_plan(asked, source()).identity
+    assert (
+        plan.identity
+        == identity(dataclasses.replace(plan, identity="anything"))
+        == make_plan(asked, source()).identity
+    )
 
 
 @pytest.mark.parametrize("ulps", [-4, -1, 1, 4])
 @pytest.mark.parametrize("name", [CounterName.BLT, CounterName.HONAKER])
-def test_another_machine_makes_the_same_plan(name: CounterName, ulps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_machine_makes_the_same_plan(
+    name: CounterName, ulps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Matrix products, powers and quantiles end in other bits on another processor. Catches: such a bit in the identity."""
     asked = query(counter=name, max_rows_contributed=32, aggregates=(COUNT, USERS, SUM, AVG))
     here = make_plan(asked, source())
     factor = 1 + ulps * 2.0**-52
     with monkeypatch.context() as patch:
         patch.setattr(planner, "column_norm", lambda chosen: column_norm(chosen) * factor)
-        patch.setattr(planner, "total_mu", lambda epsilon, delta: total_mu(epsilon, delta) * (1 + ulps * 1e-14))
+        patch.setattr(
+            planner,
+            "total_mu",
+            lambda epsilon, delta: total_mu(epsilon, delta) * (1 + ulps * 1e-14),
+        )
         patch.setattr(norm, "isf", lambda betas, found=norm.isf: found(betas) * factor)
         there = make_plan(asked, source())
     assert there == here
@@ -177,8 +245,12 @@ def test_a_source_that_says_less_changes_only_the_hash_charge() -> None:
     """More users declared: a larger charge, so less is left for noise, and the whole still adds up to delta."""
     for users in (1000, 10**6):
         plan = make_plan(query(), source(max_users=users))
-        assert plan.delta_hash == pytest.approx((users + 4 * (1 + 10_000 / 2**32) * 10_000) / 2**64, rel=1e-12)
-        assert plan.delta_noise + plan.delta_threshold + plan.delta_hash == pytest.approx(plan.delta, rel=1e-9)
+        assert plan.delta_hash == pytest.approx(
+            (users + 4 * (1 + 10_000 / 2**32) * 10_000) / 2**64, rel=1e-12
+        )
+        assert plan.delta_noise + plan.delta_threshold + plan.delta_hash == pytest.approx(
+            plan.delta, rel=1e-9
+        )
         assert np.isfinite(plan.mu)
 
 
@@ -195,25 +267,42 @@ def test_the_bounding_parameters_are_the_plans() -> None:
     assert (p.max_rows, p.max_rows_per_group, p.max_groups, p.renews) == (9, 4, 5, True)
     assert p.weights == plan.selection.weights
     assert len(p.weights) == p.max_group_copies == 5
-    assert (p.grid.horizon, p.grid.window_us, p.grid.slide_us, p.grid.trigger_us) == (25, DAY, DAY, HOUR)
+    assert (p.grid.horizon, p.grid.window_us, p.grid.slide_us, p.grid.trigger_us) == (
+        25,
+        DAY,
+        DAY,
+        HOUR,
+    )
     assert [i.rule for i in p.increments] == ["rows", "valid", "users", "sum", "sum", "valid"]
     assert p.increments[3] == Increment("sum", 0, 2.0**-15, 0, 60 * 2**15, 0.0)
     assert p.increments[4] == Increment("sum", 1, 2.0**-15, -25 * 2**15, 25 * 2**15, 35.0)
     assert (p.by_user, p.public_keys, p.first_window_us) == (False, None, None)
-    stream = make_plan(dataclasses.replace(q, contribution_period=ContributionPeriod.STREAM), source())
+    stream = make_plan(
+        dataclasses.replace(q, contribution_period=ContributionPeriod.STREAM), source()
+    )
     assert bounding_parameters(stream).renews is False
-    assert bounding_parameters(make_plan(changed(q, release=ReleaseRule.RESELECT), source())).by_user
+    assert bounding_parameters(
+        make_plan(changed(q, release=ReleaseRule.RESELECT), source())
+    ).by_user
 
 
 def test_the_release_parameters_are_the_plans() -> None:
     """Catches: the sigma of one column given to another, the mechanism of selection given to a column."""
     plan = make_plan(
-        query(aggregates=(COUNT, SUM, MEAN), min_privacy_units_per_group=3, counter=CounterName.HONAKER, release=ReleaseRule.RESELECT),
+        query(
+            aggregates=(COUNT, SUM, MEAN),
+            min_privacy_units_per_group=3,
+            counter=CounterName.HONAKER,
+            release=ReleaseRule.RESELECT,
+        ),
         source(),
     )
     p = release_parameters(plan)
     assert p.selection is not None
-    assert (p.selection.sigma, p.selection.thresholds) == (plan.selection.sigma, plan.selection.thresholds)
+    assert (p.selection.sigma, p.selection.thresholds) == (
+        plan.selection.sigma,
+        plan.selection.thresholds,
+    )
     assert (p.selection.min_users, p.selection.rounds) == (3, True)
     assert p.selection.counter == Honaker(24)
     assert [(q.mechanism, q.sigma, q.grid, q.counter) for q in p.perturbations] == [
@@ -227,7 +316,9 @@ def test_the_release_parameters_are_the_plans() -> None:
 
 
 def test_public_groups_replace_selection() -> None:
-    plan = make_plan(query(public_groups="SELECT page FROM pages", window=WindowSpec(DAY, DAY, HOUR)), source())
+    plan = make_plan(
+        query(public_groups="SELECT page FROM pages", window=WindowSpec(DAY, DAY, HOUR)), source()
+    )
     p = release_parameters(plan, PUBLIC)
     assert (p.selection, p.public, p.grid.offset_us) == (None, PUBLIC, HOUR)
     assert bounding_parameters(plan, PUBLIC).public_keys == (3, 5)

@@ -32,16 +32,48 @@ ORIGIN = Origin("l", ("path /data",), (6.0, 1e-9, 86_400_000_000), ("other",))
 PARTS = {"admission": Part(1, 0, {0: 3, 12: 4}, "{}", None), "release": Part(2, 5, {}, None, 7)}
 POINTS = {"admission": Point(3, {0: 3}, {"offsets": ["{}"]}), "release": Point(-1, {}, {})}
 FILES: list[Any] = [
-    Run("visits", RUN_ID, "0" * 16, "c", "SELECT", {"query": {"epsilon": 6}}, "2026-11-22", "toy", (0, 5), {}, None, "l"),
+    Run(
+        "visits",
+        RUN_ID,
+        "0" * 16,
+        "c",
+        "SELECT",
+        {"query": {"epsilon": 6}},
+        "2026-11-22",
+        "toy",
+        (0, 5),
+        {},
+        None,
+        "l",
+    ),
     Entry(RUN_ID, "/lake/private/visits", 7, "", {"time": "ts"}),
-    Line("visits", "visits", ("user_id",), COST, "WINDOW", 3_600_000_000, 0, 6.0, 1e-9, "0" * 16, RUN_ID, "run", "2026-11-22", ORIGIN),
+    Line(
+        "visits",
+        "visits",
+        ("user_id",),
+        COST,
+        "WINDOW",
+        3_600_000_000,
+        0,
+        6.0,
+        1e-9,
+        "0" * 16,
+        RUN_ID,
+        "run",
+        "2026-11-22",
+        ORIGIN,
+    ),
     CatchUp(3, 8, 9, True, {"wikis": 4, "pages": "a"}),
     Live({"wikis": 4}, 1_000_000),
     EngineFile((4, 2), PARTS, ((2, 3),), False, {"admission": "id", "release": None}),
     SavepointFile("2026-11-22", (4, 2), POINTS, 3, None, ((2, 3),), (("admission", 1, 0, 3),)),
     Overruns(1, 2, 3, 4),
 ]
-each_file = pytest.mark.parametrize("value", FILES, ids=lambda value: f"{type(value).__module__.rpartition('.')[2]}.{type(value).__name__}")
+each_file = pytest.mark.parametrize(
+    "value",
+    FILES,
+    ids=lambda value: f"{type(value).__module__.rpartition('.')[2]}.{type(value).__name__}",
+)
 
 
 @each_file
@@ -61,7 +93,9 @@ def test_every_other_type_and_field_is_refused(value: Any, tmp_path: Path) -> No
             record.read(path, type(value), 5, "put it back")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "\0", '{"version": 5, "number": NaN}', "[" * 9_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", "\0", '{"version": 5, "number": NaN}', "[" * 9_000]
+)
 def test_what_is_no_such_file_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text(text)
@@ -108,15 +142,26 @@ def _mutants(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for wrong in (True, 7, 0.5, "text", [], {}, [[]], float("nan")):
             if isinstance(wrong, type(value)) or name in ("plan", "detail"):
                 continue
-            if value is None or (isinstance(wrong, int | float) and isinstance(value, float) and wrong == wrong and wrong is not True):
+            if value is None or (
+                isinstance(wrong, int | float)
+                and isinstance(value, float)
+                and wrong == wrong
+                and wrong is not True
+            ):
                 continue
-            if name in ("closed_us", "cap", "first_window_us") and isinstance(wrong, int) and wrong is not True:
+            if (
+                name in ("closed_us", "cap", "first_window_us")
+                and isinstance(wrong, int)
+                and wrong is not True
+            ):
                 continue
             yield given | {name: wrong}
         if isinstance(value, dict) and name != "plan":
             for inner, more in value.items():
                 if isinstance(more, dict):
-                    yield from (given | {name: value | {inner: mutant}} for mutant in _mutants(more))
+                    yield from (
+                        given | {name: value | {inner: mutant}} for mutant in _mutants(more)
+                    )
 
 
 RUN = "ab" * 16
@@ -151,8 +196,11 @@ def test_a_run_that_nobody_registered_does_not_start(register: RunRegister, tmp_
         register.enter(RUN, lake(tmp_path / "one"))
 
 
-def test_a_moved_lake_goes_on_and_a_copied_one_does_not(register: RunRegister, tmp_path: Path) -> None:
-    first, second = lake(tmp_path / "one"), tmp_path / "two"
+def test_a_moved_lake_goes_on_and_a_copied_one_does_not(
+    register: RunRegister, tmp_path: Path
+) -> None:
+    first = lake(tmp_path / "one")
+    second = tmp_path / "two"
     register.add(Entry(RUN, str(first)))
     shutil.copytree(first, second)
     with pytest.raises(LakeError, match=r"is in two lakes, .*one and .*two.*another --name"):
@@ -171,36 +219,66 @@ def test_a_moved_lake_goes_on_and_a_copied_one_does_not(register: RunRegister, t
     register.enter(RUN, first)
 
 
-def test_a_lake_that_knows_less_than_was_published_is_refused(register: RunRegister, tmp_path: Path) -> None:
+def test_a_lake_that_knows_less_than_was_published_is_refused(
+    register: RunRegister, tmp_path: Path
+) -> None:
     place = lake(tmp_path / "one")
     register.add(Entry(RUN, str(place)))
     register.check(RUN, -(1 << 62))  # nothing published: nothing to lose
     register.publishing(RUN, place, 19_700 * DAY)
-    register.publishing(RUN, place, 19_699 * DAY)  # a repeated micro-batch does not turn the time back
+    register.publishing(
+        RUN, place, 19_699 * DAY
+    )  # a repeated micro-batch does not turn the time back
     register.check(RUN, 19_700 * DAY)
     register.check(RUN, 19_701 * DAY)
     for less in (19_700 * DAY - 1, -(1 << 62)):
         with pytest.raises(
-            LakeError, match=r"up to 2023-12-09T00:00:00Z.*deleted, or this is an older copy.*dpsql restore.*another --name"
+            LakeError,
+            match=r"up to 2023-12-09T00:00:00Z.*deleted, or this is an older copy.*dpsql restore.*another --name",
         ):
             register.check(RUN, less)
 
 
-@pytest.mark.parametrize("damage", ["", '{"version": 1, "run_id": "5a5a', "[]", {"version": 2}, {"closed_us": "1"}, {"run_id": "x"}])
-def test_a_damaged_entry_stops_the_run(register: RunRegister, damage: str | dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        '{"version": 1, "run_id": "5a5a',
+        "[]",
+        {"version": 2},
+        {"closed_us": "1"},
+        {"run_id": "x"},
+    ],
+)
+def test_a_damaged_entry_stops_the_run(
+    register: RunRegister, damage: str | dict[str, object]
+) -> None:
     register.add(Entry(RUN, "/lake", 5))
     path = register.folder / f"{RUN}.json"
-    path.write_text(damage if isinstance(damage, str) else json.dumps({**json.loads(path.read_text()), **damage}))
+    path.write_text(
+        damage
+        if isinstance(damage, str)
+        else json.dumps({**json.loads(path.read_text()), **damage})
+    )
     was = path.read_bytes()
     at = Path("/lake")
-    for start in (lambda: register.check(RUN, 9), lambda: register.enter(RUN, at), lambda: register.publishing(RUN, at, 9)):
-        with pytest.raises(LakeError, match=rf"{RUN}\.json: (damaged; put back the original file|version 2 was written by another)"):
+    for start in (
+        lambda: register.check(RUN, 9),
+        lambda: register.enter(RUN, at),
+        lambda: register.publishing(RUN, at, 9),
+    ):
+        with pytest.raises(
+            LakeError,
+            match=rf"{RUN}\.json: (damaged; put back the original file|version 2 was written by another)",
+        ):
             start()
     # It is never repaired by a guess.
     assert path.read_bytes() == was
 
 
-def test_a_start_is_held_to_the_declaration_of_the_first(register: RunRegister, tmp_path: Path) -> None:
+def test_a_start_is_held_to_the_declaration_of_the_first(
+    register: RunRegister, tmp_path: Path
+) -> None:
     source = Source("s", "csv", "/data", schema="u STRING", options=(("sep", ";"),))
     place = lake(tmp_path / "one")
     register.add(Entry(RUN, str(place), declared=declaration(source)))

@@ -28,13 +28,23 @@ from tests.unit.workplace import SOURCES, SQL, place, published, records
 Make = Callable[[Path], object]
 LAKE = "--lake lake"
 INPUT = "--input visits.parquet"
-OF_A_QUERY = ("explain views.sql", f"try views.sql {INPUT}", "tune views.sql --sample visits.parquet", f"run views.sql {LAKE} --name other")
+OF_A_QUERY = (
+    "explain views.sql",
+    f"try views.sql {INPUT}",
+    "tune views.sql --sample visits.parquet",
+    f"run views.sql {LAKE} --name other",
+)
 OF_A_NAME = ("show", "compare", "view", "stop", "verify", "savepoint", "restore")
 SAME_RUN = (f"verify views {LAKE}", f"restore views {LAKE} --ledger")
 OF_A_RUN = (*SAME_RUN, f"restore views {LAKE} --new-run")
-SPENDING = (f"try views.sql {INPUT}", f"run views.sql {LAKE} --name other", f"restore views {LAKE} --new-run")
+SPENDING = (
+    f"try views.sql {INPUT}",
+    f"run views.sql {LAKE} --name other",
+    f"restore views {LAKE} --new-run",
+)
 OPTIONS = SQL[SQL.index("(") : SQL.index(")") + 1]
-BOUNDS, DAY = OPTIONS.removesuffix(")"), "window(ts, '1 day')"
+BOUNDS = OPTIONS.removesuffix(")")
+DAY = "window(ts, '1 day')"
 LISTS = f"{BOUNDS.replace('1e-7', '1e-6')}, sketch_width = 1024)"
 COMPARED = (f"try views.sql {INPUT} --compare",)
 
@@ -52,16 +62,22 @@ def query(options: str, columns: str, groups: str) -> Make:
 
     def make(folder: Path) -> None:
         (folder / "conf/sources.yaml").write_text(f"{SOURCES}    start: 2026-01-01\n")
-        (folder / "views.sql").write_text(f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {options} {columns} FROM visits GROUP BY {groups}")
+        (folder / "views.sql").write_text(
+            f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {options} {columns} FROM visits GROUP BY {groups}"
+        )
 
     return make
 
 
 def other_header(folder: Path) -> None:
     """A CSV file, compressed and not the first, whose columns are declared in another order."""
-    declared = SOURCES.replace("    format: parquet\n", "    format: csv\n    options: {header: true}\n")
+    declared = SOURCES.replace(
+        "    format: parquet\n", "    format: csv\n    options: {header: true}\n"
+    )
     (folder / "conf/sources.yaml").write_text(declared)
-    (folder / "conf/visits/a.csv").write_text("user_id,ts,page,seconds\nu,2026-01-01 00:00:00,p,1\n")
+    (folder / "conf/visits/a.csv").write_text(
+        "user_id,ts,page,seconds\nu,2026-01-01 00:00:00,p,1\n"
+    )
     with gzip.open(folder / "conf/visits/b.csv.gz", "wt") as file:
         file.write("page,ts,user_id,seconds\np,2026-01-01 00:00:00,u,1\n")
 
@@ -106,7 +122,9 @@ def lost_binding(folder: Path) -> None:
 
 def other_sources(folder: Path) -> None:
     """Declared otherwise than at the start of the run."""
-    (folder / "conf/sources.yaml").write_text(SOURCES.replace("    format: parquet\n", "    format: parquet\n    max_users: 5\n"))
+    (folder / "conf/sources.yaml").write_text(
+        SOURCES.replace("    format: parquet\n", "    format: parquet\n    max_users: 5\n")
+    )
 
 
 @dataclass(frozen=True)
@@ -181,7 +199,11 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = place(tmp_path / "work")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(spark_home, "MASTER_SECONDS", 0)
-    monkeypatch.setattr(run_query, "_session", lambda *_: pytest.fail("Spark is started for what could be refused before"))
+    monkeypatch.setattr(
+        run_query,
+        "_session",
+        lambda *_: pytest.fail("Spark is started for what could be refused before"),
+    )
     published()
     records().to_parquet(folder / "visits.parquet")
     (folder / "conf/visits").mkdir()
@@ -195,13 +217,18 @@ def test_a_refusal_leaves_the_ledger_as_it_is(case: Cause, work: Path) -> None:
         shutil.rmtree(work / "lake")
     else:
         case.make(work)
-    before, files = ledger(), files_of(work)
+    before = ledger()
+    files = files_of(work)
     done = CliRunner().invoke(main, shlex.split(case.commands[0]))
     assert done.exit_code == case.exit_code, done.output
     assert case.says in done.stderr and done.stdout == "", done.output
     assert "Traceback" not in done.stderr and "internal error" not in done.stderr
-    assert len(done.stderr.splitlines()) in ((4,) if done.stderr.startswith("views.sql:") else (1, 2)), done.stderr
-    assert ledger() == before and {path.name for path in files_of(work) - files} <= {"running.json"}  # a lock
+    assert len(done.stderr.splitlines()) in (
+        (4,) if done.stderr.startswith("views.sql:") else (1, 2)
+    ), done.stderr
+    assert ledger() == before and {path.name for path in files_of(work) - files} <= {
+        "running.json"
+    }  # a lock
 
 
 def test_every_command_is_there() -> None:
@@ -211,7 +238,14 @@ def test_every_command_is_there() -> None:
 def test_what_is_not_refused_is_paid(work: Path) -> None:
     """Nothing is unspent because nothing would be: each of those who spend does so, once."""
     assert CliRunner().invoke(main, shlex.split(SPENDING[0])).exit_code == 0
-    assert [line.kind for line in Ledger.beside(default_secret_path(os.environ)).lines()] == ["run", "try"]
+    assert [line.kind for line in Ledger.beside(default_secret_path(os.environ)).lines()] == [
+        "run",
+        "try",
+    ]
     assert CliRunner().invoke(main, shlex.split(f"{SPENDING[2]} --json")).exit_code == 0
-    assert [line.kind for line in Ledger.beside(default_secret_path(os.environ)).lines()] == ["run", "try", "run"]
+    assert [line.kind for line in Ledger.beside(default_secret_path(os.environ)).lines()] == [
+        "run",
+        "try",
+        "run",
+    ]
     json.dumps(list(ledger()))

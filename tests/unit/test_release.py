@@ -23,31 +23,51 @@ COUNT = OutputColumn("count", (0,), (1.0,), ((1.0, 2.0, 3.0, 4.0),))
 AVG = OutputColumn("avg", (0, 1), (0.25, 1.0), ((2.0,) * 4, (1.0,) * 4), (0.0, 10.0), 5.0)
 
 
-def parameters(thresholds: tuple[int, ...], min_users: int = 1, rounds: bool = False, sigma: float = 1.0) -> ReleaseParameters:
+def parameters(
+    thresholds: tuple[int, ...], min_users: int = 1, rounds: bool = False, sigma: float = 1.0
+) -> ReleaseParameters:
     counter = Blt.of(4)
     selection = SelectionParameters(counter, sigma, thresholds, min_users, rounds)
-    return ReleaseParameters(GRID, selection, (PerturbationParameters(1, counter, 1.0, 1.0),), (COUNT,))
+    return ReleaseParameters(
+        GRID, selection, (PerturbationParameters(1, counter, 1.0, 1.0),), (COUNT,)
+    )
 
 
 def rows(*history: tuple[int, int, int, int], by_user: bool = False) -> pa.Table:
     """(arrival batch, trigger, key, weight in users); one record and one user each."""
-    columns = [np.array(c, dtype=np.int64) for c in zip(*history, strict=True)] or [np.zeros(0, np.int64)] * 4
+    columns = [np.array(c, dtype=np.int64) for c in zip(*history, strict=True)] or [
+        np.zeros(0, np.int64)
+    ] * 4
     batch, trigger, key, weight = columns
     ones = np.ones(len(batch), np.int64)
     user = {"user": np.arange(len(batch))} if by_user else {}
     names = pa.array([b"%d" % k for k in key], pa.binary())
-    table = {"window": 0 * ones, "trigger": trigger, "key": key, "key_bytes": names, "weight": weight * UNIT, "users": ones}
+    table = {
+        "window": 0 * ones,
+        "trigger": trigger,
+        "key": key,
+        "key_bytes": names,
+        "weight": weight * UNIT,
+        "users": ones,
+    }
     return pa.table(table | {"v0": ones, "batch": batch} | user)
 
 
-def quiet(state: ReleaseState | None, table: pa.Table, ticks: list[Tick], p: ReleaseParameters) -> Released[ReleaseState]:
+def quiet(
+    state: ReleaseState | None, table: pa.Table, ticks: list[Tick], p: ReleaseParameters
+) -> Released[ReleaseState]:
     """Without noise: every word is the one whose normal is nearest to zero, from above (4e-39, in float64 0)."""
-    with mock.patch("dpsql.udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
+    with mock.patch(
+        "dpsql.udfs.noise.randomness.words",
+        lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64),
+    ):
         return release(state, table, ticks, p, KEY)
 
 
 def shown(out: Released[ReleaseState]) -> list[tuple[int, bytes, int]]:
-    return list(zip(*(out.rows.column(n).to_pylist() for n in ("trigger", "key_bytes", "c0")), strict=True))
+    return list(
+        zip(*(out.rows.column(n).to_pylist() for n in ("trigger", "key_bytes", "c0")), strict=True)
+    )
 
 
 def test_a_key_is_not_tested_before_its_first_record() -> None:
@@ -63,7 +83,11 @@ def test_a_tick_covers_its_own_batch_and_the_ones_before() -> None:
     assert shown(out) == [(1, b"7", 1), (1, b"8", 1)]
     assert out.state.pending.num_rows == 1
     assert out.state.closed_us == 10
-    assert shown(quiet(out.state, rows(), [Tick(2, 20)], p)) == [(2, b"7", 1), (2, b"8", 1), (2, b"9", 1)]
+    assert shown(quiet(out.state, rows(), [Tick(2, 20)], p)) == [
+        (2, b"7", 1),
+        (2, b"8", 1),
+        (2, b"9", 1),
+    ]
 
 
 def test_ticks_between_grid_points_and_backwards_do_nothing() -> None:
@@ -80,19 +104,37 @@ def test_sleeping_groups_wake_for_their_noise() -> None:
     p = parameters((3 * UNIT,) * 4, sigma=2.0)
     history = rows(*[(0, 1 + i % 2, 100 + i, 1) for i in range(400)])
     together = release(None, history, [Tick(0, 40)], p, KEY).rows
-    state, parts = None, []
+    state = None
+    parts = []
     for i, table in enumerate([history, rows(), rows(), rows()]):
         step = release(state, table, [Tick(i, 10 * (i + 1))], p, KEY)
         state = step.state
         parts.append(step.rows)
     assert together.num_rows > 50
-    assert pa.concat_tables(parts).sort_by([("trigger", "ascending"), ("key_bytes", "ascending")]).equals(together)
+    assert (
+        pa.concat_tables(parts)
+        .sort_by([("trigger", "ascending"), ("key_bytes", "ascending")])
+        .equals(together)
+    )
     asleep = release(None, history, [Tick(0, 20)], p, KEY).state.groups.column("wake").to_pylist()
     assert {w for w in asleep if w} == {3, 4, 5}
 
 
 @pytest.mark.parametrize(
-    ("total", "count"), [(16, 8), (0, 5), (40, 30), (-90, 5), (600, 80), (-400, 8), (400, 8), (9, 4), (-30, 3), (9, 0), (9, -8)]
+    ("total", "count"),
+    [
+        (16, 8),
+        (0, 5),
+        (40, 30),
+        (-90, 5),
+        (600, 80),
+        (-400, 8),
+        (400, 8),
+        (9, 4),
+        (-30, 3),
+        (9, 0),
+        (9, -8),
+    ],
 )
 def test_an_average_is_the_middle_of_what_two_sums_allow(total: int, count: int) -> None:
     """Grid 0.25, centre 5, bounds 0..10: against all averages at which (S - r N)^2 <= 1.96^2 (sd_S^2 + r^2 sd_N^2), one by one. Where there are
@@ -100,7 +142,8 @@ def test_an_average_is_the_middle_of_what_two_sums_allow(total: int, count: int)
     (value,), (stderr,) = finish(AVG, [np.array([total]), np.array([count])], np.array([1]))
     r = np.linspace(-5, 5, 20_001)
     allowed = 5 + r[(total / 4 - r * count) ** 2 <= 1.96**2 * (4 + r**2)]
-    low, high = value - 1.96 * stderr, value + 1.96 * stderr
+    low = value - 1.96 * stderr
+    high = value + 1.96 * stderr
     if count < -2:
         assert np.isnan(value) and np.isnan(stderr)
     elif count < 3:
@@ -108,7 +151,9 @@ def test_an_average_is_the_middle_of_what_two_sums_allow(total: int, count: int)
     elif len(allowed):
         assert (low, high) == pytest.approx((allowed.min(), allowed.max()), abs=0.02 * (high - low))
     else:
-        assert 0 < high - low < 0.2 and (low, high)[total > 0] == pytest.approx(10 * (total > 0), abs=1e-4)
+        assert 0 < high - low < 0.2 and (low, high)[total > 0] == pytest.approx(
+            10 * (total > 0), abs=1e-4
+        )
 
 
 def test_noise_is_rounded_before_it_is_added() -> None:

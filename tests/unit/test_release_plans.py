@@ -27,15 +27,21 @@ from dpsql.udfs.release_plan import ReleasePlan
 from dpsql.udfs.stage import Tick
 from tests.unit.test_torn_commits import SQL
 
-RUN, HOUR, BUCKET_COUNT = "5a" * 16, 3_600_000_000, 3
+RUN = "5a" * 16
+HOUR = 3_600_000_000
+BUCKET_COUNT = 3
 TAKES = pa.schema([("window", pa.int64()), ("key", pa.int64()), ("weight", pa.int64())])
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Contributions:
-    source = Source("visits", "parquet", str(tmp_path), (), None, event_time="ts", privacy_unit=("user_id",))
+    source = Source(
+        "visits", "parquet", str(tmp_path), (), None, event_time="ts", privacy_unit=("user_id",)
+    )
     of = shape(dpsql.compile(SQL, Sources((source,))).plan)
-    made = Contributions(tmp_path / "contributions", RUN, of.schedule, of.contributions, 1, BUCKET_COUNT)
+    made = Contributions(
+        tmp_path / "contributions", RUN, of.schedule, of.contributions, 1, BUCKET_COUNT
+    )
     made.create()
     return made
 
@@ -55,8 +61,16 @@ def rows(table: Contributions, seed: int, size: int = 40) -> pa.Table:
     given = {"window": window, "key": key, "bucket": (key % table.key_buckets).astype(np.int32)}
     columns = {field.name: given.get(field.name, np.zeros(size, np.int64)) for field in table.rows}
     columns["weight"] = generator.integers(1, 99, size)
-    made = {field.name: pa.array(columns[field.name], pa.int64()) for field in table.rows if field.type == pa.int64()}
-    made |= {field.name: pa.array([b"k"] * size, pa.binary()) for field in table.rows if field.type == pa.binary()}
+    made = {
+        field.name: pa.array(columns[field.name], pa.int64())
+        for field in table.rows
+        if field.type == pa.int64()
+    }
+    made |= {
+        field.name: pa.array([b"k"] * size, pa.binary())
+        for field in table.rows
+        if field.type == pa.binary()
+    }
     return pa.table({**made, "bucket": pa.array(given["bucket"])})
 
 
@@ -74,7 +88,9 @@ def test_every_commit_is_in_exactly_one_listed_plan(table: Contributions, listed
     one = plans.of(0)
     assert one == ReleasePlan(-1, 2, tuple(first), (Tick(0, HOUR),))
     later = commit(table, 1, rows(table, 1))
-    assert ReleasePlans(table, listed, None).of(0) == ReleasePlan(-1, 3, (*first, *later), (Tick(0, HOUR),))  # not listed: another one
+    assert ReleasePlans(table, listed, None).of(0) == ReleasePlan(
+        -1, 3, (*first, *later), (Tick(0, HOUR),)
+    )  # not listed: another one
     listed.commit(0, [], {"closed_us": HOUR, "rows": 0, **position(one.upto)})
     for known in (plans, ReleasePlans(table, listed, None)):  # the same start, and the next
         known.list(0, one)
@@ -114,8 +130,12 @@ def test_files_that_were_put_together_are_not_read_again(table: Contributions) -
         table.tick_by_clock(batch, (batch + 1) * HOUR, HOUR)
     names = commit(table, 3, rows(table, 3))
     opened = delta_tables.newest(table.path)
-    whole = pa.concat_tables([pq.read_table(table.path / name, partitioning=None) for name in names[:1]])
-    delta_tables.replace_files(opened, table.path, names[:1], table.files.write_era(whole, 0, 9), {"merged": 1})
+    whole = pa.concat_tables(
+        [pq.read_table(table.path / name, partitioning=None) for name in names[:1]]
+    )
+    delta_tables.replace_files(
+        opened, table.path, names[:1], table.files.write_era(whole, 0, 9), {"merged": 1}
+    )
     plan = table.plan(-1, table.version)
     assert plan.files == tuple(names) and len(plan.ticks) == 3
 
@@ -128,7 +148,9 @@ def test_a_commit_that_is_gone_is_no_empty_one(table: Contributions) -> None:
 
 
 def test_a_plan_is_told_as_text() -> None:
-    plan = ReleasePlan(3, 9, ("era=1/part-0.parquet", 'era=-1/"%.parquet'), (Tick(1, -5), Tick(2, 1 << 60)))
+    plan = ReleasePlan(
+        3, 9, ("era=1/part-0.parquet", 'era=-1/"%.parquet'), (Tick(1, -5), Tick(2, 1 << 60))
+    )
     assert ReleasePlan.of(str(plan)) == plan
     with pytest.raises(RuntimeError, match="was not told"):
         ReleasePlan.of(None)
@@ -136,12 +158,20 @@ def test_a_plan_is_told_as_text() -> None:
 
 @pytest.mark.parametrize("void", [(), ((1, 1),), ((0, 0), (2, 9))])
 @pytest.mark.parametrize("buckets", [BUCKET_COUNT, 5])
-def test_a_bucket_reads_its_rows_and_no_others(table: Contributions, void: tuple[tuple[int, int], ...], buckets: int) -> None:
+def test_a_bucket_reads_its_rows_and_no_others(
+    table: Contributions, void: tuple[tuple[int, int], ...], buckets: int
+) -> None:
     """With rows that do not count, and after the number of buckets has changed. Catches: a row twice, or never."""
     parts = [rows(table, seed) for seed in range(3)]
     names = [name for batch, part in enumerate(parts) for name in commit(table, batch, part)]
-    reader = replace(table, key_buckets=buckets, void=void, relabelled=buckets != BUCKET_COUNT).rows_for(TAKES)
-    counted = [part for batch, part in enumerate(parts) if not any(first <= batch <= last for first, last in void)]
+    reader = replace(
+        table, key_buckets=buckets, void=void, relabelled=buckets != BUCKET_COUNT
+    ).rows_for(TAKES)
+    counted = [
+        part
+        for batch, part in enumerate(parts)
+        if not any(first <= batch <= last for first, last in void)
+    ]
     wanted = pa.concat_tables([part.select(TAKES.names) for part in counted])
     found = [reader.read(names, bucket) for bucket in range(buckets)]
     for bucket, part in enumerate(found):
@@ -160,7 +190,9 @@ class Nights:
 
     def night(self, number: int, released: bool = True) -> int:
         commit(self.table, number, rows(self.table, number))
-        opened = open_catch_up(self.folder, number * HOUR, self.table.closed_us, self.table.newest_tick, {})
+        opened = open_catch_up(
+            self.folder, number * HOUR, self.table.closed_us, self.table.newest_tick, {}
+        )
         assert self.table.tick(opened.number, number, opened.until_us, HOUR)
         if released:
             finish(self.folder, opened)
@@ -168,7 +200,9 @@ class Nights:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
-def test_a_lost_or_older_note_lets_no_night_pass_without_a_tick(table: Contributions, kept: int, tmp_path: Path) -> None:
+def test_a_lost_or_older_note_lets_no_night_pass_without_a_tick(
+    table: Contributions, kept: int, tmp_path: Path
+) -> None:
     """Catches: a number that has ticked is given again, and nights end well that publish nothing."""
     nights = Nights(table)
     for number in range(1, 4):
@@ -184,7 +218,9 @@ def test_a_lost_or_older_note_lets_no_night_pass_without_a_tick(table: Contribut
     assert done is not None and done.number == table.newest_tick == 6
 
 
-def test_an_older_note_of_an_interrupted_catch_up_is_not_gone_on_with(table: Contributions, tmp_path: Path) -> None:
+def test_an_older_note_of_an_interrupted_catch_up_is_not_gone_on_with(
+    table: Contributions, tmp_path: Path
+) -> None:
     """One that has ticked and is not released is; it has the newest number."""
     nights = Nights(table)
     nights.night(1, released=False)
@@ -216,13 +252,20 @@ NEW = {3: {"rows": 5, "mark": 30}, 4: {"rows": 0}, 5: {"rows": 7, "mark": 50}}
         (PublishedMarks(60), {**NEW, 6: {"rows": 0, "mark": 60}}, 5),
     ],
 )
-def test_the_newest_micro_batch_with_published_rows(marks: PublishedMarks, listed: dict[int, dict[str, Any]], expected: int | None) -> None:
+def test_the_newest_micro_batch_with_published_rows(
+    marks: PublishedMarks, listed: dict[int, dict[str, Any]], expected: int | None
+) -> None:
     assert marks.newest_batch(listed) == expected
 
 
 def test_a_micro_batch_of_several_ticks_is_there_when_its_last_rows_are() -> None:
     detail = {"rows": 9, "closed_us": 70, "mark": 6}
-    assert [PublishedMarks(mark).have(detail) for mark in (None, 5, 6, 7)] == [False, False, True, True]
+    assert [PublishedMarks(mark).have(detail) for mark in (None, 5, 6, 7)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert PublishedMarks(None).have({"rows": 0})
 
 
@@ -231,7 +274,14 @@ POSITION = json.dumps({"reservoirVersion": 9, "index": 0, "isStartingVersion": F
 
 def test_a_feed_with_a_primary_key_goes_on_at_its_last_commit() -> None:
     """Its images are replays, and ignored."""
-    feed = Source("accounts", "delta", "accounts", change_feed=FeedForm.DELTA, primary_key=("id",), options=(("startingVersion", "0"),))
+    feed = Source(
+        "accounts",
+        "delta",
+        "accounts",
+        change_feed=FeedForm.DELTA,
+        primary_key=("id",),
+        options=(("startingVersion", "0"),),
+    )
     assert resumed(feed, POSITION).options == (("startingVersion", "9"),)
     assert resumed(feed, None) == feed
 
@@ -240,5 +290,7 @@ def test_a_feed_of_copies_is_refused() -> None:
     """Catches: a commit that is read twice and whose rows count twice."""
     feed = Source("accounts", "delta", "accounts", change_feed=FeedForm.DELTA)
     assert resumed(feed, None) == feed
-    with pytest.raises(DataError, match="without primary_key: a restored run reads the last commit again"):
+    with pytest.raises(
+        DataError, match="without primary_key: a restored run reads the last commit again"
+    ):
         resumed(feed, POSITION)

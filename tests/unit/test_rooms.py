@@ -20,8 +20,20 @@ GROUND = {f"dpsql.{name}" for name in f"{GROUND} typed_values yaml_file".split()
 """What every room may import."""
 
 MAY = {
-    "dpsql/lake": {"dpsql.lake", "dpsql.privacy", "dpsql.compiled", "dpsql.polling", "dpsql.scratch"},
-    "dpsql/mechanisms": {"dpsql.mechanisms", "dpsql.parts", "dpsql.privacy", "dpsql.sql", "dpsql.polling"},
+    "dpsql/lake": {
+        "dpsql.lake",
+        "dpsql.privacy",
+        "dpsql.compiled",
+        "dpsql.polling",
+        "dpsql.scratch",
+    },
+    "dpsql/mechanisms": {
+        "dpsql.mechanisms",
+        "dpsql.parts",
+        "dpsql.privacy",
+        "dpsql.sql",
+        "dpsql.polling",
+    },
     "dpsql/parts": {"dpsql.parts", "dpsql.privacy"},
     "dpsql/privacy": {"dpsql.privacy"},
     "dpsql/sql": {"dpsql.sql"},
@@ -35,9 +47,7 @@ PLANS = {"planner", "calibration", "curve", "key_selection", "increments", "hash
 
 
 NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
-SKETCHES = (
-    "estimates.estimate estimates.interval estimates.joint hashing.DIGEST_BYTES hashing.SCHEME hashing.Shape hashing.digest hashing.digests"
-)
+SKETCHES = "estimates.estimate estimates.interval estimates.joint hashing.DIGEST_BYTES hashing.SCHEME hashing.Shape hashing.digest hashing.digests"
 CELLS = "least_squares.Estimate least_squares.LeastSquares least_squares.Product unions.estimate"
 SYNTHETIC = "synthetic.Fitted synthetic.fit synthetic.marginal synthetic_rows.draw"
 FOREIGN = {
@@ -45,7 +55,9 @@ FOREIGN = {
     "dpsql/published/cells.py": "udfs.sketch.lists.unpack",
     "dpsql/published/sketches.py": " ".join(f"udfs.sketch.{name}" for name in SKETCHES.split()),
     "dpsql/published/marginals.py": " ".join(f"udfs.marginals.{name}" for name in CELLS.split()),
-    "dpsql/published/synthetic.py": " ".join(f"udfs.marginals.{name}" for name in SYNTHETIC.split()),
+    "dpsql/published/synthetic.py": " ".join(
+        f"udfs.marginals.{name}" for name in SYNTHETIC.split()
+    ),
     # `tune` compares many plans of the histogram
     "dpsql/tuning/workbench.py": "dpsql.mechanisms.histogram.asked.ReleaseRule dpsql.mechanisms.histogram.plan.PrivacyPlan "
     "dpsql.mechanisms.histogram.planner.unnamed_plan dpsql.mechanisms.histogram.stages.stages",
@@ -53,8 +65,17 @@ FOREIGN = {
 """Names that others take from a mechanism's folders, and why. No mechanism is here: what two need stands in `udfs`' rooms or `dpsql/parts`."""
 
 TABLES_ARE_CALLED = {
-    *("dpsql/lake/preflight.py", "dpsql/lake/restore_points.py", "dpsql/lake/runs.py", "jobs/run_query.py"),  # the public table of a run
-    *("dpsql/description.py", "dpsql/__init__.py", "dpsql/sql/options.py"),  # the table of cells; a function; another product's argument
+    *(
+        "dpsql/lake/preflight.py",
+        "dpsql/lake/restore_points.py",
+        "dpsql/lake/runs.py",
+        "jobs/run_query.py",
+    ),  # the public table of a run
+    *(
+        "dpsql/description.py",
+        "dpsql/__init__.py",
+        "dpsql/sql/options.py",
+    ),  # the table of cells; a function; another product's argument
 }
 
 
@@ -70,10 +91,19 @@ def upward_imports(checkout: Path) -> Violations:
 
 def engines_of_the_lake(checkout: Path) -> Violations:
     """Whatever is imported below `dpsql/lake`, also by others on its behalf: no engine, and nothing from above."""
-    names = [path.removesuffix(".py").replace("/", ".") for path, _ in modules(checkout, "dpsql/lake")]
+    names = [
+        path.removesuffix(".py").replace("/", ".") for path, _ in modules(checkout, "dpsql/lake")
+    ]
     imports = "".join(f"import {name.removesuffix('.__init__')}\n" for name in names)
     child = [sys.executable, "-c", f"import sys\n{imports}print(*sys.modules)"]
-    done = subprocess.run(child, cwd=checkout, env={"PYTHONPATH": str(checkout)}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        child,
+        cwd=checkout,
+        env={"PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [f"dpsql/lake brings {name}" for name in sorted(ABOVE_THE_LAKE & {*done.stdout.split()})]
 
 
@@ -85,26 +115,46 @@ def imports_of_accountings(checkout: Path) -> Violations:
         if path.endswith("/accounting.py")
         for name in imported(path, tree)
         if is_below(name, ("dpsql",))
-        and (PLANS & {*name.split(".")} or (name.startswith("dpsql.mechanisms.") and name.split(".")[2] != path.split("/")[2]))
+        and (
+            PLANS & {*name.split(".")}
+            or (name.startswith("dpsql.mechanisms.") and name.split(".")[2] != path.split("/")[2])
+        )
     ]
 
 
-def mechanisms_without_a_place(checkout: Path, names: tuple[str, ...] = tuple(mechanism.name for mechanism in MECHANISMS)) -> Violations:
+def mechanisms_without_a_place(
+    checkout: Path, names: tuple[str, ...] = tuple(mechanism.name for mechanism in MECHANISMS)
+) -> Violations:
     """A mechanism NAME of the registry has its folder on the driver, on the workers, in the tests, and its proof."""
-    places = ("dpsql/mechanisms/{}/mechanism.py", "dpsql/mechanisms/{}/accounting.py", "udfs/{}/__init__.py")
+    places = (
+        "dpsql/mechanisms/{}/mechanism.py",
+        "dpsql/mechanisms/{}/accounting.py",
+        "udfs/{}/__init__.py",
+    )
     places += ("tests/mechanisms/{}/contract_cases.py", "docs/privacy/{}.md")
-    return [f"{name} has no {place.format(name)}" for name in names for place in places if not (checkout / place.format(name)).exists()]
+    return [
+        f"{name} has no {place.format(name)}"
+        for name in names
+        for place in places
+        if not (checkout / place.format(name)).exists()
+    ]
 
 
 def engines_that_know_a_mechanism(checkout: Path) -> Violations:
     """Engines, the lake and commands know mechanisms by the registry, the protocol and the groups that a run lists."""
-    known = ("dpsql.mechanisms.registry", "dpsql.mechanisms.protocol", "dpsql.mechanisms.public_groups")
+    known = (
+        "dpsql.mechanisms.registry",
+        "dpsql.mechanisms.protocol",
+        "dpsql.mechanisms.public_groups",
+    )
     return [
         f"{path} imports {name}"
         for room in ("dpsql/streaming", "dpsql/local", "dpsql/lake", "jobs")
         for path, tree in modules(checkout, room)
         for name in imported(path, tree)
-        if is_below(name, ("dpsql.mechanisms",)) and name != "dpsql.mechanisms" and not is_below(name, known)
+        if is_below(name, ("dpsql.mechanisms",))
+        and name != "dpsql.mechanisms"
+        and not is_below(name, known)
     ]
 
 
@@ -112,12 +162,27 @@ def foreign_names(checkout: Path, allowed: Mapping[str, str] = FOREIGN) -> Viola
     """What is imported from a mechanism's folders outside them; an entry of the list that nothing needs goes, so the list only shrinks."""
     found: dict[str, set[str]] = {}
     for path, tree in modules(checkout, "dpsql", "jobs", "udfs"):
-        names = {name for name in imported(path, tree) if (of := _mechanism(name.split("."))) and of != _mechanism(path.split("/"))}
-        found[path] = {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
+        names = {
+            name
+            for name in imported(path, tree)
+            if (of := _mechanism(name.split("."))) and of != _mechanism(path.split("/"))
+        }
+        found[path] = {
+            name for name in names if not any(other.startswith(f"{name}.") for other in names)
+        }
     found["dpsql/mechanisms/registry.py"] = set()
     known = {path: {*names.split()} for path, names in allowed.items()}
-    new = [f"{path} imports {name}" for path, names in found.items() for name in sorted(names - known.get(path, set()))]
-    gone = [f"{path} needs no {name}" for path, names in known.items() if path in found for name in sorted(names - found[path])]
+    new = [
+        f"{path} imports {name}"
+        for path, names in found.items()
+        for name in sorted(names - known.get(path, set()))
+    ]
+    gone = [
+        f"{path} needs no {name}"
+        for path, names in known.items()
+        if path in found
+        for name in sorted(names - found[path])
+    ]
     return new + gone
 
 
@@ -136,36 +201,117 @@ def names_as_constants(checkout: Path) -> Violations:
 
 def _mechanism(parts: list[str]) -> str:
     """Whose folder it is in; of nobody, nothing."""
-    own = parts[1:2] if parts[0] == "udfs" else parts[2:3] if parts[:2] == ["dpsql", "mechanisms"] else []
+    own = (
+        parts[1:2]
+        if parts[0] == "udfs"
+        else parts[2:3]
+        if parts[:2] == ["dpsql", "mechanisms"]
+        else []
+    )
     return own[0] if own and own[0] in NAMES else ""
 
 
-HISTOGRAM, TOY, OTHERS = "dpsql/mechanisms/histogram", "dpsql/mechanisms/toy", "dpsql.mechanisms.histogram.accounting"
-MARGINALS, PLANNER = "dpsql.mechanisms.marginals", "dpsql.mechanisms.histogram.planner"
-ENGINES, ACCOUNTANTS = engines_that_know_a_mechanism, imports_of_accountings
+HISTOGRAM = "dpsql/mechanisms/histogram"
+TOY = "dpsql/mechanisms/toy"
+OTHERS = "dpsql.mechanisms.histogram.accounting"
+MARGINALS = "dpsql.mechanisms.marginals"
+PLANNER = "dpsql.mechanisms.histogram.planner"
+ENGINES = engines_that_know_a_mechanism
+ACCOUNTANTS = imports_of_accountings
 PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
-    (ENGINES, "dpsql/local/feeder.py", "from dpsql.mechanisms.histogram import plan", "imports dpsql.mechanisms.histogram"),
-    (foreign_names, "dpsql/local/feeder.py", "from dpsql.udfs.sketch.hashing import SCHEME", "imports udfs.sketch.hashing.SCHEME"),
+    (
+        ENGINES,
+        "dpsql/local/feeder.py",
+        "from dpsql.mechanisms.histogram import plan",
+        "imports dpsql.mechanisms.histogram",
+    ),
+    (
+        foreign_names,
+        "dpsql/local/feeder.py",
+        "from dpsql.udfs.sketch.hashing import SCHEME",
+        "imports udfs.sketch.hashing.SCHEME",
+    ),
     (names_as_constants, "dpsql/view/page.py", "KINDS = {'sketch': 1}", "says 'sketch'"),
-    (foreign_names, f"{HISTOGRAM}/explain.py", f"from {MARGINALS} import planner", f"imports {MARGINALS}.planner"),
+    (
+        foreign_names,
+        f"{HISTOGRAM}/explain.py",
+        f"from {MARGINALS} import planner",
+        f"imports {MARGINALS}.planner",
+    ),
     (foreign_names, "dpsql/published/cells.py", "", "needs no udfs.sketch.lists.unpack"),
-    (upward_imports, "dpsql/privacy/ledger.py", "from dpsql.mechanisms import registry", "imports dpsql.mechanisms"),
-    (upward_imports, "dpsql/privacy/cost.py", "def f():\n    import dpsql.lake.runs\n", "imports dpsql.lake.runs"),
-    (upward_imports, "dpsql/privacy/budget.py", "from dpsql.view.formatting import printable", "imports dpsql.view.formatting"),
-    (upward_imports, "dpsql/sql/parse.py", "from dpsql.mechanisms.registry import MECHANISMS", "imports dpsql.mechanisms.registry"),
-    (upward_imports, "dpsql/lake/restore.py", "from dpsql.streaming import job", "imports dpsql.streaming"),
-    (upward_imports, "dpsql/lake/new_run.py", "from dpsql.mechanisms.histogram.stages import grid", "imports dpsql.mechanisms"),
-    (upward_imports, f"{HISTOGRAM}/explain.py", "from dpsql.local.feeder import Feeder", "imports dpsql.local.feeder"),
-    (ACCOUNTANTS, f"{HISTOGRAM}/accounting.py", "from dpsql.mechanisms.histogram import planner", f"imports {PLANNER}"),
-    (ACCOUNTANTS, f"{TOY}/accounting.py", "from dpsql.privacy.curve import total_mu", "imports dpsql.privacy.curve"),
-    (ACCOUNTANTS, f"{TOY}/accounting.py", f"from {OTHERS} import factorisation", f"imports {OTHERS}"),
+    (
+        upward_imports,
+        "dpsql/privacy/ledger.py",
+        "from dpsql.mechanisms import registry",
+        "imports dpsql.mechanisms",
+    ),
+    (
+        upward_imports,
+        "dpsql/privacy/cost.py",
+        "def f():\n    import dpsql.lake.runs\n",
+        "imports dpsql.lake.runs",
+    ),
+    (
+        upward_imports,
+        "dpsql/privacy/budget.py",
+        "from dpsql.view.formatting import printable",
+        "imports dpsql.view.formatting",
+    ),
+    (
+        upward_imports,
+        "dpsql/sql/parse.py",
+        "from dpsql.mechanisms.registry import MECHANISMS",
+        "imports dpsql.mechanisms.registry",
+    ),
+    (
+        upward_imports,
+        "dpsql/lake/restore.py",
+        "from dpsql.streaming import job",
+        "imports dpsql.streaming",
+    ),
+    (
+        upward_imports,
+        "dpsql/lake/new_run.py",
+        "from dpsql.mechanisms.histogram.stages import grid",
+        "imports dpsql.mechanisms",
+    ),
+    (
+        upward_imports,
+        f"{HISTOGRAM}/explain.py",
+        "from dpsql.local.feeder import Feeder",
+        "imports dpsql.local.feeder",
+    ),
+    (
+        ACCOUNTANTS,
+        f"{HISTOGRAM}/accounting.py",
+        "from dpsql.mechanisms.histogram import planner",
+        f"imports {PLANNER}",
+    ),
+    (
+        ACCOUNTANTS,
+        f"{TOY}/accounting.py",
+        "from dpsql.privacy.curve import total_mu",
+        "imports dpsql.privacy.curve",
+    ),
+    (
+        ACCOUNTANTS,
+        f"{TOY}/accounting.py",
+        f"from {OTHERS} import factorisation",
+        f"imports {OTHERS}",
+    ),
 ]
 ALLOWED = {
     "dpsql/privacy/ledger.py": "from dpsql.config import Source\nfrom dpsql.privacy.cost import Cost\n",
     "dpsql/mechanisms/toy/accounting.py": "from dpsql.mechanisms.toy.plan import Plan\nfrom dpsql.privacy.cost import Cost\n",
     "dpsql/lake/runs.py": "from dpsql.privacy.ledger import Ledger\n",
 }
-RULES = (upward_imports, imports_of_accountings, engines_that_know_a_mechanism, foreign_names, names_as_constants)
+RULES = (
+    upward_imports,
+    imports_of_accountings,
+    engines_that_know_a_mechanism,
+    foreign_names,
+    names_as_constants,
+)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -174,9 +320,13 @@ def test_imports_between_rooms(rule: Callable[[Path], Violations]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "path", "text", "said"), PLANTED, ids=[f"{rule.__name__}-{path}-{i}" for i, (rule, path, *_) in enumerate(PLANTED)]
+    ("rule", "path", "text", "said"),
+    PLANTED,
+    ids=[f"{rule.__name__}-{path}-{i}" for i, (rule, path, *_) in enumerate(PLANTED)],
 )
-def test_planted_imports_are_found(rule: Callable[[Path], Violations], path: str, text: str, said: str, tmp_path: Path) -> None:
+def test_planted_imports_are_found(
+    rule: Callable[[Path], Violations], path: str, text: str, said: str, tmp_path: Path
+) -> None:
     plant(tmp_path, {path: text})
     assert any(f"{path} {said}" in each for each in rule(tmp_path))
 

@@ -25,7 +25,9 @@ HOLD = "import sys; from dpsql.scratch import scratch; folder = scratch(sys.argv
 
 
 def held(base: Path) -> tuple[subprocess.Popen[str], Path]:
-    process = subprocess.Popen([sys.executable, "-c", HOLD + "; input()", str(base)], stdin=-1, stdout=-1, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD + "; input()", str(base)], stdin=-1, stdout=-1, text=True
+    )
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 
@@ -45,7 +47,9 @@ def test_a_folder_is_closed_whatever_the_umask_and_the_same_at_every_call(tmp_pa
     assert closed(open_one) == bool(outside)
 
 
-def test_what_a_killed_process_left_goes_at_the_next_start_and_what_is_in_use_stays(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_goes_at_the_next_start_and_what_is_in_use_stays(
+    tmp_path: Path,
+) -> None:
     killed, left = held(tmp_path)
     working, used = held(tmp_path)
     killed.send_signal(signal.SIGKILL)
@@ -67,7 +71,9 @@ def test_a_name_that_somebody_else_has_taken_is_refused(tmp_path: Path) -> None:
         scratch("/proc/none")
 
 
-def test_what_does_not_fit_into_memory_is_spilled_where_nobody_else_may_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_into_memory_is_spilled_where_nobody_else_may_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     connection = connect()
     folder = Path(connection.execute("SELECT current_setting('temp_directory')").fetchall()[0][0])
@@ -75,7 +81,9 @@ def test_what_does_not_fit_into_memory_is_spilled_where_nobody_else_may_look(tmp
     connection.execute("SET threads = 1")
     connection.execute("CREATE TABLE t AS SELECT sha256(range::VARCHAR) AS a FROM range(400000)")
     assert list(folder.iterdir()) and closed(folder) and list(tmp_path.iterdir()) == []
-    assert connect().execute("SELECT current_setting('temp_directory')").fetchall() != [(str(folder),)]
+    assert connect().execute("SELECT current_setting('temp_directory')").fetchall() != [
+        (str(folder),)
+    ]
     connection.close()
     assert not folder.exists()
 
@@ -93,7 +101,10 @@ def test_the_lock_of_a_lake_in_a_bucket_is_closed_to_others(temporary: Path) -> 
     assert not is_running(LAKE)
     with exclusive(LAKE):
         assert is_running(LAKE)
-        folders = [temporary / f"dpsql-{os.getuid()}", *(temporary / f"dpsql-{os.getuid()}").iterdir()]
+        folders = [
+            temporary / f"dpsql-{os.getuid()}",
+            *(temporary / f"dpsql-{os.getuid()}").iterdir(),
+        ]
         assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700, 0o700]
     assert not is_running(LAKE)
 
@@ -112,14 +123,24 @@ def test_a_run_whose_lock_was_removed_goes_no_further(tmp_path: Path, again: boo
     """Then another start gets in, before or after. Catches: two at work on one run, which release under one noise."""
     worked: list[int] = []
     with exclusive(tmp_path) as check_held:
-        given: dict[str, Any] = {field.name: None for field in fields(RunContext)} | {"check_held": check_held}
-        given |= {"engine": SimpleNamespace(parts={operator: SimpleNamespace(first=3) for operator in OPERATORS}, remember_query=id)}
+        given: dict[str, Any] = {field.name: None for field in fields(RunContext)} | {
+            "check_held": check_held
+        }
+        given |= {
+            "engine": SimpleNamespace(
+                parts={operator: SimpleNamespace(first=3) for operator in OPERATORS},
+                remember_query=id,
+            )
+        }
         sink = RunContext(**given).remembering(RELEASE, lambda frame, batch: worked.append(batch))
         sink(SimpleNamespace(), 0)
         (tmp_path / LOCK_FILE).unlink()
         if again:
             with exclusive(tmp_path) as others:
                 others()
-        with pytest.raises(LakeError, match=r"running.json was removed or replaced while this run was at work.*start it again"):
+        with pytest.raises(
+            LakeError,
+            match=r"running.json was removed or replaced while this run was at work.*start it again",
+        ):
             sink(SimpleNamespace(), 1)
     assert worked == [3]

@@ -45,13 +45,22 @@ def test_an_edit_of_any_part_of_any_line_is_noticed_and_named(ledger: Ledger, nu
     path = ledger.folder / f"{number:06d}.json"
     original = path.read_bytes()
     for i in range(0, len(original), 7):
-        path.write_bytes(original[:i] + (b"0" if original[i : i + 1] != b"0" else b"1") + original[i + 1 :])
+        path.write_bytes(
+            original[:i] + (b"0" if original[i : i + 1] != b"0" else b"1") + original[i + 1 :]
+        )
         with pytest.raises(BudgetError, match=rf"{number:06d}\.json"):
             ledger.append(line(9), None)
     given = json.loads(original)
-    for change in ({"cost": {**given["cost"], "mu2": 0.0, "mu2_shared": 0.0}}, {"ledger": "others"}, {"kind": "try"}):
+    for change in (
+        {"cost": {**given["cost"], "mu2": 0.0, "mu2_shared": 0.0}},
+        {"ledger": "others"},
+        {"kind": "try"},
+    ):
         path.write_bytes(json.dumps({**given, **change}, indent=1).encode() + b"\n")
-        with pytest.raises(BudgetError, match=rf"edited after it was written: {number:06d}\.json; put back the original.*--ledger"):
+        with pytest.raises(
+            BudgetError,
+            match=rf"edited after it was written: {number:06d}\.json; put back the original.*--ledger",
+        ):
             ledger.lines()
         assert len(Ledger(ledger.folder).lines()) == 5  # only the owner of the secret can tell
     path.write_bytes(original)
@@ -60,14 +69,21 @@ def test_an_edit_of_any_part_of_any_line_is_noticed_and_named(ledger: Ledger, nu
 
 def test_every_edited_line_is_named_and_no_other(ledger: Ledger) -> None:
     for number in (2, 4):
-        edit(ledger.folder / f"{number:06d}.json", lambda text: text.replace(b"2026-01-01", b"2026-01-02"))
+        edit(
+            ledger.folder / f"{number:06d}.json",
+            lambda text: text.replace(b"2026-01-01", b"2026-01-02"),
+        )
     with pytest.raises(BudgetError, match=r"written: 000002\.json, 000004\.json; put"):
         ledger.lines()
 
 
-def test_a_line_of_another_place_or_another_ledger_does_not_fit(ledger: Ledger, tmp_path: Path) -> None:
-    one, two = ledger.folder / "000001.json", ledger.folder / "000002.json"
-    first, second = one.read_bytes(), two.read_bytes()
+def test_a_line_of_another_place_or_another_ledger_does_not_fit(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    one = ledger.folder / "000001.json"
+    two = ledger.folder / "000002.json"
+    first = one.read_bytes()
+    second = two.read_bytes()
     one.write_bytes(second)
     two.write_bytes(first)
     with pytest.raises(BudgetError, match=r"000001\.json, 000002\.json"):
@@ -78,13 +94,22 @@ def test_a_line_of_another_place_or_another_ledger_does_not_fit(ledger: Ledger, 
     one.write_bytes((other.folder / "000001.json").read_bytes())
     two.write_bytes(second)
     seals, foreign = ((each.folder / "seals").read_bytes().splitlines() for each in (ledger, other))
-    (ledger.folder / "seals").write_bytes(b"\n".join([seals[0], foreign[1], *seals[2:], b""]))  # with its seal
-    with pytest.raises(BudgetError, match=r"000001\.json, 000002\.json"):  # nor does the row after it
+    (ledger.folder / "seals").write_bytes(
+        b"\n".join([seals[0], foreign[1], *seals[2:], b""])
+    )  # with its seal
+    with pytest.raises(
+        BudgetError, match=r"000001\.json, 000002\.json"
+    ):  # nor does the row after it
         ledger.lines()
 
 
 @pytest.mark.parametrize(
-    ("cut", "says"), [(1, r"000005\.json is lost"), (3, r"000003\.json to 000005\.json are lost"), (5, r"000001\.json to")]
+    ("cut", "says"),
+    [
+        (1, r"000005\.json is lost"),
+        (3, r"000003\.json to 000005\.json are lost"),
+        (5, r"000001\.json to"),
+    ],
 )
 def test_a_lost_end_is_noticed(ledger: Ledger, cut: int, says: str) -> None:
     for number in range(5, 5 - cut, -1):
@@ -98,12 +123,22 @@ def test_lost_and_damaged_seals_are_noticed(ledger: Ledger) -> None:
     path = ledger.folder / "seals"
     whole = path.read_bytes()
     rows = whole.splitlines(keepends=True)
-    for damage in (b"", b"\n", rows[0][:-2] + b"\n", b"".join(rows[1:]), rows[0] + b"".join(rows[2:]), whole + b"x\n", whole + rows[1]):
+    for damage in (
+        b"",
+        b"\n",
+        rows[0][:-2] + b"\n",
+        b"".join(rows[1:]),
+        rows[0] + b"".join(rows[2:]),
+        whole + b"x\n",
+        whole + rows[1],
+    ):
         path.write_bytes(damage)
         with pytest.raises(BudgetError, match=r"seals: damaged; put back"):
             ledger.lines()
     path.write_bytes(whole)
-    number = ledger.append(replace(line(6), origin=replace(LINE.origin, ledger_id=ledger.own_id())), None)
+    number = ledger.append(
+        replace(line(6), origin=replace(LINE.origin, ledger_id=ledger.own_id())), None
+    )
     path.unlink()
     with pytest.raises(BudgetError, match=r"seals is lost; put it back"):
         ledger.append(line(7), None)
@@ -111,7 +146,9 @@ def test_lost_and_damaged_seals_are_noticed(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, 50, 104])
-def test_a_process_that_died_before_its_seal_was_written_locks_nobody_out(ledger: Ledger, left: int) -> None:
+def test_a_process_that_died_before_its_seal_was_written_locks_nobody_out(
+    ledger: Ledger, left: int
+) -> None:
     """It has not read anything, so its line may be counted or not; the next one seals it as found."""
     path = ledger.folder / "seals"
     whole = path.read_bytes()
@@ -139,23 +176,34 @@ def test_a_ledger_of_an_earlier_release_is_read_and_sealed_as_found(tmp_path: Pa
         now.lines()
 
 
-def test_a_new_secret_beside_an_old_ledger_goes_on_and_says_what_it_cannot_check(ledger: Ledger) -> None:
+def test_a_new_secret_beside_an_old_ledger_goes_on_and_says_what_it_cannot_check(
+    ledger: Ledger,
+) -> None:
     lost = Ledger(ledger.folder, Secret(b"n" * 32))
     assert lost.unchecked() == 5 and ledger.unchecked() == 0
     assert lost.append(line(6), None) == 6
     path = ledger.folder / "seals"
     rows = path.read_bytes().splitlines()
-    path.write_bytes(b"\n".join([*rows[:5], rows[5][:-1] + (b"0" if rows[5][-1:] != b"0" else b"1"), rows[6], b""]))
+    path.write_bytes(
+        b"\n".join(
+            [*rows[:5], rows[5][:-1] + (b"0" if rows[5][-1:] != b"0" else b"1"), rows[6], b""]
+        )
+    )
     with pytest.raises(BudgetError, match=r"000006\.json"):  # the row before it is bound by its own
         lost.lines()
 
 
-def test_a_copy_is_refused_while_the_original_is_there_and_a_moved_ledger_goes_on(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_copy_is_refused_while_the_original_is_there_and_a_moved_ledger_goes_on(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     home = ledger.folder.parent
     shutil.copytree(home, tmp_path / "copy")
     copy = Ledger(tmp_path / "copy" / "ledger", SECRET)
     for attempt in (copy.own_id, lambda: copy.append(line(9), None)):
-        with pytest.raises(BudgetError, match=r"copy/ledger is a copy of .*secrets/ledger, which is still there.*a ledger of its own"):
+        with pytest.raises(
+            BudgetError,
+            match=r"copy/ledger is a copy of .*secrets/ledger, which is still there.*a ledger of its own",
+        ):
             attempt()
     assert len(copy.lines()) == 5  # reading tells
     ledger.append(line(6), None)
@@ -173,10 +221,16 @@ def test_two_ledgers_have_two_ids_and_other_noise(tmp_path: Path) -> None:
     assert Ledger(tmp_path / "a" / "ledger", SECRET).own_id() == ids[0]
     run = "ab" * 16
     bound = [SECRET.of_ledger(each) for each in ("", *ids)]
-    assert len({secret.noise_key(run, "plan") for secret in bound}) == len({secret.salt(run) for secret in bound}) == 3
+    assert (
+        len({secret.noise_key(run, "plan") for secret in bound})
+        == len({secret.salt(run) for secret in bound})
+        == 3
+    )
     assert bound[0].noise_key(run, "plan") == SECRET.noise_key(run, "plan")
     with pytest.raises(BudgetError, match="needs the secret"):
-        Ledger(tmp_path / "c" / "ledger").append(replace(LINE, origin=replace(LINE.origin, ledger_id=ids[0])), None)
+        Ledger(tmp_path / "c" / "ledger").append(
+            replace(LINE, origin=replace(LINE.origin, ledger_id=ids[0])), None
+        )
 
 
 def test_a_ledger_is_beside_the_secret_itself_whatever_links_lead_to_it(tmp_path: Path) -> None:
@@ -188,8 +242,12 @@ def test_a_ledger_is_beside_the_secret_itself_whatever_links_lead_to_it(tmp_path
     Ledger.beside(tmp_path / "a" / "secret", secret).append(LINE, None)
     assert Ledger.beside(tmp_path / "b" / "secret", secret).lines() == (LINE,)
     (tmp_path / "b" / "ledger").mkdir()
-    (tmp_path / "b" / "ledger" / "000001.json").write_text(json.dumps({**asdict(LINE), "version": 2}))
-    with pytest.raises(BudgetError, match=r"b/ledger is beside a link.*a/ledger is there already.*--ledger"):
+    (tmp_path / "b" / "ledger" / "000001.json").write_text(
+        json.dumps({**asdict(LINE), "version": 2})
+    )
+    with pytest.raises(
+        BudgetError, match=r"b/ledger is beside a link.*a/ledger is there already.*--ledger"
+    ):
         Ledger.beside(tmp_path / "b" / "secret")
     shutil.rmtree(tmp_path / "a" / "ledger")
     with pytest.raises(BudgetError, match=r"move it there: mv .*b/ledger .*a/ledger"):
@@ -227,11 +285,16 @@ def test_many_starters_get_the_same_one(tmp_path: Path) -> None:
 
 def test_keys_are_those_of_the_specification(tmp_path: Path) -> None:
     secret = Secret.load(stored(tmp_path), create=False)
-    assert secret.noise_key("r", "i") == hmac.new(VALUE, b"dpsql/1/noise|r|i", hashlib.sha256).digest()
+    assert (
+        secret.noise_key("r", "i") == hmac.new(VALUE, b"dpsql/1/noise|r|i", hashlib.sha256).digest()
+    )
     assert secret.salt("r") == hmac.new(VALUE, b"dpsql/1/salt|r", hashlib.sha256).digest()[:16]
     assert secret.check() != Secret(VALUE[::-1]).check()
     bound = secret.of_ledger("l")
-    assert bound.noise_key("r", "i") == hmac.new(VALUE, b"dpsql/2/noise|l|r|i", hashlib.sha256).digest()
+    assert (
+        bound.noise_key("r", "i")
+        == hmac.new(VALUE, b"dpsql/2/noise|l|r|i", hashlib.sha256).digest()
+    )
     assert bound.salt("r") == hmac.new(VALUE, b"dpsql/2/salt|l|r", hashlib.sha256).digest()[:16]
     assert (bound.check(), bound.path, repr(bound)) == (secret.check(), secret.path, "Secret(...)")
 
@@ -282,4 +345,6 @@ def test_never_shown_pickled_or_copied(tmp_path: Path) -> None:
 def test_default_path(tmp_path: Path) -> None:
     assert default_secret_path({"DPSQL_SECRET_FILE": "/s"}) == Path("/s")
     assert default_secret_path({"XDG_CONFIG_HOME": "/c"}) == Path("/c/dpsql/secret")
-    assert default_secret_path({"XDG_CONFIG_HOME": "relative"}) == Path.home() / ".config/dpsql/secret"
+    assert (
+        default_secret_path({"XDG_CONFIG_HOME": "relative"}) == Path.home() / ".config/dpsql/secret"
+    )

@@ -52,13 +52,21 @@ def test_digits_are_those_that_the_error_deserves(value: Any, error: float, text
     assert measured(value, error / Z95)[0] == text
 
 
-@pytest.mark.parametrize(("function", "most"), [("AVG", 60.0), ("STDDEV_SAMP", 60 / 2**0.5), ("VAR_POP", 900.0)])
+@pytest.mark.parametrize(
+    ("function", "most"), [("AVG", 60.0), ("STDDEV_SAMP", 60 / 2**0.5), ("VAR_POP", 900.0)]
+)
 def test_what_says_nothing_is_not_read_as_a_value(function: str, most: float) -> None:
     """An interval over all that the bounds allow is no `30 ± 30`, which a half as large is. Catches: its middle, which is no news."""
     published = described(["views", "views_stderr"])
-    published = replace(published, measures=(Measure("views", AggregateFunction(function), False, (0.0, 60.0), None),))
+    published = replace(
+        published,
+        measures=(Measure("views", AggregateFunction(function), False, (0.0, 60.0), None),),
+    )
     (column,) = published.shown
-    whole, half = (text_of({"views": end / 2, "views_stderr": end / 2 / Z95}, column, published) for end in (most, most / 2))
+    whole, half = (
+        text_of({"views": end / 2, "views_stderr": end / 2 / Z95}, column, published)
+        for end in (most, most / 2)
+    )
     assert whole == TOO_FEW
     assert [float(part) for part in half.split(" ± ")] == pytest.approx([most / 4] * 2, rel=0.1)
 
@@ -70,10 +78,31 @@ def rows() -> pd.DataFrame:
         start = MIDNIGHT + timedelta(days=day)
         for trigger in range(1, triggers + 1):
             found += [
-                (start, start + timedelta(days=1), trigger, start + timedelta(hours=12 * trigger), key, day * 10 + i, 1.0)
+                (
+                    start,
+                    start + timedelta(days=1),
+                    trigger,
+                    start + timedelta(hours=12 * trigger),
+                    key,
+                    day * 10 + i,
+                    1.0,
+                )
                 for i, key in enumerate("ab")
             ]
-    return told(pd.DataFrame(found, columns=["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"]))
+    return told(
+        pd.DataFrame(
+            found,
+            columns=[
+                "window_start",
+                "window_end",
+                "trigger",
+                "trigger_time",
+                "page",
+                "views",
+                "views_stderr",
+            ],
+        )
+    )
 
 
 def test_finished_windows_come_first_and_each_with_its_newest_trigger() -> None:
@@ -85,7 +114,9 @@ def test_finished_windows_come_first_and_each_with_its_newest_trigger() -> None:
     assert set(one_window(rows(), "views", None)["window_start"].dt.day) == {2}
     assert set(one_window(rows(), "views", None, growing=True)["window_start"].dt.day) == {3}
     only = rows()[rows()["window_start"].dt.day == 3]
-    assert len(one_window(only, "views", None)) == 2, "where no window is finished, the one that grows"
+    assert len(one_window(only, "views", None)) == 2, (
+        "where no window is finished, the one that grows"
+    )
     third = int((MIDNIGHT + timedelta(days=2)).timestamp() * 1e6)
     assert set(one_window(rows(), "views", third)["window_start"].dt.day) == {3}
     with pytest.raises(LakeError, match="no window that starts at this time"):
@@ -101,43 +132,89 @@ def test_windows_of_noise_alone_are_passed_over_and_that_is_said() -> None:
     def first(found: pd.DataFrame) -> pd.DataFrame:
         return one_window(found, "views", None, of=["views"])
 
-    old = first(days(-40.0, 2.4, 50.0))  # 2.4 errors are seldom for one value, and less so for the largest of two
+    old = first(
+        days(-40.0, 2.4, 50.0)
+    )  # 2.4 errors are seldom for one value, and less so for the largest of two
     assert set(old["window_start"].dt.day) == {1}
     over = "A newer window, that of 2026-01-02 00:00 UTC, is passed over: no value in it is clearly above its own noise."
     assert passed_over(days(-40.0, 2.4, 50.0), old) == over
     for values in ((40.0, 4.0, 0.0), (0.0, 0.0, 9.0), (0.0, np.nan, 0.0)):
         newest = first(days(*values))
-        assert set(newest["window_start"].dt.day) == {2} and passed_over(days(*values), newest) == ""
-    two = rows().assign(views=lambda f: f["window_start"].dt.day.map({1: 9.0, 2: 0.0, 3: 0.0}), window_end=lambda f: f["window_start"])
-    assert passed_over(two, first(two)).startswith("2 newer windows, of 2026-01-02 00:00 to 2026-01-03 00:00 UTC, are passed over")
+        assert (
+            set(newest["window_start"].dt.day) == {2} and passed_over(days(*values), newest) == ""
+        )
+    two = rows().assign(
+        views=lambda f: f["window_start"].dt.day.map({1: 9.0, 2: 0.0, 3: 0.0}),
+        window_end=lambda f: f["window_start"],
+    )
+    assert passed_over(two, first(two)).startswith(
+        "2 newer windows, of 2026-01-02 00:00 to 2026-01-03 00:00 UTC, are passed over"
+    )
 
 
 def test_heads_and_sentences_say_what_the_bounds_leave_out() -> None:
     plan = of_plan(
-        make_plan(query(aggregates=(COUNT, USERS, SUM), max_rows_contributed=8, max_rows_per_group=4, max_groups_contributed=2), source())
-    )
-    assert heads(plan) == {COUNT.alias: "at most 4 each", SUM.alias: f"{SUM.bounds[0]:g} to {SUM.bounds[1]:g}, at most 4 each"}  # type: ignore[index]
-    noise, bounds = left_out(plan)
-    assert "It does not cover what the contribution bounds leave out" in noise
-    assert bounds.startswith("One user_id counts with at most 8 records in a window, 4 per page, in at most 2 values of page. ")
-    for_ever = of_plan(
         make_plan(
-            query(max_rows_contributed=1, max_rows_per_group=1, max_groups_contributed=1, contribution_period=ContributionPeriod.STREAM),
+            query(
+                aggregates=(COUNT, USERS, SUM),
+                max_rows_contributed=8,
+                max_rows_per_group=4,
+                max_groups_contributed=2,
+            ),
             source(),
         )
     )
-    assert left_out(for_ever)[1].startswith("One user_id counts with at most 1 record in the whole stream. ")
+    assert heads(plan) == {
+        COUNT.alias: "at most 4 each",
+        SUM.alias: f"{SUM.bounds[0]:g} to {SUM.bounds[1]:g}, at most 4 each",
+    }  # type: ignore[index]
+    noise, bounds = left_out(plan)
+    assert "It does not cover what the contribution bounds leave out" in noise
+    assert bounds.startswith(
+        "One user_id counts with at most 8 records in a window, 4 per page, in at most 2 values of page. "
+    )
+    for_ever = of_plan(
+        make_plan(
+            query(
+                max_rows_contributed=1,
+                max_rows_per_group=1,
+                max_groups_contributed=1,
+                contribution_period=ContributionPeriod.STREAM,
+            ),
+            source(),
+        )
+    )
+    assert left_out(for_ever)[1].startswith(
+        "One user_id counts with at most 1 record in the whole stream. "
+    )
     sliding = of_plan(
-        make_plan(query(window=WindowSpec(DAY, HOUR, 0), max_rows_contributed=3, max_rows_per_group=3, max_groups_contributed=3), source())
+        make_plan(
+            query(
+                window=WindowSpec(DAY, HOUR, 0),
+                max_rows_contributed=3,
+                max_rows_per_group=3,
+                max_groups_contributed=3,
+            ),
+            source(),
+        )
     )
     assert left_out(sliding)[1].startswith("One user_id counts with at most 3 records in 1 day. ")
     mean = Aggregate("mean", AggregateFunction.AVG, "seconds", (10.0, 60.0))
-    alone = of_plan(make_plan(query(keys=(), max_rows_contributed=4, max_rows_per_group=1, max_groups_contributed=4), source()))
+    alone = of_plan(
+        make_plan(
+            query(keys=(), max_rows_contributed=4, max_rows_per_group=1, max_groups_contributed=4),
+            source(),
+        )
+    )
     assert (
         all(each.endswith("at most 1 each") for each in heads(alone).values())
         and "counts with at most 1 record in a window. " in left_out(alone)[1]
     )
-    for aggregates, words in (((COUNT,), [LEFT_OUT]), ((mean,), [EITHER_SIDE]), ((COUNT, mean), [LEFT_OUT, EITHER_SIDE])):
+    for aggregates, words in (
+        ((COUNT,), [LEFT_OUT]),
+        ((mean,), [EITHER_SIDE]),
+        ((COUNT, mean), [LEFT_OUT, EITHER_SIDE]),
+    ):
         said = left_out(of_plan(make_plan(query(aggregates=aggregates), source())))[1]
         assert [each for each in (LEFT_OUT, EITHER_SIDE) if each in said] == words
 
@@ -146,7 +223,10 @@ def test_an_empty_table_says_why() -> None:
     plan = make_plan(query(), source())
     assert plan.selection is not None
     said = why_nothing(of_plan(plan))
-    assert f"about {plan.selection.users_needed(plan.horizon)} different user_id have it in one window" in said
+    assert (
+        f"about {plan.selection.users_needed(plan.horizon)} different user_id have it in one window"
+        in said
+    )
     assert "no key had enough people" in said
     public = make_plan(query(public_groups="SELECT page FROM pages"), source())
     assert "after the source's `start`" in why_nothing(of_plan(public))
@@ -158,8 +238,15 @@ def test_an_empty_table_says_why() -> None:
 def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     """Catches: a guess shown to sixteen digits, as if it were a key."""
     start = pd.Timestamp("2026-01-01", tz="UTC")
-    row = {"window_start": start, "window_end": start + pd.Timedelta("1h"), "trigger": 1, "trigger_time": start + pd.Timedelta("1h")}
-    frame = pd.DataFrame([row | {"page": "a", "views": 12, "views_stderr": 4.848, "views_smoothed": 7.174185884435}])
+    row = {
+        "window_start": start,
+        "window_end": start + pd.Timedelta("1h"),
+        "trigger": 1,
+        "trigger_time": start + pd.Timedelta("1h"),
+    }
+    frame = pd.DataFrame(
+        [row | {"page": "a", "views": 12, "views_stderr": 4.848, "views_smoothed": 7.174185884435}]
+    )
     print_histogram(told(frame), 5)
     assert capsys.readouterr().out.splitlines()[1].split()[-4:] == ["12", "±", "10", "7"]
 
@@ -175,13 +262,16 @@ def test_every_plan_has_words_for_what_is_shown(golden: Golden) -> None:
 
 
 def test_a_row_that_is_not_grouped_by_a_key_says_all() -> None:
-    several, one = described(["channel", "grouping_id"]), described(["channel"])
+    several = described(["channel", "grouping_id"])
+    one = described(["channel"])
     assert key_text({"channel": None}, "channel", several) == "all"
     assert key_text({"channel": None}, "channel", one) == "NULL"
     assert key_text({"channel": "a\n"}, "channel", several) == "a\\n"
 
 
-CLAUSE = "OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32)"
+CLAUSE = (
+    "OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32)"
+)
 SQL = f"SELECT WITH DIFFERENTIAL_PRIVACY {CLAUSE} url, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day'), url"
 
 
@@ -204,7 +294,10 @@ def released_rows() -> pd.DataFrame:
 
 def shown(ending: str) -> list[tuple[int, int, object, int]]:
     found = as_read(released_rows(), compile_query(f"{SQL} {ending}", sources()).reading)
-    return [(r.window_start.day, r.trigger, None if pd.isna(r.url) else r.url, r.views) for r in found.itertuples()]
+    return [
+        (r.window_start.day, r.trigger, None if pd.isna(r.url) else r.url, r.views)
+        for r in found.itertuples()
+    ]
 
 
 def test_without_a_word_all_rows_are_shown_as_they_are() -> None:
@@ -212,15 +305,27 @@ def test_without_a_word_all_rows_are_shown_as_they_are() -> None:
     pd.testing.assert_frame_equal(as_read(released_rows()), released_rows())
 
 
-@pytest.mark.parametrize("ending", ["ORDER BY COUNT(*) DESC, url", "ORDER BY views DESC, 1", "ORDER BY 2 DESC, url ASC NULLS FIRST"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "ORDER BY COUNT(*) DESC, url",
+        "ORDER BY views DESC, 1",
+        "ORDER BY 2 DESC, url ASC NULLS FIRST",
+    ],
+)
 def test_order_is_within_a_release(ending: str) -> None:
-    first, second = [(1, 1, "b", 2), (1, 1, "a", 1)], [(1, 2, None, 50), (1, 2, "a", 30), (1, 2, "it's", 30), (1, 2, "b", -4)]
+    first = [(1, 1, "b", 2), (1, 1, "a", 1)]
+    second = [(1, 2, None, 50), (1, 2, "a", 30), (1, 2, "it's", 30), (1, 2, "b", -4)]
     assert shown(ending) == [*first, *second, (2, 1, "b", 9), (2, 1, "a", 8), (2, 1, "c", 7)]
 
 
 def test_limit_is_of_each_release_and_nulls_come_as_in_spark() -> None:
     assert shown("ORDER BY url LIMIT 1") == [(1, 1, "a", 1), (1, 2, None, 50), (2, 1, "a", 8)]
-    assert shown("ORDER BY url DESC LIMIT 1") == [(1, 1, "b", 2), (1, 2, "it's", 30), (2, 1, "c", 7)]
+    assert shown("ORDER BY url DESC LIMIT 1") == [
+        (1, 1, "b", 2),
+        (1, 2, "it's", 30),
+        (2, 1, "c", 7),
+    ]
     assert [len(shown(f"LIMIT {most}")) for most in (1, 2, 100)] == [3, 6, 9]
 
 
@@ -238,7 +343,8 @@ def test_conditions_are_of_released_values(condition: str, views: list[int]) -> 
 
 
 def test_the_promise_and_the_noise_are_those_of_the_query_without_them() -> None:
-    plain, read = compile_query(SQL, sources()), compile_query(f"{SQL} HAVING views > 3 ORDER BY 2 LIMIT 3", sources())
+    plain = compile_query(SQL, sources())
+    read = compile_query(f"{SQL} HAVING views > 3 ORDER BY 2 LIMIT 3", sources())
     assert read.plan == plain.plan and read.plan.identity == plain.plan.identity
     assert read.document()["query"] == plain.document()["query"]
     assert replace(read, text=plain.text, reading=plain.reading) == plain

@@ -27,8 +27,18 @@ from dpsql.udfs.released_files import ReleasedFiles
 
 SCHEMA = pa.schema(
     [
-        *(("window_start", pa.timestamp("us", "UTC")), ("trigger", pa.int32()), ("page", pa.string()), ("day", pa.date32())),
-        *(("views", pa.int64()), ("views_stderr", pa.float64()), ("price", pa.decimal128(20, 2)), ("new", pa.bool_())),
+        *(
+            ("window_start", pa.timestamp("us", "UTC")),
+            ("trigger", pa.int32()),
+            ("page", pa.string()),
+            ("day", pa.date32()),
+        ),
+        *(
+            ("views", pa.int64()),
+            ("views_stderr", pa.float64()),
+            ("price", pa.decimal128(20, 2)),
+            ("new", pa.bool_()),
+        ),
         ("raw", pa.binary()),
     ]
 )
@@ -38,10 +48,21 @@ YEAR_0_US = -62_135_856_000_000_000
 
 
 def rows(first_us: int, count: int = 3) -> pa.Table:
-    columns = {"window_start": [first_us + 400 * i for i in range(count)], "trigger": [1] * count, "page": [None, "b", "c" * 40][:count]}
-    columns |= {"price": [Decimal("123456789012345678.10"), None, Decimal("-0.01")][:count], "new": [True, None, False][:count]}
+    columns = {
+        "window_start": [first_us + 400 * i for i in range(count)],
+        "trigger": [1] * count,
+        "page": [None, "b", "c" * 40][:count],
+    }
+    columns |= {
+        "price": [Decimal("123456789012345678.10"), None, Decimal("-0.01")][:count],
+        "new": [True, None, False][:count],
+    }
     columns |= {"raw": [b"\xff", None, b""][:count]}
-    columns |= {"day": [1] * count, "views": [-5, 0, 7][:count], "views_stderr": [None, 1.5, 2.5][:count]}
+    columns |= {
+        "day": [1] * count,
+        "views": [-5, 0, 7][:count],
+        "views_stderr": [None, 1.5, 2.5][:count],
+    }
     return pa.table([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
 
 
@@ -52,7 +73,10 @@ def table(path: Path) -> Path:
 
 def test_equal_rows_in_any_chunks_are_equal_bytes(tmp_path: Path) -> None:
     whole = rows(1_000)
-    written = [sorted_file(tmp_path, given) for given in (whole, pa.concat_tables([whole.slice(0, 1), whole.slice(1)]))]
+    written = [
+        sorted_file(tmp_path, given)
+        for given in (whole, pa.concat_tables([whole.slice(0, 1), whole.slice(1)]))
+    ]
     assert len({(tmp_path / file["path"]).read_bytes() for file in written}) == 1
     assert pq.read_table(tmp_path / written[0]["path"]).equals(whole)
     assert pq.read_metadata(tmp_path / written[0]["path"]).num_row_groups == 1
@@ -61,9 +85,20 @@ def test_equal_rows_in_any_chunks_are_equal_bytes(tmp_path: Path) -> None:
 def test_the_commit_says_nothing_but_the_rows(tmp_path: Path) -> None:
     path = table(tmp_path)
     delta_tables.append_files(path, [sorted_file(path, rows(1_000))], {"run/triggers": 7})
-    info, add, mark = map(json.loads, (tmp_path / "_delta_log/00000000000000000001.json").read_text().splitlines())
-    assert set(info["commitInfo"]) == {"timestamp", "operation", "operationParameters", "engineInfo", "clientVersion"}
-    assert (add["add"]["size"], add["add"]["tags"]) == ((tmp_path / add["add"]["path"]).stat().st_size, None)
+    info, add, mark = map(
+        json.loads, (tmp_path / "_delta_log/00000000000000000001.json").read_text().splitlines()
+    )
+    assert set(info["commitInfo"]) == {
+        "timestamp",
+        "operation",
+        "operationParameters",
+        "engineInfo",
+        "clientVersion",
+    }
+    assert (add["add"]["size"], add["add"]["tags"]) == (
+        (tmp_path / add["add"]["path"]).stat().st_size,
+        None,
+    )
     assert mark == {"txn": {"appId": "run/triggers", "version": 7}}
 
 
@@ -75,24 +110,52 @@ def test_readers_find_every_row_by_its_time(tmp_path: Path, first_us: int) -> No
     for i in range(3):
         at = pa.scalar(first_us + 400 * i, pa.timestamp("us", "UTC"))
         assert read_rows(path, None, pc.field("window_start") == at).num_rows == 1
-    conditions = [pc.field("page") == "b", pc.field("page") == "c" * 40, pc.field("page").is_null(), pc.field("views") == 7]
-    conditions += [pc.field("views_stderr") == 1.5, pc.field("price") == Decimal("123456789012345678.10"), pc.field("raw") == b"\xff"]
+    conditions = [
+        pc.field("page") == "b",
+        pc.field("page") == "c" * 40,
+        pc.field("page").is_null(),
+        pc.field("views") == 7,
+    ]
+    conditions += [
+        pc.field("views_stderr") == 1.5,
+        pc.field("price") == Decimal("123456789012345678.10"),
+        pc.field("raw") == b"\xff",
+    ]
     conditions += [pc.field("new"), pc.field("day") == pa.scalar(date(1970, 1, 2))]
     assert [read_rows(path, None, condition).num_rows for condition in conditions] == [1] * 8 + [3]
     if first_us == 1_500:
         actions = pa.table(DeltaTable(path).get_add_actions(flatten=True)).to_pylist()[0]
-        assert (actions["num_records"], actions["min.views"], actions["max.views"], actions["null_count.views"]) == (3, -5, 7, 0)
-        assert [actions[f"{end}.window_start"].microsecond for end in ("min", "max")] == [1_000, 3_000]
+        assert (
+            actions["num_records"],
+            actions["min.views"],
+            actions["max.views"],
+            actions["null_count.views"],
+        ) == (3, -5, 7, 0)
+        assert [actions[f"{end}.window_start"].microsecond for end in ("min", "max")] == [
+            1_000,
+            3_000,
+        ]
 
 
 def test_bounds_are_never_too_narrow(tmp_path: Path) -> None:
     """Texts that are none, infinite numbers, and times after the year 9999."""
     odd = {"t": pa.StringArray.from_buffers(2, *pa.array([b"\x80", b"\xff"]).buffers()[1:])}
-    odd |= {"x": pa.array([float("-inf"), float("inf")]), "at": pa.array([0, YEAR_10000_US], pa.timestamp("us", "UTC"))}
+    odd |= {
+        "x": pa.array([float("-inf"), float("inf")]),
+        "at": pa.array([0, YEAR_10000_US], pa.timestamp("us", "UTC")),
+    }
     odd |= {"none": pa.array([None, None], pa.string())}
     found = statistics(pa.table(odd))
-    assert found["minValues"] == {"t": "", "x": -1.7976931348623157e308, "at": "1970-01-01T00:00:00.000Z"}
-    assert found["maxValues"] == {"t": "\U0010ffff", "x": 1.7976931348623157e308, "at": "9999-12-31T23:59:59.999Z"}
+    assert found["minValues"] == {
+        "t": "",
+        "x": -1.7976931348623157e308,
+        "at": "1970-01-01T00:00:00.000Z",
+    }
+    assert found["maxValues"] == {
+        "t": "\U0010ffff",
+        "x": 1.7976931348623157e308,
+        "at": "9999-12-31T23:59:59.999Z",
+    }
     assert found["nullCount"] == {"t": 0, "x": 0, "at": 0, "none": 2}
 
 
@@ -100,20 +163,41 @@ KEYS = [0, 1, -1, (1 << 63) - 1, -(1 << 63)]
 
 
 def test_contributions_go_into_one_file_per_era(tmp_path: Path) -> None:
-    rows = pa.table({"window": [-130, -64, 0, 63, 64], "key": KEYS, "key_bytes": [b"k"] * 5, "bucket": pa.array([1] * 5, pa.int32())})
+    rows = pa.table(
+        {
+            "window": [-130, -64, 0, 63, 64],
+            "key": KEYS,
+            "key_bytes": [b"k"] * 5,
+            "bucket": pa.array([1] * 5, pa.int32()),
+        }
+    )
     first = [("kind", pa.int32()), ("bucket", pa.int32()), ("batch", pa.int64())]
     schema = pa.schema([*first, *rows.schema.remove(3), ("closed_us", pa.int64())])
     files = ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(rows, bucket=3, batch=7)
-    assert [(f["partition"], f["rows"]) for f in files] == [({"era": e}, n) for e, n in (("-3", 1), ("-1", 1), ("0", 2), ("1", 1))]
+    assert [(f["partition"], f["rows"]) for f in files] == [
+        ({"era": e}, n) for e, n in (("-3", 1), ("-1", 1), ("0", 2), ("1", 1))
+    ]
     written = [pq.read_table(tmp_path / f["path"], partitioning=None) for f in files]
-    assert all(t.schema.remove_metadata() == schema and set(t["batch"].to_pylist()) == {7} for t in written)
+    assert all(
+        t.schema.remove_metadata() == schema and set(t["batch"].to_pylist()) == {7} for t in written
+    )
     assert [key for t in written for key in t["key"].to_pylist()] == KEYS
     assert all((tmp_path / f["path"]).stat().st_size == f["bytes"] for f in files)
 
 
 def test_no_rows_no_files(tmp_path: Path) -> None:
-    schema = pa.schema([("kind", pa.int32()), ("bucket", pa.int32()), ("window", pa.int64()), ("batch", pa.int64())])
-    assert ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(schema.empty_table(), 0, 0) == []
+    schema = pa.schema(
+        [
+            ("kind", pa.int32()),
+            ("bucket", pa.int32()),
+            ("window", pa.int64()),
+            ("batch", pa.int64()),
+        ]
+    )
+    assert (
+        ContributionFiles(str(tmp_path), schema, "window", 0, 64).write(schema.empty_table(), 0, 0)
+        == []
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -127,8 +211,23 @@ def parts(tmp_path: Path) -> Path:
 
 
 def test_columns_and_conditions(parts: Path) -> None:
-    assert sorted(read_rows(parts)["value"].to_pylist()) == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
-    assert read_rows(parts, ["value"], pc.field("part") == 1).to_pydict() == {"value": [10, 11, 12, 13]}
+    assert sorted(read_rows(parts)["value"].to_pylist()) == [
+        0,
+        1,
+        2,
+        3,
+        10,
+        11,
+        12,
+        13,
+        20,
+        21,
+        22,
+        23,
+    ]
+    assert read_rows(parts, ["value"], pc.field("part") == 1).to_pydict() == {
+        "value": [10, 11, 12, 13]
+    }
     assert read_rows(place(f"file://{parts}".replace("%", "%25")), ["part"]).num_rows == 12
     with pytest.raises(TableNotFoundError):
         read_rows(parts / "not-there")
@@ -151,7 +250,9 @@ NO_SESSION: Any = None
 def released_rows(seed: int, size: int = 300) -> pa.Table:
     generator = np.random.default_rng(seed)
     pairs = np.sort(generator.integers(0, 12, size))
-    keys = [encode([b"k%d" % key, None if key % 3 else b""]) for key in generator.integers(0, 9, size)]
+    keys = [
+        encode([b"k%d" % key, None if key % 3 else b""]) for key in generator.integers(0, 9, size)
+    ]
     return pa.table(
         {
             "window": pa.array(pairs // 3 * 100 - 100),
@@ -164,19 +265,29 @@ def released_rows(seed: int, size: int = 300) -> pa.Table:
 
 
 @pytest.mark.parametrize("group_bytes", [1, 2_000, 16 << 20])
-def test_the_rows_of_some_triggers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_bytes: int) -> None:
+def test_the_rows_of_some_triggers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_bytes: int
+) -> None:
     """Row groups of a row each, some, one. Catches: a trigger that goes over two row groups and loses rows."""
     monkeypatch.setattr(released_files, "GROUP_BYTES", group_bytes)
     given = [released_rows(seed) for seed in range(3)]
     folder = ReleasedFiles(str(tmp_path / "released"), 2)
     names = tuple(folder.write(part, bucket) for bucket, part in enumerate(given))
-    assert (pq.ParquetFile(tmp_path / "released" / names[0]).num_row_groups > 1) == (group_bytes < 10_000)
+    assert (pq.ParquetFile(tmp_path / "released" / names[0]).num_row_groups > 1) == (
+        group_bytes < 10_000
+    )
     released = Released(NO_SESSION, tmp_path / "released", names)
-    whole, columns = pa.concat_tables(given), given[0].column_names
+    whole = pa.concat_tables(given)
+    columns = given[0].column_names
     assert released.table().select(columns).equals(whole)
     assert {"k0", "k1"} <= set(released.table().column_names)
     everything = whole.to_pylist()
-    for pairs in ({(-100, 1)}, {(-100, 1), (200, 3), (0, 2)}, {(7, 7)}, {(row["window"], row["trigger"]) for row in everything}):
+    for pairs in (
+        {(-100, 1)},
+        {(-100, 1), (200, 3), (0, 2)},
+        {(7, 7)},
+        {(row["window"], row["trigger"]) for row in everything},
+    ):
         wanted = [row for row in everything if (row["window"], row["trigger"]) in pairs]
         assert released.table(pairs).select(columns).to_pylist() == wanted
     released.remove()

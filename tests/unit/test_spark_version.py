@@ -16,7 +16,10 @@ def test_another_minor_is_refused_and_can_be_tried() -> None:
     for found in ("4.2.0", "4.2.7", "4.2.1-SNAPSHOT"):
         check_version(found, accepted=False)
     for found in ("4.1.1", "4.3.0", "4.20.0", "5.2.0", "3.5.8"):
-        with pytest.raises(ConfigError, match=rf"this is Spark {found}, and dpsql was tested with 4\.2 alone: .*--untested-spark") as told:
+        with pytest.raises(
+            ConfigError,
+            match=rf"this is Spark {found}, and dpsql was tested with 4\.2 alone: .*--untested-spark",
+        ) as told:
             check_version(found, accepted=False)
         assert told.value.exit_code == 2 and "\n" not in str(told.value)
         check_version(found, accepted=True)
@@ -29,13 +32,17 @@ def test_the_tested_spark_is_the_one_that_is_pinned() -> None:
 def test_two_compacted_logs_of_files_are_always_kept() -> None:
     """With one alone Spark derives another interval from it, takes it back when there are two, and then misses a log: the run would not
     start. Found by kills of a live run that kept fewer micro-batches than an interval: `49.compact doesn't exist`."""
-    kept, interval = (int(RUN[f"spark.sql.streaming.{name}"]) for name in ("minBatchesToRetain", "fileSource.log.compactInterval"))
+    kept, interval = (
+        int(RUN[f"spark.sql.streaming.{name}"])
+        for name in ("minBatchesToRetain", "fileSource.log.compactInterval")
+    )
     assert interval <= kept
 
 
 def test_a_master_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a job that gives up at boot, since its master starts next to it."""
-    late, told = socket.socket(), list[str]()
+    late = socket.socket()
+    told = list[str]()
     late.bind(("127.0.0.1", 0))
     address = f"spark://127.0.0.1:1,127.0.0.1:{late.getsockname()[1]}"
     turns = list[float]()

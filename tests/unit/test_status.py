@@ -25,7 +25,16 @@ from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.jobs.cli import main
 from dpsql.lake import log_head
-from dpsql.lake.event_log import BEHIND, COMMON, DAMAGED, FILE, SCHEMA, EventLog, dropped_much, newest_events
+from dpsql.lake.event_log import (
+    BEHIND,
+    COMMON,
+    DAMAGED,
+    FILE,
+    SCHEMA,
+    EventLog,
+    dropped_much,
+    newest_events,
+)
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, Run
 from dpsql.lake.status import status
@@ -43,18 +52,24 @@ def lake(tmp_path: Path) -> Lake:
     folder = made.private("views")
     folder.mkdir(parents=True)
     plan = {"query": {"window": {"offset_us": 0}, "trigger_interval_us": HOUR}}
-    run = Run("views", RUN, "identity", "check", "SELECT", plan, "2026-01-01", "histogram", (0, HOUR), {})
+    run = Run(
+        "views", RUN, "identity", "check", "SELECT", plan, "2026-01-01", "histogram", (0, HOUR), {}
+    )
     (folder / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
     (folder / "engine.json").write_text(json.dumps({"version": 5, "queries": {"admission": "x"}}))
     (folder / "live.json").write_text(json.dumps({"version": 1}))
-    mark = CommitProperties(app_transactions=[Transaction(f"{RUN}/closed_us", 10 * HOUR + 7_000_000)])
+    mark = CommitProperties(
+        app_transactions=[Transaction(f"{RUN}/closed_us", 10 * HOUR + 7_000_000)]
+    )
     for table in (str(folder / "contributions"), str(folder / "files"), made.histogram("views")):
         write_deltalake(table, pa.table({"x": [1]}), commit_properties=mark)
     return made
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "is gone"), (b"", "has 0 bytes of")])
-def test_a_published_file_that_is_gone_or_cut_is_told(lake: Lake, content: bytes | None, said: str) -> None:
+def test_a_published_file_that_is_gone_or_cut_is_told(
+    lake: Lake, content: bytes | None, said: str
+) -> None:
     (file,) = Path(lake.histogram("views")).glob("*.parquet")
     assert status(lake, "views").alarms == ()
     file.unlink() if content is None else file.write_bytes(content)
@@ -79,7 +94,10 @@ def test_unread_files_are_an_alarm_until_a_release(lake: Lake) -> None:
         for _ in range(2):
             assert log.alarm(BEHIND, "more files than are read") and not log.alarm(BEHIND, "again")
             result = CliRunner().invoke(main, ["status", "views", "--lake", str(lake.root)])
-            assert (result.exit_code, "alarm: more files than are read" in result.output) == (4, True)
+            assert (result.exit_code, "alarm: more files than are read" in result.output) == (
+                4,
+                True,
+            )
             time.sleep(0.005)
             log.tell("release", triggers=1, rows=5, closed_us=11 * HOUR)
             assert status(lake, "views").alarms == ()
@@ -93,17 +111,35 @@ def log_of(lake: Lake, **files: Path) -> EventLog:
 def finished(lake: Lake, closed_us: int = 10 * HOUR) -> None:
     log = log_of(lake)
     with log.of_start("live", threading.Event()):
-        log.tell("micro_batch", batch=3, records=1000, dropped={"over_max_rows": 300}, malformed=0, seconds={"addBatch": 0.5})
+        log.tell(
+            "micro_batch",
+            batch=3,
+            records=1000,
+            dropped={"over_max_rows": 300},
+            malformed=0,
+            seconds={"addBatch": 0.5},
+        )
         log.tell("release", triggers=1, rows=5, closed_us=closed_us)
 
 
 def test_a_stopped_run_and_how_far_behind_it_is(lake: Lake) -> None:
     finished(lake)
     found = status(lake, "views", now_us=12 * HOUR)
-    assert (found.state, found.released_us, found.lag_seconds, found.alarms) == ("stopped", 10 * HOUR, 7200, ())
+    assert (found.state, found.released_us, found.lag_seconds, found.alarms) == (
+        "stopped",
+        10 * HOUR,
+        7200,
+        (),
+    )
     assert status(lake, "views", max_lag_us=2 * HOUR, now_us=12 * HOUR).alarms == ()
-    assert "7,201 seconds behind" in status(lake, "views", max_lag_us=2 * HOUR, now_us=12 * HOUR + 1_000_000).alarms[0]
-    assert "than the 29% that are allowed" in status(lake, "views", max_drop_share=0.29, now_us=12 * HOUR).alarms[0]
+    assert (
+        "7,201 seconds behind"
+        in status(lake, "views", max_lag_us=2 * HOUR, now_us=12 * HOUR + 1_000_000).alarms[0]
+    )
+    assert (
+        "than the 29% that are allowed"
+        in status(lake, "views", max_drop_share=0.29, now_us=12 * HOUR).alarms[0]
+    )
     assert status(lake, "views", max_drop_share=0.3, now_us=12 * HOUR).alarms == ()
 
 
@@ -131,7 +167,9 @@ def test_running_killed_and_failed(lake: Lake) -> None:
     assert found.state == "failed" and "LakeError" in found.alarms[0]
 
 
-@pytest.mark.parametrize("damaged", ["run.json", "engine.json", "live.json", "contributions", "files", "histogram"])
+@pytest.mark.parametrize(
+    "damaged", ["run.json", "engine.json", "live.json", "contributions", "files", "histogram"]
+)
 def test_each_damage_is_named(lake: Lake, damaged: str) -> None:
     finished(lake)
     path = lake.histogram("views") if damaged == "histogram" else lake.private("views") / damaged
@@ -150,10 +188,13 @@ def test_a_lost_table_and_no_such_query(lake: Lake, tmp_path: Path) -> None:
         status(lake, "other")
 
 
-def test_what_cannot_be_reached_is_not_called_damaged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_reached_is_not_called_damaged(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A network that is down says nothing of the run: a watchdog must not order a restore."""
     finished(lake)
-    read, stale = Path.read_bytes, Path(lake.private("views")) / "engine.json"
+    read = Path.read_bytes
+    stale = Path(lake.private("views")) / "engine.json"
 
     def gone(path: Path) -> bytes:
         if path == stale:
@@ -169,7 +210,12 @@ def test_what_cannot_be_reached_is_not_called_damaged(lake: Lake, monkeypatch: p
 
 
 def test_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("ENDPOINT_URL", "http://127.0.0.1:9"), ("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("REGION", "x")):
+    for name, value in (
+        ("ENDPOINT_URL", "http://127.0.0.1:9"),
+        ("ACCESS_KEY_ID", "a"),
+        ("SECRET_ACCESS_KEY", "b"),
+        ("REGION", "x"),
+    ):
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     done = CliRunner().invoke(main, ["status", "views", "--lake", "s3a://nowhere/lake"])
@@ -194,7 +240,11 @@ def test_the_page_has_the_schema_of_the_log() -> None:
 
 def test_exit_codes(lake: Lake) -> None:
     def code(*flags: str) -> int:
-        return CliRunner().invoke(main, ["status", "views", "--lake", str(lake.root), *flags]).exit_code
+        return (
+            CliRunner()
+            .invoke(main, ["status", "views", "--lake", str(lake.root), *flags])
+            .exit_code
+        )
 
     finished(lake)
     assert (code(), code("--json"), code("--max-lag", "1 hour")) == (0, 0, 4)
@@ -233,12 +283,20 @@ def test_every_line_and_the_metrics_are_of_their_format(lake: Lake, tmp_path: Pa
     with log.of_start("live", threading.Event()):
         for batch in range(3):
             dropped = {"over_max_rows": 1, "window_closed": 2}
-            log.tell("micro_batch", batch=batch, records=10, dropped=dropped, malformed=0, seconds={"addBatch": 0.5})
+            log.tell(
+                "micro_batch",
+                batch=batch,
+                records=10,
+                dropped=dropped,
+                malformed=0,
+                seconds={"addBatch": 0.5},
+            )
         log.tell("release", triggers=2, rows=5, closed_us=HOUR)
         assert log.alarm("dropped", "text") and not log.alarm("dropped", "text")
     for line in (tmp_path / "log").read_text().splitlines():
         check_line(json.loads(line))
-    told, exact = (tmp_path / "metrics").read_text(), METRICS.replace("LABELS", f'name="views",run="{RUN}"').replace("RUN", RUN)
+    told = (tmp_path / "metrics").read_text()
+    exact = METRICS.replace("LABELS", f'name="views",run="{RUN}"').replace("RUN", RUN)
     assert re.sub(r"(micro_batch_time_seconds\{.*\}) 1\d{9}.*", r"\1 NOW", told) == exact
     for path in (tmp_path / "log", tmp_path / "metrics", lake.private("views") / FILE):
         assert path.stat().st_mode & 0o077 == 0, path
@@ -249,11 +307,17 @@ def test_every_line_and_the_metrics_are_of_their_format(lake: Lake, tmp_path: Pa
 def test_much_that_is_dropped_is_an_alarm() -> None:
     assert dropped_much(999, {"null_privacy_unit": 999}) is None
     assert dropped_much(1000, {"null_privacy_unit": 200}) is None
-    assert dropped_much(1000, {"null_privacy_unit": 200, "over_max_rows": 700}) is None  # what the query asked for is no alarm
-    assert "null privacy unit" in str(dropped_much(1000, {"null_privacy_unit": 200, "window_closed": 1}))
+    assert (
+        dropped_much(1000, {"null_privacy_unit": 200, "over_max_rows": 700}) is None
+    )  # what the query asked for is no alarm
+    assert "null privacy unit" in str(
+        dropped_much(1000, {"null_privacy_unit": 200, "window_closed": 1})
+    )
 
 
-def test_a_full_disk_does_not_end_a_run_by_way_of_its_log(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_end_a_run_by_way_of_its_log(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -273,7 +337,13 @@ def test_what_status_imports(lake: Lake, state: str) -> None:
         if state == "running":
             held.enter_context(exclusive(lake.private("views")))
         words = [sys.executable, "-c", f"try:\n {code}\nfinally: print(list(sys.modules))"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).resolve().parents[2])
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=Path(__file__).resolve().parents[2],
+        )
     said, modules = done.stdout.split("[", 1)
     assert state in said and "'dpsql.lake.status'" in modules
     heavy_ones = "pyspark duckdb pandas dp_accounting scipy numpy pyarrow deltalake cryptography sqlglot yaml rich"
@@ -333,24 +403,63 @@ def test_a_damaged_log_is_judged_by_the_reader_of_the_table(lake: Lake, damage: 
 
 DAY = 86_400_000_000
 QUERIES: dict[str, dict[str, Any]] = {
-    "per 1 day": {"window": {"size_us": DAY}, "contribution_period": "WINDOW", "privacy_unit": ["user"]},
-    "for ever": {"window": {"size_us": DAY}, "contribution_period": "STREAM", "privacy_unit": ["user"]},
-    "for one row": {"window": {"size_us": DAY}, "contribution_period": "STREAM", "privacy_unit": []},
-    "for ever, no window": {"window": None, "contribution_period": "STREAM", "privacy_unit": ["user"]},
+    "per 1 day": {
+        "window": {"size_us": DAY},
+        "contribution_period": "WINDOW",
+        "privacy_unit": ["user"],
+    },
+    "for ever": {
+        "window": {"size_us": DAY},
+        "contribution_period": "STREAM",
+        "privacy_unit": ["user"],
+    },
+    "for one row": {
+        "window": {"size_us": DAY},
+        "contribution_period": "STREAM",
+        "privacy_unit": [],
+    },
+    "for ever, no window": {
+        "window": None,
+        "contribution_period": "STREAM",
+        "privacy_unit": ["user"],
+    },
 }
 
 
-def test_list_says_what_is_promised_and_reads_times_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_says_what_is_promised_and_reads_times_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = Lake(tmp_path)
     for number, query in enumerate(QUERIES.values()):
         folder = tmp_path / f"private/q{number}"
         folder.mkdir(parents=True)
-        plan = {"epsilon": 2.0, "delta": 1e-7, "query": {"stream": "visits", "trigger_interval_us": DAY, **query}}
-        run = Run(f"q{number}", "5a" * 16, "identity", "check", "SELECT", plan, "2026-01-01", "histogram", (0, DAY), {})
+        plan = {
+            "epsilon": 2.0,
+            "delta": 1e-7,
+            "query": {"stream": "visits", "trigger_interval_us": DAY, **query},
+        }
+        run = Run(
+            f"q{number}",
+            "5a" * 16,
+            "identity",
+            "check",
+            "SELECT",
+            plan,
+            "2026-01-01",
+            "histogram",
+            (0, DAY),
+            {},
+        )
         (folder / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
-    times = pa.array([datetime(2026, 1, 3, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)], pa.timestamp("us", "UTC"))
-    write_deltalake(lake.histogram("q1"), pa.table({"trigger_time": times, "page": ["a", "b"], "views": [1, 2]}))
-    read, asked = published.read_rows, list[Sequence[str] | None]()
+    times = pa.array(
+        [datetime(2026, 1, 3, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)],
+        pa.timestamp("us", "UTC"),
+    )
+    write_deltalake(
+        lake.histogram("q1"), pa.table({"trigger_time": times, "page": ["a", "b"], "views": [1, 2]})
+    )
+    read = published.read_rows
+    asked = list[Sequence[str] | None]()
 
     def spied(location: Place, columns: Sequence[str] | None = None) -> pa.Table:
         asked.append(columns)
@@ -360,5 +469,9 @@ def test_list_says_what_is_promised_and_reads_times_alone(tmp_path: Path, monkey
     lines = CliRunner().invoke(main, ["status", "--lake", str(tmp_path)]).stdout.splitlines()[1:]
     for line, span in zip(lines, QUERIES, strict=True):
         assert f"epsilon 2 {span.partition(',')[0]} " in line, line
-    assert "2026-01-03 00:00:00  " in lines[1] and lines[1].rstrip().endswith(" 2") and "none yet" in lines[0]
+    assert (
+        "2026-01-03 00:00:00  " in lines[1]
+        and lines[1].rstrip().endswith(" 2")
+        and "none yet" in lines[0]
+    )
     assert asked == [["trigger_time"]]

@@ -21,16 +21,29 @@ def test_a_file_is_an_interval_in_order_and_always_the_same(tmp_path: Path) -> N
         assert table.equals(pq.read_table(other))
         ts = table["ts"].cast(pa.int64()).to_numpy()
         assert (ts[1:] >= ts[:-1]).all()
-        assert START_US + number * INTERVAL_US <= ts[0] <= ts[-1] < START_US + (number + 1) * INTERVAL_US
+        assert (
+            START_US + number * INTERVAL_US
+            <= ts[0]
+            <= ts[-1]
+            < START_US + (number + 1) * INTERVAL_US
+        )
     # Spark reads files in order of age.
-    assert [path.stat().st_mtime for path in files] == sorted(path.stat().st_mtime for path in files)
+    assert [path.stat().st_mtime for path in files] == sorted(
+        path.stat().st_mtime for path in files
+    )
     pages = pq.read_table(files[0])["page"].value_counts().field("counts").to_numpy()
     assert len(pages) <= 50 and pages.max() > 2 * pages.mean()
 
 
 def test_costs_are_differences_and_the_first_half_does_not_count(tmp_path: Path) -> None:
     noted = [
-        {"what": what, "batch": n, "time": float(n * n), "used": {"jvm": [1000, 10.0 * n], "workers": [500, 1.0 * n]}, "state": 7 * n}
+        {
+            "what": what,
+            "batch": n,
+            "time": float(n * n),
+            "used": {"jvm": [1000, 10.0 * n], "workers": [500, 1.0 * n]},
+            "state": 7 * n,
+        }
         for n, what in enumerate(["started", "batch", "batch", "batch", "batch", "silent"])
     ]
     (tmp_path / "run.json").write_text(json.dumps(noted))
@@ -42,7 +55,13 @@ def test_costs_are_differences_and_the_first_half_does_not_count(tmp_path: Path)
     assert [c.wall for c in costs(tmp_path / "run.json", "silent")] == [9.0]
 
 
-@pytest.mark.parametrize("load", [Load(keys=50, users=200, rows=2000, triggers=12, windows=3), Load(keys=50, users=200, rows=2000)])
+@pytest.mark.parametrize(
+    "load",
+    [
+        Load(keys=50, users=200, rows=2000, triggers=12, windows=3),
+        Load(keys=50, users=200, rows=2000),
+    ],
+)
 def test_a_point_of_the_growth(load: Load) -> None:
     seconds, written = cost(load)
     assert seconds > 0 and written > 0

@@ -39,10 +39,20 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (
 
 class Private:
     def __init__(self, folder: Path) -> None:
-        source = Source(name="visits", format="parquet", path="v", event_time="ts", privacy_unit=("user_id",), max_users=9, max_keys=9)
+        source = Source(
+            name="visits",
+            format="parquet",
+            path="v",
+            event_time="ts",
+            privacy_unit=("user_id",),
+            max_users=9,
+            max_keys=9,
+        )
         plan = dpsql.compile(SQL, Sources((source,))).plan
         self.columns = admission_stage(plan).gives
-        self.contributions = Contributions(folder / "contributions", RUN, shape(plan).schedule, self.columns, 1, 2)
+        self.contributions = Contributions(
+            folder / "contributions", RUN, shape(plan).schedule, self.columns, 1, 2
+        )
         self.manifest = Manifest(folder / "files", RUN, "admission", 1)
         self.folder = folder
         self.contributions.create()
@@ -52,18 +62,26 @@ class Private:
         neutral = {field.name: b"k" if field.name == "key_bytes" else 1 for field in self.columns}
         table = pa.Table.from_pylist([neutral | {"window": 0} for _ in range(rows)], self.columns)
         table = table.append_column("bucket", pa.array(np.arange(rows, dtype=np.int32) % 2))
-        return [file for bucket in (0, 1) for file in self.contributions.files.write(table.slice(bucket, rows - 1), bucket, batch)]
+        return [
+            file
+            for bucket in (0, 1)
+            for file in self.contributions.files.write(table.slice(bucket, rows - 1), bucket, batch)
+        ]
 
     def read(self, batch: int, rows: int) -> None:
         files = self.write(batch, rows)
-        self.manifest.commit(batch, [StateFile(0, batch + 1, 1, {})], {"rows": sum(file["rows"] for file in files)})
+        self.manifest.commit(
+            batch, [StateFile(0, batch + 1, 1, {})], {"rows": sum(file["rows"] for file in files)}
+        )
         self.contributions.append(files, batch)
 
     def newest(self) -> Path:
         version = DeltaTable(self.contributions.path).version()
         return Path(self.contributions.path) / "_delta_log" / f"{version:020d}.json"
 
-    def rewritten(self, ticks: dict[int, int], released_us: int | None = None) -> list[dict[str, Any]] | None:
+    def rewritten(
+        self, ticks: dict[int, int], released_us: int | None = None
+    ) -> list[dict[str, Any]] | None:
         lost = torn_commits.torn(self.contributions.path)
         assert lost is not None
         return torn_commits.rewritten(lost, RUN, self.manifest, ticks, released_us)
@@ -81,8 +99,14 @@ def run(tmp_path: Path) -> Private:
 def state(table: str) -> tuple[Any, ...]:
     opened = DeltaTable(table)
     names = (f"{RUN}/tick", f"{RUN}/closed_us", f"{RUN}/ticked_batches", f"{RUN}/admission/g1/rows")
-    actions = pa.table(opened.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records", "partition.era"])
-    return opened.version(), sorted(map(str, actions.to_pylist())), [opened.transaction_version(name) for name in names]
+    actions = pa.table(opened.get_add_actions(flatten=True)).select(
+        ["path", "size_bytes", "num_records", "partition.era"]
+    )
+    return (
+        opened.version(),
+        sorted(map(str, actions.to_pylist())),
+        [opened.transaction_version(name) for name in names],
+    )
 
 
 def tick_of_a_catch_up(run: Private) -> None:
@@ -98,14 +122,22 @@ def rows(run: Private) -> None:
 
 
 @pytest.mark.parametrize("commit", [tick_of_a_catch_up, tick_of_a_live_run, rows])
-def test_a_cut_commit_is_written_again_as_it_was(run: Private, commit: Callable[[Private], None]) -> None:
+def test_a_cut_commit_is_written_again_as_it_was(
+    run: Private, commit: Callable[[Private], None]
+) -> None:
     table = run.contributions.path
     # A file that a killed task has left behind is nobody's.
     run.write(7, 3)
     commit(run)
-    was, path = state(table), run.newest()
+    was = state(table)
+    path = run.newest()
     whole = path.read_bytes()
-    ends = {whole.find(b"\n", at) + more for at in range(0, len(whole), 40) for more in (0, 1) if whole.find(b"\n", at) >= 0}
+    ends = {
+        whole.find(b"\n", at) + more
+        for at in range(0, len(whole), 40)
+        for more in (0, 1)
+        if whole.find(b"\n", at) >= 0
+    }
     number = {2 * HOUR: 2} if commit is tick_of_a_catch_up else {HOUR: 1}
     for length in sorted({0, 1, len(whole) // 2, len(whole) - 1, *ends}):
         path.write_bytes(whole[:length])
@@ -123,7 +155,8 @@ def test_a_cut_commit_is_written_again_as_it_was(run: Private, commit: Callable[
 
 def test_what_cannot_be_told_is_not_written(run: Private) -> None:
     run.contributions.tick(2, 1, 2 * HOUR, 9 * HOUR)
-    was, path = state(run.contributions.path), run.newest()
+    was = state(run.contributions.path)
+    path = run.newest()
     tick = json.loads(path.read_text().splitlines()[1])["add"]["path"]
     head = path.read_text().splitlines()[0].encode()
     path.write_bytes(head)
@@ -134,7 +167,9 @@ def test_what_cannot_be_told_is_not_written(run: Private) -> None:
     other.create()
     other.tick(9, 1, 3 * HOUR, 9 * HOUR)
     strange = next(Path(other.path).glob("era=-*/*.parquet"))
-    (Path(run.contributions.path) / strange.relative_to(other.path)).write_bytes(strange.read_bytes())
+    (Path(run.contributions.path) / strange.relative_to(other.path)).write_bytes(
+        strange.read_bytes()
+    )
     assert run.rewritten({}) is None
     assert run.rewritten({}, 2 * HOUR) is not None
     path.write_bytes(head + b'\n{"add":{"path":"' + tick.encode() + b'","part')
@@ -152,7 +187,11 @@ def test_what_cannot_be_told_is_not_written(run: Private) -> None:
 def test_rows_of_a_listed_micro_batch_must_be_all_there(run: Private) -> None:
     run.read(2, 4)
     path = run.newest()
-    names = [action["add"]["path"] for line in path.read_text().splitlines() if "add" in (action := json.loads(line))]
+    names = [
+        action["add"]["path"]
+        for line in path.read_text().splitlines()
+        if "add" in (action := json.loads(line))
+    ]
     path.write_bytes(b"")
     assert run.rewritten({}) is not None
     (Path(run.contributions.path) / names[0]).unlink()
@@ -160,14 +199,26 @@ def test_rows_of_a_listed_micro_batch_must_be_all_there(run: Private) -> None:
 
 
 @pytest.mark.parametrize(("upto", "left_out"), [(None, True), (3, True), (4, False), (5, False)])
-def test_a_commit_that_cannot_be_told_is_left_out_only_if_query_2_has_not_read_it(run: Private, upto: int | None, left_out: bool) -> None:
+def test_a_commit_that_cannot_be_told_is_left_out_only_if_query_2_has_not_read_it(
+    run: Private, upto: int | None, left_out: bool
+) -> None:
     run.contributions.tick(2, 1, 2 * HOUR, 9 * HOUR)
     path = run.newest()
     path.write_bytes(b"")
-    max((run.folder / "contributions").glob("era=-*/*.parquet"), key=lambda file: file.stat().st_mtime_ns).unlink()
+    max(
+        (run.folder / "contributions").glob("era=-*/*.parquet"),
+        key=lambda file: file.stat().st_mtime_ns,
+    ).unlink()
     if upto is not None:
-        Manifest(run.folder / "files", RUN, "release", 1).commit(0, [], {"closed_us": HOUR, "rows": 0, **position(upto)})
-    tables = Tables(run.folder, "unused", RUN, Engine(run.folder, (2, 2), {operator: Part() for operator in OPERATORS}))
+        Manifest(run.folder / "files", RUN, "release", 1).commit(
+            0, [], {"closed_us": HOUR, "rows": 0, **position(upto)}
+        )
+    tables = Tables(
+        run.folder,
+        "unused",
+        RUN,
+        Engine(run.folder, (2, 2), {operator: Part() for operator in OPERATORS}),
+    )
     lost = torn_commits.torn(run.contributions.path)
     assert lost is not None
     if left_out:
@@ -176,7 +227,8 @@ def test_a_commit_that_cannot_be_told_is_left_out_only_if_query_2_has_not_read_i
         assert run.contributions.closed_us == HOUR
         return
     with pytest.raises(
-        LakeError, match=r"query 2 has read it, and it cannot be told which files it had added: nothing was touched.* --new-run$"
+        LakeError,
+        match=r"query 2 has read it, and it cannot be told which files it had added: nothing was touched.* --new-run$",
     ):
         restore._mend_contributions(tables, lost)
     assert path.read_bytes() == b""
@@ -186,12 +238,20 @@ def test_the_files_that_spark_needs_are_looked_at(tmp_path: Path) -> None:
     found = Checkpoint(tmp_path)
     good = {"metadata": b'{"id":"x"}', "offsets/1": b'v1\n{"batchTimestampMs":1}\n{"logOffset":1}'}
     good |= {"commits/1": b'v1\n{"nextBatchWatermarkMs":0}', "sources/0/0": b"v1"}
-    good |= {"sources/0/1": b'v1\n{"path":"a","timestamp":1,"batchId":1}', "state/0/0/1.delta": b"x" * 1200}
+    good |= {
+        "sources/0/1": b'v1\n{"path":"a","timestamp":1,"batchId":1}',
+        "state/0/0/1.delta": b"x" * 1200,
+    }
     for name, content in good.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
-        sums = b"".join(struct.pack(">I", zlib.crc32(content[at : at + 512])) for at in range(0, len(content), 512))
-        ((tmp_path / name).parent / f".{(tmp_path / name).name}.crc").write_bytes(b"crc\x00" + struct.pack(">I", 512) + sums)
+        sums = b"".join(
+            struct.pack(">I", zlib.crc32(content[at : at + 512]))
+            for at in range(0, len(content), 512)
+        )
+        ((tmp_path / name).parent / f".{(tmp_path / name).name}.crc").write_bytes(
+            b"crc\x00" + struct.pack(">I", 512) + sums
+        )
     assert found.damaged() is None
     for name, content in good.items():
         path = tmp_path / name

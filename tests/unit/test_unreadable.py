@@ -53,8 +53,15 @@ def run(tmp_path: Path) -> Nights:
 
 def check(run: Nights) -> None:
     given: dict[str, Any] = {field.name: None for field in fields(RunContext)}
-    given |= {"folder": run.folder, "histogram_path": run.public.path, "engine": run.engine, "run": SimpleNamespace(run_id=RUN, beside=())}
-    given["tables"] = RunTables(run.contributions, run.listed[ADMISSION], run.listed[RELEASE], run.public.path, RUN)
+    given |= {
+        "folder": run.folder,
+        "histogram_path": run.public.path,
+        "engine": run.engine,
+        "run": SimpleNamespace(run_id=RUN, beside=()),
+    }
+    given["tables"] = RunTables(
+        run.contributions, run.listed[ADMISSION], run.listed[RELEASE], run.public.path, RUN
+    )
     given["query"] = SimpleNamespace(source=SimpleNamespace(name="visits"))
     RunContext(**given).check()
 
@@ -66,17 +73,30 @@ def mend(run: Nights) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "start"), [(damage, start) for damage in (unlink, empty, flip, words) for start in (check, mend)] + [(keys, mend)]
+    ("damage", "start"),
+    [(damage, start) for damage in (unlink, empty, flip, words) for start in (check, mend)]
+    + [(keys, mend)],
 )
-def test_a_damaged_file_of_the_listing(run: Nights, damage: Callable[[Path], None], start: Callable[[Nights], None]) -> None:
+def test_a_damaged_file_of_the_listing(
+    run: Nights, damage: Callable[[Path], None], start: Callable[[Nights], None]
+) -> None:
     file = max((run.folder / "files").glob("*.parquet"), key=lambda each: each.stat().st_mtime_ns)
     damage(file)
-    what = f"the table files at {run.folder}/files says" if damage in (words, keys) else f"{file}, a file of the table files,"
+    what = (
+        f"the table files at {run.folder}/files says"
+        if damage in (words, keys)
+        else f"{file}, a file of the table files,"
+    )
     command = f"dpsql restore views --lake {run.folder.parent.parent} --new-run"
-    with pytest.raises(LakeError, match=rf"{re.escape(what)} cannot be read \(\w+\); .*{re.escape(command)}$"):
+    with pytest.raises(
+        LakeError, match=rf"{re.escape(what)} cannot be read \(\w+\); .*{re.escape(command)}$"
+    ):
         start(run)
 
 
 def test_whatever_else_cannot_be_read_is_no_reason_for_a_new_run(run: Nights) -> None:
-    with pytest.raises(OSError, match="No space left"), unreadable.named(run.folder, {"files": run.folder / "files"}):
+    with (
+        pytest.raises(OSError, match="No space left"),
+        unreadable.named(run.folder, {"files": run.folder / "files"}),
+    ):
         raise OSError(28, "No space left")

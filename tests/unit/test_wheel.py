@@ -22,9 +22,15 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    source = tmp_path_factory.mktemp("source")
+    out = tmp_path_factory.mktemp("wheel")
     for room in ("dpsql", "jobs", "udfs"):
-        shutil.copytree(CHECKOUT / room, source / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            CHECKOUT / room,
+            source / room,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     shutil.copytree(CHECKOUT / "conf", source / "conf")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, source)
@@ -50,34 +56,72 @@ def bare(wheel: Path) -> Path:
     return bare_environment(wheel.parent / "bare", wheel)
 
 
-def dp(installed: Path, folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def dp(
+    installed: Path, folder: Path, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     where = os.environ | {"PYTHONPATH": str(installed)} | environment
     code = "import sys; sys.argv[0] = 'dpsql'; from dpsql.jobs.cli import main; main(prog_name='dpsql')"
-    return subprocess.run([sys.executable, "-P", "-c", code, *words], cwd=folder, env=where, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *words],
+        cwd=folder,
+        env=where,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_every_module_and_the_types_are_in_it(installed: Path) -> None:
     """Catches: a new package that pyproject.toml does not list."""
-    expected = {path.relative_to(CHECKOUT).as_posix() for room in ("dpsql", "jobs", "udfs") for path in (CHECKOUT / room).rglob("*.py")}
+    expected = {
+        path.relative_to(CHECKOUT).as_posix()
+        for room in ("dpsql", "jobs", "udfs")
+        for path in (CHECKOUT / room).rglob("*.py")
+    }
     expected = {path if path.startswith("dpsql/") else f"dpsql/{path}" for path in expected}
-    assert {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")} == {"dpsql"}
+    assert {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")} == {
+        "dpsql"
+    }
     assert {path.relative_to(installed).as_posix() for path in installed.rglob("*.py")} == expected
     assert (installed / "dpsql" / "py.typed").exists()
-    conf = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "conf").rglob("*") if path.is_file()}
-    conf = {path for path in conf if path != "conf/spark-defaults.conf" and not path.startswith("conf/live/")}  # that is docker-compose's
+    conf = {
+        path.relative_to(CHECKOUT).as_posix()
+        for path in (CHECKOUT / "conf").rglob("*")
+        if path.is_file()
+    }
+    conf = {
+        path
+        for path in conf
+        if path != "conf/spark-defaults.conf" and not path.startswith("conf/live/")
+    }  # that is docker-compose's
     assert {
-        path.relative_to(installed / "dpsql").as_posix() for path in (installed / "dpsql" / "conf").rglob("*") if path.is_file()
+        path.relative_to(installed / "dpsql").as_posix()
+        for path in (installed / "dpsql" / "conf").rglob("*")
+        if path.is_file()
     } == conf
-    assert {path.name for path in (installed / "dpsql" / "view").iterdir() if path.suffix != ".py"} == {"page.css", "page.html", "page.js"}
+    assert {
+        path.name for path in (installed / "dpsql" / "view").iterdir() if path.suffix != ".py"
+    } == {"page.css", "page.html", "page.js"}
 
 
 def test_commands_run_from_any_folder(installed: Path, tmp_path: Path) -> None:
     assert "dpsql explain conf/queries/demo.sql" in dp(installed, tmp_path, "init").stdout
     again = dp(installed, tmp_path, "init")
-    assert (again.returncode, again.stderr) == (2, "conf is there already: give another folder, like `dpsql init private`\n")
+    assert (again.returncode, again.stderr) == (
+        2,
+        "conf is there already: give another folder, like `dpsql init private`\n",
+    )
     flags = ("conf/queries/demo.sql",)
     assert "What is promised" in dp(installed, tmp_path, "explain", *flags).stdout
-    tried = dp(installed, tmp_path, "try", *flags, "--until", "2015-09-13", DPSQL_SECRET_FILE=str(tmp_path / "keys" / "secret"))
+    tried = dp(
+        installed,
+        tmp_path,
+        "try",
+        *flags,
+        "--until",
+        "2015-09-13",
+        DPSQL_SECRET_FILE=str(tmp_path / "keys" / "secret"),
+    )
     assert "#en.wikipedia" in tried.stdout, tried.stderr
 
 
@@ -94,7 +138,12 @@ from dpsql.jobs.cli import main
 done = {line: CliRunner().invoke(main, shlex.split(line)) for line in json.load(sys.stdin)}
 json.dump({line: (one.exit_code, one.output) for line, one in done.items()}, sys.stdout)
 """
-KINDS = {"counts": "smallest", "quantiles": "windows_quantiles", "lists": "sketch_user", "cells": "marginals_rollup"}
+KINDS = {
+    "counts": "smallest",
+    "quantiles": "windows_quantiles",
+    "lists": "sketch_user",
+    "cells": "marginals_rollup",
+}
 """Golden queries by what they publish."""
 QUANTILES = "APPROX_QUANTILES(seconds, 2, contribution_bounds_per_row => (0, 9)) AS middle"
 LISTED = """\
@@ -108,7 +157,10 @@ OF_A_TABLE = (
     "compare {} a b --lake lake",
     "view {} --lake lake",
 )
-OF_A_RUN = tuple(f"{name} views --lake lake" for name in ("status", "show", "compare", "view", "stop", "verify", "savepoint", "restore"))
+OF_A_RUN = tuple(
+    f"{name} views --lake lake"
+    for name in ("status", "show", "compare", "view", "stop", "verify", "savepoint", "restore")
+)
 TRY = "--input visits.parquet --until 2026-01-03"
 OTHERS = (
     "init new", "explain views.sql", "explain views.sql --missing", "explain views.sql --json", "tune views.sql --sample visits.parquet",
@@ -118,28 +170,46 @@ OTHERS = (
 )  # fmt: skip
 ANSWERS = ("init", "explain", "tune", "try", "budget", "status", "show")
 """Commands that are never refused here; the others have no run to work on, or no two keys to compare."""
-NEEDS_EXTRA = "dpsql view draws with matplotlib, which is not installed: pip install 'dpsql[notebooks]'\n"
+NEEDS_EXTRA = (
+    "dpsql view draws with matplotlib, which is not installed: pip install 'dpsql[notebooks]'\n"
+)
 
 
-def test_every_command_runs_without_extras(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_runs_without_extras(
+    bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Catches: an import of what only an extra brings; an error of a table that has no row yet, one row, lists or quantiles."""
     monkeypatch.chdir(place(tmp_path / "work"))
     published()
     records().to_parquet("visits.parquet")
     sources = Path("conf/sources.yaml")
     sources.write_text(sources.read_text() + "    start: 2026-01-01\n")
-    Path("quantiles.sql").write_text(Path("views.sql").read_text().replace("COUNT(*) AS views", QUANTILES))
+    Path("quantiles.sql").write_text(
+        Path("views.sql").read_text().replace("COUNT(*) AS views", QUANTILES)
+    )
     Path("lists.sql").write_text(LISTED)
     lines = [*OTHERS, *OF_A_RUN]
     for kind, golden in KINDS.items():
         query, rows = query_and_rows(golden)
-        for name, part in ((f"{kind}_none", rows.slice(0, 0)), (f"{kind}_one", rows.slice(0, 1)), (f"{kind}_all", rows)):
+        for name, part in (
+            (f"{kind}_none", rows.slice(0, 0)),
+            (f"{kind}_one", rows.slice(0, 1)),
+            (f"{kind}_all", rows),
+        ):
             write(Lake("lake").histogram(name), part, query.published)
             lines += [words.format(name) for words in OF_A_TABLE]
     command = [str(bare), "-P", "-c", EVERY_COMMAND]
-    ran = subprocess.run(command, input=json.dumps(lines), capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        command, input=json.dumps(lines), capture_output=True, text=True, check=True
+    )
     done = json.loads(ran.stdout)
-    assert [(line, said) for line, (code, said) in done.items() if code not in (0, 2) or "internal error" in said] == []
-    assert [(line, said) for line, (code, said) in done.items() if code and line.split()[0] in ANSWERS] == []
+    assert [
+        (line, said)
+        for line, (code, said) in done.items()
+        if code not in (0, 2) or "internal error" in said
+    ] == []
+    assert [
+        (line, said) for line, (code, said) in done.items() if code and line.split()[0] in ANSWERS
+    ] == []
     assert {said for line, (_, said) in done.items() if line.startswith("view ")} == {NEEDS_EXTRA}
     assert {line.split()[0] for line in lines} == {*main.commands}

@@ -23,7 +23,12 @@ def foreign(modules: list[str]) -> set[str]:
         package, *parts = module.split(".")
         if package not in sys.stdlib_module_names and not package.startswith("_"):
             part = parts[0] if parts else ""
-            named = package in ("dpsql", "scipy") and part and not part.startswith("_") and part != "version"
+            named = (
+                package in ("dpsql", "scipy")
+                and part
+                and not part.startswith("_")
+                and part != "version"
+            )
             found.add(f"{package}.{part}" if named else package)
     return found - MAY - {"dpsql", "scipy"}
 
@@ -40,7 +45,9 @@ def test_a_worker_imports_udfs_and_scientific_packages(what: str, tmp_path: Path
 
 
 def test_what_is_foreign_is_found() -> None:
-    assert foreign(["dpsql.udfs.stage", "json", "scipy.special", "scipy.stats", "dpsql.errors"]) == {"scipy.stats", "dpsql.errors"}
+    assert foreign(
+        ["dpsql.udfs.stage", "json", "scipy.special", "scipy.stats", "dpsql.errors"]
+    ) == {"scipy.stats", "dpsql.errors"}
 
 
 def test_workers_are_sent_udfs_alone() -> None:

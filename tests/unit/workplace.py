@@ -39,14 +39,31 @@ def place(folder: Path) -> Path:
 
 def records(**columns: object) -> pd.DataFrame:
     """One visit; a column that is None is left out."""
-    given = {"user_id": ["u"], "ts": pd.to_datetime([DAY]).as_unit("us"), "page": ["p"], "seconds": [1.0]} | columns
+    given = {
+        "user_id": ["u"],
+        "ts": pd.to_datetime([DAY]).as_unit("us"),
+        "page": ["p"],
+        "seconds": [1.0],
+    } | columns
     return pd.DataFrame({name: values for name, values in given.items() if values is not None})
 
 
 def histogram() -> pd.DataFrame:
     end = datetime(2026, 1, 2, tzinfo=UTC)
-    rows = [(DAY, end, 1, end, "a", 1000, 3.5), (DAY, end, 1, end, "b\x1b[31m", 2, 3.5), (DAY, end, 1, end, None, -40, 3.5)]
-    columns = ["window_start", "window_end", "trigger", "trigger_time", "page", "views", "views_stderr"]
+    rows = [
+        (DAY, end, 1, end, "a", 1000, 3.5),
+        (DAY, end, 1, end, "b\x1b[31m", 2, 3.5),
+        (DAY, end, 1, end, None, -40, 3.5),
+    ]
+    columns = [
+        "window_start",
+        "window_end",
+        "trigger",
+        "trigger_time",
+        "page",
+        "views",
+        "views_stderr",
+    ]
     return told(pd.DataFrame(rows, columns=columns).astype({"trigger": "int32"}))
 
 
@@ -54,6 +71,8 @@ def published() -> str:
     """A lake with one run and its table; returns the run id."""
     path = default_secret_path(os.environ)
     query = dpsql.compile(SQL, dpsql.load_sources("conf/sources.yaml"))
-    run = open_run(Lake("lake"), "views", query, Secret.load(path), Ledger.beside(path), query.source)
+    run = open_run(
+        Lake("lake"), "views", query, Secret.load(path), Ledger.beside(path), query.source
+    )
     write(Lake("lake").histogram("views"), histogram(), query.published)
     return run.run_id

@@ -38,7 +38,9 @@ class Bounds:
         return self.max_rows_per_group < self.max_rows
 
 
-def admitted(versions: Versions, events: Events, pairs: Pairs, bounds: Bounds, drops: Counter[str]) -> Versions:
+def admitted(
+    versions: Versions, events: Events, pairs: Pairs, bounds: Bounds, drops: Counter[str]
+) -> Versions:
     """The versions, with the slot and the begin of those that begin.
 
     A version over one bound never counts towards another: once a unit's rows or keys are used up they stay so, and what happens in a slot then
@@ -56,13 +58,20 @@ def admitted(versions: Versions, events: Events, pairs: Pairs, bounds: Bounds, d
         at = _kept(at, named, "not_a_public_group", drops)
     at = _kept(at, events.trigger[at] <= bounds.last, "window_closed", drops)
     within = _within_groups(pairs.of[events.version[at]], pairs, bounds.max_groups)
-    slot, begin = versions.slot.copy(), versions.begin.copy()
+    slot = versions.slot.copy()
+    begin = versions.begin.copy()
     asking = np.zeros(len(events.sign), bool)
     asking[at[within]] = True
     asked = events.version[asking]
     slot[asked], begin[asked] = NO_SLOT, events.trigger[asking]
     if bounds.slots:
-        slot, begin = _in_slots(replace(versions, slot=slot, begin=begin), events, asking, pairs, bounds.max_rows_per_group)
+        slot, begin = _in_slots(
+            replace(versions, slot=slot, begin=begin),
+            events,
+            asking,
+            pairs,
+            bounds.max_rows_per_group,
+        )
     version = events.version[at]
     found = slot[version] != UNCOUNTED
     user = pairs.of_user[pairs.of[version]]
@@ -93,42 +102,60 @@ def _within_groups(pair: Int, pairs: Pairs, most: int) -> Bool:
     return rank[pair] <= most
 
 
-def _in_slots(versions: Versions, events: Events, asking: Bool, pairs: Pairs, most: int) -> tuple[Int, Int]:
+def _in_slots(
+    versions: Versions, events: Events, asking: Bool, pairs: Pairs, most: int
+) -> tuple[Int, Int]:
     """Slot and begin of every version, where begins that ask for a slot get one while there is one.
 
     The first versions of a pair take new slots. Later ones take, of those that are free, the one that has been so the longest.
     """
-    slot, begin = versions.slot.copy(), versions.begin.copy()
+    slot = versions.slot.copy()
+    begin = versions.begin.copy()
     pair = pairs.of[events.version]
     asks = np.bincount(pair[asking], minlength=len(pairs.user))
     full = pairs.slots + asks > most
     turn = np.flatnonzero(asking)
     turn = turn[sort_order(pair[turn])]
-    slot[events.version[turn]] = (pairs.slots[pair] - 1)[turn] + running_count(np.ones(len(turn), bool), run_starts(pair[turn]))
+    slot[events.version[turn]] = (pairs.slots[pair] - 1)[turn] + running_count(
+        np.ones(len(turn), bool), run_starts(pair[turn])
+    )
 
     slot[events.version[asking & full[pair]]] = UNCOUNTED
-    tells = full[pair] & (asking | ((events.sign != BEGIN) & (versions.slot[events.version] != UNCOUNTED)))
+    tells = full[pair] & (
+        asking | ((events.sign != BEGIN) & (versions.slot[events.version] != UNCOUNTED))
+    )
     turn = np.flatnonzero(tells)
     turn = turn[sort_order(pair[turn])]
     number = running_count(np.ones(len(turn), bool), run_starts(pair[turn]))
     turn = turn[sort_order(number)]
     line = np.cumsum(full) - 1
-    free = np.zeros((int(full.sum()), most), np.int64)  # a slot that nothing has been in is free from 0 on, before all others
+    free = np.zeros(
+        (int(full.sum()), most), np.int64
+    )  # a slot that nothing has been in is free from 0 on, before all others
     known = full[pairs.slot_of]
-    free[line[pairs.slot_of[known]], pairs.slot[known]] = np.where(pairs.taken, NEVER, pairs.free_from)[known]
+    free[line[pairs.slot_of[known]], pairs.slot[known]] = np.where(
+        pairs.taken, NEVER, pairs.free_from
+    )[known]
     for low, high in pairwise([0, *np.cumsum(np.bincount(number)[1:]).tolist()]):
         here = turn[low:high]
         beginning = events.sign[here] == BEGIN
         ended = events.version[here[~beginning]]
         inside = slot[ended] != UNCOUNTED
         gone = ended[inside]
-        free[line[pairs.of[gone]], slot[gone]] = np.maximum(events.trigger[here[~beginning]][inside], begin[gone])
+        free[line[pairs.of[gone]], slot[gone]] = np.maximum(
+            events.trigger[here[~beginning]][inside], begin[gone]
+        )
         begun = here[beginning]
         place = free[line[pair[begun]]]
         best = place.argmin(axis=1)
         when = place[np.arange(len(begun)), best]
         there = when < NEVER
-        begun, best, when = begun[there], best[there], when[there]
+        begun = begun[there]
+        best = best[there]
+        when = when[there]
         free[line[pair[begun]], best] = NEVER
-        slot[events.version[begun]], begin[events.version[begun]] = best, np.maximum(events.trigger[begun], when)
+        slot[events.version[begun]], begin[events.version[begun]] = (
+            best,
+            np.maximum(events.trigger[begun], when),
+        )
     return slot, begin

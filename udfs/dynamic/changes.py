@@ -69,7 +69,9 @@ class Admission:
     drops: dict[str, int]
 
 
-def admit_changes(state: Tables | None, rows: pa.Table, clock: Clock, p: FeedParameters) -> Admission:
+def admit_changes(
+    state: Tables | None, rows: pa.Table, clock: Clock, p: FeedParameters
+) -> Admission:
     """Follow the rows of one bucket's units through one micro-batch.
 
     Args:
@@ -93,27 +95,39 @@ def admit_changes(state: Tables | None, rows: pa.Table, clock: Clock, p: FeedPar
     found = cut(given, _triggers(given, clock, p.grid), names, there, p.copies)
     drops["unknown_row"] = found.unknown
     known = pairs(state, found.versions)
-    bounds = Bounds(p.max_rows, p.max_rows_per_group, p.max_groups, p.weights, p.public_keys, p.grid.horizon)
+    bounds = Bounds(
+        p.max_rows, p.max_rows_per_group, p.max_groups, p.weights, p.public_keys, p.grid.horizon
+    )
     versions = admitted(found.versions, found.events, known, bounds, drops)
     events = counted(versions, found.events)
     present = spells(versions, events, known, len(p.weights))
     left = np.ones(len(versions.user), bool)
     left[found.events.version[found.events.sign == END]] = False
     state = closed(state, at, versions.take(np.flatnonzero(left)), versions, events, present.pairs)
-    return Admission(state, _summed(versions, events, present, p), {reason: drops[reason] for reason in DROP_REASONS})
+    return Admission(
+        state,
+        _summed(versions, events, present, p),
+        {reason: drops[reason] for reason in DROP_REASONS},
+    )
 
 
 def counted(versions: Versions, events: Events) -> Events:
     """Those of versions that count, at the triggers at which they do: an end is not before its version's begin."""
     events = events.take(versions.slot[events.version] != UNCOUNTED)
     begin = versions.begin[events.version]
-    return Events(events.version, events.sign, np.where(events.sign == END, np.maximum(events.trigger, begin), begin))
+    return Events(
+        events.version,
+        events.sign,
+        np.where(events.sign == END, np.maximum(events.trigger, begin), begin),
+    )
 
 
 def _triggers(given: Images, clock: Clock, grid: TableGrid) -> Int:
     """The first trigger that each image can have."""
     start = np.full(len(given.ts), grid.offset_us)
-    return np.maximum(grid.own_trigger(given.ts, start), grid.closed_triggers(start, clock.closed_us) + 1)
+    return np.maximum(
+        grid.own_trigger(given.ts, start), grid.closed_triggers(start, clock.closed_us) + 1
+    )
 
 
 def _summed(versions: Versions, events: Events, present: Spells, p: FeedParameters) -> pa.Table:
@@ -124,23 +138,42 @@ def _summed(versions: Versions, events: Events, present: Spells, p: FeedParamete
     trigger = np.concatenate([events.trigger, present.trigger[ranked]])
     sign = np.concatenate([events.sign, np.zeros(size, np.int64)])
     users = np.concatenate([np.zeros(len(events.sign), np.int64), present.sign[ranked]])
-    weight = users * np.concatenate([np.zeros(len(events.sign), np.int64), np.array((0, *p.weights), np.int64)[present.rank[ranked]]])
+    weight = users * np.concatenate(
+        [
+            np.zeros(len(events.sign), np.int64),
+            np.array((0, *p.weights), np.int64)[present.rank[ranked]],
+        ]
+    )
     in_time = trigger <= p.grid.horizon
-    version, trigger, sign, users, weight = (column[in_time] for column in (version, trigger, sign, users, weight))
+    version, trigger, sign, users, weight = (
+        column[in_time] for column in (version, trigger, sign, users, weight)
+    )
     key = versions.key[version]
     ends = sign == END if p.by_level else np.zeros(len(sign), bool)
     level = np.where(ends, level_before(versions.begin[version], trigger), 0)
     order = sort_order(trigger, key, level)
     starts = run_starts(trigger[order], key[order], level[order])
     head = order[starts]
-    table = {"window": np.full(len(head), p.grid.offset_us), "trigger": trigger[head], "key": key[head]}
+    table = {
+        "window": np.full(len(head), p.grid.offset_us),
+        "trigger": trigger[head],
+        "key": key[head],
+    }
     table["key_bytes"] = versions.key_bytes.take(pa.array(version[head]))
     table |= {"weight": run_sums(weight[order], starts), "users": run_sums(users[order], starts)}
-    leaves = {j: versions.values[j][version] for j, rule in enumerate(p.increments) if rule.rule == "leaf"}
+    leaves = {
+        j: versions.values[j][version] for j, rule in enumerate(p.increments) if rule.rule == "leaf"
+    }
     for j, rule in enumerate(p.increments):
-        counted = users if rule.rule == "users" else sign * (0 if j in leaves else versions.values[j][version])
+        counted = (
+            users
+            if rule.rule == "users"
+            else sign * (0 if j in leaves else versions.values[j][version])
+        )
         table[f"v{j}"] = run_sums(counted[order], starts)
     if not leaves:
         return pa.table(table | ({"level": level[head]} if p.by_level else {}), p.gives)
     names = versions.key_bytes.take(pa.array(version))
-    return with_leaves(pa.table(table), np.full(len(version), p.grid.offset_us), trigger, key, names, sign, leaves)
+    return with_leaves(
+        pa.table(table), np.full(len(version), p.grid.offset_us), trigger, key, names, sign, leaves
+    )

@@ -36,12 +36,17 @@ class Images:
     def take(self, which: Int | Bool) -> Images:
         """Some of them."""
         user, row, seq, kind, ts, key, at = (
-            column[which] for column in (self.user, self.row, self.seq, self.kind, self.ts, self.key, self.at)
+            column[which]
+            for column in (self.user, self.row, self.seq, self.kind, self.ts, self.key, self.at)
         )
-        return Images(user, row, seq, kind, ts, key, at, tuple(column[which] for column in self.values))
+        return Images(
+            user, row, seq, kind, ts, key, at, tuple(column[which] for column in self.values)
+        )
 
 
-def images(rows: pa.Table, clock: Clock, increments: tuple[Increment, ...], copies: bool) -> tuple[Images, int]:
+def images(
+    rows: pa.Table, clock: Clock, increments: tuple[Increment, ...], copies: bool
+) -> tuple[Images, int]:
     """The images of one bucket's records, and how many begins were dropped because they are ahead of the clock.
 
     Args:
@@ -50,23 +55,30 @@ def images(rows: pa.Table, clock: Clock, increments: tuple[Increment, ...], copi
         increments: of the plan.
         copies: the table has no primary key: rows of one unit with equal key and values are copies of each other.
     """
-    given = {name: rows.column(name).to_numpy().astype(np.int64, copy=False) for name in ("user", "row", "seq", "kind", "ts", "key")}
+    given = {
+        name: rows.column(name).to_numpy().astype(np.int64, copy=False)
+        for name in ("user", "row", "seq", "kind", "ts", "key")
+    }
     values = tuple(rule.of(rows) for rule in increments)
     content = mix(given["key"], *values)
     if copies:
         given["row"] = mix(given["row"], content.view(np.int64)).view(np.int64)
     whole = Images(**given, at=np.arange(rows.num_rows), values=values)
     left = _folded(whole, content)
-    whole, content = whole.take(left), content[left]
+    whole = whole.take(left)
+    content = content[left]
     ahead = (whole.kind == BEGIN) & (whole.ts > clock.latest_us)
-    whole, content = whole.take(~ahead), content[~ahead]
+    whole = whole.take(~ahead)
+    content = content[~ahead]
     return _in_order(whole, content), int(ahead.sum())
 
 
 def _folded(given: Images, content: np.ndarray) -> Int:
     """What is left where ends and begins of one row at one place of the feed are equal: an update of columns that the query does not read."""
     order = sort_order(given.user, given.row, given.seq, content, given.kind, given.ts)
-    user, row, seq, kind = (column[order] for column in (given.user, given.row, given.seq, given.kind))
+    user, row, seq, kind = (
+        column[order] for column in (given.user, given.row, given.seq, given.kind)
+    )
     starts = run_starts(user, row, seq, content[order])
     ends = run_sums((kind == END).astype(np.int64), starts)
     begins = run_sums((kind == BEGIN).astype(np.int64), starts)
@@ -78,10 +90,13 @@ def _folded(given: Images, content: np.ndarray) -> Int:
 def _in_order(given: Images, content: np.ndarray) -> Images:
     """By time; at one time the first images of all rows before their second ones, and ends first, so that they make room."""
     order = sort_order(given.user, given.row, given.seq, given.kind, content, given.ts)
-    one, content = given.take(order), content[order]
+    one = given.take(order)
+    content = content[order]
     times, rank = np.unique(one.ts, return_inverse=True)
     run = (np.cumsum(run_starts(one.user, one.row)) - 1) * max(len(times), 1)
     ts = times[np.maximum.accumulate(run + rank) - run] if len(times) else one.ts
-    place = running_count(run_starts(one.user, one.row, ts, one.seq), run_starts(one.user, one.row, ts))
+    place = running_count(
+        run_starts(one.user, one.row, ts, one.seq), run_starts(one.user, one.row, ts)
+    )
     one = Images(one.user, one.row, one.seq, one.kind, ts, one.key, one.at, one.values)
     return one.take(sort_order(one.user, ts, place, one.kind, one.row, content))

@@ -29,7 +29,8 @@ from dpsql.udfs.stage import Released, Tick, replay
 from dpsql.udfs.table.grid import TableGrid
 
 COUNTER = BltInf()
-SIZE, GONE = 1, 2
+SIZE = 1
+GONE = 2
 """Mechanism numbers of a node's size and of the count of its rows that have gone; sum j has 2j + 1 and 2j + 2."""
 MOST_ROUNDS = 16
 """A node answers 0 after these. Each begins when half of its rows have gone, or by noise."""
@@ -50,7 +51,9 @@ class TreeSum:
     def variance(self, times: Int, age: int) -> np.ndarray:
         """Of what a node answers: level by round, and triggers since the round began."""
         path = standard_deviation(COUNTER, age) ** 2 if age else 0.0
-        return times**2 * (self.sigma**2 + self.removed**2 * path) + self.grid**2 / 12 * (2 if age else 1)
+        return times**2 * (self.sigma**2 + self.removed**2 * path) + self.grid**2 / 12 * (
+            2 if age else 1
+        )
 
     def stderr(self, trigger: int) -> float:
         """At a trigger, where no node has begun a second round or answers 0."""
@@ -101,24 +104,43 @@ def level_before(begin: Int, trigger: Int) -> Int:
     return np.frexp(apart.astype(np.float64))[1].astype(np.int64)  # exact: below 2^32
 
 
-def grow(state: TreeState | None, rows: pa.Table, ticks: Sequence[Tick], p: TreeParameters, noise_key: bytes) -> Released[TreeState]:
+def grow(
+    state: TreeState | None,
+    rows: pa.Table,
+    ticks: Sequence[Tick],
+    p: TreeParameters,
+    noise_key: bytes,
+) -> Released[TreeState]:
     """Add rows and close what the ticks close, in order of arrival batch; arguments as of `dpsql.udfs.table.release.release`.
 
     The rows' first value counts rows, the others are the sums; `level` is that of the node that what ends is taken from.
     """
     state = empty_state(len(p.sums)) if state is None else state
-    return replay(state, rows, ticks, TreeState.with_rows, partial(_close, p=p, noise_key=noise_key), released_columns(p.columns))
+    return replay(
+        state,
+        rows,
+        ticks,
+        TreeState.with_rows,
+        partial(_close, p=p, noise_key=noise_key),
+        released_columns(p.columns),
+    )
 
 
-def _close(state: TreeState, closed_us: int, p: TreeParameters, noise_key: bytes) -> tuple[TreeState, list[pa.Table]]:
-    before, now = p.grid.closed(state.closed_us), p.grid.closed(closed_us)
+def _close(
+    state: TreeState, closed_us: int, p: TreeParameters, noise_key: bytes
+) -> tuple[TreeState, list[pa.Table]]:
+    before = p.grid.closed(state.closed_us)
+    now = p.grid.closed(closed_us)
     order = np.argsort(np.array(p.public.keys, np.int64), kind="stable")
-    key, names = np.array(p.public.keys, np.int64)[order], pa.array(p.public.key_bytes, pa.binary()).take(pa.array(order))
+    key = np.array(p.public.keys, np.int64)[order]
+    names = pa.array(p.public.key_bytes, pa.binary()).take(pa.array(order))
     shown = pc.sort_indices(names).to_numpy()
     nodes = nodes_of(state.nodes, key, len(p.sums))
     due, pending = state.due(now)
-    group, at = match([due.column("key").to_numpy()], [key]), due.column("trigger").to_numpy()
-    level, values = due.column("level").to_numpy(), np.stack([due.column(f"v{j}").to_numpy() for j in range(1 + len(p.sums))], axis=1)
+    group = match([due.column("key").to_numpy()], [key])
+    at = due.column("trigger").to_numpy()
+    level = due.column("level").to_numpy()
+    values = np.stack([due.column(f"v{j}").to_numpy() for j in range(1 + len(p.sums))], axis=1)
     out = []
     for trigger in range(before + 1, now + 1) if len(key) else ():
         mine = np.flatnonzero(at == trigger) if len(at) else np.zeros(0, np.int64)
@@ -159,14 +181,17 @@ class _Tree:
     def answers(self, nodes: dict[int, Node]) -> tuple[list[Int], list[np.ndarray]]:
         """Of each sum and key: the noisy value, and its standard error; NaN where no node answers, and the value is 0 whatever there is."""
         size = len(self.key)
-        values, variances = [np.zeros(size, np.int64) for _ in self.p.sums], [np.zeros(size) for _ in self.p.sums]
+        values = [np.zeros(size, np.int64) for _ in self.p.sums]
+        variances = [np.zeros(size) for _ in self.p.sums]
         for node in nodes.values():
             for round_, age, some in self._alike(node):
                 for j, q in enumerate(self.p.sums):
                     told = node.told[some, j] - node.gone[some, 1 + j]
                     times = node.level * round_
                     if age:
-                        told -= self._paths(node, 2 * j + 4).rounded(node.removed[j], some, age, q.removed * times / q.grid)
+                        told -= self._paths(node, 2 * j + 4).rounded(
+                            node.removed[j], some, age, q.removed * times / q.grid
+                        )
                     values[j][some] += told
                     variances[j][some] += q.variance(np.array(times), age)
         return values, [np.sqrt(np.where(each > 0, each, np.nan)) for each in variances]
@@ -179,8 +204,14 @@ class _Tree:
             gone.follow(node.noise, step.copy(), some, age)
             for j in range(len(self.p.sums)):
                 self._paths(node, 2 * j + 4).follow(node.removed[j], step.copy(), some, age)
-            margin = node.size[some] / 2 + 2 * self.p.margin(node.level, round_, age) - node.gone[some, 0]
-            ended = some[gone.reached(node.noise, some, age, self.p.gone * node.level * round_, margin)]
+            margin = (
+                node.size[some] / 2
+                + 2 * self.p.margin(node.level, round_, age)
+                - node.gone[some, 0]
+            )
+            ended = some[
+                gone.reached(node.noise, some, age, self.p.gone * node.level * round_, margin)
+            ]
             node.round_[ended] += 1
             node.halted[ended] |= node.round_[ended] > MOST_ROUNDS
             self._begin(node, ended[node.halted[ended] == 0])
@@ -192,33 +223,55 @@ class _Tree:
         for state in (node.noise, *node.removed):
             state[groups] = 0.0
         for round_ in np.unique(node.round_[groups]).tolist():
-            some, times = groups[node.round_[groups] == round_], node.level * round_
+            some = groups[node.round_[groups] == round_]
+            times = node.level * round_
             node.size[some] = node.live[some, 0] + self._once(node, SIZE, some, self.p.size * times)
             for j, q in enumerate(self.p.sums):
-                node.told[some, j] = node.live[some, 1 + j] + self._once(node, 2 * j + 3, some, q.sigma * times / q.grid)
+                node.told[some, j] = node.live[some, 1 + j] + self._once(
+                    node, 2 * j + 3, some, q.sigma * times / q.grid
+                )
             node.halted[some] |= node.size[some] < 2 * self.p.margin(node.level, round_, 1)
 
     def _alike(self, node: Node) -> list[tuple[int, int, Int]]:
         """(round, age, keys) of those that answer."""
         active = np.flatnonzero(node.halted == 0)
         pairs = np.unique(np.stack([node.round_[active], node.first[active]], axis=1), axis=0)
-        chosen = [(r, f, active[(node.round_[active] == r) & (node.first[active] == f)]) for r, f in pairs.tolist()]
+        chosen = [
+            (r, f, active[(node.round_[active] == r) & (node.first[active] == f)])
+            for r, f in pairs.tolist()
+        ]
         return [(r, self.trigger - f, some) for r, f, some in chosen]
 
     def _paths(self, node: Node, mechanism: int) -> Paths:
         number = self.trigger >> (node.level - 1) << (node.level - 1)
-        return Paths(COUNTER, mechanism, self.noise_key, tags(self.noise_key, number + (node.round_ - 1 << ROUND_BITS), self.key))
+        return Paths(
+            COUNTER,
+            mechanism,
+            self.noise_key,
+            tags(self.noise_key, number + (node.round_ - 1 << ROUND_BITS), self.key),
+        )
 
     def _once(self, node: Node, mechanism: int, groups: Int, scale: float) -> Int:
         """A rounded normal of a node's round: the first step of a path is one."""
-        path, state = self._paths(node, mechanism), np.zeros((len(self.key), COUNTER.width))
+        path = self._paths(node, mechanism)
+        state = np.zeros((len(self.key), COUNTER.width))
         path.follow(state, np.zeros(len(self.key), np.int64), groups, 1)
         return path.rounded(state, groups, 1, scale)
 
 
-def _rows(trigger: int, values: list[Int], errors: list[np.ndarray], shown: Int, names: pa.Array, p: TreeParameters) -> pa.Table:
+def _rows(
+    trigger: int,
+    values: list[Int],
+    errors: list[np.ndarray],
+    shown: Int,
+    names: pa.Array,
+    p: TreeParameters,
+) -> pa.Table:
     """Sorted by key bytes."""
-    table = {"window": np.full(len(shown), p.grid.offset_us), "trigger": np.full(len(shown), trigger)}
+    table = {
+        "window": np.full(len(shown), p.grid.offset_us),
+        "trigger": np.full(len(shown), trigger),
+    }
     table["key_bytes"] = names.take(pa.array(shown))
     for i, column in enumerate(p.columns):
         each = [errors[j][shown] for j in column.perturbations]

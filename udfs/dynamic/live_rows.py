@@ -31,9 +31,20 @@ def schemas(values: int) -> dict[str, pa.Schema]:
     feed of that, and its slot. presences: of a unit in a key, as in `Pairs`. slots: when each is free.
     """
     int64 = pa.int64()
-    live = [("user", int64), ("row", int64), ("copy", pa.int32()), ("key", int64), ("key_bytes", pa.binary()), ("slot", pa.int32())]
+    live = [
+        ("user", int64),
+        ("row", int64),
+        ("copy", pa.int32()),
+        ("key", int64),
+        ("key_bytes", pa.binary()),
+        ("slot", pa.int32()),
+    ]
     live += [("begin", int64), ("seq", int64), *((f"v{j}", int64) for j in range(values))]
-    presences = [("user", int64), ("key", int64), *((name, int64 if name == "until" else pa.int32()) for name in PRESENCE)]
+    presences = [
+        ("user", int64),
+        ("key", int64),
+        *((name, int64 if name == "until" else pa.int32()) for name in PRESENCE),
+    ]
     slots = [("user", int64), ("key", int64), ("slot", pa.int32()), ("free_from", int64)]
     return {"live": pa.schema(live), "presences": pa.schema(presences), "slots": pa.schema(slots)}
 
@@ -83,27 +94,38 @@ class Pairs:
         columns = self.live.copy(), self.rank.copy(), self.until.copy()
         for column, values in zip(columns, (live, rank, until), strict=True):
             column[at] = values
-        return replace(self, rows=rows, spells=spells, live=columns[0], rank=columns[1], until=columns[2])
+        return replace(
+            self, rows=rows, spells=spells, live=columns[0], rank=columns[1], until=columns[2]
+        )
 
 
 def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
     """Those of the rows that images name, and where the state has them."""
     table = state["live"]
-    at = _ranges(*find(_distinct(user, row), [table.column(name).to_numpy() for name in ("user", "row")]))
+    at = _ranges(
+        *find(_distinct(user, row), [table.column(name).to_numpy() for name in ("user", "row")])
+    )
     ints = {name: table.column(name).to_numpy()[at].astype(np.int64) for name in INTS}
-    values = tuple(table.column(name).to_numpy()[at] for name in table.column_names if name.startswith("v"))
-    return Versions(**ints, key_bytes=table.column("key_bytes").take(pa.array(at)), values=values), at
+    values = tuple(
+        table.column(name).to_numpy()[at] for name in table.column_names if name.startswith("v")
+    )
+    return Versions(
+        **ints, key_bytes=table.column("key_bytes").take(pa.array(at)), values=values
+    ), at
 
 
 def pairs(state: Tables, versions: Versions) -> Pairs:
     """Of versions."""
     order = sort_order(versions.user, versions.key)
     starts = run_starts(versions.user[order], versions.key[order])
-    user, key = versions.user[order][starts], versions.key[order][starts]
+    user = versions.user[order][starts]
+    key = versions.key[order][starts]
     of = np.empty(len(order), np.int64)
     of[order] = np.cumsum(starts) - 1
 
-    presences = {name: state["presences"].column(name).to_numpy() for name in ("user", "key", *PRESENCE)}
+    presences = {
+        name: state["presences"].column(name).to_numpy() for name in ("user", "key", *PRESENCE)
+    }
     at = match([user, key], [presences["user"], presences["key"]])
     known = at >= 0
     of_pair = {name: np.zeros(len(user), np.int64) for name in PRESENCE}
@@ -112,7 +134,10 @@ def pairs(state: Tables, versions: Versions) -> Pairs:
 
     heads = run_starts(user)
     low, high = find([user[heads]], [presences["user"]])
-    total = {name: np.concatenate([[0], np.cumsum(presences[name], dtype=np.int64)]) for name in ("rows", "spells")}
+    total = {
+        name: np.concatenate([[0], np.cumsum(presences[name], dtype=np.int64)])
+        for name in ("rows", "spells")
+    }
     table = state["slots"]
     first, end = find([user, key], [table.column(name).to_numpy() for name in ("user", "key")])
     of_slots = _ranges(first, end)
@@ -134,7 +159,9 @@ def pairs(state: Tables, versions: Versions) -> Pairs:
     )
 
 
-def closed(state: Tables, at: Int, left: Versions, versions: Versions, events: Events, now: Pairs) -> Tables:
+def closed(
+    state: Tables, at: Int, left: Versions, versions: Versions, events: Events, now: Pairs
+) -> Tables:
     """The tables with what is known now.
 
     Args:
@@ -144,12 +171,17 @@ def closed(state: Tables, at: Int, left: Versions, versions: Versions, events: E
         now: the pairs.
     """
     left = left.take(sort_order(left.user, left.row, left.copy))
-    live = {name: getattr(left, name) for name in (*INTS, "key_bytes")} | {f"v{j}": column for j, column in enumerate(left.values)}
+    live = {name: getattr(left, name) for name in (*INTS, "key_bytes")} | {
+        f"v{j}": column for j, column in enumerate(left.values)
+    }
     kept = now.rows > 0
     presences = {name: getattr(now, name)[kept] for name in ("user", "key", *PRESENCE)}
     given = {"live": live, "presences": presences, "slots": _slots(versions, events, now)}
     where = {"live": at, **now.at}
-    return {name: _merged(state[name], where[name], given[name], len(TABLES[name].sorted_by)) for name in TABLES}
+    return {
+        name: _merged(state[name], where[name], given[name], len(TABLES[name].sorted_by))
+        for name in TABLES
+    }
 
 
 def _slots(versions: Versions, events: Events, now: Pairs) -> dict[str, Int]:
@@ -157,11 +189,19 @@ def _slots(versions: Versions, events: Events, now: Pairs) -> dict[str, Int]:
     inside = events.take(versions.slot[events.version] >= 0)
     pair = np.concatenate([now.slot_of, now.of[inside.version]])
     slot = np.concatenate([now.slot, versions.slot[inside.version]])
-    free_from = np.concatenate([now.free_from, np.where(inside.sign == BEGIN, TAKEN, inside.trigger)])
+    free_from = np.concatenate(
+        [now.free_from, np.where(inside.sign == BEGIN, TAKEN, inside.trigger)]
+    )
     order = sort_order(pair, slot)
-    pair, slot = pair[order], slot[order]
+    pair = pair[order]
+    slot = slot[order]
     last = np.append(run_starts(pair, slot)[1:], True) if len(order) else np.zeros(0, bool)
-    return {"user": now.user[pair[last]], "key": now.key[pair[last]], "slot": slot[last], "free_from": free_from[order][last]}
+    return {
+        "user": now.user[pair[last]],
+        "key": now.key[pair[last]],
+        "slot": slot[last],
+        "free_from": free_from[order][last],
+    }
 
 
 def _distinct(*columns: Int) -> list[Int]:
@@ -182,6 +222,9 @@ def _merged(table: pa.Table, at: Int, given: dict[str, Any], by: int) -> pa.Tabl
     kept[at] = False
     new = pa.table({name: given[name] for name in table.column_names}).cast(table.schema)
     names = table.column_names[:by]
-    where = find([new.column(name).to_numpy() for name in names], [table.column(name).to_numpy()[kept] for name in names])[0]
+    where = find(
+        [new.column(name).to_numpy() for name in names],
+        [table.column(name).to_numpy()[kept] for name in names],
+    )[0]
     order = insert(np.flatnonzero(kept), table.num_rows + np.arange(new.num_rows), places(where))
     return pa.concat_tables([table, new]).take(pa.array(order)).combine_chunks()

@@ -38,10 +38,14 @@ def spells(versions: Versions, events: Events, pairs: Pairs, most: int) -> Spell
     """
     pair = pairs.of[events.version]
     order = sort_order(pair)
-    pair, sign, trigger, version = pair[order], events.sign[order], events.trigger[order], events.version[order]
+    pair = pair[order]
+    sign = events.sign[order]
+    trigger = events.trigger[order]
+    version = events.version[order]
     starts = run_starts(pair)
     live = pairs.live[pair] + running_count(sign, starts)
-    opens, closes = (sign == BEGIN) & (live == 1), (sign == END) & (live == 0)
+    opens = (sign == BEGIN) & (live == 1)
+    closes = (sign == END) & (live == 0)
     until = _latest(np.where(opens | (sign == END), trigger, 0), pairs.until[pair], pair)
 
     in_order = np.zeros(len(order), np.int64)

@@ -48,7 +48,11 @@ class FeedStage(Intake):
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """As `admit_changes`; counted: `drops`, how many images were dropped, or did not count, and why."""
         done = admit_changes(state, rows, now, self.parameters)
-        return Stepped(done.state, done.contributions, {"drops": {reason: n for reason, n in done.drops.items() if n}})
+        return Stepped(
+            done.state,
+            done.contributions,
+            {"drops": {reason: n for reason, n in done.drops.items() if n}},
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,9 @@ class TreeStage(Release):
     @property
     def takes(self) -> pa.Schema:
         """Contributions, with the micro-batch that they came in; their first value counts rows."""
-        return contributions(1 + len(self.parameters.sums), by_level=True).append(pa.field("batch", pa.int64()))
+        return contributions(1 + len(self.parameters.sums), by_level=True).append(
+            pa.field("batch", pa.int64())
+        )
 
     @property
     def gives(self) -> pa.Schema:

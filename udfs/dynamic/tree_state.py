@@ -14,7 +14,10 @@ from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.stage import CLOSED, State
 from dpsql.udfs.state_table import Table
 
-TABLES = {"nodes": Table(("key", "level"), "key"), "pending": Table(("trigger", "key", "level"), "key", order="any")}
+TABLES = {
+    "nodes": Table(("key", "level"), "key"),
+    "pending": Table(("trigger", "key", "level"), "key", order="any"),
+}
 OF_NODE = ("round", "first", "halted", "size")
 WIDTH = BltInf().width
 
@@ -66,12 +69,19 @@ class TreeState(State):
     def due(self, now: int) -> tuple[pa.Table, pa.Table]:
         """Increments up to a trigger, and the others."""
         is_due = pa.array(self.pending.column("trigger").to_numpy() <= now)
-        return self.pending.filter(is_due), self.pending.filter(pa.array(~is_due.to_numpy(zero_copy_only=False))).combine_chunks()
+        return self.pending.filter(is_due), self.pending.filter(
+            pa.array(~is_due.to_numpy(zero_copy_only=False))
+        ).combine_chunks()
 
 
 def empty_state(sums: int) -> TreeState:
     """Nothing is closed, no node is there."""
-    pending = pa.table({name: pa.array([], pa.int64()) for name in ("trigger", "key", "level", *(f"v{j}" for j in range(1 + sums)))})
+    pending = pa.table(
+        {
+            name: pa.array([], pa.int64())
+            for name in ("trigger", "key", "level", *(f"v{j}" for j in range(1 + sums)))
+        }
+    )
     return TreeState(table_of({}, np.zeros(0, np.int64), NO_CLOCK, sums), pending)
 
 
@@ -82,8 +92,12 @@ def table_of(nodes: dict[int, Node], key: Int, closed_us: int, sums: int) -> pa.
     def whole(columns: list[np.ndarray], empty: np.ndarray) -> np.ndarray:
         return np.concatenate([empty, *columns])
 
-    none, nothing = np.zeros(0, np.int64), np.zeros((0, WIDTH))
-    columns = {"key": whole([key for _ in of_level], none), "level": whole([np.full(len(key), node.level) for node in of_level], none)}
+    none = np.zeros(0, np.int64)
+    nothing = np.zeros((0, WIDTH))
+    columns = {
+        "key": whole([key for _ in of_level], none),
+        "level": whole([np.full(len(key), node.level) for node in of_level], none),
+    }
     for name, field in zip(OF_NODE, ("round_", "first", "halted", "size"), strict=True):
         columns[name] = whole([getattr(node, field) for node in of_level], none)
     for j in range(1 + sums):
@@ -94,14 +108,23 @@ def table_of(nodes: dict[int, Node], key: Int, closed_us: int, sums: int) -> pa.
     lists = {"noise": whole([node.noise for node in of_level], nothing)}
     lists |= {f"p{j}": whole([node.removed[j] for node in of_level], nothing) for j in range(sums)}
     order = sort_order(columns["key"], columns["level"])
-    table = {name: column[order] for name, column in columns.items()} | {name: to_lists(column[order]) for name, column in lists.items()}
+    table = {name: column[order] for name, column in columns.items()} | {
+        name: to_lists(column[order]) for name, column in lists.items()
+    }
     return pa.table(table).replace_schema_metadata({CLOSED: str(closed_us)})
 
 
 def nodes_of(table: pa.Table, key: Int, sums: int) -> dict[int, Node]:
     """The nodes of sorted keys, by level."""
-    ints = {name: table.column(name).to_numpy() for name in table.column_names if name != "noise" and not name.startswith("p")}
-    paths = {name: from_lists(table.column(name), WIDTH) for name in ("noise", *(f"p{j}" for j in range(sums)))}
+    ints = {
+        name: table.column(name).to_numpy()
+        for name in table.column_names
+        if name != "noise" and not name.startswith("p")
+    }
+    paths = {
+        name: from_lists(table.column(name), WIDTH)
+        for name in ("noise", *(f"p{j}" for j in range(sums)))
+    }
     out = dict[int, Node]()
     for level in np.unique(ints["level"]).tolist():
         of_level = np.flatnonzero(ints["level"] == level)

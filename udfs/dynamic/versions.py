@@ -17,7 +17,8 @@ from dpsql.udfs.columns import Bool, Int, find, match, run_starts, running_count
 from dpsql.udfs.dynamic.images import Images
 from dpsql.udfs.stage import BEGIN, END, NO_SEQUENCE
 
-UNCOUNTED, NO_SLOT = -2, -1
+UNCOUNTED = -2
+NO_SLOT = -1
 """Instead of a slot: the version does not count; it counts and needs none, because a key has room for all."""
 
 INTS = ("user", "row", "copy", "key", "slot", "begin", "seq")
@@ -41,7 +42,11 @@ class Versions:
     def take(self, which: Int) -> Versions:
         """Some of them."""
         ints = {name: getattr(self, name)[which] for name in INTS}
-        return Versions(**ints, key_bytes=self.key_bytes.take(pa.array(which)), values=tuple(column[which] for column in self.values))
+        return Versions(
+            **ints,
+            key_bytes=self.key_bytes.take(pa.array(which)),
+            values=tuple(column[which] for column in self.values),
+        )
 
 
 @dataclass(frozen=True)
@@ -90,14 +95,20 @@ def cut(given: Images, trigger: Int, names: pa.ChunkedArray, there: Versions, co
     seq = np.concatenate([there.seq, one.seq[fresh]])
     again = begin & ~begins
     np.maximum.at(seq, before[again], one.seq[again])
-    place = np.concatenate([2 * order[ends], 2 * order[fresh] + 1])  # an update ends the old version first
+    place = np.concatenate(
+        [2 * order[ends], 2 * order[fresh] + 1]
+    )  # an update ends the old version first
     events = Events(
         np.concatenate([before[ends], after[fresh]]),
         np.concatenate([np.full(int(ends.sum()), END), np.full(len(fresh), BEGIN)]),
         trigger[place // 2],
     )
     new = _new(one.take(fresh), copy[fresh], names.take(pa.array(order[fresh])))
-    return Cut(replace(_with(there, new), seq=seq), events.take(sort_order(place)), unknown + int((~begin & ~live).sum()))
+    return Cut(
+        replace(_with(there, new), seq=seq),
+        events.take(sort_order(place)),
+        unknown + int((~begin & ~live).sum()),
+    )
 
 
 def _by_row(given: Images, there: Versions) -> tuple[Int, Int, Int, Bool, int]:
@@ -116,9 +127,13 @@ def _by_row(given: Images, there: Versions) -> tuple[Int, Int, Int, Bool, int]:
     known = np.append(there.seq, NO_SEQUENCE)[old]  # -1: the last
     later = (one.seq > known) | moved[run]
     begin = one.kind == BEGIN
-    again = begin & (running_count(begin, run_starts(one.user, one.row, one.seq)) > 1)  # the first begin at a place is that of a version
+    again = begin & (
+        running_count(begin, run_starts(one.user, one.row, one.seq)) > 1
+    )  # the first begin at a place is that of a version
     kept = silent | later & ~again
-    order, one, old = order[kept], one.take(kept), old[kept]
+    order = order[kept]
+    one = one.take(kept)
+    old = old[kept]
     return order, old, np.zeros(len(order), np.int64), run_starts(one.user, one.row), 0
 
 
@@ -165,11 +180,18 @@ def _before(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _new(given: Images, copy: Int, names: pa.ChunkedArray) -> Versions:
-    slot, begin = np.full(len(copy), UNCOUNTED), np.zeros(len(copy), np.int64)
-    return Versions(given.user, given.row, copy, given.key, names, slot, begin, given.seq, given.values)
+    slot = np.full(len(copy), UNCOUNTED)
+    begin = np.zeros(len(copy), np.int64)
+    return Versions(
+        given.user, given.row, copy, given.key, names, slot, begin, given.seq, given.values
+    )
 
 
 def _with(there: Versions, new: Versions) -> Versions:
     names = pa.chunked_array([*there.key_bytes.chunks, *new.key_bytes.chunks], pa.binary())
     ints = {name: np.concatenate([getattr(there, name), getattr(new, name)]) for name in INTS}
-    return Versions(**ints, key_bytes=names, values=tuple(map(np.concatenate, zip(there.values, new.values, strict=True))))
+    return Versions(
+        **ints,
+        key_bytes=names,
+        values=tuple(map(np.concatenate, zip(there.values, new.values, strict=True))),
+    )

@@ -19,7 +19,15 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import Bool, Int, match, run_starts, sort_order
 from dpsql.udfs.grid import NO_CLOCK, Grid
-from dpsql.udfs.histogram.group_state import Closing, ReleaseState, add_groups, close_state, empty_state, new_groups, open_closing
+from dpsql.udfs.histogram.group_state import (
+    Closing,
+    ReleaseState,
+    add_groups,
+    close_state,
+    empty_state,
+    new_groups,
+    open_closing,
+)
 from dpsql.udfs.histogram.key_selection import SelectionParameters, advance_to, predict, select
 from dpsql.udfs.histogram.memory import SILENT, Evidence, Memory
 from dpsql.udfs.histogram.parameters import ReleaseParameters
@@ -30,16 +38,28 @@ from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import CLOSED
 
 
-def close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes) -> tuple[ReleaseState, pa.Table]:
+def close(
+    state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes
+) -> tuple[ReleaseState, pa.Table]:
     """Close every grid point up to closed_us; the new state, and the rows, sorted by (window, trigger, key bytes)."""
     selection = p.selection
-    if selection is None or selection.carried is None or state.memory is None or state.evidence is None:
+    if (
+        selection is None
+        or selection.carried is None
+        or state.memory is None
+        or state.evidence is None
+    ):
         raise ValueError("this plan carries nothing over")
-    memory, evidence = Memory.of(state.memory), Evidence.of(state.evidence)
+    memory = Memory.of(state.memory)
+    evidence = Evidence.of(state.evidence)
     ahead = _Ahead.of(state)
     work = _Work(p, selection, selection.carried, noise_key)
-    now, reach, released = state.closed_us, p.grid.horizon, [released_columns(p.columns, whole=False).empty_table()]
-    open_ = replace(ahead.begun(NO_CLOCK), groups=_closed(ahead.groups.slice(0, 0), now), seen=state.seen)
+    now = state.closed_us
+    reach = p.grid.horizon
+    released = [released_columns(p.columns, whole=False).empty_table()]
+    open_ = replace(
+        ahead.begun(NO_CLOCK), groups=_closed(ahead.groups.slice(0, 0), now), seen=state.seen
+    )
     while True:
         oldest = open_.groups if open_.groups.num_rows else ahead.groups.slice(ahead.group)
         first = oldest.column("window")[0].as_py() if oldest.num_rows else None
@@ -59,9 +79,13 @@ def close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: 
     rest = ahead.begun(1 << 62)
     groups = pa.concat_tables([open_.groups, rest.groups]).combine_chunks()
     pending = pa.concat_tables([open_.pending, rest.pending]).combine_chunks()
-    done = ReleaseState(_closed(groups, closed_us), pending, open_.seen, memory.table(), evidence.table())
+    done = ReleaseState(
+        _closed(groups, closed_us), pending, open_.seen, memory.table(), evidence.table()
+    )
     # The order of passes, and of groups that begin late, must not be seen.
-    return done, pa.concat_tables(released).combine_chunks().sort_by([(name, "ascending") for name in ("window", "trigger", "key_bytes")])
+    return done, pa.concat_tables(released).combine_chunks().sort_by(
+        [(name, "ascending") for name in ("window", "trigger", "key_bytes")]
+    )
 
 
 @dataclass
@@ -81,12 +105,23 @@ class _Ahead:
         pending = state.pending
         order = sort_order(pending.column("window").to_numpy())
         pending = pending.take(pa.array(order)).combine_chunks()
-        return cls(state.groups, pending, state.groups.column("window").to_numpy(), pending.column("window").to_numpy())
+        return cls(
+            state.groups,
+            pending,
+            state.groups.column("window").to_numpy(),
+            pending.column("window").to_numpy(),
+        )
 
     def begun(self, latest: int) -> ReleaseState:
         """Those not taken yet of windows that start at `latest` or before."""
-        group, row = (int(np.searchsorted(column, latest, side="right")) for column in (self.of_groups, self.of_pending))
-        taken = self.groups.slice(self.group, group - self.group), self.pending.slice(self.row, row - self.row)
+        group, row = (
+            int(np.searchsorted(column, latest, side="right"))
+            for column in (self.of_groups, self.of_pending)
+        )
+        taken = (
+            self.groups.slice(self.group, group - self.group),
+            self.pending.slice(self.row, row - self.row),
+        )
         self.group, self.row = max(group, self.group), max(row, self.row)
         return ReleaseState(*taken, self.groups.slice(0, 0))
 
@@ -95,7 +130,9 @@ def _closed(groups: pa.Table, closed_us: int) -> pa.Table:
     return groups.replace_schema_metadata({CLOSED: str(closed_us)})
 
 
-def _next(grid: Grid, now: int, limit: int, first: int | None, busy: bool, reach: int) -> int | None:
+def _next(
+    grid: Grid, now: int, limit: int, first: int | None, busy: bool, reach: int
+) -> int | None:
     """Up to when the next pass goes; None: nothing is left to do up to `limit`.
 
     Args:
@@ -109,9 +146,14 @@ def _next(grid: Grid, now: int, limit: int, first: int | None, busy: bool, reach
     if not busy and first is None:
         return None
     begins = now if busy else max(now, (first or 0) + grid.trigger_us - 1)
-    span, since = grid.horizon * grid.trigger_us, begins - grid.offset_us
+    span = grid.horizon * grid.trigger_us
+    since = begins - grid.offset_us
     end = (since - span) // grid.slide_us * grid.slide_us + grid.slide_us + span
-    points = min(since // grid.trigger_us + reach, end // grid.trigger_us, (limit - grid.offset_us) // grid.trigger_us)
+    points = min(
+        since // grid.trigger_us + reach,
+        end // grid.trigger_us,
+        (limit - grid.offset_us) // grid.trigger_us,
+    )
     until = grid.offset_us + points * grid.trigger_us
     return until if until > begins else None
 
@@ -127,7 +169,9 @@ class _Work:
         self, state: ReleaseState, memory: Memory, evidence: Evidence, now: int, until: int
     ) -> tuple[ReleaseState, Memory, Evidence, pa.Table, int]:
         """From one time to the next at which something changes: `until`, or earlier; it comes last."""
-        p, grid, given = self.p, self.p.grid, state
+        p = self.p
+        grid = self.p.grid
+        given = state
         state = self._show_known(state, memory, now, until)
         names = state.groups.column("key_bytes")
         c, pending = self._open(state, until)
@@ -144,7 +188,11 @@ class _Work:
             found = np.concatenate([fresh, proven])
         extra = self._show_found(c, shown, memory, found, until)
         predict(c, self.selection, self.noise_key)
-        rows = [released_rows(perturb(c, shown, p.perturbations, self.noise_key), c.groups, names, p.columns)]
+        rows = [
+            released_rows(
+                perturb(c, shown, p.perturbations, self.noise_key), c.groups, names, p.columns
+            )
+        ]
         state = replace(close_state(c, names, pending, until, grid, p.layout), seen=state.seen)
         if extra.num_rows:
             added, more = self._extra(extra, until)
@@ -154,16 +202,24 @@ class _Work:
 
     def _open(self, state: ReleaseState, until: int) -> tuple[Closing, pa.Table]:
         groups = state.groups
-        tag = tags(self.noise_key, groups.column("window").to_numpy(), groups.column("key").to_numpy())
+        tag = tags(
+            self.noise_key, groups.column("window").to_numpy(), groups.column("key").to_numpy()
+        )
         return open_closing(state, until, self.p.grid, self.p.layout, tag)
 
-    def _show_known(self, state: ReleaseState, memory: Memory, now: int, until: int) -> ReleaseState:
+    def _show_known(
+        self, state: ReleaseState, memory: Memory, now: int, until: int
+    ) -> ReleaseState:
         """Known keys are in every window that has its first trigger in this pass, as public groups are."""
         known = np.flatnonzero(memory.known)
         grid = self.p.grid
         if not len(known):
             return state
-        first = (now - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us + grid.offset_us + grid.slide_us
+        first = (
+            (now - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us
+            + grid.offset_us
+            + grid.slide_us
+        )
         windows = np.arange(first, until - grid.trigger_us + 1, grid.slide_us, dtype=np.int64)
         if not len(windows):
             return state
@@ -174,53 +230,94 @@ class _Work:
             column = groups.column(name).to_numpy().copy()
             column[there] = 1
             groups = groups.set_column(groups.column_names.index(name), name, pa.array(column))
-        window, key = np.repeat(windows, len(known)), np.tile(memory.key[known], len(windows))
-        missing = match([window, key], [groups.column(name).to_numpy() for name in ("window", "key")]) < 0
+        window = np.repeat(windows, len(known))
+        key = np.tile(memory.key[known], len(windows))
+        missing = (
+            match([window, key], [groups.column(name).to_numpy() for name in ("window", "key")]) < 0
+        )
         names = memory.names.take(pa.array(np.tile(known, len(windows))[missing]))
         return replace(
-            state, groups=add_groups(groups, self._groups(window[missing], key[missing], names, np.ones(int(missing.sum()), np.int64)))
+            state,
+            groups=add_groups(
+                groups,
+                self._groups(
+                    window[missing], key[missing], names, np.ones(int(missing.sum()), np.int64)
+                ),
+            ),
         )
 
     def _groups(self, window: Int, key: Int, names: pa.Array, trigger: Int) -> pa.Table:
         """Groups that are shown from a trigger on, without a record so far."""
         groups = new_groups(self.p.layout, window, key, names, trigger)
-        return groups.set_column(groups.column_names.index("selected_at"), "selected_at", pa.array(trigger))
+        return groups.set_column(
+            groups.column_names.index("selected_at"), "selected_at", pa.array(trigger)
+        )
 
-    def _found(self, c: Closing, names: pa.ChunkedArray, memory: Memory) -> tuple[Int, pa.Array, Int]:
+    def _found(
+        self, c: Closing, names: pa.ChunkedArray, memory: Memory
+    ) -> tuple[Int, pa.Array, Int]:
         """Silent keys whose own test has passed in this pass, their names, and when."""
         g = c.groups
-        hit = np.flatnonzero((g["selected_at"] > c.before) & (memory.known_since(g["key"]) == SILENT))
+        hit = np.flatnonzero(
+            (g["selected_at"] > c.before) & (memory.known_since(g["key"]) == SILENT)
+        )
         hit = hit[sort_order(g["key"][hit], g["window"][hit])]
         hit = hit[run_starts(g["key"][hit])]
         since = g["window"][hit] + g["selected_at"][hit] * self.p.grid.trigger_us
         return g["key"][hit], names.take(pa.array(hit)).combine_chunks(), since
 
     def _end(
-        self, c: Closing, names: pa.ChunkedArray, memory: Memory, evidence: Evidence, window: int, ends_us: int
+        self,
+        c: Closing,
+        names: pa.ChunkedArray,
+        memory: Memory,
+        evidence: Evidence,
+        window: int,
+        ends_us: int,
     ) -> tuple[Memory, Evidence, Int]:
         """The last trigger of a window: its groups become evidence, known keys are reviewed, silent ones tested over several windows."""
-        grid, carried = self.p.grid, self.carried
+        grid = self.p.grid
+        carried = self.carried
         review = Review(
-            window, grid.slide_us, ends_us, carried, self.selection.counter, self.selection.sigma, self.selection.min_users, self.noise_key
+            window,
+            grid.slide_us,
+            ends_us,
+            carried,
+            self.selection.counter,
+            self.selection.sigma,
+            self.selection.min_users,
+            self.noise_key,
         )
         ended = np.flatnonzero((c.groups["window"] == window) & (c.groups["users"] > 0))
         ended = ended[memory.epoch_of(c.groups["key"][ended], carried.first) <= window]
         evidence = evidence.plus(self._evidence(c, ended, memory, review))
-        memory = memory.with_keys(c.groups["key"][ended], names.take(pa.array(ended)).combine_chunks(), carried.first)
+        memory = memory.with_keys(
+            c.groups["key"][ended], names.take(pa.array(ended)).combine_chunks(), carried.first
+        )
         proven, dropped = review.tests(memory, evidence)
         found = memory.key[proven]
         memory = memory.learnt(found, np.full(len(found), ends_us))
         # The first window that begins at or after the review.
-        memory = memory.dropped(dropped, -((grid.offset_us - ends_us) // grid.slide_us) * grid.slide_us + grid.offset_us)
+        memory = memory.dropped(
+            dropped, -((grid.offset_us - ends_us) // grid.slide_us) * grid.slide_us + grid.offset_us
+        )
         oldest = window - (carried.windows - 2) * grid.slide_us
-        evidence = evidence.kept((evidence.window >= oldest) & (evidence.window >= memory.epoch_of(evidence.key, carried.first)))
+        evidence = evidence.kept(
+            (evidence.window >= oldest)
+            & (evidence.window >= memory.epoch_of(evidence.key, carried.first))
+        )
         # A dropped key is remembered until no range reaches back to before its epoch.
         recent = (memory.epoch > oldest) & (memory.epoch != carried.first)
-        return memory.kept(memory.known | recent | np.isin(memory.key, evidence.keys)), evidence, found
+        return (
+            memory.kept(memory.known | recent | np.isin(memory.key, evidence.keys)),
+            evidence,
+            found,
+        )
 
     def _evidence(self, c: Closing, ended: Int, memory: Memory, review: Review) -> Evidence:
         """Of groups with a record. A key that was known when its window began has one word, every other group its path: never both."""
-        window, key = c.groups["window"][ended], c.groups["key"][ended]
+        window = c.groups["window"][ended]
+        key = c.groups["key"][ended]
         since = memory.known_since(key)
         path = (since == SILENT) | (since > window)
         advance_to(c, ended[path], self.p.grid.horizon, self.selection, self.noise_key)
@@ -229,14 +326,23 @@ class _Work:
         noise[~path] = review.words(window[~path], key[~path])
         return Evidence(key, window, c.groups["weight"][ended], c.groups["users"][ended], noise)
 
-    def _show_found(self, c: Closing, shown: list[Int], memory: Memory, found: Int, until: int) -> pa.Table:
+    def _show_found(
+        self, c: Closing, shown: list[Int], memory: Memory, found: Int, until: int
+    ) -> pa.Table:
         """Keys that have become known are shown in all open windows, now: groups that are there in `shown`, others returned."""
-        grid, g = self.p.grid, c.groups
+        grid = self.p.grid
+        g = c.groups
         oldest = until - grid.horizon * grid.trigger_us
         oldest = -((grid.offset_us - oldest) // grid.slide_us) * grid.slide_us + grid.offset_us
-        windows = np.arange(max(oldest, self.carried.first), until - grid.trigger_us + 1, grid.slide_us, dtype=np.int64)
+        windows = np.arange(
+            max(oldest, self.carried.first),
+            until - grid.trigger_us + 1,
+            grid.slide_us,
+            dtype=np.int64,
+        )
         at = match([np.sort(found)], [memory.key])
-        window, of = np.repeat(windows, len(found)), np.tile(at, len(windows))
+        window = np.repeat(windows, len(found))
+        of = np.tile(at, len(windows))
         key = memory.key[of]
         group = match([window, key], [g["window"], g["key"]])
         now = grid.closed_triggers(window, until)
@@ -249,13 +355,20 @@ class _Work:
             shown.extend([np.zeros(0, np.int64)] * (trigger + 1 - len(shown)))
             shown[trigger] = np.concatenate([shown[trigger], some])
         missing: Bool = group < 0
-        return self._groups(window[missing], key[missing], memory.names.take(pa.array(of[missing])), now[missing])
+        return self._groups(
+            window[missing], key[missing], memory.names.take(pa.array(of[missing])), now[missing]
+        )
 
     def _extra(self, groups: pa.Table, until: int) -> tuple[pa.Table, pa.Table]:
         """Groups that begin in the middle of their window: those whose window goes on, and their rows."""
-        p, layout = self.p, self.p.layout
+        p = self.p
+        layout = self.p.layout
         names = groups.column("key_bytes")
-        c, pending = self._open(replace(empty_state(layout), groups=_closed(groups, until - 1)), until)
+        c, pending = self._open(
+            replace(empty_state(layout), groups=_closed(groups, until - 1)), until
+        )
         shown = [np.flatnonzero(c.now == trigger) for trigger in range(c.last + 1)]
-        rows = released_rows(perturb(c, shown, p.perturbations, self.noise_key), c.groups, names, p.columns)
+        rows = released_rows(
+            perturb(c, shown, p.perturbations, self.noise_key), c.groups, names, p.columns
+        )
         return close_state(c, names, pending, until, p.grid, layout).groups, rows

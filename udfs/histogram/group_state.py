@@ -36,7 +36,9 @@ class StateLayout:
     @property
     def paths(self) -> dict[str, int]:
         """Column name -> width."""
-        return {"noise": self.selection_width} | {f"p{j}": width for j, width in enumerate(self.path_widths)}
+        return {"noise": self.selection_width} | {
+            f"p{j}": width for j, width in enumerate(self.path_widths)
+        }
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -107,21 +109,44 @@ class Closing:
         starts = run_starts(self.groups["window"])
         spans = {*zip(self.before[starts].tolist(), self.now[starts].tolist(), strict=True)}
         due = np.unique(np.concatenate([self.due.trigger, self.sums.trigger]))
-        return sorted({*due.tolist(), *(trigger for before, now in spans for trigger in range(before + 1, now + 1))})
+        return sorted(
+            {
+                *due.tolist(),
+                *(trigger for before, now in spans for trigger in range(before + 1, now + 1)),
+            }
+        )
 
 
 def empty_state(layout: StateLayout) -> ReleaseState:
     """The state of a bucket that has seen nothing."""
-    ints = ("window", "trigger", "key", *(["user"] if layout.rounds else []), "weight", "users", *layout.values)
-    groups = new_groups(layout, np.zeros(0, np.int64), np.zeros(0, np.int64), pa.array([], pa.binary()), np.zeros(0, np.int64))
+    ints = (
+        "window",
+        "trigger",
+        "key",
+        *(["user"] if layout.rounds else []),
+        "weight",
+        "users",
+        *layout.values,
+    )
+    groups = new_groups(
+        layout,
+        np.zeros(0, np.int64),
+        np.zeros(0, np.int64),
+        pa.array([], pa.binary()),
+        np.zeros(0, np.int64),
+    )
     pending = pa.table({name: pa.array([], pa.int64()) for name in ints})
     seen = pa.table({name: pa.array([], pa.int64()) for name in ("window", "key", "round", "user")})
     return ReleaseState(groups.replace_schema_metadata({CLOSED: str(NO_CLOCK)}), pending, seen)
 
 
-def new_groups(layout: StateLayout, window: Int, key: Int, key_bytes: pa.Array, first: Int) -> pa.Table:
+def new_groups(
+    layout: StateLayout, window: Int, key: Int, key_bytes: pa.Array, first: Int
+) -> pa.Table:
     """Rows for groups that have no state yet."""
-    zeros = {name: np.zeros(len(window), np.int64) for name in (*INTS, *layout.values)} | {"first": first}
+    zeros = {name: np.zeros(len(window), np.int64) for name in (*INTS, *layout.values)} | {
+        "first": first
+    }
     paths = {name: to_lists(np.zeros((len(window), width))) for name, width in layout.paths.items()}
     return pa.table({"window": window, "key": key, "key_bytes": key_bytes} | zeros | paths)
 
@@ -130,12 +155,17 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
     """Rows become pending increments; keys not seen in their window become groups."""
     if not rows.num_rows:
         return state
-    pending = pa.concat_tables([state.pending, rows.select(state.pending.column_names)]).combine_chunks()
+    pending = pa.concat_tables(
+        [state.pending, rows.select(state.pending.column_names)]
+    ).combine_chunks()
     window, key, trigger = (rows.column(n).to_numpy() for n in ("window", "key", "trigger"))
     order = sort_order(window, key, trigger)
     head = order[run_starts(window[order], key[order])]
     groups = state.groups
-    at = match([window[head], key[head]], [groups.column("window").to_numpy(), groups.column("key").to_numpy()])
+    at = match(
+        [window[head], key[head]],
+        [groups.column("window").to_numpy(), groups.column("key").to_numpy()],
+    )
     first = groups.column("first").to_numpy()
     old = at >= 0
     earlier = old.copy()
@@ -147,49 +177,83 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
     fresh = head[~old]
     if len(fresh):
         names = rows.column("key_bytes").take(pa.array(fresh))
-        groups = add_groups(groups, new_groups(layout, window[fresh], key[fresh], names, trigger[fresh]))
+        groups = add_groups(
+            groups, new_groups(layout, window[fresh], key[fresh], names, trigger[fresh])
+        )
     return replace(state, groups=groups, pending=pending)
 
 
 def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
     """Groups and new groups, each sorted by (window, key), in one sorted table with the metadata of the first."""
     by = ("window", "key")
-    where = places(find([new.column(n).to_numpy() for n in by], [groups.column(n).to_numpy() for n in by])[0])
+    where = places(
+        find([new.column(n).to_numpy() for n in by], [groups.column(n).to_numpy() for n in by])[0]
+    )
     columns: dict[str, Any] = {}
     for name, kind in zip(groups.schema.names, groups.schema.types, strict=True):
-        old, added = groups.column(name), new.column(name)
+        old = groups.column(name)
+        added = new.column(name)
         if pa.types.is_fixed_size_list(kind):
-            columns[name] = to_lists(insert(as_rows(old, kind.list_size), as_rows(added, kind.list_size), where))
+            columns[name] = to_lists(
+                insert(as_rows(old, kind.list_size), as_rows(added, kind.list_size), where)
+            )
         elif pa.types.is_binary(kind):
             order = insert(np.arange(len(old)), len(old) + np.arange(len(added)), where)
-            columns[name] = pa.concat_arrays([pa.array([], kind), *old.chunks, *added.cast(kind).chunks]).take(pa.array(order))
+            columns[name] = pa.concat_arrays(
+                [pa.array([], kind), *old.chunks, *added.cast(kind).chunks]
+            ).take(pa.array(order))
         else:
             columns[name] = insert(old.to_numpy(), added.to_numpy(), where)
     return pa.table(columns).replace_schema_metadata(groups.schema.metadata)
 
 
 def open_closing(
-    state: ReleaseState, closed_us: int, grid: Grid, layout: StateLayout, tag: npt.NDArray[np.uint64]
+    state: ReleaseState,
+    closed_us: int,
+    grid: Grid,
+    layout: StateLayout,
+    tag: npt.NDArray[np.uint64],
 ) -> tuple[Closing, pa.Table]:
     """Arrays for a tick that closes the grid up to closed_us, and the increments that stay pending."""
-    groups = {n: state.groups.column(n).to_numpy().copy() for n in ("window", "key", *INTS, *layout.values)}
+    groups = {
+        n: state.groups.column(n).to_numpy().copy()
+        for n in ("window", "key", *INTS, *layout.values)
+    }
     groups |= {n: from_lists(state.groups.column(n), width) for n, width in layout.paths.items()}
     starts = run_starts(groups["window"])
-    windows, sizes = groups["window"][starts], np.diff(np.append(np.flatnonzero(starts), len(starts)))
-    now, before = (np.repeat(grid.closed_triggers(windows, time), sizes) for time in (closed_us, state.closed_us))
+    windows = groups["window"][starts]
+    sizes = np.diff(np.append(np.flatnonzero(starts), len(starts)))
+    now, before = (
+        np.repeat(grid.closed_triggers(windows, time), sizes)
+        for time in (closed_us, state.closed_us)
+    )
     due, pending = _due(state.pending, groups, now)
     user = ["user"] if layout.rounds else []
     by_user = _sum(due, ["trigger", "group", *user], ["weight", "users"], grid.horizon)
     sums = _sum(due, ["trigger", "group"], list(layout.values), grid.horizon)
     seen = {n: state.seen.column(n).to_numpy() for n in ("round", "user")}
-    seen["group"] = match([state.seen.column(n).to_numpy() for n in ("window", "key")], [groups["window"], groups["key"]])
+    seen["group"] = match(
+        [state.seen.column(n).to_numpy() for n in ("window", "key")],
+        [groups["window"], groups["key"]],
+    )
     return Closing(groups, seen, by_user, sums, before, now, tag), pending
 
 
-def close_state(c: Closing, key_bytes: pa.ChunkedArray, pending: pa.Table, closed_us: int, grid: Grid, layout: StateLayout) -> ReleaseState:
+def close_state(
+    c: Closing,
+    key_bytes: pa.ChunkedArray,
+    pending: pa.Table,
+    closed_us: int,
+    grid: Grid,
+    layout: StateLayout,
+) -> ReleaseState:
     """The state after a tick: windows whose last trigger has closed are forgotten."""
     g = c.groups
-    columns = {n: g[n] for n in ("window", "key")} | {"key_bytes": key_bytes} | {n: g[n] for n in (*INTS, *layout.values)}
+    columns = (
+        {n: g[n] for n in ("window", "key")}
+        | {"key_bytes": key_bytes}
+        | {n: g[n] for n in (*INTS, *layout.values)}
+    )
     columns |= {n: to_lists(g[n]) for n in layout.paths}
     live = c.now < grid.horizon
     groups = pa.table(columns)
@@ -197,13 +261,22 @@ def close_state(c: Closing, key_bytes: pa.ChunkedArray, pending: pa.Table, close
         groups = groups.filter(pa.array(live)).combine_chunks()
     groups = groups.replace_schema_metadata({CLOSED: str(closed_us)})
     at = c.seen["group"]
-    seen = pa.table({"window": g["window"][at], "key": g["key"][at], "round": c.seen["round"], "user": c.seen["user"]})
+    seen = pa.table(
+        {
+            "window": g["window"][at],
+            "key": g["key"][at],
+            "round": c.seen["round"],
+            "user": c.seen["user"],
+        }
+    )
     if not live.all():
         seen = seen.filter(pa.array(live[at])).combine_chunks()
     return ReleaseState(groups, pending, seen)
 
 
-def _due(pending: pa.Table, groups: dict[str, npt.NDArray[Any]], now: Int) -> tuple[dict[str, Int], pa.Table]:
+def _due(
+    pending: pa.Table, groups: dict[str, npt.NDArray[Any]], now: Int
+) -> tuple[dict[str, Int], pa.Table]:
     by = ("window", "key")
     group = match([pending.column(n).to_numpy() for n in by], [groups[n] for n in by])
     trigger = pending.column("trigger").to_numpy()
@@ -221,9 +294,17 @@ def _sum(due: dict[str, Int], by: list[str], names: list[str], horizon: int) -> 
     head = order[starts]
     if "user" in by and len(head):
         # One user's rows of one trigger from several micro-batches: the earliest record has the largest weight.
-        sums = {"weight": np.maximum.reduceat(due["weight"][order], np.flatnonzero(starts)), "user": due["user"][head]}
+        sums = {
+            "weight": np.maximum.reduceat(due["weight"][order], np.flatnonzero(starts)),
+            "user": due["user"][head],
+        }
         sums["users"] = np.ones(len(head), np.int64)
     else:
-        sums = {n: run_sums(due[n][order], starts) for n in (*names, *(["user"] if "user" in by else []))}
+        sums = {
+            n: run_sums(due[n][order], starts)
+            for n in (*names, *(["user"] if "user" in by else []))
+        }
     trigger = due["trigger"][head]
-    return Increments(trigger, due["group"][head], sums, np.searchsorted(trigger, np.arange(horizon + 2)))
+    return Increments(
+        trigger, due["group"][head], sums, np.searchsorted(trigger, np.arange(horizon + 2))
+    )

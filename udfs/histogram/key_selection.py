@@ -48,7 +48,9 @@ def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, agai
         p: the plan's numbers.
         again: computes the path from its words where float64 cannot tell.
     """
-    margin = (p.thresholds[trigger - 1] - weight) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
+    margin = (
+        p.thresholds[trigger - 1] - weight
+    ) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
     return reached(path, p.sigma, margin, trigger, trust(p.counter).error[trigger - 1], again)
 
 
@@ -67,7 +69,15 @@ def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
         g["wake"][touched] = 0
         tested = np.flatnonzero(waiting & (g["users"] >= p.min_users) & (g["wake"] <= trigger))
         advance_to(c, tested, trigger, p, noise_key)
-        hit = tested[crosses(g["noise"][tested, 0], g["weight"][tested], trigger, p, _again(c, tested, p, noise_key))]
+        hit = tested[
+            crosses(
+                g["noise"][tested, 0],
+                g["weight"][tested],
+                trigger,
+                p,
+                _again(c, tested, p, noise_key),
+            )
+        ]
         g["selected_at"][hit] = trigger
         shown[trigger] = hit if p.rounds else np.flatnonzero(live & (g["selected_at"] > 0))
         if rounds:
@@ -89,36 +99,56 @@ def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
     """
     g = c.groups
     horizon = p.counter.horizon
-    silent = (g["wake"] == 0) & (c.now < horizon) & (c.now > 0) & (g["users"] >= p.min_users) & (g["step"] == c.now)
+    silent = (
+        (g["wake"] == 0)
+        & (c.now < horizon)
+        & (c.now > 0)
+        & (g["users"] >= p.min_users)
+        & (g["step"] == c.now)
+    )
     silent &= p.rounds | (g["selected_at"] == 0)
     silent &= g["users"] * (horizon - c.now) <= c.now
     silent[c.due.group[c.due.trigger == c.now[c.due.group]]] = False
     asleep = np.flatnonzero(silent)
     if not len(asleep):
         return
-    state, step, wake = g["noise"][asleep].copy(), g["step"][asleep].copy(), np.full(len(asleep), horizon + 1)
+    state = g["noise"][asleep].copy()
+    step = g["step"][asleep].copy()
+    wake = np.full(len(asleep), horizon + 1)
     trusted = trust(p.counter)
     for trigger in range(int(step.min()) + 1, horizon + 1):
         moving = np.flatnonzero((step == trigger - 1) & (wake > horizon))
         of = asleep[moving]
         state[moving] = trusted.advance(state[moving], _draws(c, of, trigger, noise_key), trigger)
         step[moving] = trigger
-        wake[moving[crosses(state[moving, 0], g["weight"][of], trigger, p, _again(c, of, p, noise_key))]] = trigger
+        wake[
+            moving[
+                crosses(state[moving, 0], g["weight"][of], trigger, p, _again(c, of, p, noise_key))
+            ]
+        ] = trigger
     g["wake"][asleep] = wake
 
 
-def advance_to(c: Closing, groups: Int, trigger: int, p: SelectionParameters, noise_key: bytes) -> None:
+def advance_to(
+    c: Closing, groups: Int, trigger: int, p: SelectionParameters, noise_key: bytes
+) -> None:
     """Bring the selection paths of the given groups up to a trigger, from wherever each of them is."""
-    step, trusted = c.groups["step"], trust(p.counter)
+    step = c.groups["step"]
+    trusted = trust(p.counter)
     for now in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
         moving = groups[step[groups] == now - 1]
-        c.groups["noise"][moving] = trusted.advance(c.groups["noise"][moving], _draws(c, moving, now, noise_key), now)
+        c.groups["noise"][moving] = trusted.advance(
+            c.groups["noise"][moving], _draws(c, moving, now, noise_key), now
+        )
         step[moving] = now
 
 
 def _draws(c: Closing, groups: Int, trigger: int, noise_key: bytes) -> Draw:
-    tag, round_ = c.tag[groups], c.groups["round"][groups]
-    return lambda number: randomness.normals(noise_key, tag, randomness.SELECTION, round_, trigger, number)
+    tag = c.tag[groups]
+    round_ = c.groups["round"][groups]
+    return lambda number: randomness.normals(
+        noise_key, tag, randomness.SELECTION, round_, trigger, number
+    )
 
 
 def _again(c: Closing, groups: Int, p: SelectionParameters, noise_key: bytes) -> Redraw:
@@ -141,7 +171,9 @@ class _Round:
 
 def _open_round(c: Closing) -> _Round:
     """One sort for the whole tick: looking every trigger's users up in all users before them would be a sort per trigger."""
-    group, user, trigger = c.due.group, c.due.sums["user"], c.due.trigger
+    group = c.due.group
+    user = c.due.sums["user"]
+    trigger = c.due.trigger
     order = sort_order(group, user)  # stable: due rows are in order of their triggers
     starts = run_starts(group[order], user[order])
     previous = np.full(len(order), -1, np.int64)
@@ -158,7 +190,8 @@ def _close_round(c: Closing, r: _Round) -> None:
         c.seen.update({name: column[current] for name, column in c.seen.items()})
     new = np.flatnonzero(r.new & (c.due.trigger > r.since[c.due.group]))
     new = new[sort_order(c.due.group[new], c.due.sums["user"][new])]
-    group, user = c.due.group[new], c.due.sums["user"][new]
+    group = c.due.group[new]
+    user = c.due.sums["user"][new]
     where = places(find([group, user], [c.seen["group"], c.seen["user"]])[0])
     for name, column in (("group", group), ("round", c.groups["round"][group]), ("user", user)):
         c.seen[name] = insert(c.seen[name], column, where)
@@ -166,8 +199,11 @@ def _close_round(c: Closing, r: _Round) -> None:
 
 def _add_users(c: Closing, trigger: int, r: _Round | None) -> Int:
     """Add the trigger's users; with rounds only those new to the group's round. Returns the groups that had records."""
-    g, part = c.groups, c.due.at(trigger)
-    group, weight, users = c.due.group[part], c.due.sums["weight"][part], c.due.sums["users"][part]
+    g = c.groups
+    part = c.due.at(trigger)
+    group = c.due.group[part]
+    weight = c.due.sums["weight"][part]
+    users = c.due.sums["users"][part]
     if r is not None:
         new = r.previous[part] <= r.since[group]
         r.new[part] = new

@@ -36,12 +36,21 @@ class Memory:
     @classmethod
     def of(cls, table: pa.Table) -> Memory:
         """From the state."""
-        key, known_us, epoch = (table.column(name).to_numpy() for name in ("key", "known_us", "epoch"))
+        key, known_us, epoch = (
+            table.column(name).to_numpy() for name in ("key", "known_us", "epoch")
+        )
         return cls(key, table.column("key_bytes").combine_chunks(), known_us, epoch)
 
     def table(self) -> pa.Table:
         """For the state."""
-        return pa.table({"key": self.key, "key_bytes": self.names, "known_us": self.known_us, "epoch": self.epoch})
+        return pa.table(
+            {
+                "key": self.key,
+                "key_bytes": self.names,
+                "known_us": self.known_us,
+                "epoch": self.epoch,
+            }
+        )
 
     @property
     def known(self) -> Bool:
@@ -77,13 +86,22 @@ class Memory:
 
     def dropped(self, which: Bool, epoch: int) -> Memory:
         """With these keys silent, and a new epoch."""
-        return replace(self, known_us=np.where(which, SILENT, self.known_us), epoch=np.where(which, epoch, self.epoch))
+        return replace(
+            self,
+            known_us=np.where(which, SILENT, self.known_us),
+            epoch=np.where(which, epoch, self.epoch),
+        )
 
     def kept(self, which: Bool) -> Memory:
         """These keys only."""
         if which.all():
             return self
-        return Memory(self.key[which], self.names.filter(pa.array(which)), self.known_us[which], self.epoch[which])
+        return Memory(
+            self.key[which],
+            self.names.filter(pa.array(which)),
+            self.known_us[which],
+            self.epoch[which],
+        )
 
     def _look_up(self, key: Int, values: Int, otherwise: int) -> Int:
         at = match([key], [self.key])
@@ -106,21 +124,35 @@ class Evidence:
     @classmethod
     def of(cls, table: pa.Table) -> Evidence:
         """From the state."""
-        return cls(*(table.column(name).to_numpy() for name in ("key", "window", "weight", "users", "noise")))
+        return cls(
+            *(
+                table.column(name).to_numpy()
+                for name in ("key", "window", "weight", "users", "noise")
+            )
+        )
 
     def table(self) -> pa.Table:
         """For the state."""
-        return pa.table({name: getattr(self, name) for name in ("key", "window", "weight", "users", "noise")})
+        return pa.table(
+            {name: getattr(self, name) for name in ("key", "window", "weight", "users", "noise")}
+        )
 
     def plus(self, other: Evidence) -> Evidence:
         """Both."""
-        columns = [np.concatenate([getattr(self, name), getattr(other, name)]) for name in self.__dataclass_fields__]
+        columns = [
+            np.concatenate([getattr(self, name), getattr(other, name)])
+            for name in self.__dataclass_fields__
+        ]
         order = sort_order(columns[0], columns[1])
         return Evidence(*(column[order] for column in columns))
 
     def kept(self, which: Bool) -> Evidence:
         """These rows only."""
-        return self if which.all() else Evidence(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+        return (
+            self
+            if which.all()
+            else Evidence(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+        )
 
     @property
     def keys(self) -> Int:
@@ -132,4 +164,7 @@ def empty_memory() -> dict[str, pa.Table]:
     """Nothing is known, and nothing was seen."""
     none = np.zeros(0, np.int64)
     memory = Memory(none, pa.array([], pa.binary()), none, none)
-    return {"memory": memory.table(), "evidence": Evidence(none, none, none, none, np.zeros(0)).table()}
+    return {
+        "memory": memory.table(),
+        "evidence": Evidence(none, none, none, none, np.zeros(0)).table(),
+    }

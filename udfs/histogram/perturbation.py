@@ -24,7 +24,10 @@ from dpsql.udfs.noise.perturbation import PerturbationParameters, noisy
 
 
 def perturb(
-    c: Closing, shown: list[Int], perturbations: tuple[PerturbationParameters, ...], noise_key: bytes
+    c: Closing,
+    shown: list[Int],
+    perturbations: tuple[PerturbationParameters, ...],
+    noise_key: bytes,
 ) -> tuple[Int, Int, list[Int]]:
     """Sum the increments of all groups, and perturb those that are shown: (group, trigger, noisy values per perturbation).
 
@@ -39,21 +42,45 @@ def perturb(
         groups = shown[trigger]
         _advance_to(c, groups, trigger, perturbations, noise_key)
         if len(groups):
-            again = [Redraw(noise_key, c.tag, groups, q.mechanism, 0, q.counter) for q in perturbations]
-            values = [noisy(g[f"v{j}"][groups], g[f"p{j}"][groups, 0], trigger, q, again[j]) for j, q in enumerate(perturbations)]
+            again = [
+                Redraw(noise_key, c.tag, groups, q.mechanism, 0, q.counter) for q in perturbations
+            ]
+            values = [
+                noisy(g[f"v{j}"][groups], g[f"p{j}"][groups, 0], trigger, q, again[j])
+                for j, q in enumerate(perturbations)
+            ]
             out.append((groups, np.full(len(groups), trigger, np.int64), values))
     none = np.zeros(0, np.int64)
     groups, triggers = (np.concatenate([none, *(row[i] for row in out)]) for i in (0, 1))
-    return groups, triggers, [np.concatenate([none, *(values[j] for _, _, values in out)]) for j in range(len(perturbations))]
+    return (
+        groups,
+        triggers,
+        [
+            np.concatenate([none, *(values[j] for _, _, values in out)])
+            for j in range(len(perturbations))
+        ],
+    )
 
 
-def _advance_to(c: Closing, groups: Int, trigger: int, perturbations: tuple[PerturbationParameters, ...], noise_key: bytes) -> None:
-    step, trusted = c.groups["paths_step"], [trust(q.counter) for q in perturbations]
+def _advance_to(
+    c: Closing,
+    groups: Int,
+    trigger: int,
+    perturbations: tuple[PerturbationParameters, ...],
+    noise_key: bytes,
+) -> None:
+    step = c.groups["paths_step"]
+    trusted = [trust(q.counter) for q in perturbations]
     for now in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
         moving = groups[step[groups] == now - 1]
         for j, q in enumerate(perturbations):
 
-            def draw(number: int, tag: np.ndarray = c.tag[moving], q: PerturbationParameters = q, now: int = now) -> Float:
+            def draw(
+                number: int,
+                tag: np.ndarray = c.tag[moving],
+                q: PerturbationParameters = q,
+                now: int = now,
+            ) -> Float:
                 return randomness.normals(noise_key, tag, q.mechanism, 0, now, number)
 
             c.groups[f"p{j}"][moving] = trusted[j].advance(c.groups[f"p{j}"][moving], draw, now)
@@ -66,7 +93,10 @@ def finish(column: OutputColumn, values: list[Int], trigger: Int) -> tuple[Int |
 
 
 def released_rows(
-    rows: tuple[Int, Int, list[Int]], groups: dict[str, Any], key_bytes: pa.ChunkedArray, columns: tuple[OutputColumn, ...]
+    rows: tuple[Int, Int, list[Int]],
+    groups: dict[str, Any],
+    key_bytes: pa.ChunkedArray,
+    columns: tuple[OutputColumn, ...],
 ) -> pa.Table:
     """Released rows sorted by (window, trigger, key bytes): their order says nothing about hashes or arrival. Quantiles are read off later."""
     window = groups["window"]
@@ -76,9 +106,21 @@ def released_rows(
     rank = np.empty(len(shown), np.int64)
     rank[pc.sort_indices(names).to_numpy()] = np.arange(len(shown))
     order = sort_order(window[group], trigger, rank[position])
-    group, trigger, values = group[order], trigger[order], [v[order] for v in values]
-    table = {"window": window[group], "trigger": trigger, "key_bytes": names.take(pa.array(position[order]))}
-    for i, column in ((i, column) for i, column in enumerate(columns) if column.kind != "quantiles"):
+    group = group[order]
+    trigger = trigger[order]
+    values = [v[order] for v in values]
+    table = {
+        "window": window[group],
+        "trigger": trigger,
+        "key_bytes": names.take(pa.array(position[order])),
+    }
+    for i, column in (
+        (i, column) for i, column in enumerate(columns) if column.kind != "quantiles"
+    ):
         table[f"c{i}"], table[f"s{i}"] = finish(column, values, trigger)
-    table |= {"key": groups["key"][group]} if any(column.kind == "quantiles" for column in columns) else {}
+    table |= (
+        {"key": groups["key"][group]}
+        if any(column.kind == "quantiles" for column in columns)
+        else {}
+    )
     return pa.table(table)

@@ -30,7 +30,9 @@ ONCE = 1
 
 def no_leaves(of: tuple[Quantiles, ...]) -> pa.Table:
     """`window, key, leaf`, and per column of quantiles `n0..`: how many values are in the leaf."""
-    return pa.table({name: pa.array([], pa.int64()) for name in (*BY, *(f"n{j}" for j in range(len(of))))})
+    return pa.table(
+        {name: pa.array([], pa.int64()) for name in (*BY, *(f"n{j}" for j in range(len(of))))}
+    )
 
 
 def with_rows(leaves: pa.Table, rows: pa.Table, plain: int) -> pa.Table:
@@ -38,11 +40,20 @@ def with_rows(leaves: pa.Table, rows: pa.Table, plain: int) -> pa.Table:
     if not rows.num_rows:
         return leaves
     values = leaves.column_names[len(BY) :]
-    more = pa.table([rows.column(name) for name in (*BY, *(f"v{plain + j}" for j in range(len(values))))], names=leaves.column_names)
-    both = {name: np.concatenate([leaves.column(name).to_numpy(), more.column(name).to_numpy()]) for name in leaves.column_names}
+    more = pa.table(
+        [rows.column(name) for name in (*BY, *(f"v{plain + j}" for j in range(len(values))))],
+        names=leaves.column_names,
+    )
+    both = {
+        name: np.concatenate([leaves.column(name).to_numpy(), more.column(name).to_numpy()])
+        for name in leaves.column_names
+    }
     order = sort_order(*(both[name] for name in BY))
     starts = run_starts(*(both[name][order] for name in BY))
-    return pa.table({name: both[name][order[starts]] for name in BY} | {name: run_sums(both[name][order], starts) for name in values})
+    return pa.table(
+        {name: both[name][order[starts]] for name in BY}
+        | {name: run_sums(both[name][order], starts) for name in values}
+    )
 
 
 def of_open_windows(leaves: pa.Table, closed_us: int, grid: Grid) -> pa.Table:
@@ -53,27 +64,44 @@ def of_open_windows(leaves: pa.Table, closed_us: int, grid: Grid) -> pa.Table:
 
 def read_off(rows: pa.Table, leaves: pa.Table, p: ReleaseParameters, noise_key: bytes) -> pa.Table:
     """Released rows with their quantiles; NaN before a window's last trigger."""
-    out = {name: np.full(rows.num_rows, np.nan) for name in p.gives.names if name not in rows.column_names}
-    window, key = rows.column("window").to_numpy(), rows.column("key").to_numpy()
+    out = {
+        name: np.full(rows.num_rows, np.nan)
+        for name in p.gives.names
+        if name not in rows.column_names
+    }
+    window = rows.column("window").to_numpy()
+    key = rows.column("key").to_numpy()
     last = np.flatnonzero(rows.column("trigger").to_numpy() == p.grid.horizon)
     last = last[sort_order(window[last], key[last])]
-    low, high = find([window[last], key[last]], [leaves.column("window").to_numpy(), leaves.column("key").to_numpy()])
+    low, high = find(
+        [window[last], key[last]],
+        [leaves.column("window").to_numpy(), leaves.column("key").to_numpy()],
+    )
     for start in range(0, len(last), GROUPS_AT_ONCE):
         some = slice(start, start + GROUPS_AT_ONCE)
         at = last[some]
         group, place = _ranges(low[some], high[some])
         leaf = leaves.column("leaf").to_numpy()[place] - 1
         tag = np.repeat(tags(noise_key, window[at], key[at]), quantiles.NODES, axis=0)
-        node, cells = np.tile(np.arange(quantiles.NODES), len(at)), np.arange(len(at) * quantiles.NODES)
+        node = np.tile(np.arange(quantiles.NODES), len(at))
+        cells = np.arange(len(at) * quantiles.NODES)
         for j, q in enumerate(p.quantiles):
             exact = np.zeros((len(at), quantiles.LEAVES), np.int64)
             exact[group, leaf] = leaves.column(f"n{j}").to_numpy()[place]
-            trusted, again = trust(q.counter), Redraw(noise_key, tag, cells, q.mechanism, node, q.counter)
-            path = trusted.advance(np.zeros((len(cells), q.counter.width)), partial(normals, noise_key, tag, q.mechanism, node, ONCE), ONCE)
+            trusted = trust(q.counter)
+            again = Redraw(noise_key, tag, cells, q.mechanism, node, q.counter)
+            path = trusted.advance(
+                np.zeros((len(cells), q.counter.width)),
+                partial(normals, noise_key, tag, q.mechanism, node, ONCE),
+                ONCE,
+            )
             noise = rounded(path[:, 0], q.sigma, ONCE, float(trusted.error[0]), again)
             for name, values in q.read_off(exact, noise, ONCE).items():
                 out[name][at] = values
-    return pa.table({name: out[name] if name in out else rows.column(name) for name in p.gives.names}, schema=p.gives)
+    return pa.table(
+        {name: out[name] if name in out else rows.column(name) for name in p.gives.names},
+        schema=p.gives,
+    )
 
 
 def _ranges(low: Int, high: Int) -> tuple[Int, Int]:

@@ -15,7 +15,15 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import match
 from dpsql.udfs.histogram import carrying
-from dpsql.udfs.histogram.group_state import ReleaseState, add_groups, add_rows, close_state, empty_state, new_groups, open_closing
+from dpsql.udfs.histogram.group_state import (
+    ReleaseState,
+    add_groups,
+    add_rows,
+    close_state,
+    empty_state,
+    new_groups,
+    open_closing,
+)
 from dpsql.udfs.histogram.key_selection import predict, select
 from dpsql.udfs.histogram.memory import empty_memory
 from dpsql.udfs.histogram.parameters import ReleaseParameters
@@ -27,7 +35,11 @@ from dpsql.udfs.stage import Released, Tick, replay
 
 
 def release(
-    state: ReleaseState | None, rows: pa.Table, ticks: Sequence[Tick], p: ReleaseParameters, noise_key: bytes
+    state: ReleaseState | None,
+    rows: pa.Table,
+    ticks: Sequence[Tick],
+    p: ReleaseParameters,
+    noise_key: bytes,
 ) -> Released[ReleaseState]:
     """Add rows and close what the ticks close, in order of arrival batch.
 
@@ -42,7 +54,9 @@ def release(
         Rows `window, trigger, key_bytes`, then `c{i}, s{i}` per output column; a pure function of its arguments.
     """
     state = empty_release_state(p) if state is None else state
-    return replay(state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key), p.gives)
+    return replay(
+        state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key), p.gives
+    )
 
 
 def _with(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> ReleaseState:
@@ -50,31 +64,45 @@ def _with(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> ReleaseS
     if state.leaves is None:
         return add_rows(state, rows, p.layout)
     is_leaf = rows.column("leaf").to_numpy() > 0
-    state = dataclasses.replace(state, leaves=with_rows(state.leaves, rows.filter(pa.array(is_leaf)), len(p.perturbations)))
+    state = dataclasses.replace(
+        state, leaves=with_rows(state.leaves, rows.filter(pa.array(is_leaf)), len(p.perturbations))
+    )
     return add_rows(state, rows.filter(pa.array(~is_leaf)), p.layout)
 
 
 def empty_release_state(p: ReleaseParameters) -> ReleaseState:
     """The state of a bucket that has seen nothing."""
-    state = dataclasses.replace(empty_state(p.layout), leaves=no_leaves(p.quantiles) if p.quantiles else None)
+    state = dataclasses.replace(
+        empty_state(p.layout), leaves=no_leaves(p.quantiles) if p.quantiles else None
+    )
     return dataclasses.replace(state, **empty_memory()) if p.carries else state
 
 
-def _close(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes) -> tuple[ReleaseState, list[pa.Table]]:
+def _close(
+    state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes
+) -> tuple[ReleaseState, list[pa.Table]]:
     """Close every grid point up to closed_us."""
-    after, released = (carrying.close if p.carries else _close_apart)(state, closed_us, p, noise_key)
+    after, released = (carrying.close if p.carries else _close_apart)(
+        state, closed_us, p, noise_key
+    )
     if state.leaves is None:
         return after, [released]
     leaves = of_open_windows(state.leaves, closed_us, p.grid)
-    return dataclasses.replace(after, leaves=leaves), [read_off(released, state.leaves, p, noise_key)]
+    return dataclasses.replace(after, leaves=leaves), [
+        read_off(released, state.leaves, p, noise_key)
+    ]
 
 
-def _close_apart(state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes) -> tuple[ReleaseState, pa.Table]:
+def _close_apart(
+    state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes
+) -> tuple[ReleaseState, pa.Table]:
     """The same, where no window proves a key for another."""
     if p.public is not None:
         state = _add_public(state, closed_us, p, p.public)
     key_bytes = state.groups.column("key_bytes")
-    tag = tags(noise_key, state.groups.column("window").to_numpy(), state.groups.column("key").to_numpy())
+    tag = tags(
+        noise_key, state.groups.column("window").to_numpy(), state.groups.column("key").to_numpy()
+    )
     closing, pending = open_closing(state, closed_us, p.grid, p.layout, tag)
     if p.selection is not None:
         shown = select(closing, p.selection, noise_key)
@@ -83,27 +111,44 @@ def _close_apart(state: ReleaseState, closed_us: int, p: ReleaseParameters, nois
         shown = [np.zeros(0, np.int64)] * (closing.last + 1)
         for trigger in closing.triggers:
             shown[trigger] = np.flatnonzero((closing.before < trigger) & (closing.now >= trigger))
-    released = released_rows(perturb(closing, shown, p.perturbations, noise_key), closing.groups, key_bytes, p.columns)
+    released = released_rows(
+        perturb(closing, shown, p.perturbations, noise_key), closing.groups, key_bytes, p.columns
+    )
     return close_state(closing, key_bytes, pending, closed_us, p.grid, p.layout), released
 
 
-def _add_public(state: ReleaseState, closed_us: int, p: ReleaseParameters, public: PublicGroups) -> ReleaseState:
+def _add_public(
+    state: ReleaseState, closed_us: int, p: ReleaseParameters, public: PublicGroups
+) -> ReleaseState:
     """Add the groups of every public key in every window that has its first trigger in this tick."""
     grid = p.grid
-    last = (closed_us - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us + grid.offset_us
+    last = (
+        closed_us - grid.trigger_us - grid.offset_us
+    ) // grid.slide_us * grid.slide_us + grid.offset_us
     # Windows whose first trigger had closed before this tick have their groups already.
-    opened = (state.closed_us - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us + grid.offset_us + grid.slide_us
-    windows = np.arange(max(public.first_window_us, opened), last + 1, grid.slide_us, dtype=np.int64)
+    opened = (
+        (state.closed_us - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us
+        + grid.offset_us
+        + grid.slide_us
+    )
+    windows = np.arange(
+        max(public.first_window_us, opened), last + 1, grid.slide_us, dtype=np.int64
+    )
     order = np.argsort(np.array(public.keys, np.int64))
     window = np.repeat(windows, len(order))
     listed = np.tile(order, len(windows))
     key = np.array(public.keys, np.int64)[listed]
     groups = state.groups
-    missing = match([window, key], [groups.column("window").to_numpy(), groups.column("key").to_numpy()]) < 0
+    missing = (
+        match([window, key], [groups.column("window").to_numpy(), groups.column("key").to_numpy()])
+        < 0
+    )
     if not missing.any():
         return state
     names = pa.array(public.key_bytes, pa.binary()).take(pa.array(listed[missing]))
-    added = new_groups(p.layout, window[missing], key[missing], names, np.ones(int(missing.sum()), np.int64))
+    added = new_groups(
+        p.layout, window[missing], key[missing], names, np.ones(int(missing.sum()), np.int64)
+    )
     return dataclasses.replace(state, groups=add_groups(groups, added))
 
 

@@ -68,9 +68,12 @@ class Review:
     def tests(self, memory: Memory, evidence: Evidence) -> tuple[Bool, Bool]:
         """(proven: silent keys that become known, dropped: known keys that become silent), per key of the memory."""
         oldest = self.window - (self.carried.windows - 1) * self.size_us
-        enough = np.unique(evidence.key[(evidence.users >= self.min_users) & (evidence.window >= oldest)])
+        enough = np.unique(
+            evidence.key[(evidence.users >= self.min_users) & (evidence.window >= oldest)]
+        )
         asked = np.flatnonzero(memory.known | np.isin(memory.key, enough))
-        reached, kept = np.zeros(len(memory.key), bool), np.ones(len(memory.key), bool)
+        reached = np.zeros(len(memory.key), bool)
+        kept = np.ones(len(memory.key), bool)
         for start in range(0, len(asked), KEYS_AT_ONCE):
             some = asked[start : start + KEYS_AT_ONCE]
             sums = self._sums(memory, evidence, some)
@@ -79,30 +82,56 @@ class Review:
 
     def _sums(self, memory: Memory, evidence: Evidence, some: Int) -> _Sums:
         """Running sums over the last 1, 2, ..., L windows of some keys."""
-        length, key = self.carried.windows, memory.key[some]
+        length = self.carried.windows
+        key = memory.key[some]
         windows = self.window - np.arange(length) * self.size_us
         at = np.searchsorted(key, evidence.key)
-        mine = (at < len(key)) & (key[np.minimum(at, len(key) - 1)] == evidence.key) if len(key) else np.zeros(len(at), bool)
+        mine = (
+            (at < len(key)) & (key[np.minimum(at, len(key) - 1)] == evidence.key)
+            if len(key)
+            else np.zeros(len(at), bool)
+        )
         place = (self.window - evidence.window) // self.size_us
         mine &= (place >= 0) & (place < length)
         cell = at[mine], place[mine]
         shape = len(key), length
-        weight, users, noise = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+        weight = np.zeros(shape, np.int64)
+        users = np.zeros(shape, np.int64)
+        noise = np.zeros(shape)
         recorded = np.zeros(shape, bool)
-        weight[cell], users[cell], noise[cell], recorded[cell] = (evidence.weight[mine], evidence.users[mine], evidence.noise[mine], True)
-        known_us, epoch = memory.known_us[some], memory.epoch[some]
+        weight[cell], users[cell], noise[cell], recorded[cell] = (
+            evidence.weight[mine],
+            evidence.users[mine],
+            evidence.noise[mine],
+            True,
+        )
+        known_us = memory.known_us[some]
+        epoch = memory.epoch[some]
         inside = windows >= epoch[:, None]
         silent = np.nonzero(inside & ~recorded)
         noise[silent] = self.words(windows[silent[1]], key[silent[0]])
         path = recorded & ((known_us[:, None] == SILENT) | (known_us[:, None] > windows))
         noise = np.where(inside, noise, 0.0)
         weights = np.cumsum(np.where(inside, weight, 0), axis=1)
-        return _Sums(key, windows, known_us, epoch, inside, path, users, noise, weights, np.cumsum(noise, axis=1))
+        return _Sums(
+            key,
+            windows,
+            known_us,
+            epoch,
+            inside,
+            path,
+            users,
+            noise,
+            weights,
+            np.cumsum(noise, axis=1),
+        )
 
     def words(self, window: Int, key: Int) -> Float:
         """The noise of unit sigma of groups without a path: one word each, as wide as the path's end."""
         tag = tags(self.noise_key, window, key)
-        return self._sd * randomness.normals(self.noise_key, tag, randomness.SELECTION, WORD_ROUND, self.counter.horizon)
+        return self._sd * randomness.normals(
+            self.noise_key, tag, randomness.SELECTION, WORD_ROUND, self.counter.horizon
+        )
 
     @property
     def _sd(self) -> float:
@@ -114,7 +143,9 @@ class Review:
         found = np.zeros(len(s.key), bool)
         for d, taus in zip(self.carried.lengths, self.carried.thresholds, strict=True):
             k = np.minimum(d, available)
-            tested = np.flatnonzero(~found & (s.known_us == SILENT) & (k > 0) & (users[:, d - 1] >= self.min_users))
+            tested = np.flatnonzero(
+                ~found & (s.known_us == SILENT) & (k > 0) & (users[:, d - 1] >= self.min_users)
+            )
             found[tested] = self._reaches(s, tested, d, np.array(taus)[k[tested] - 1])
         return found
 
@@ -122,7 +153,11 @@ class Review:
         kept = np.ones(len(s.key), bool)
         for d, least in self.carried.kept:
             back = (d - 1) * self.size_us
-            tested = np.flatnonzero((s.known_us != SILENT) & (s.known_us <= self.ends_us - back) & (s.epoch <= self.window - back))
+            tested = np.flatnonzero(
+                (s.known_us != SILENT)
+                & (s.known_us <= self.ends_us - back)
+                & (s.epoch <= self.window - back)
+            )
             kept[tested] &= self._reaches(s, tested, d, np.full(len(tested), least))
         return kept
 
@@ -132,7 +167,11 @@ class Review:
             return np.zeros(0, bool)
         margin = (tau - s.weights[rows, d - 1]) * WEIGHT_UNIT
         above = self.sigma * s.noises[rows, d - 1] - margin
-        each = np.where(s.path[rows, :d], trust(self.counter).error[-1], UNIT * (RELATIVE * MAX_NORMAL + ABSOLUTE + 2) * ROOM * self._sd)
+        each = np.where(
+            s.path[rows, :d],
+            trust(self.counter).error[-1],
+            UNIT * (RELATIVE * MAX_NORMAL + ABSOLUTE + 2) * ROOM * self._sd,
+        )
         error = ROOM * (each.sum(axis=1) + (d + 2) * UNIT * np.abs(s.noise[rows, :d]).sum(axis=1))
         found: Bool = above >= 0
         for i in np.flatnonzero(~(np.abs(above) > error * self.sigma)):
@@ -140,8 +179,12 @@ class Review:
         return found
 
     def _settled(self, s: _Sums, row: int, d: int, margin: float) -> bool:
-        paths, words = (self._tags(s, row, which & s.inside[row]) for which in _either(s.path[row], d))
-        return sum_reaches(self.noise_key, self.counter, self.sigma, paths, words, self._sd, WORD_ROUND, margin)
+        paths, words = (
+            self._tags(s, row, which & s.inside[row]) for which in _either(s.path[row], d)
+        )
+        return sum_reaches(
+            self.noise_key, self.counter, self.sigma, paths, words, self._sd, WORD_ROUND, margin
+        )
 
     def _tags(self, s: _Sums, row: int, which: Bool) -> Blocks:
         windows = s.windows[which]

@@ -34,8 +34,11 @@ class ReleaseStage(Release):
     @property
     def takes(self) -> pa.Schema:
         """Contributions, with the micro-batch that they came in."""
-        layout, of = self.parameters.layout, self.parameters.quantiles
-        return contributions(len(layout.values) + len(of), layout.rounds, by_leaf=bool(of)).append(pa.field("batch", pa.int64()))
+        layout = self.parameters.layout
+        of = self.parameters.quantiles
+        return contributions(len(layout.values) + len(of), layout.rounds, by_leaf=bool(of)).append(
+            pa.field("batch", pa.int64())
+        )
 
     def empty(self) -> Tables:
         """No group is there, nothing is closed."""
@@ -48,4 +51,8 @@ class ReleaseStage(Release):
 
 def release_tables(carries: bool, ranks: bool) -> Mapping[str, Table]:
     """What the release keeps; `carries`: windows prove keys together; `ranks`: there are quantiles."""
-    return group_state.TABLES | (memory.TABLES if carries else {}) | (quantiles.TABLES if ranks else {})
+    return (
+        group_state.TABLES
+        | (memory.TABLES if carries else {})
+        | (quantiles.TABLES if ranks else {})
+    )

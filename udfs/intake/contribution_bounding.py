@@ -23,7 +23,18 @@ from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.leaf_counts import with_leaves
-from dpsql.udfs.intake.user_state import GROUPS, KEYS, Entries, Exact, count_entries, empty_state, forget, has, merge, used_up
+from dpsql.udfs.intake.user_state import (
+    GROUPS,
+    KEYS,
+    Entries,
+    Exact,
+    count_entries,
+    empty_state,
+    forget,
+    has,
+    merge,
+    used_up,
+)
 from dpsql.udfs.stage import NO_RECORD, Clock
 
 DROP_REASONS = (
@@ -129,7 +140,13 @@ class Admission:
     sums: pa.Table | None = None
 
 
-def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParameters, sums: pa.Table | None = None) -> Admission:
+def admit(
+    state: pa.Table | None,
+    rows: pa.Table,
+    clock: Clock,
+    p: BoundingParameters,
+    sums: pa.Table | None = None,
+) -> Admission:
     """Admit what the bounds allow of one bucket's records of one micro-batch.
 
     Args:
@@ -152,50 +169,91 @@ def admit(state: pa.Table | None, rows: pa.Table, clock: Clock, p: BoundingParam
     values = [rule.of(rows) for rule in p.increments]
 
     order = sort_order(period, user, ts, mix(user, key, *values))
-    period, user = period[order], user[order]
+    period = period[order]
+    user = user[order]
     left = _drop(used_up(state, period, user, p.max_rows), "over_max_rows", drops)
     if not left.all():
-        order, period, user = order[left], period[left], user[left]
-    ts, key = ts[order], key[order]
+        order = order[left]
+        period = period[left]
+        user = user[left]
+    ts = ts[order]
+    key = key[order]
     records = Entries(period, user, _fingerprint(key))
-    has_room, filled, exact = np.ones(len(ts), bool), None, None
+    has_room = np.ones(len(ts), bool)
+    filled = None
+    exact = None
     if p.per_group:
         record, window, _ = open_copies(ts, clock, p)
         by = period[record], user[record], window, key[record]
         sums = group_sums.empty_sums(len(p.per_group)) if sums is None else sums
         rules = [p.increments[j] for j in p.per_group]
-        filled, copied = group_sums.fill(sums, by, [values[j][order][record] for j in p.per_group], rules), record
+        filled = group_sums.fill(sums, by, [values[j][order][record] for j in p.per_group], rules)
+        copied = record
         exact = filled.group, filled.at[filled.group] >= 0
         if p.only_per_group:
             has_room = np.bincount(record, ~filled.full, len(ts)) > 0
-    admitted, first, rank, ordinal, state = _bound(state, records, has_room, exact if p.groups_are_keys else None, p, drops)
+    admitted, first, rank, ordinal, state = _bound(
+        state, records, has_room, exact if p.groups_are_keys else None, p, drops
+    )
 
     record, window, trigger = open_copies(ts[admitted], clock, p)
     record, kept = np.flatnonzero(admitted)[record], np.ones(len(record), bool)
     own = kept
     if not p.groups_are_keys:
         # Copies in order of their records, then newest window first: groups are ranked in that order.
-        copies = Entries(period[record], user[record], _group_fingerprint(period[record], window, key[record], p))
+        copies = Entries(
+            period[record], user[record], _group_fingerprint(period[record], window, key[record], p)
+        )
         of_copies = exact and (exact[0][admitted[copied]], exact[1][admitted[copied]])
         before, (first, rank, kept, own, state) = state, _rank_groups(state, copies, of_copies, p)
-        new = first & ~_counted_before(before, state, copies, first, p) if p.tells_users_apart else first
-        record, window, trigger, first, rank, new = record[kept], window[kept], trigger[kept], first[kept], rank[kept], new[kept]
+        new = (
+            first & ~_counted_before(before, state, copies, first, p)
+            if p.tells_users_apart
+            else first
+        )
+        record = record[kept]
+        window = window[kept]
+        trigger = trigger[kept]
+        first = first[kept]
+        rank = rank[kept]
+        new = new[kept]
     else:
-        first, rank = first[record], rank[record]
+        first = first[record]
+        rank = rank[record]
         new = first
 
     weights = np.array((0, *p.weights), np.int64)
     copy = (p.grid.latest_window(ts[record]) - window) // p.grid.slide_us
-    weight = weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1] if p.by_user else np.where(first, weights[rank], 0)
-    added = [np.where(new, 1, 0) if rule.rule == "users" else v[order][record] for v, rule in zip(values, p.increments, strict=True)]
+    weight = (
+        weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1]
+        if p.by_user
+        else np.where(first, weights[rank], 0)
+    )
+    added = [
+        np.where(new, 1, 0) if rule.rule == "users" else v[order][record]
+        for v, rule in zip(values, p.increments, strict=True)
+    ]
     if filled and sums is not None:
         of = np.flatnonzero(admitted[copied])
         for j, each in zip(p.per_group, filled.added, strict=True):
             added[j] = each[of][kept]
         sums = group_sums.forget(group_sums.keep(sums, filled, of[own]), p.grid, clock.closed_us)
     row = order[record]
-    counted = _who_counts(user[record], period[record], window, p) if p.periods_meet else user[record]
-    contributions = _sum_by_group(window, trigger, key[record], counted, weight, first, added, rows.column("key_bytes"), row, p)
+    counted = (
+        _who_counts(user[record], period[record], window, p) if p.periods_meet else user[record]
+    )
+    contributions = _sum_by_group(
+        window,
+        trigger,
+        key[record],
+        counted,
+        weight,
+        first,
+        added,
+        rows.column("key_bytes"),
+        row,
+        p,
+    )
     return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops, sums)
 
 
@@ -217,7 +275,11 @@ def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bo
             drops[DROP_REASONS[number - 1]] += int(count)
     live = code == 0
     if p.public_keys is not None:
-        live &= _drop(live & ~np.isin(_ints(rows, "key"), np.array(p.public_keys, np.int64)), "not_a_public_group", drops)
+        live &= _drop(
+            live & ~np.isin(_ints(rows, "key"), np.array(p.public_keys, np.int64)),
+            "not_a_public_group",
+            drops,
+        )
     live &= _drop(live & (ts > clock.latest_us), "too_far_ahead", drops)
     return live & _drop(live & _is_closed(ts, clock, p), "window_closed", drops)
 
@@ -254,7 +316,9 @@ def _drop(which: Bool, reason: str, drops: dict[str, int]) -> Bool:
 
 def _trigger(ts: Int, window: Int, clock: Clock, p: Timely) -> Int:
     """The first grid point of the window after the record's own event time that is not closed yet."""
-    return np.maximum(p.grid.own_trigger(ts, window), p.grid.closed_triggers(window, clock.closed_us) + 1)
+    return np.maximum(
+        p.grid.own_trigger(ts, window), p.grid.closed_triggers(window, clock.closed_us) + 1
+    )
 
 
 def _exists(window: Int, p: Timely) -> Bool:
@@ -262,7 +326,12 @@ def _exists(window: Int, p: Timely) -> Bool:
 
 
 def _bound(
-    state: pa.Table, records: Entries, has_room: Bool, exact: Exact | None, p: BoundingParameters, drops: dict[str, int]
+    state: pa.Table,
+    records: Entries,
+    has_room: Bool,
+    exact: Exact | None,
+    p: BoundingParameters,
+    drops: dict[str, int],
 ) -> tuple[Bool, Bool, Int, Int, pa.Table]:
     """Apply G, c and C to records sorted by (period, user, order of arrival).
 
@@ -279,7 +348,9 @@ def _bound(
     # A bound as large as the user's own never bites first: such records are counted under max_rows below.
     has_room = has_room & pairs.stands_for(first, exact) if exact else has_room
     within_groups = pairs.known | (rank <= p.max_groups) | (p.max_groups >= p.max_rows)
-    rows_left = (pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (p.max_rows_per_group >= p.max_rows)
+    rows_left = (pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (
+        p.max_rows_per_group >= p.max_rows
+    )
     no_room = within_groups & ~has_room
     within_group = within_groups & has_room & rows_left
     ordinal = pairs.user_rows + running_count(within_group, new_user)
@@ -287,25 +358,39 @@ def _bound(
     admitted = within_group & ~spent
     drops["over_max_groups"] += int((~within_groups & ~spent).sum())
     drops["over_bounds_per_group"] += int((no_room & ~spent).sum())
-    drops["over_max_rows_per_group"] += int((within_groups & ~no_room & ~within_group & ~spent).sum())
+    drops["over_max_rows_per_group"] += int(
+        (within_groups & ~no_room & ~within_group & ~spent).sum()
+    )
     drops["over_max_rows"] += int(spent.sum())
-    return admitted, first & admitted, rank, ordinal, merge(state, KEYS, pairs, admitted, p.counts_rows, p.max_rows)
+    return (
+        admitted,
+        first & admitted,
+        rank,
+        ordinal,
+        merge(state, KEYS, pairs, admitted, p.counts_rows, p.max_rows),
+    )
 
 
-def _rank_groups(state: pa.Table, copies: Entries, exact: Exact | None, p: BoundingParameters) -> tuple[Bool, Int, Bool, Bool, pa.Table]:
+def _rank_groups(
+    state: pa.Table, copies: Entries, exact: Exact | None, p: BoundingParameters
+) -> tuple[Bool, Int, Bool, Bool, pa.Table]:
     """(first of its user in its group, rank of that group, kept: rank at most K, in a group with rooms of its own, new state), for copies in order.
 
     A copy beyond K is left out and not counted under `drops`: those count records, and its record is admitted.
     """
     groups = count_entries(state, GROUPS, copies)
     first = ~groups.known & (groups.occurrence == 1)
-    rank = groups.spread(groups.user_entries + running_count(first, run_starts(copies.period, copies.user)), first)
+    rank = groups.spread(
+        groups.user_entries + running_count(first, run_starts(copies.period, copies.user)), first
+    )
     own = groups.stands_for(first, exact) if exact else np.ones(len(first), bool)
     kept = own & (groups.known | (rank <= p.max_group_copies))
     return first & kept, rank * kept, kept, own, merge(state, GROUPS, groups, kept, p.counts_rows)
 
 
-def _group_fingerprint(period: Int, window: Int, key: Int, p: BoundingParameters) -> npt.NDArray[np.uint32]:
+def _group_fingerprint(
+    period: Int, window: Int, key: Int, p: BoundingParameters
+) -> npt.NDArray[np.uint32]:
     """32 bits of a (window, key); where users are told apart the last one says whether the window starts in the copy's own period."""
     fingerprint = _fingerprint(mix(window, key).view(np.int64))
     if not p.tells_users_apart:
@@ -321,7 +406,9 @@ def _who_counts(user: Int, period: Int, window: Int, p: BoundingParameters) -> I
     return user & ~np.int64(1) | (p.grid.period(window) == period).astype(np.int64)
 
 
-def _counted_before(before: pa.Table, after: pa.Table, copies: Entries, first: Bool, p: BoundingParameters) -> Bool:
+def _counted_before(
+    before: pa.Table, after: pa.Table, copies: Entries, first: Bool, p: BoundingParameters
+) -> Bool:
     """Whether the user of each copy that is the first of its period in its group has been counted there, for the other period that the
     window meets: in earlier micro-batches, or in this one, where the earlier period counts.
 
@@ -330,8 +417,15 @@ def _counted_before(before: pa.Table, after: pa.Table, copies: Entries, first: B
     """
     starts_here = (copies.fingerprint & np.uint32(1)).astype(bool)
     found = np.zeros(len(first), bool)
-    for which, state, step in ((first & starts_here, before, p.grid.window_us), (first & ~starts_here, after, -p.grid.window_us)):
-        others = Entries(copies.period[which] + step, copies.user[which], copies.fingerprint[which] ^ np.uint32(1))
+    for which, state, step in (
+        (first & starts_here, before, p.grid.window_us),
+        (first & ~starts_here, after, -p.grid.window_us),
+    ):
+        others = Entries(
+            copies.period[which] + step,
+            copies.user[which],
+            copies.fingerprint[which] ^ np.uint32(1),
+        )
         found[which] = has(state, GROUPS, others)
     return found
 
@@ -357,18 +451,35 @@ def _sum_by_group(
     order = sort_order(*by)
     starts = run_starts(*(column[order] for column in by))
     head = order[starts]
-    table = {name: column[head] for name, column in zip(names, by, strict=True)} | {"key_bytes": key_bytes.take(pa.array(row[head]))}
+    table = {name: column[head] for name, column in zip(names, by, strict=True)} | {
+        "key_bytes": key_bytes.take(pa.array(row[head]))
+    }
     # In rounds a user counts once per group and trigger, with the weight of its earliest record: the largest.
     table["weight"] = (
-        np.maximum.reduceat(weight[order], np.flatnonzero(starts)) if p.by_user and len(head) else run_sums(weight[order], starts)
+        np.maximum.reduceat(weight[order], np.flatnonzero(starts))
+        if p.by_user and len(head)
+        else run_sums(weight[order], starts)
     )
     table["users"] = run_sums(first[order].astype(np.int64), starts)
-    plain = [np.zeros(len(column), np.int64) if rule.rule == "leaf" else column for column, rule in zip(sums, p.increments, strict=True)]
-    summed = pa.table(table | {f"v{j}": run_sums(column[order], starts) for j, column in enumerate(plain)})
+    plain = [
+        np.zeros(len(column), np.int64) if rule.rule == "leaf" else column
+        for column, rule in zip(sums, p.increments, strict=True)
+    ]
+    summed = pa.table(
+        table | {f"v{j}": run_sums(column[order], starts) for j, column in enumerate(plain)}
+    )
     leaves = {j: sums[j] for j, rule in enumerate(p.increments) if rule.rule == "leaf"}
     if not leaves:
         return summed
-    return with_leaves(summed, window, trigger, key, key_bytes.take(pa.array(row)), np.ones(len(row), np.int64), leaves)
+    return with_leaves(
+        summed,
+        window,
+        trigger,
+        key,
+        key_bytes.take(pa.array(row)),
+        np.ones(len(row), np.int64),
+        leaves,
+    )
 
 
 def _fingerprint(hashes: Int) -> npt.NDArray[np.uint32]:

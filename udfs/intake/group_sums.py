@@ -16,7 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
+from dpsql.udfs.columns import (
+    Bool,
+    Int,
+    find,
+    insert,
+    match,
+    places,
+    run_starts,
+    running_count,
+    sort_order,
+)
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.state_table import Table
@@ -44,10 +54,14 @@ class Filled:
 
 def empty_sums(rules: int) -> pa.Table:
     """The state of a bucket that has seen nothing, for so many rules."""
-    return pa.table({name: np.zeros(0, np.int64) for name in (*BY, *(f"room{i}" for i in range(2 * rules)))})
+    return pa.table(
+        {name: np.zeros(0, np.int64) for name in (*BY, *(f"room{i}" for i in range(2 * rules)))}
+    )
 
 
-def fill(state: pa.Table, by: Sequence[Int], values: Sequence[Int], rules: Sequence[Increment]) -> Filled:
+def fill(
+    state: pa.Table, by: Sequence[Int], values: Sequence[Int], rules: Sequence[Increment]
+) -> Filled:
     """What copies of records add to their groups.
 
     Args:
@@ -65,13 +79,20 @@ def fill(state: pa.Table, by: Sequence[Int], values: Sequence[Int], rules: Seque
     group[order] = np.cumsum(starts) - 1
     heads = [column[order][starts] for column in by]
     at = match(heads, [state.column(name).to_numpy() for name in BY])
-    before, after, added = [], [], []
-    takes, refuses = np.zeros(len(group), bool), np.zeros(len(group), bool)
+    before = []
+    after = []
+    added = []
+    takes = np.zeros(len(group), bool)
+    refuses = np.zeros(len(group), bool)
     for j, (rule, value) in enumerate(zip(rules, values, strict=True)):
         sums = []
         for side, (sign, room) in enumerate(((1, rule.upper), (-1, -rule.lower))):
-            had = np.concatenate([state.column(f"room{2 * j + side}").to_numpy(), [0]])[at]  # -1 is the row that has nothing
-            brought, limit, total = np.maximum(sign * value, 0), room * rule.parts_of_unit, np.empty(len(group), np.int64)
+            had = np.concatenate([state.column(f"room{2 * j + side}").to_numpy(), [0]])[
+                at
+            ]  # -1 is the row that has nothing
+            brought = np.maximum(sign * value, 0)
+            limit = room * rule.parts_of_unit
+            total = np.empty(len(group), np.int64)
             total[order] = running_count(brought[order], starts)
             total += had[group]
             before.append(np.minimum(total - brought, limit))
@@ -85,12 +106,16 @@ def fill(state: pa.Table, by: Sequence[Int], values: Sequence[Int], rules: Seque
 
 def keep(state: pa.Table, filled: Filled, kept: Int) -> pa.Table:
     """The state with what the copies that are kept have added."""
-    group, known = filled.group[kept], filled.at >= 0
+    group = filled.group[kept]
+    known = filled.at >= 0
     fresh = ~known
     fresh[fresh] = np.bincount(group, minlength=len(known))[fresh] > 0
     new = [column[fresh] for column in filled.by]
     where = places(find(new, [state.column(name).to_numpy() for name in BY])[0])
-    columns = {name: insert(state.column(name).to_numpy(), column, where) for name, column in zip(BY, new, strict=True)}
+    columns = {
+        name: insert(state.column(name).to_numpy(), column, where)
+        for name, column in zip(BY, new, strict=True)
+    }
     for i, after in enumerate(filled.after):
         full = np.zeros(len(known), np.int64)
         np.maximum.at(full, group, after[kept])

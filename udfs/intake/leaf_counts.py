@@ -11,7 +11,13 @@ from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
 
 
 def with_leaves(
-    summed: pa.Table, window: Int, trigger: Int, key: Int, key_bytes: pa.ChunkedArray, sign: Int, leaves: Mapping[int, Int]
+    summed: pa.Table,
+    window: Int,
+    trigger: Int,
+    key: Int,
+    key_bytes: pa.ChunkedArray,
+    sign: Int,
+    leaves: Mapping[int, Int],
 ) -> pa.Table:
     """Contributions with a column `leaf`: 0 for the rows that are there already; then one per (window, trigger, key, leaf) in which something counts.
 
@@ -23,18 +29,29 @@ def with_leaves(
     """
     of = list(leaves)
     event = np.concatenate([np.flatnonzero((leaves[j] > 0) & (sign != 0)) for j in of])
-    which = np.repeat(np.arange(len(of)), [np.count_nonzero((leaves[j] > 0) & (sign != 0)) for j in of])
+    which = np.repeat(
+        np.arange(len(of)), [np.count_nonzero((leaves[j] > 0) & (sign != 0)) for j in of]
+    )
     leaf = np.concatenate([leaves[j][(leaves[j] > 0) & (sign != 0)] for j in of])
     order = sort_order(window[event], trigger[event], key[event], leaf)
-    event, which, leaf = event[order], which[order], leaf[order]
+    event = event[order]
+    which = which[order]
+    leaf = leaf[order]
     starts = run_starts(window[event], trigger[event], key[event], leaf)
     head = event[starts]
     size = int(starts.sum())
-    table = {"window": window[head], "trigger": trigger[head], "key": key[head], "key_bytes": key_bytes.take(pa.array(head))}
+    table = {
+        "window": window[head],
+        "trigger": trigger[head],
+        "key": key[head],
+        "key_bytes": key_bytes.take(pa.array(head)),
+    }
     for name in summed.column_names:
         if name not in table:
             table[name] = np.zeros(size, np.int64)
     for place, j in enumerate(of):
         table[f"v{j}"] = run_sums(np.where(which == place, sign[event], 0), starts)
     plain = summed.append_column("leaf", pa.array(np.zeros(summed.num_rows, np.int64)))
-    return pa.concat_tables([plain, pa.table(table | {"leaf": leaf[starts]}).cast(plain.schema)]).combine_chunks()
+    return pa.concat_tables(
+        [plain, pa.table(table | {"leaf": leaf[starts]}).cast(plain.schema)]
+    ).combine_chunks()

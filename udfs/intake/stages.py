@@ -37,18 +37,26 @@ class AdmissionStage(Intake):
     def gives(self) -> pa.Schema:
         """Contributions."""
         leaves = any(rule.rule == "leaf" for rule in self.parameters.increments)
-        return contributions(len(self.parameters.increments), self.parameters.by_user, by_leaf=leaves)
+        return contributions(
+            len(self.parameters.increments), self.parameters.by_user, by_leaf=leaves
+        )
 
     def empty(self) -> Tables:
         """No unit has used anything."""
         rules = len(self.parameters.per_group)
-        return {"users": user_state.empty_state()} | ({"sums": group_sums.empty_sums(rules)} if rules else {})
+        return {"users": user_state.empty_state()} | (
+            {"sums": group_sums.empty_sums(rules)} if rules else {}
+        )
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """As `admit`; counted: `drops`, how many records were dropped and why."""
         done = admit(state["users"], rows, now, self.parameters, state.get("sums"))
         after = {"users": done.state} | ({} if done.sums is None else {"sums": done.sums})
-        return Stepped(after, done.contributions, {"drops": {reason: n for reason, n in done.drops.items() if n}})
+        return Stepped(
+            after,
+            done.contributions,
+            {"drops": {reason: n for reason, n in done.drops.items() if n}},
+        )
 
 
 @dataclass(frozen=True)
@@ -64,5 +72,7 @@ class RowStage(AdmissionStage):
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """As `admit`, from nothing."""
-        of_its_own = rows.select(self.takes.names).append_column("user", pa.array(np.arange(rows.num_rows)))
+        of_its_own = rows.select(self.takes.names).append_column(
+            "user", pa.array(np.arange(rows.num_rows))
+        )
         return replace(super().step(super().empty(), of_its_own, now, noise_key), state={})

@@ -18,11 +18,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
+from dpsql.udfs.columns import (
+    Bool,
+    Int,
+    find,
+    insert,
+    match,
+    places,
+    run_starts,
+    running_count,
+    sort_order,
+)
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.state_table import Table
 
-KEYS, GROUPS = 0, 1
+KEYS = 0
+GROUPS = 1
 COLUMNS = ("period", "user", "part", "fingerprint", "rows")
 TABLES = {"users": Table(COLUMNS[:4], "user")}
 
@@ -83,7 +94,9 @@ def empty_state() -> pa.Table:
     return pa.table({name: np.zeros(0, kind) for name, kind in zip(COLUMNS, types, strict=True)})
 
 
-def count_entries(state: pa.Table, part: int, entries: Entries, counts: Bool | None = None) -> Counted:
+def count_entries(
+    state: pa.Table, part: int, entries: Entries, counts: Bool | None = None
+) -> Counted:
     """Count records against one part of the state; `counts`: which of them, where not all."""
     new_user = run_starts(entries.period, entries.user)
     who = np.cumsum(new_user) - 1
@@ -92,11 +105,17 @@ def count_entries(state: pa.Table, part: int, entries: Entries, counts: Bool | N
     pair = np.empty(len(order), np.int64)
     pair[order] = np.cumsum(starts) - 1
     occurrence = np.empty(len(order), np.int64)
-    occurrence[order] = running_count(np.ones(len(order), bool) if counts is None else counts[order], starts)
+    occurrence[order] = running_count(
+        np.ones(len(order), bool) if counts is None else counts[order], starts
+    )
     heads = order[starts]
 
     period, user, parts, fingerprint, rows = (state.column(n).to_numpy() for n in COLUMNS)
-    asked = (entries.period[new_user], entries.user[new_user], np.full(int(new_user.sum()), part, np.uint8))
+    asked = (
+        entries.period[new_user],
+        entries.user[new_user],
+        np.full(int(new_user.sum()), part, np.uint8),
+    )
     low, high = find(asked, (period, user, parts))
     # Only the entries of the micro-batch's own users are looked at from here on: `theirs` are their rows, user by user.
     user_entries = high - low
@@ -114,15 +133,34 @@ def count_entries(state: pa.Table, part: int, entries: Entries, counts: Bool | N
     known_pair[inside] = known_words[found[inside]] == words[inside]
     prior = np.zeros(len(heads), np.int64)
     prior[known_pair] = rows[at[known_pair]]
-    known, prior = known_pair[pair], prior[pair]
+    known = known_pair[pair]
+    prior = prior[pair]
     return Counted(
-        entries, pair, occurrence, known, prior, user_rows[who], user_entries[who], heads, at, known_pair, mine, low, high, user_rows
+        entries,
+        pair,
+        occurrence,
+        known,
+        prior,
+        user_rows[who],
+        user_entries[who],
+        heads,
+        at,
+        known_pair,
+        mine,
+        low,
+        high,
+        user_rows,
     )
 
 
 def has(state: pa.Table, part: int, entries: Entries) -> Bool:
     """Whether one part of the state has each entry; in any order."""
-    asked = (entries.period, entries.user, np.full(len(entries.user), part, np.uint8), entries.fingerprint)
+    asked = (
+        entries.period,
+        entries.user,
+        np.full(len(entries.user), part, np.uint8),
+        entries.fingerprint,
+    )
     return match(asked, [state.column(n).to_numpy() for n in COLUMNS[:4]]) >= 0
 
 
@@ -138,19 +176,31 @@ def used_up(state: pa.Table, period: Int, user: Int, max_rows: float) -> Bool:
     return full[np.cumsum(new_user) - 1]
 
 
-def merge(state: pa.Table, part: int, counted: Counted, admitted: Bool, counts: bool = True, max_rows: float = math.inf) -> pa.Table:
+def merge(
+    state: pa.Table,
+    part: int,
+    counted: Counted,
+    admitted: Bool,
+    counts: bool = True,
+    max_rows: float = math.inf,
+) -> pa.Table:
     """Add the admitted records to the state; entries without an admitted record are not made.
 
     Users that have now used `max_rows` keep one entry. Where nothing `counts`, an entry says that there is one.
     """
-    added, known = np.bincount(counted.pair[admitted], minlength=len(counted.heads)), counted.known_pair
+    added = np.bincount(counted.pair[admitted], minlength=len(counted.heads))
+    known = counted.known_pair
     added = (added if counts else np.minimum(added, ~known)).astype(np.int32)
     columns: list[npt.NDArray[Any]] = [state.column(n).to_numpy() for n in COLUMNS]
     columns[4] = columns[4].copy()
     columns[4][counted.at[known]] += added[known]
-    fresh, gone = ~known & (added > 0), np.zeros(state.num_rows, bool)
+    fresh = ~known & (added > 0)
+    gone = np.zeros(state.num_rows, bool)
     if max_rows < math.inf:
-        full = counted.had + np.bincount(counted.who, added, len(counted.had)).astype(np.int64) >= max_rows
+        full = (
+            counted.had + np.bincount(counted.who, added, len(counted.had)).astype(np.int64)
+            >= max_rows
+        )
         stored = full & (counted.high > counted.low)
         columns[4][counted.low[stored]] = max_rows
         gone = _inside(counted.low[stored] + 1, counted.high[stored], state.num_rows)
@@ -158,10 +208,18 @@ def merge(state: pa.Table, part: int, counted: Counted, admitted: Bool, counts: 
         fresh = fresh & ~full[counted.who] | alone
         added[alone] = max_rows
     if fresh.any():
-        where, heads, entries = places(counted.at[fresh]), counted.heads[fresh], counted.entries
-        new: list[npt.NDArray[Any]] = [entries.period[heads], entries.user[heads], np.full(len(heads), part, np.uint8)]
+        where = places(counted.at[fresh])
+        heads = counted.heads[fresh]
+        entries = counted.entries
+        new: list[npt.NDArray[Any]] = [
+            entries.period[heads],
+            entries.user[heads],
+            np.full(len(heads), part, np.uint8),
+        ]
         new += [entries.fingerprint[heads], added[fresh]]
-        columns = [insert(column, values, where) for column, values in zip(columns, new, strict=True)]
+        columns = [
+            insert(column, values, where) for column, values in zip(columns, new, strict=True)
+        ]
         gone = insert(gone, np.zeros(len(where), bool), where)
     if gone.any():
         columns = [column[~gone] for column in columns]
@@ -173,7 +231,9 @@ def forget(state: pa.Table, closed_us: int, grid: Grid, renews: bool) -> pa.Tabl
     if not renews:
         return state
     period = state.column("period").to_numpy()
-    if not grid.period_is_over(period[:1], closed_us).any():  # sorted: the first period is the first to be over
+    if not grid.period_is_over(
+        period[:1], closed_us
+    ).any():  # sorted: the first period is the first to be over
         return state
     return state.filter(pa.array(~grid.period_is_over(period, closed_us)))
 

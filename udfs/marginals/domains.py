@@ -25,7 +25,9 @@ class Domains:
         """The place of each value in its domain (shape: rows, keys); -1 where it is in none."""
         columns = decode(key_bytes, len(self.values))
         out = np.empty((len(key_bytes), len(self.values)), np.int64)
-        for key, (column, known, other) in enumerate(zip(columns, self.values, self.others, strict=True)):
+        for key, (column, known, other) in enumerate(
+            zip(columns, self.values, self.others, strict=True)
+        ):
             found = pc.index_in(column, value_set=pa.array(known, pa.binary()))
             out[:, key] = found.fill_null(len(known) - 1 if other else -1).to_numpy()
         return out
@@ -39,19 +41,29 @@ class Domains:
         """
         bounds = np.searchsorted(cells, marginals.first)
         parts = [pa.array([], pa.binary())]
-        for table, (low, high) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        for table, (low, high) in enumerate(
+            zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        ):
             if low == high:
                 continue
-            within = np.unravel_index(cells[low:high] - marginals.first[table], marginals.shape(table) or (1,))
+            within = np.unravel_index(
+                cells[low:high] - marginals.first[table], marginals.shape(table) or (1,)
+            )
             place = dict(zip(marginals.tables[table], within, strict=False))
             columns = [
-                self._encoded[key].take(pa.array(place[key])) if key in place else pa.array([NULL_HEADER] * (high - low), pa.binary())
+                self._encoded[key].take(pa.array(place[key]))
+                if key in place
+                else pa.array([NULL_HEADER] * (high - low), pa.binary())
                 for key in range(len(self.values))
             ]
-            last = pa.array([encode([str(marginals.grouping_id(table)).encode()])] * (high - low), pa.binary())
+            last = pa.array(
+                [encode([str(marginals.grouping_id(table)).encode()])] * (high - low), pa.binary()
+            )
             parts.append(pc.binary_join_element_wise(*columns, last, pa.scalar(b"", pa.binary())))
         return pa.concat_arrays(parts)
 
     @cached_property
     def _encoded(self) -> tuple[pa.Array, ...]:
-        return tuple(pa.array([encode([value]) for value in values], pa.binary()) for values in self.values)
+        return tuple(
+            pa.array([encode([value]) for value in values], pa.binary()) for values in self.values
+        )

@@ -80,7 +80,10 @@ class LeastSquares:
         variance = self.variance(predicate)
         if variance == math.inf:
             return NOT_COVERED
-        whole = {key: float(predicate[key].sum()) if key in predicate else float(n) for key, n in enumerate(self.sizes)}
+        whole = {
+            key: float(predicate[key].sum()) if key in predicate else float(n)
+            for key, n in enumerate(self.sizes)
+        }
         value = 0.0
         for keys, spread, table in zip(self.tables, self.variances, released, strict=True):
             outside = math.prod(sum_ for key, sum_ in whole.items() if key not in keys) / spread
@@ -91,15 +94,24 @@ class LeastSquares:
         """The sum over B inside the table's keys of <P_B f, table> / lambda_B."""
         named = tuple(key for key in keys if key in predicate)
         # A key that is not named has no centred part, and its mean is 1: its axis is summed.
-        rest = table.sum(axis=tuple(at for at, key in enumerate(keys) if key not in predicate), dtype=np.float64)
+        rest = table.sum(
+            axis=tuple(at for at, key in enumerate(keys) if key not in predicate), dtype=np.float64
+        )
         for key in named:  # the first axis becomes the last one, of two: mean, centred
-            rest = np.tensordot(rest, np.column_stack(_mean_and_centred(predicate[key])), axes=(0, 0))
-        return math.fsum(float(rest[tuple(int(key in part) for key in named)]) / self.precision[part] for part in parts(named))
+            rest = np.tensordot(
+                rest, np.column_stack(_mean_and_centred(predicate[key])), axes=(0, 0)
+            )
+        return math.fsum(
+            float(rest[tuple(int(key in part) for key in named)]) / self.precision[part]
+            for part in parts(named)
+        )
 
 
 def parts(keys: Keys) -> Iterator[Keys]:
     """Every subset."""
-    return itertools.chain.from_iterable(itertools.combinations(keys, size) for size in range(len(keys) + 1))
+    return itertools.chain.from_iterable(
+        itertools.combinations(keys, size) for size in range(len(keys) + 1)
+    )
 
 
 def energies(sizes: Sequence[int], predicate: Product) -> dict[Keys, float]:
@@ -107,7 +119,9 @@ def energies(sizes: Sequence[int], predicate: Product) -> dict[Keys, float]:
     named = tuple(sorted(predicate))
     base = math.prod(n for key, n in enumerate(sizes) if key not in predicate)
     squares = {key: _squares(predicate[key]) for key in named}
-    return {part: base * math.prod(squares[key][key in part] for key in named) for part in parts(named)}
+    return {
+        part: base * math.prod(squares[key][key in part] for key in named) for part in parts(named)
+    }
 
 
 def _squares(weights: Float) -> tuple[float, ...]:

@@ -19,7 +19,15 @@ from dpsql.udfs.marginals.domains import Domains
 from dpsql.udfs.stage import NO_RECORD, Clock, Stepped, Tables
 
 OUTSIDE = "outside_the_domain"
-DROP_REASONS = (*NO_RECORD, OUTSIDE, "too_far_ahead", "window_closed", "over_max_groups", "over_max_rows_per_group", "over_max_rows")
+DROP_REASONS = (
+    *NO_RECORD,
+    OUTSIDE,
+    "too_far_ahead",
+    "window_closed",
+    "over_max_groups",
+    "over_max_rows_per_group",
+    "over_max_rows",
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,14 @@ class CellIntake(AdmissionStage):
         outside = live[~self.marginals.inside(places)]
         kept = np.ones(rows.num_rows, bool)
         kept[outside] = False
-        rows = rows.set_column(rows.column_names.index("key"), "key", pa.array(self._places_of(live, places, rows.num_rows)))
-        done = super().step(state, rows.filter(pa.array(kept)) if len(outside) else rows, now, noise_key)
+        rows = rows.set_column(
+            rows.column_names.index("key"),
+            "key",
+            pa.array(self._places_of(live, places, rows.num_rows)),
+        )
+        done = super().step(
+            state, rows.filter(pa.array(kept)) if len(outside) else rows, now, noise_key
+        )
         drops = ({OUTSIDE: len(outside)} if len(outside) else {}) | done.counted["drops"]
         return Stepped(done.state, self._of_cells(done.rows), {"drops": drops})
 
@@ -57,16 +71,31 @@ class CellIntake(AdmissionStage):
     def _of_cells(self, admitted: pa.Table) -> pa.Table:
         cells = self.marginals.touched(self.domains.places(admitted.column("key_bytes")))
         many = cells.shape[1]
-        trigger, cell = np.repeat(admitted.column("trigger").to_numpy(), many), cells.ravel()
+        trigger = np.repeat(admitted.column("trigger").to_numpy(), many)
+        cell = cells.ravel()
         order = sort_order(trigger, cell)
         starts = run_starts(trigger[order], cell[order])
         head = order[starts]
         each, number = np.unique(cell[head], return_inverse=True)
         zeros = np.zeros(len(head), np.int64)
-        table = {"window": np.full(len(head), self.parameters.grid.offset_us), "trigger": trigger[head], "key": cell[head]}
-        table |= {"key_bytes": self.domains.names(self.marginals, each).take(pa.array(number)), "weight": zeros, "users": zeros}
-        sums = [np.repeat(admitted.column(f"v{j}").to_numpy(), many)[order] for j in range(len(self.parameters.increments))]
-        return pa.table(table | {f"v{j}": run_sums(values, starts) for j, values in enumerate(sums)}, schema=self.gives)
+        table = {
+            "window": np.full(len(head), self.parameters.grid.offset_us),
+            "trigger": trigger[head],
+            "key": cell[head],
+        }
+        table |= {
+            "key_bytes": self.domains.names(self.marginals, each).take(pa.array(number)),
+            "weight": zeros,
+            "users": zeros,
+        }
+        sums = [
+            np.repeat(admitted.column(f"v{j}").to_numpy(), many)[order]
+            for j in range(len(self.parameters.increments))
+        ]
+        return pa.table(
+            table | {f"v{j}": run_sums(values, starts) for j, values in enumerate(sums)},
+            schema=self.gives,
+        )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from dpsql.udfs.columns import Float
 from dpsql.udfs.marginals.cells import Keys
 from dpsql.udfs.marginals.least_squares import LeastSquares
 
-STEPS, HALVINGS = 150, 30
+STEPS = 150
+HALVINGS = 30
 LONGER = 1.6
 """How much longer the next step is tried."""
 LEAST = 1e-300
@@ -63,14 +64,22 @@ def fit(known: LeastSquares, released: Sequence[np.ndarray], steps: int = STEPS)
             step /= 2
         else:
             break
-        weights, loss, apart = tried, lower, left
+        weights = tried
+        loss = lower
+        apart = left
     return Fitted(weights, loss / cells)
 
 
-def _misfit(weights: Float, known: LeastSquares, tables: Sequence[Float]) -> tuple[float, list[Float]]:
+def _misfit(
+    weights: Float, known: LeastSquares, tables: Sequence[Float]
+) -> tuple[float, list[Float]]:
     """The weighted sum of squares, and what each table is off by."""
-    apart = [marginal(weights, keys) - table for keys, table in zip(known.tables, tables, strict=True)]
-    return float(sum(np.sum(off * off) / v for off, v in zip(apart, known.variances, strict=True))), apart
+    apart = [
+        marginal(weights, keys) - table for keys, table in zip(known.tables, tables, strict=True)
+    ]
+    return float(
+        sum(np.sum(off * off) / v for off, v in zip(apart, known.variances, strict=True))
+    ), apart
 
 
 def marginal(weights: np.ndarray, keys: Keys) -> np.ndarray:

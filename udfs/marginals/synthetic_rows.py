@@ -24,7 +24,10 @@ def draw(weights: Float, rows: int, seed: bytes) -> Int:
     """
     bounds = np.cumsum(weights.ravel())
     number = np.arange(rows, dtype=np.int64)
-    within = (words(seed, tags(seed, np.zeros_like(number), number), 1, 0, 0)[:, 0] >> np.uint64(64 - BITS)).astype(np.float64)
+    within = (
+        words(seed, tags(seed, np.zeros_like(number), number), 1, 0, 0)[:, 0]
+        >> np.uint64(64 - BITS)
+    ).astype(np.float64)
     places = (number + (within + 0.5) * 2.0**-BITS) / rows * bounds[-1]
     last = int(np.flatnonzero(weights.ravel())[-1])  # a place at the very end is rounded up to it
     return np.minimum(np.searchsorted(bounds, places, side="right"), last).astype(np.int64)

@@ -11,7 +11,9 @@ from dpsql.udfs.columns import Float
 from dpsql.udfs.marginals.least_squares import NOT_COVERED, Estimate, LeastSquares, Product, parts
 
 
-def estimate(known: LeastSquares, products: Sequence[Product], released: Sequence[np.ndarray]) -> Estimate:
+def estimate(
+    known: LeastSquares, products: Sequence[Product], released: Sequence[np.ndarray]
+) -> Estimate:
     """The estimate of a sum of products.
 
     Args:
@@ -39,19 +41,32 @@ def covariance(known: LeastSquares, products: Sequence[Product]) -> float:
         return math.inf
     named = sorted({key for product in products for key in product})
     outside = math.prod(n for key, n in enumerate(known.sizes) if key not in named)
-    means, centred = {}, {}
+    means = {}
+    centred = {}
     for key in named:
         n = known.sizes[key]
-        weights: Float = np.array([product[key] if key in product else np.ones(n) for product in products], np.float64)
+        weights: Float = np.array(
+            [product[key] if key in product else np.ones(n) for product in products], np.float64
+        )
         sums = weights.sum(axis=1)
         means[key] = np.outer(sums, sums) / n
         apart = weights - sums[:, None] / n
         centred[key] = apart @ apart.T
     covered = (part for part in parts(tuple(named)) if part in known.precision)
-    return sum(max(outside * _over(named, part, means, centred, len(products)), 0.0) / known.precision[part] for part in covered)
+    return sum(
+        max(outside * _over(named, part, means, centred, len(products)), 0.0)
+        / known.precision[part]
+        for part in covered
+    )
 
 
-def _over(named: Sequence[int], part: tuple[int, ...], means: dict[int, Float], centred: dict[int, Float], count: int) -> float:
+def _over(
+    named: Sequence[int],
+    part: tuple[int, ...],
+    means: dict[int, Float],
+    centred: dict[int, Float],
+    count: int,
+) -> float:
     pairs: Float = np.ones((count, count))
     for key in named:
         pairs = pairs * (centred[key] if key in part else means[key])

@@ -44,15 +44,23 @@ def released_columns(columns: Sequence[OutputColumn], whole: bool = True) -> pa.
         if column.kind == "quantiles" and not whole:
             continue
         if column.kind == "quantiles":
-            fields += [*((f"c{i}_{k}", pa.float64()) for k in range(column.parts + 1)), (f"s{i}", pa.float64())]
+            fields += [
+                *((f"c{i}_{k}", pa.float64()) for k in range(column.parts + 1)),
+                (f"s{i}", pa.float64()),
+            ]
             continue
-        fields += [(f"c{i}", pa.int64() if column.kind == "count" else pa.float64()), (f"s{i}", pa.float64())]
+        fields += [
+            (f"c{i}", pa.int64() if column.kind == "count" else pa.float64()),
+            (f"s{i}", pa.float64()),
+        ]
     if not whole and any(column.kind == "quantiles" for column in columns):
         fields.append(("key", pa.int64()))
     return pa.schema(fields)
 
 
-def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tuple[Int | Float, Float]:
+def combine(
+    column: OutputColumn, values: list[Int], errors: list[Float]
+) -> tuple[Int | Float, Float]:
     """(values, stderr) of one output column.
 
     An average, a variance or a deviation is the middle of what its noisy sums allow at 95%, and its stderr is half of that over 1.96: made of
@@ -66,7 +74,10 @@ def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tup
     first = values[column.perturbations[0]]
     if column.kind == "count":
         return first, errors[0]
-    sums = [(values[j] * grid).astype(np.float64) for j, grid in zip(column.perturbations, column.grids, strict=True)]
+    sums = [
+        (values[j] * grid).astype(np.float64)
+        for j, grid in zip(column.perturbations, column.grids, strict=True)
+    ]
     if column.kind == "sum":
         return sums[0], errors[0]
     noisy, (low, high) = list(zip(sums, errors, strict=True)), column.bounds
@@ -74,4 +85,12 @@ def combine(column: OutputColumn, values: list[Int], errors: list[Float]) -> tup
         centred, stderr = average(noisy[0], noisy[1], (low - column.centre, high - column.centre))
         return column.centre + centred, stderr
     total, squares, count = noisy
-    return variance(total, squares, count, column.offset, ((high - low) / 2) ** 2, column.sample, column.kind == "deviation")
+    return variance(
+        total,
+        squares,
+        count,
+        column.offset,
+        ((high - low) / 2) ** 2,
+        column.sample,
+        column.kind == "deviation",
+    )

@@ -16,7 +16,8 @@ from dpsql.udfs.columns import Float, Int
 FAN_OUT = 16
 LEVELS = 3
 LEAVES = FAN_OUT**LEVELS
-TWIGS, BRANCHES = LEAVES // FAN_OUT, FAN_OUT
+TWIGS = LEAVES // FAN_OUT
+BRANCHES = FAN_OUT
 """Nodes of the two levels above the leaves."""
 NODES = LEAVES + TWIGS + BRANCHES
 """Leaves first, then twigs, then branches."""
@@ -59,7 +60,8 @@ def places(sums: Int, parts: int) -> Int:
     """
     largest = np.maximum.accumulate(sums, axis=1)
     smallest = np.minimum.accumulate(sums[:, ::-1], axis=1)[:, ::-1]
-    twice, total = largest + smallest, 2 * np.maximum(sums[:, -1], 0)
+    twice = largest + smallest
+    total = 2 * np.maximum(sums[:, -1], 0)
     share = np.arange(1, parts)
     wanted = total[:, None] // parts * share + -(-(total[:, None] % parts * share) // parts)
     found = [np.searchsorted(row, each) for row, each in zip(twice, wanted, strict=True)]
@@ -70,7 +72,9 @@ def values(place: Int, sums: Int, lower: float, upper: float) -> Float:
     """Lower bound, the upper edges of the leaves, upper bound; NaN where there is less than one value, by the noisy count."""
     inner = lower + (upper - lower) * (place / LEAVES)
     ends = np.full((len(place), 1), lower), np.full((len(place), 1), upper)
-    return np.where(sums[:, -1:] >= WHOLE, np.concatenate([ends[0], inner, ends[1]], axis=1), np.nan)
+    return np.where(
+        sums[:, -1:] >= WHOLE, np.concatenate([ends[0], inner, ends[1]], axis=1), np.nan
+    )
 
 
 def rank_error(place: Int, sums: Int, deviation: float) -> Float:
@@ -83,13 +87,17 @@ def rank_error(place: Int, sums: Int, deviation: float) -> Float:
     parts = place.shape[1] + 1
     worst = _variance(place, np.arange(1, parts) / parts).max(axis=1, initial=0.0)
     enough = sums[:, -1] >= WHOLE
-    return np.where(enough, deviation * np.sqrt(worst) / np.where(enough, sums[:, -1] / WHOLE, 1.0), np.nan)
+    return np.where(
+        enough, deviation * np.sqrt(worst) / np.where(enough, sums[:, -1] / WHOLE, 1.0), np.nan
+    )
 
 
 def rows_error(parts: int, deviation: float) -> float:
     """Likewise of how many values there are up to an edge, not of their share, where values lie evenly: what can be said beforehand."""
     share = np.arange(1, parts) / parts
-    return deviation * float(np.sqrt(_variance(np.rint(share * LEAVES).astype(np.int64), share).max(initial=0.0)))
+    return deviation * float(
+        np.sqrt(_variance(np.rint(share * LEAVES).astype(np.int64), share).max(initial=0.0))
+    )
 
 
 def _variance(place: Int, share: Float) -> Float:
@@ -98,10 +106,16 @@ def _variance(place: Int, share: Float) -> Float:
     An estimate is a mean of its branch (variance 256 / 273, of a leaf's share 1 / 256), and deviations of twigs (16 / 17) and leaves (1) from
     the mean of those beside them, all independent of each other.
     """
-    whole, rest = place // TWIGS, place % TWIGS
-    twig, leaf = rest // FAN_OUT, rest % FAN_OUT / FAN_OUT
+    whole = place // TWIGS
+    rest = place % TWIGS
+    twig = rest // FAN_OUT
+    leaf = rest % FAN_OUT / FAN_OUT
     inside = rest / TWIGS
     of_twigs = 16 / 17 * (twig + leaf**2 - (twig + leaf) ** 2 / FAN_OUT)
     of_leaves = FAN_OUT * leaf * (1 - leaf)
-    of_branches = 256 / 273 * (whole * (1 - share) ** 2 + (inside - share) ** 2 + (BRANCHES - 1 - whole) * share**2)
+    of_branches = (
+        256
+        / 273
+        * (whole * (1 - share) ** 2 + (inside - share) ** 2 + (BRANCHES - 1 - whole) * share**2)
+    )
     return of_branches + of_twigs + of_leaves

@@ -32,11 +32,16 @@ Ends = tuple[Float, Float]
 
 def average(total: Sum, count: Sum, bounds: tuple[float, float]) -> tuple[Float, Float]:
     """(average of the centred values, stderr)."""
-    ends = (((total[0] - left * total[1]) / n, (total[0] + left * total[1]) / n) for n, left in _counts(*count))
+    ends = (
+        ((total[0] - left * total[1]) / n, (total[0] + left * total[1]) / n)
+        for n, left in _counts(*count)
+    )
     return _middle(*_between(ends, count, *bounds), count)
 
 
-def variance(total: Sum, squares: Sum, count: Sum, offset: float, largest: float, sample: bool, root: bool) -> tuple[Float, Float]:
+def variance(
+    total: Sum, squares: Sum, count: Sum, offset: float, largest: float, sample: bool, root: bool
+) -> tuple[Float, Float]:
     """(variance, stderr); with `root` those of the standard deviation.
 
     Args:
@@ -65,8 +70,10 @@ def _spreads(total: Sum, squares: Sum, count: Sum) -> Iterator[Ends]:
     size = np.abs(total[0])
     for n, left in _counts(*count):
         for of_total, of_squares in QUARTER:
-            moved, error = left * of_total * total[1], left * of_squares * squares[1]
-            low, high = (size + moved) / n, np.maximum(size - moved, 0.0) / n
+            moved = left * of_total * total[1]
+            error = left * of_squares * squares[1]
+            low = (size + moved) / n
+            high = np.maximum(size - moved, 0.0) / n
             yield (squares[0] - error) / n - low**2, (squares[0] + error) / n - high**2
 
 
@@ -74,12 +81,17 @@ def _between(ends: Iterator[Ends], count: Sum, lower: float, upper: float) -> En
     """All between the ends, cut to the bounds; of what lies beyond a bound a sliver is left inside it: no error is 0."""
     low, high = next(ends)
     for left, right in ends:
-        low, high = np.minimum(low, left), np.maximum(high, right)
+        low = np.minimum(low, left)
+        high = np.maximum(high, right)
     sliver = SLIVER * (upper - lower) * count[1] / np.maximum(count[0] + Z95 * count[1], 1.0)
-    return np.clip(np.minimum(low, upper - sliver), lower, upper), np.clip(np.maximum(high, lower + sliver), lower, upper)
+    return np.clip(np.minimum(low, upper - sliver), lower, upper), np.clip(
+        np.maximum(high, lower + sliver), lower, upper
+    )
 
 
 def _middle(low: Float, high: Float, count: Sum) -> Ends:
     """NaN where there is less than one value, by the upper end of the count's interval."""
     some = count[0] + Z95 * count[1] >= 1
-    return np.where(some, (low + high) / 2, np.nan), np.where(some, (high - low) / (2 * Z95), np.nan)
+    return np.where(some, (low + high) / 2, np.nan), np.where(
+        some, (high - low) / (2 * Z95), np.nan
+    )

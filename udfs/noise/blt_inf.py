@@ -64,14 +64,19 @@ class BltInf:
         paths, steps = draws.shape
         blocks = 1 << max((steps - 1) // SERIAL, 0).bit_length() if steps > SERIAL else 1
         padded = np.zeros((paths, blocks * SERIAL if blocks > 1 else steps))
-        padded[:, padded.shape[1] - steps :] = draws  # steps without noise, before any, change nothing
+        padded[:, padded.shape[1] - steps :] = (
+            draws  # steps without noise, before any, change nothing
+        )
         parts = np.zeros((paths * blocks, self.width))
         padded = padded.reshape(paths * blocks, -1)
         for column in range(padded.shape[1]):
             parts = self._step(parts, np.ascontiguousarray(padded[:, column]))
-        length, parts = padded.shape[1], parts.reshape(paths, blocks, self.width)
+        length = padded.shape[1]
+        parts = parts.reshape(paths, blocks, self.width)
         while parts.shape[1] > 1:
-            left, right = (np.ascontiguousarray(parts[:, i::2]).reshape(-1, self.width) for i in (0, 1))
+            left, right = (
+                np.ascontiguousarray(parts[:, i::2]).reshape(-1, self.width) for i in (0, 1)
+            )
             parts = self._plus(right, self._move(left, length)).reshape(paths, -1, self.width)
             length *= 2
         moved = state
@@ -92,12 +97,17 @@ class BltInf:
 
     def response_sum(self, step: int) -> float:
         """b_0 + ... + b_(step-1)."""
-        return sum(r * _geometric(x, step) >> BITS for x, r in zip(*self._poles, strict=True)) / (1 << BITS)
+        return sum(r * _geometric(x, step) >> BITS for x, r in zip(*self._poles, strict=True)) / (
+            1 << BITS
+        )
 
     def response(self, steps: Int) -> Float:
         """b_k at each k, in float64: off by less than 16 units of rounding, because no term is negative."""
         rates, residues = self._decays
-        return sum((r * np.exp(rate * steps) for rate, r in zip(rates, residues, strict=True)), np.zeros(len(steps)))
+        return sum(
+            (r * np.exp(rate * steps) for rate, r in zip(rates, residues, strict=True)),
+            np.zeros(len(steps)),
+        )
 
     def error(self, step: int) -> float:
         """Bound on |high part of the path - exact path| after a step, one product by sigma included; `dpsql.udfs.noise.path_error` has that of others.
@@ -107,44 +117,60 @@ class BltInf:
         of C is at most 2; so buffers stay below 2^24.7, and a step is off by less than 2^37 * 2^-106 and its effect on later paths by no
         more, because an error in a buffer moves no path by more than itself. 2^-68 per step is more than that.
         """
-        return ROOM * (UNIT * ((RELATIVE + 2) * MAX_NORMAL + ABSOLUTE) * self.response_sum(step) + step * 2.0**-68)
+        return ROOM * (
+            UNIT * ((RELATIVE + 2) * MAX_NORMAL + ABSOLUTE) * self.response_sum(step)
+            + step * 2.0**-68
+        )
 
     def _step(self, state: Float, z: Float) -> Float:
-        out, half = np.empty_like(state), self.width // 2
+        out = np.empty_like(state)
+        half = self.width // 2
         s = state[:, 1:half], state[:, half + 1 :]
         fed = dd.times(-np.array(self.omega), s)
         x: dd.Pair = (z, np.zeros_like(z))
         for j in range(half - 1):
             x = dd.add(x, (fed[0][:, j], fed[1][:, j]))
         out[:, 0], out[:, half] = dd.add((state[:, 0], state[:, half]), x)
-        out[:, 1:half], out[:, half + 1 :] = dd.add(dd.times(np.array(self.theta), s), (x[0][:, None], x[1][:, None]))
+        out[:, 1:half], out[:, half + 1 :] = dd.add(
+            dd.times(np.array(self.theta), s), (x[0][:, None], x[1][:, None])
+        )
         return out
 
     def _plus(self, a: Float, b: Float) -> Float:
         half = self.width // 2
-        return np.concatenate(dd.add((a[:, :half], a[:, half:]), (b[:, :half], b[:, half:])), axis=1)
+        return np.concatenate(
+            dd.add((a[:, :half], a[:, half:]), (b[:, :half], b[:, half:])), axis=1
+        )
 
     def _move(self, state: Float, steps: int) -> Float:
         """The state after steps without noise; steps is a power of two."""
-        out, half = np.zeros_like(state), self.width // 2
+        out = np.zeros_like(state)
+        half = self.width // 2
         for i, row in enumerate(_transition(self, steps)):
             for j, entry in enumerate(row):
                 if entry != (0.0, 0.0):
                     out[:, i], out[:, half + i] = dd.add(
-                        (out[:, i], out[:, half + i]), dd.product(entry, (state[:, j], state[:, half + j]))
+                        (out[:, i], out[:, half + i]),
+                        dd.product(entry, (state[:, j], state[:, half + j])),
                     )
         return out
 
     @cached_property
     def _poles(self) -> tuple[list[int], list[int]]:
         """(lambda_0 = 1, lambda_1, ...) and their residues r_i, over 2^BITS."""
-        one, theta, omega = 1 << BITS, [_fixed(v) for v in self.theta], [_fixed(v) for v in self.omega]
+        one = 1 << BITS
+        theta = [_fixed(v) for v in self.theta]
+        omega = [_fixed(v) for v in self.omega]
         roots = [one]
         for low, high in zip([0, *theta], theta, strict=False):
             # 1 + sum omega_j / (lambda - theta_j) falls from plus to minus infinity between two poles.
             while high - low > 1:
                 middle = (low + high) // 2
-                positive = one + sum((w << BITS) // (middle - t) for w, t in zip(omega, theta, strict=True)) > 0
+                positive = (
+                    one
+                    + sum((w << BITS) // (middle - t) for w, t in zip(omega, theta, strict=True))
+                    > 0
+                )
                 low, high = (middle, high) if positive else (low, middle)
             roots.append(low)
         residues = []
@@ -169,7 +195,9 @@ def _path_variance(chosen: BltInf, step: int) -> float:
     total = 0
     for i, (x, r) in enumerate(zip(roots, residues, strict=True)):
         for k in range(i + 1):
-            total += (1 if k == i else 2) * (r * residues[k] >> BITS) * _geometric(x * roots[k] >> BITS, step) >> BITS
+            total += (1 if k == i else 2) * (r * residues[k] >> BITS) * _geometric(
+                x * roots[k] >> BITS, step
+            ) >> BITS
     return total / (1 << BITS)
 
 
@@ -183,7 +211,13 @@ def _transition(chosen: BltInf, steps: int) -> list[list[tuple[float, float]]]:
 def _power(chosen: BltInf, steps: int) -> list[list[int]]:
     if steps > 1:
         half = _power(chosen, steps // 2)
-        return [[sum(a * b for a, b in zip(row, column, strict=True)) >> BITS for column in zip(*half, strict=True)] for row in half]
+        return [
+            [
+                sum(a * b for a, b in zip(row, column, strict=True)) >> BITS
+                for column in zip(*half, strict=True)
+            ]
+            for row in half
+        ]
     # x = -omega . s, path += x, s_j <- theta_j s_j + x.
     x = [0] + [-_fixed(v) for v in chosen.omega]
     rows = [list(x) for _ in range(1 + len(chosen.theta))]
@@ -208,7 +242,9 @@ def _geometric(x: int, count: int) -> int:
     one = 1 << BITS
     if x == one:
         return count << BITS
-    power, base, left = one, x, count
+    power = one
+    base = x
+    left = count
     while left:
         if left & 1:
             power = power * base >> BITS

@@ -118,7 +118,12 @@ class Honaker:
     def path_variance(self) -> Float:
         """Variance of the path at steps 1..horizon for unit noise: sum of v over the binary decomposition."""
         v = self.node_variances()
-        return np.array([math.fsum(v[k] for k in range(self.levels) if step >> k & 1) for step in range(1, self.horizon + 1)])
+        return np.array(
+            [
+                math.fsum(v[k] for k in range(self.levels) if step >> k & 1)
+                for step in range(1, self.horizon + 1)
+            ]
+        )
 
 
 Counter = Blt | Honaker
@@ -150,8 +155,14 @@ def impulse_response(chosen: Counter) -> Float:
 
 def noise_matrix(chosen: Counter) -> Float:
     """B, (horizon, draws): the path as a linear map of the draws, in order of (step, number). For tests: pushes unit vectors through."""
-    per_step = [(s & -s).bit_length() if isinstance(chosen, Honaker) else 1 for s in range(1, chosen.horizon + 1)]
-    return _respond(chosen, [(step, number) for step, draws in enumerate(per_step, start=1) for number in range(draws)])
+    per_step = [
+        (s & -s).bit_length() if isinstance(chosen, Honaker) else 1
+        for s in range(1, chosen.horizon + 1)
+    ]
+    return _respond(
+        chosen,
+        [(step, number) for step, draws in enumerate(per_step, start=1) for number in range(draws)],
+    )
 
 
 def _respond(chosen: Counter, units: list[tuple[int, int]]) -> Float:

@@ -29,7 +29,8 @@ REACH = 5
 SLACK = Fraction(1, 1 << 40)
 """Tables are made for this share of epsilon less: their entries are integers, and rounding must not bring a ratio above e^epsilon."""
 
-SMALLEST, LARGEST = 2.0**-22, 20.0
+SMALLEST = 2.0**-22
+LARGEST = 20.0
 """Epsilon per step of the grid: below, tails would be drawn from too often; above, entries would be too small for their rounding."""
 
 _BITS = 256
@@ -66,7 +67,9 @@ class DiscreteLaplace:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of all entries; hexadecimal."""
-        return hashlib.sha256(repr((self.middle, self.tail, self.onward, self.onward_tail)).encode()).hexdigest()
+        return hashlib.sha256(
+            repr((self.middle, self.tail, self.onward, self.onward_tail)).encode()
+        ).hexdigest()
 
     @cached_property
     def bounds(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
@@ -78,7 +81,9 @@ class DiscreteLaplace:
         """The same for 0, 1, .., M of the geometric."""
         return _ends([*self.onward])
 
-    def draw(self, noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int | Int) -> Int:
+    def draw(
+        self, noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int | Int
+    ) -> Int:
         """One number per group and cell; all word numbers of a cell are its own.
 
         Args:
@@ -91,8 +96,12 @@ class DiscreteLaplace:
         sign = np.sign(k)
         while len(far):
             number += 1
-            rounds, steps = (each if isinstance(each, int) else each[far] for each in (round_, step))
-            more = _find(words(noise_key, tag[far], mechanism, rounds, steps, number), self.onward_bounds)
+            rounds, steps = (
+                each if isinstance(each, int) else each[far] for each in (round_, step)
+            )
+            more = _find(
+                words(noise_key, tag[far], mechanism, rounds, steps, number), self.onward_bounds
+            )
             k[far] += sign[far] * more
             far = far[more > self.last]
         return k
@@ -106,7 +115,9 @@ def discrete_laplace(epsilon: float) -> DiscreteLaplace:
         ValueError: no table can be made for this epsilon.
     """
     if not SMALLEST <= epsilon <= LARGEST:
-        raise ValueError(f"a table of discrete Laplace noise needs {SMALLEST:.3g} <= epsilon <= {LARGEST:g} per step, not {epsilon:g}")
+        raise ValueError(
+            f"a table of discrete Laplace noise needs {SMALLEST:.3g} <= epsilon <= {LARGEST:g} per step, not {epsilon:g}"
+        )
     last = min(math.ceil(REACH / epsilon), MOST_ENTRIES)
     one = 1 << _BITS
     a = _exp_of_minus(Fraction(epsilon) * (1 - SLACK))
@@ -125,7 +136,8 @@ def discrete_laplace(epsilon: float) -> DiscreteLaplace:
 
 def _exp_of_minus(x: Fraction) -> int:
     """exp(-x) times 2^256, off by less than 2^-200 of itself for x up to LARGEST."""
-    bits, halvings = _BITS + 64, 8
+    bits = _BITS + 64
+    halvings = 8
     one = 1 << bits
     reduced = (x.numerator << bits) // (x.denominator << halvings)
     term = total = one
@@ -140,7 +152,9 @@ def _exp_of_minus(x: Fraction) -> int:
 
 
 def _ends(sizes: list[int]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    high, low, total = [], [], 0
+    high = []
+    low = []
+    total = 0
     for size in sizes:
         total += size
         high.append(total >> 64)
@@ -148,16 +162,20 @@ def _ends(sizes: list[int]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint
     return np.array(high, np.uint64), np.array(low, np.uint64)
 
 
-def _find(random_words: Blocks, bounds: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]) -> Int:
+def _find(
+    random_words: Blocks, bounds: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+) -> Int:
     """How many intervals end at or before each word: by the high halves, and by the low ones where those are equal."""
     ends_high, ends_low = bounds
-    high, low = random_words[:, 0], random_words[:, 1]
+    high = random_words[:, 0]
+    low = random_words[:, 1]
     at = np.searchsorted(ends_high, high).astype(np.int64, copy=False)
     tied = np.flatnonzero(ends_high[np.minimum(at, len(ends_high) - 1)] == high)
     while len(tied):
         place = at[tied]
         inside = place < len(ends_high)
-        tied, place = tied[inside], place[inside]
+        tied = tied[inside]
+        place = place[inside]
         tied = tied[(ends_high[place] == high[tied]) & (ends_low[place] <= low[tied])]
         at[tied] += 1
     return at

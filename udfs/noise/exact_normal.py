@@ -42,12 +42,15 @@ def quantile(high: int, low: int, start: float, bits: int) -> int:
 def _newton_step(a: int, h: int, width: int) -> int:
     """h / phi(a) - S(a), both series until their terms vanish; h over 2^129, all else over 2^width."""
     square = a * a >> width
-    term, odd, area = a, 1, a
+    term = a
+    odd = 1
+    area = a
     while term:
         odd += 2
         term = (term * square >> width) // odd
         area += term
-    half, n = square >> 1, 0
+    half = square >> 1
+    n = 0
     term = exponential = 1 << width  # exp(a^2 / 2)
     while term:
         n += 1
@@ -64,7 +67,9 @@ def _root_of_two_pi(width: int) -> int:
 
 
 def _arctan_of_inverse(n: int, width: int) -> int:
-    power, total, odd = (1 << width) // n, 0, 1
+    power = (1 << width) // n
+    total = 0
+    odd = 1
     while power:
         total += power // odd if odd % 4 == 1 else -(power // odd)
         power //= n * n

@@ -43,12 +43,21 @@ class Redraw:
     def rounded(self, rows: Int, step: int, scale: Float | float) -> Int:
         """The exact path at a step times `scale`, rounded to integers."""
         each = np.broadcast_to(scale, len(self.groups))
-        return np.array([self._settle(int(row), step, float(each[row]), Fraction(1, 2)) for row in rows], np.int64)
+        return np.array(
+            [self._settle(int(row), step, float(each[row]), Fraction(1, 2)) for row in rows],
+            np.int64,
+        )
 
     def reaches(self, rows: Int, step: int, scale: float, margin: npt.NDArray[np.floating]) -> Bool:
         """Whether the exact path at a step times `scale` is at least `margin` (one per row, read as exact)."""
         least = [-Fraction(float(m)) for m in margin]
-        return np.array([self._settle(int(row), step, scale, m) >= 0 for row, m in zip(rows, least, strict=True)], bool)
+        return np.array(
+            [
+                self._settle(int(row), step, scale, m) >= 0
+                for row, m in zip(rows, least, strict=True)
+            ],
+            bool,
+        )
 
     def _settle(self, row: int, step: int, scale: float, shift: Fraction) -> int:
         """floor(path * scale + shift)."""
@@ -57,16 +66,29 @@ class Redraw:
         tag = np.repeat(self.tag[group : group + 1], len(steps), axis=0)
         round_ = self.round_ if isinstance(self.round_, int) else int(self.round_[group])
         z = randomness.normals(self.noise_key, tag, self.mechanism, round_, steps, numbers)
-        settled = _settle_in_float64(z, coefficients(self.counter, step), scale, shift, _OFF.get(type(self.counter), 1))
+        settled = _settle_in_float64(
+            z, coefficients(self.counter, step), scale, shift, _OFF.get(type(self.counter), 1)
+        )
         if settled is not None:
             return settled
-        words = randomness.words(self.noise_key, tag, self.mechanism, round_, steps, numbers).tolist()
+        words = randomness.words(
+            self.noise_key, tag, self.mechanism, round_, steps, numbers
+        ).tolist()
         bits = 64
         while True:
             path = exact_path(
-                self.counter, [quantile(h, low, at, bits + GUARD) for (h, low), at in zip(words, z.tolist(), strict=True)], step, bits
+                self.counter,
+                [
+                    quantile(h, low, at, bits + GUARD)
+                    for (h, low), at in zip(words, z.tolist(), strict=True)
+                ],
+                step,
+                bits,
             )
-            low, high = (math.floor(Fraction(scale) * Fraction(path + off, 1 << bits) + shift) for off in (-1, 1))
+            low, high = (
+                math.floor(Fraction(scale) * Fraction(path + off, 1 << bits) + shift)
+                for off in (-1, 1)
+            )
             if low == high or bits > MOST_BITS:
                 return low
             bits *= 2
@@ -91,7 +113,14 @@ def rounded(path: Float, scale: Float | float, step: int, error: float, again: R
     return noise.astype(np.int64)
 
 
-def reached(path: Float, sigma: float, margin: npt.NDArray[np.floating], step: int, error: float, again: Redraw) -> Bool:
+def reached(
+    path: Float,
+    sigma: float,
+    margin: npt.NDArray[np.floating],
+    step: int,
+    error: float,
+    again: Redraw,
+) -> Bool:
     """Whether the exact paths at a step times sigma are at least `margin` (one per row, read as exact); arguments as for `rounded`."""
     above = sigma * path - margin
     found = above >= 0
@@ -126,8 +155,23 @@ def sum_reaches(
     bits = 64
     while True:
         width = bits + GUARD
-        total = sum((Fraction(exact_path(chosen, _normals(noise_key, *cell, width), last, bits), 1 << bits) for cell in cells), Fraction(0))
-        single = _normals(noise_key, words, round_, np.full(len(words), last), np.zeros(len(words), np.int64), width)
+        total = sum(
+            (
+                Fraction(
+                    exact_path(chosen, _normals(noise_key, *cell, width), last, bits), 1 << bits
+                )
+                for cell in cells
+            ),
+            Fraction(0),
+        )
+        single = _normals(
+            noise_key,
+            words,
+            round_,
+            np.full(len(words), last),
+            np.zeros(len(words), np.int64),
+            width,
+        )
         total += Fraction(sd) * Fraction(sum(single), 1 << width)
         off = Fraction(len(paths), 1 << bits) + Fraction(sd) * Fraction(len(words), 1 << width)
         low, high = (Fraction(sigma) * (total + sign * off) >= Fraction(margin) for sign in (-1, 1))
@@ -136,18 +180,28 @@ def sum_reaches(
         bits *= 2
 
 
-def _normals(noise_key: bytes, tag: randomness.Blocks, round_: int, steps: Int, numbers: Int, width: int) -> list[int]:
+def _normals(
+    noise_key: bytes, tag: randomness.Blocks, round_: int, steps: Int, numbers: Int, width: int
+) -> list[int]:
     """Draws of key selection times 2^width, each off by less than 1."""
     z = randomness.normals(noise_key, tag, randomness.SELECTION, round_, steps, numbers)
     words = randomness.words(noise_key, tag, randomness.SELECTION, round_, steps, numbers)
-    return [quantile(high, low, at, width) for (high, low), at in zip(words.tolist(), z.tolist(), strict=True)]
+    return [
+        quantile(high, low, at, width)
+        for (high, low), at in zip(words.tolist(), z.tolist(), strict=True)
+    ]
 
 
 def _settle_in_float64(z: Float, b: Float, scale: float, shift: Fraction, off: int) -> int | None:
     """floor(sum of b z * scale + shift), or None if the rounding of float64 could change it; b is within `off` units of rounding."""
     products = np.abs(b * z)
-    error = UNIT * ((RELATIVE + off + 2) * float(products.sum()) + ABSOLUTE * float(np.abs(b).sum())) * 1.01
-    value, reach = Fraction(math.fsum((b * z).tolist())), Fraction(error)
+    error = (
+        UNIT
+        * ((RELATIVE + off + 2) * float(products.sum()) + ABSOLUTE * float(np.abs(b).sum()))
+        * 1.01
+    )
+    value = Fraction(math.fsum((b * z).tolist()))
+    reach = Fraction(error)
     low, high = (math.floor(Fraction(scale) * (value + sign * reach) + shift) for sign in (-1, 1))
     return low if low == high else None
 
@@ -176,7 +230,9 @@ def coefficients(chosen: Counter | BltInf, step: int) -> Float:
 def _column(chosen: Blt) -> Float:
     bits = 128
     unit = [1 << (bits + GUARD)] + [0] * (chosen.horizon - 1)
-    return np.array([value / (1 << (bits + GUARD)) for value in _buffered(chosen, unit, bits + GUARD)])
+    return np.array(
+        [value / (1 << (bits + GUARD)) for value in _buffered(chosen, unit, bits + GUARD)]
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -194,8 +250,16 @@ def _tree_row(step: int) -> Float:
         for leaf in range(1 << level, step + 1, 1 << level):
             row[leaf, level] = weight[leaf, level] * v
             if level:
-                weight[leaf, level - 1] = weight[leaf - (1 << (level - 1)), level - 1] = weight[leaf, level] * (1 - v)
-    return np.array([row[leaf, level] for leaf in range(1, step + 1) for level in range((leaf & -leaf).bit_length())])
+                weight[leaf, level - 1] = weight[leaf - (1 << (level - 1)), level - 1] = weight[
+                    leaf, level
+                ] * (1 - v)
+    return np.array(
+        [
+            row[leaf, level]
+            for leaf in range(1, step + 1)
+            for level in range((leaf & -leaf).bit_length())
+        ]
+    )
 
 
 def exact_path(chosen: Counter | BltInf, z: list[int], step: int, bits: int) -> int:
@@ -219,7 +283,9 @@ def _buffered(chosen: Blt | BltInf, z: list[int], width: int) -> list[int]:
     """Paths at all steps, by the recurrence of `Blt.advance`, theta and omega as exact integers over 2^width."""
     theta = [_scaled(v, width) for v in chosen.theta]
     omega = [_scaled(v, width) for v in chosen.omega]
-    s, path, out = [0] * len(theta), 0, []
+    s = [0] * len(theta)
+    path = 0
+    out = []
     for draw in z:
         x = draw - (sum(w * v for w, v in zip(omega, s, strict=True)) >> width)
         s = [(t * v >> width) + x for t, v in zip(theta, s, strict=True)]
@@ -230,15 +296,21 @@ def _buffered(chosen: Blt | BltInf, z: list[int], width: int) -> list[int]:
 
 def _tree(z: list[int], step: int) -> int:
     """The path of `Honaker.advance`, v_k = 2^k / (2^(k+1) - 1)."""
-    draws, newest = iter(z), [0] * step.bit_length()
+    draws = iter(z)
+    newest = [0] * step.bit_length()
     for leaf in range(1, step + 1):
-        estimate, top = next(draws), (leaf & -leaf).bit_length() - 1
+        estimate = next(draws)
+        top = (leaf & -leaf).bit_length() - 1
         for k in range(1, top + 1):
-            estimate = ((next(draws) << k) + ((1 << k) - 1) * (newest[k - 1] + estimate)) // ((1 << (k + 1)) - 1)
+            estimate = ((next(draws) << k) + ((1 << k) - 1) * (newest[k - 1] + estimate)) // (
+                (1 << (k + 1)) - 1
+            )
         newest[top] = estimate
     return sum(value for k, value in enumerate(newest) if step >> k & 1)
 
 
 def _scaled(value: float, width: int) -> int:
     numerator, denominator = value.as_integer_ratio()
-    return (numerator << width) // denominator  # exact: a float64 above 2^-70 is an integer over 2^width
+    return (
+        numerator << width
+    ) // denominator  # exact: a float64 above 2^-70 is an integer over 2^width

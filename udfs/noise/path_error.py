@@ -23,7 +23,8 @@ ROOM = 1.01
 LIMIT = 6.5
 """Standard deviations that a number of the state may have and still be trusted."""
 
-RELATIVE, ABSOLUTE = 12.0, 4.0
+RELATIVE = 12.0
+ABSOLUTE = 4.0
 """A normal z of `randomness.normals` is within UNIT * (RELATIVE |z| + ABSOLUTE) of the exact quantile. The largest error that was measured
 on 1.5 million words of all sizes is 0.56 of that (benchmarks/checks.py)."""
 
@@ -60,7 +61,8 @@ def trust(chosen: Counter) -> Trust:
 
 
 def _blt(chosen: Blt) -> tuple[Float, Float]:
-    theta, omega = np.array(chosen.theta), np.array(chosen.omega)
+    theta = np.array(chosen.theta)
+    omega = np.array(chosen.omega)
     # One row responds to a draw at the first step, one row per buffer to a change of that buffer before the first step.
     state = np.eye(chosen.width)
     state[0, 0] = 0.0
@@ -71,16 +73,21 @@ def _blt(chosen: Blt) -> tuple[Float, Float]:
         state = chosen.advance(state, lambda _, one=one: one, step)  # type: ignore[misc]
         responses[step - 1] = state
     limits = LIMIT * np.sqrt(np.cumsum(responses[:, 0, :] ** 2, axis=0))
-    now, before = limits[:, 1:], np.concatenate([np.zeros((1, len(theta))), limits[:-1, 1:]])
+    now = limits[:, 1:]
+    before = np.concatenate([np.zeros((1, len(theta))), limits[:-1, 1:]])
     feedback = before @ omega
     # x = z - omega s: the draw, one product and one difference per buffer.
-    of_x = UNIT * (RELATIVE * MAX_NORMAL + ABSOLUTE + feedback + len(omega) * (MAX_NORMAL + feedback))
+    of_x = UNIT * (
+        RELATIVE * MAX_NORMAL + ABSOLUTE + feedback + len(omega) * (MAX_NORMAL + feedback)
+    )
     # s <- theta s + x: one product and one sum per buffer.
     of_s = UNIT * (theta * before + now)
     of_path = np.cumsum(UNIT * limits[:, 0])
     # Sizes do not fall with the steps, so the last ones bound all before.
     to_path = np.cumsum(np.abs(responses[:, :, 0]), axis=0)
-    error = of_path + of_x * to_path[:, 0] + np.sum(of_s * to_path[:, 1:], axis=1) + UNIT * limits[:, 0]
+    error = (
+        of_path + of_x * to_path[:, 0] + np.sum(of_s * to_path[:, 1:], axis=1) + UNIT * limits[:, 0]
+    )
     return error, limits
 
 
@@ -90,9 +97,16 @@ def _honaker(chosen: Honaker) -> tuple[Float, Float]:
     for k in range(1, chosen.levels):
         # v z + (1 - v) (left + right): v is off by at most 3 units of rounding, 1 - v by 4; then one product each and two sums.
         children = 2 * sizes[k - 1]
-        errors.append(0.7 * (errors[0] + 4 * UNIT * MAX_NORMAL) + 0.5 * (2 * errors[k - 1] + 6 * UNIT * children) + UNIT * sizes[k])
+        errors.append(
+            0.7 * (errors[0] + 4 * UNIT * MAX_NORMAL)
+            + 0.5 * (2 * errors[k - 1] + 6 * UNIT * children)
+            + UNIT * sizes[k]
+        )
     path = LIMIT * np.sqrt(chosen.path_variance())
-    nodes = np.array([[step >> k & 1 for k in range(chosen.levels)] for step in range(1, chosen.horizon + 1)], float)
+    nodes = np.array(
+        [[step >> k & 1 for k in range(chosen.levels)] for step in range(1, chosen.horizon + 1)],
+        float,
+    )
     partial = nodes @ np.array(sizes)
     error = nodes @ np.array(errors) + chosen.levels * UNIT * partial + UNIT * path
     limits = np.concatenate([path[:, None], np.tile(sizes, (chosen.horizon, 1))], axis=1)

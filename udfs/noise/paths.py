@@ -38,7 +38,9 @@ class Paths:
             if isinstance(self.counter, BltInf) and trigger - done > 1:
                 at_a_time = max(DRAWS_AT_A_TIME // (trigger - done), 1)
                 for some in (moving[i : i + at_a_time] for i in range(0, len(moving), at_a_time)):
-                    state[some] = self.counter.jump(state[some], self._normals(some, np.arange(done + 1, trigger + 1)))
+                    state[some] = self.counter.jump(
+                        state[some], self._normals(some, np.arange(done + 1, trigger + 1))
+                    )
             else:
                 for now in range(done + 1, trigger + 1):
                     state[moving] = self._advance(state[moving], self._draw(moving, now), now)
@@ -50,25 +52,47 @@ class Paths:
 
     def reached(self, state: Float, groups: Int, trigger: int, sigma: float, margin: Float) -> Bool:
         """Whether the exact paths of some groups at a trigger times sigma are at least `margin`."""
-        return reached(state[groups, 0], sigma, margin, trigger, self._error(trigger), self._again(groups))
+        return reached(
+            state[groups, 0], sigma, margin, trigger, self._error(trigger), self._again(groups)
+        )
 
     def _advance(self, state: Float, draw: Draw, now: int) -> Float:
-        return self.counter.advance(state, draw, now) if isinstance(self.counter, BltInf) else trust(self.counter).advance(state, draw, now)
+        return (
+            self.counter.advance(state, draw, now)
+            if isinstance(self.counter, BltInf)
+            else trust(self.counter).advance(state, draw, now)
+        )
 
     def _error(self, trigger: int) -> float:
-        return self.counter.error(trigger) if isinstance(self.counter, BltInf) else float(trust(self.counter).error[trigger - 1])
+        return (
+            self.counter.error(trigger)
+            if isinstance(self.counter, BltInf)
+            else float(trust(self.counter).error[trigger - 1])
+        )
 
     def _again(self, groups: Int) -> Redraw:
-        return Redraw(self.noise_key, self.tag, groups, self.mechanism, 0 if self.round_ is None else self.round_, self.counter)
+        return Redraw(
+            self.noise_key,
+            self.tag,
+            groups,
+            self.mechanism,
+            0 if self.round_ is None else self.round_,
+            self.counter,
+        )
 
     def _draw(self, groups: Int, now: int) -> Draw:
-        tag, round_ = self.tag[groups], self._rounds(groups)
-        return lambda number: randomness.normals(self.noise_key, tag, self.mechanism, round_, now, number)
+        tag = self.tag[groups]
+        round_ = self._rounds(groups)
+        return lambda number: randomness.normals(
+            self.noise_key, tag, self.mechanism, round_, now, number
+        )
 
     def _normals(self, groups: Int, steps: Int) -> Float:
         tag = np.repeat(self.tag[groups], len(steps), axis=0)
         round_ = np.repeat(self._rounds(groups), len(steps))
-        return randomness.normals(self.noise_key, tag, self.mechanism, round_, np.tile(steps, len(groups))).reshape(len(groups), len(steps))
+        return randomness.normals(
+            self.noise_key, tag, self.mechanism, round_, np.tile(steps, len(groups))
+        ).reshape(len(groups), len(steps))
 
     def _rounds(self, groups: Int) -> Int:
         return np.zeros(len(groups), np.int64) if self.round_ is None else self.round_[groups]
@@ -76,4 +100,8 @@ class Paths:
 
 def standard_deviation(counter: Counter | BltInf, trigger: int) -> float:
     """Of the path at a trigger, for unit noise."""
-    return float(np.sqrt(counter.path_variance(trigger))) if isinstance(counter, BltInf) else path_sd(counter)[trigger - 1]
+    return (
+        float(np.sqrt(counter.path_variance(trigger)))
+        if isinstance(counter, BltInf)
+        else path_sd(counter)[trigger - 1]
+    )

@@ -30,8 +30,13 @@ Blocks = npt.NDArray[np.uint64]
 def _encrypt(noise_key: bytes, blocks: Blocks) -> Blocks:
     if not len(blocks):
         return blocks
-    encryptor = Cipher(algorithms.AES(noise_key), modes.ECB()).encryptor()  # ECB: one call encrypts all blocks independently
-    out = encryptor.update(np.ascontiguousarray(blocks, dtype="<u8").data.cast("B")) + encryptor.finalize()
+    encryptor = Cipher(
+        algorithms.AES(noise_key), modes.ECB()
+    ).encryptor()  # ECB: one call encrypts all blocks independently
+    out = (
+        encryptor.update(np.ascontiguousarray(blocks, dtype="<u8").data.cast("B"))
+        + encryptor.finalize()
+    )
     return np.frombuffer(out, dtype="<u8").reshape(-1, 2)
 
 
@@ -50,7 +55,14 @@ def tags(noise_key: bytes, window: Int, key: Int) -> Blocks:
     return _encrypt(noise_key, blocks)
 
 
-def words(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int | Int, number: int | Int = 0) -> Blocks:
+def words(
+    noise_key: bytes,
+    tag: Blocks,
+    mechanism: int,
+    round_: int | Int,
+    step: int | Int,
+    number: int | Int = 0,
+) -> Blocks:
     """128 random bits per group for one (mechanism, round, step) and number of the draw within the step; shape (n, 2).
 
     round_, step and number are one for all groups, or one per group.
@@ -58,7 +70,9 @@ def words(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step
     """
     blocks = np.array(tag, dtype="<u8", copy=True)
     blocks[:, 0] ^= (np.asarray(number, dtype=np.uint64) << np.uint64(32)) | np.uint64(mechanism)
-    blocks[:, 1] ^= (np.asarray(round_, dtype=np.uint64) << np.uint64(32)) | np.asarray(step, dtype=np.uint64)
+    blocks[:, 1] ^= (np.asarray(round_, dtype=np.uint64) << np.uint64(32)) | np.asarray(
+        step, dtype=np.uint64
+    )
     return _encrypt(noise_key, blocks)
 
 
@@ -74,7 +88,14 @@ def lower_tails(random_words: Blocks) -> Float:
     return (high + low) * 2.0**-64
 
 
-def normals(noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int | Int, number: int | Int = 0) -> Float:
+def normals(
+    noise_key: bytes,
+    tag: Blocks,
+    mechanism: int,
+    round_: int | Int,
+    step: int | Int,
+    number: int | Int = 0,
+) -> Float:
     """Standard normals, one per group: the quantile of a lower tail with a random sign; always finite (|z| <= MAX_NORMAL)."""
     found = words(noise_key, tag, mechanism, round_, step, number)
     z = ndtri(lower_tails(found))

@@ -24,7 +24,9 @@ def coefficients(panes: int) -> tuple[float, ...]:
     exact = [Fraction(1)]
     for k in range(1, 2 * panes):
         exact.append(exact[-1] * (2 * k - 1) / (2 * k))
-    return tuple(float(exact[k] - (exact[k - panes] / 2 if k >= panes else 0)) for k in range(2 * panes))
+    return tuple(
+        float(exact[k] - (exact[k - panes] / 2 if k >= panes else 0)) for k in range(2 * panes)
+    )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, running_count, sort_order
+from dpsql.udfs.columns import (
+    Bool,
+    Int,
+    find,
+    insert,
+    match,
+    places,
+    run_starts,
+    running_count,
+    sort_order,
+)
 from dpsql.udfs.sketch.hashing import DIGEST
 
 BY = ("period", "user", *DIGEST)
@@ -34,7 +44,13 @@ def no_users() -> pa.Table:
 
 
 def bound(
-    users: pa.Table, period: Int, user: Int, values: Int, has_room: Bool, bounds: UnitBounds, drops: dict[str, int]
+    users: pa.Table,
+    period: Int,
+    user: Int,
+    values: Int,
+    has_room: Bool,
+    bounds: UnitBounds,
+    drops: dict[str, int],
 ) -> tuple[pa.Table, Bool]:
     """The table with what these records use, and which of them are admitted.
 
@@ -49,11 +65,13 @@ def bound(
     by = [period, user, *values.T]
     order = sort_order(*by)
     starts = run_starts(*(column[order] for column in by))
-    pair, occurrence = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    pair = np.empty(len(order), np.int64)
+    occurrence = np.empty(len(order), np.int64)
     pair[order] = np.cumsum(starts) - 1
     occurrence[order] = running_count(has_room[order], starts)
     head = order[starts]
-    table, rows = [users.column(name).to_numpy() for name in BY], users.column("rows").to_numpy()
+    table = [users.column(name).to_numpy() for name in BY]
+    rows = users.column("rows").to_numpy()
     mine = [column[head] for column in by]
     at = match(mine, table)
     known = at >= 0
@@ -69,7 +87,9 @@ def bound(
     rank[pair[first]] = ((high - low)[who] + running_count(first, new_unit))[first]
     within_keys = known[pair] | (rank[pair] <= bounds.max_keys)
     within_key = within_keys & has_room & (prior[pair] + occurrence <= bounds.max_rows_per_key)
-    spent = (total[high] - total[low])[who] + running_count(within_key, new_unit) - within_key >= bounds.max_rows
+    spent = (total[high] - total[low])[who] + running_count(
+        within_key, new_unit
+    ) - within_key >= bounds.max_rows
     admitted = within_key & ~spent
     drops["over_max_groups"] += int((~within_keys & ~spent).sum())
     drops["over_bounds_per_group"] += int((within_keys & ~has_room & ~spent).sum())
@@ -81,5 +101,9 @@ def bound(
     rows[at[known]] += added[known]
     fresh = ~known & (added > 0)
     where = places(find([column[fresh] for column in mine], table)[0])
-    columns: list[npt.NDArray[Any]] = [insert(c, m[fresh], where) for c, m in zip(table, mine, strict=True)]
-    return pa.table(dict(zip(BY, columns, strict=True)) | {"rows": insert(rows, added[fresh], where)}), admitted
+    columns: list[npt.NDArray[Any]] = [
+        insert(c, m[fresh], where) for c, m in zip(table, mine, strict=True)
+    ]
+    return pa.table(
+        dict(zip(BY, columns, strict=True)) | {"rows": insert(rows, added[fresh], where)}
+    ), admitted

@@ -25,12 +25,15 @@ def joint(shape: Shape, cells: Int, fields: Field) -> Float:
 
     Only for keys that are known to be there: among keys below the floor it fits the noise. Keys in a fixed order give fixed bits.
     """
-    columns, signs = (fields >> 1).astype(np.int64), 1.0 - 2.0 * (fields & 1)
+    columns = (fields >> 1).astype(np.int64)
+    signs = 1.0 - 2.0 * (fields & 1)
     found = np.zeros(fields.shape[1])
     for number in range(ROUNDS):
         left = np.empty(fields.shape)
         for row in range(shape.depth):
-            rest = cells[row] - np.bincount(columns[row], weights=found * signs[row], minlength=shape.width)
+            rest = cells[row] - np.bincount(
+                columns[row], weights=found * signs[row], minlength=shape.width
+            )
             left[row] = rest[columns[row]] * signs[row]
         found = found + (1.0 if number == 0 else 0.5) * np.sort(left, axis=0)[shape.depth // 2]
     return found
@@ -46,7 +49,8 @@ def interval(shape: Shape, cells: Int, found: Float | Int, missed: float) -> tup
             an end that is not 0 is divided by that. Of weights of both signs what is left out is taken to be as the rest.
     """
     below, above = margins(shape, cells)
-    low, high = np.asarray(found - below, np.float64), np.asarray(found + above, np.float64)
+    low = np.asarray(found - below, np.float64)
+    high = np.asarray(found + above, np.float64)
     kept = 1 - missed
     return np.where(low < 0, low / kept, low), np.where(high > 0, high / kept, high)
 
@@ -67,10 +71,14 @@ def margins(shape: Shape, cells: Int) -> tuple[int, int]:
 def _least(shape: Shape, cells: Int, probability: float) -> int:
     """The smallest t >= 0 with P(median of a fresh key > t) at most the probability."""
     sizes = np.sort(np.abs(cells), axis=1)
-    low, high = 0, int(sizes.max(initial=0))
+    low = 0
+    high = int(sizes.max(initial=0))
     while low < high:
         middle = (low + high) // 2
-        above = [(shape.width - int(np.searchsorted(row, middle, "right"))) / (2 * shape.width) for row in sizes]
+        above = [
+            (shape.width - int(np.searchsorted(row, middle, "right"))) / (2 * shape.width)
+            for row in sizes
+        ]
         if _at_least(above, shape.depth // 2 + 1) <= probability:
             high = middle
         else:
@@ -90,7 +98,8 @@ def _at_least(chances: list[float], least: int) -> float:
 
 def _count_min(values: Int, probability: float) -> int:
     """The smallest t with P(smallest cell of a fresh key > t) at most the probability."""
-    low, high = int(values.min()), int(values.max())
+    low = int(values.min())
+    high = int(values.max())
     while low < high:
         middle = (low + high) // 2
         above = 1.0

@@ -43,16 +43,23 @@ class EventIntake(Intake):
         values, value, names = distinct_digests(rows.column("key_bytes"))
         record, window, trigger = _places(rows.column("ts").to_numpy(), now, p)
         added = [None if each.rule == "rows" else each.of(rows) for each in p.contributions]
-        cells, brought, fields = [], [], dict[int, Field]()
+        cells = []
+        brought = []
+        fields = dict[int, Field]()
         for low, high, at in _pieces(window, trigger):
             here = slice(low, high) if record is None else record[low:high]
-            present, sums = _summed(value[here], len(values), [None if each is None else each[here] for each in added])
+            present, sums = _summed(
+                value[here], len(values), [None if each is None else each[here] for each in added]
+            )
             hashed_under = at[0] if p.unknown_keys else 0
             if hashed_under not in fields:
                 fields[hashed_under] = p.shape.fields(p.hash_key(noise_key, at[0]), values)
             for row in range(p.shape.depth):
                 there = fields[hashed_under][row][present]
-                cells += [(*at, number * p.shape.depth + row, p.shape.sums(there, each)) for number, each in enumerate(sums)]
+                cells += [
+                    (*at, number * p.shape.depth + row, p.shape.sums(there, each))
+                    for number, each in enumerate(sums)
+                ]
             brought.append((at, present))
         out = [cell_rows(cells)]
         if p.unknown_keys and brought:
@@ -66,7 +73,11 @@ def _places(ts: Int, now: Clock, p: IntakeParameters) -> tuple[Int | None, Int, 
     if len(ts) and p.grid.windows_per_record == 1:
         _, first, at = open_copies(np.array([ts.min(), ts.max()]), now, p)
         if len(at) == 2 and first[0] == first[1] and at[0] == at[1]:
-            return None, np.full(len(ts), first[0]), np.full(len(ts), at[0])  # one window, one trigger, as in most micro-batches
+            return (
+                None,
+                np.full(len(ts), first[0]),
+                np.full(len(ts), at[0]),
+            )  # one window, one trigger, as in most micro-batches
     record, window, trigger = open_copies(ts, now, p)
     order = sort_order(window, trigger)
     return record[order], window[order], trigger[order]
@@ -97,7 +108,11 @@ def _summed(value: Int, values: int, added: list[Int | None]) -> tuple[Int, list
 def _brought(brought: list[tuple[tuple[int, int], Int]], values: Int, names: pa.Array) -> pa.Table:
     """Every (window, value) once, with its earliest trigger: pieces come in order."""
     value = np.concatenate([present for _, present in brought])
-    window, trigger = (np.concatenate([np.full(len(present), at[i]) for at, present in brought]) for i in (0, 1))
+    window, trigger = (
+        np.concatenate([np.full(len(present), at[i]) for at, present in brought]) for i in (0, 1)
+    )
     order = sort_order(window, *values[value].T, trigger)
     head = order[run_starts(window[order], value[order])]
-    return key_rows(window[head], trigger[head], values[value[head]], names.take(pa.array(value[head])))
+    return key_rows(
+        window[head], trigger[head], values[value[head]], names.take(pa.array(value[head]))
+    )

@@ -51,7 +51,9 @@ class Scale:
 
     def bins(self, values: Int) -> Int:
         """The bin of each clipped value, 0 to 2 * half, rounded down."""
-        return np.clip(values, -self.step * self.half, self.step * self.half) // self.step + self.half
+        return (
+            np.clip(values, -self.step * self.half, self.step * self.half) // self.step + self.half
+        )
 
     def bins_above(self, values: Int) -> Int:
         """The same, rounded up."""
@@ -61,7 +63,8 @@ class Scale:
 def scales(cells: Int, sd: float) -> list[Scale]:
     """B = sd * 3, 6, 12, .. up to twice the largest cell, rounded up so that bins are whole steps; the first in any case."""
     largest = int(np.max(np.abs(cells), initial=0))
-    out, factor = list[Scale](), FIRST
+    out = list[Scale]()
+    factor = FIRST
     while not out or factor * sd < 2 * largest:
         reach = max(int(np.ceil(factor * sd)), 1)
         step = -(-reach // MOST_BINS)
@@ -75,9 +78,13 @@ def null_law(cells: Int, scale: Scale) -> Float:
     law = np.ones(1)
     for row in cells:
         size = 2 * scale.half + 1
-        bins = np.bincount(scale.bins_above(row), minlength=size) + np.bincount(scale.bins_above(-row), minlength=size)
+        bins = np.bincount(scale.bins_above(row), minlength=size) + np.bincount(
+            scale.bins_above(-row), minlength=size
+        )
         out = np.zeros(len(law) + size - 1)
-        for k in np.flatnonzero(bins).tolist():  # in this order on every machine: no library's convolution
+        for k in np.flatnonzero(
+            bins
+        ).tolist():  # in this order on every machine: no library's convolution
             out[k : k + len(law)] += law * (bins[k] / (2 * len(row)))
         law = out
     return law

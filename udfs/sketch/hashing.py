@@ -23,7 +23,8 @@ from dpsql.udfs.columns import Int, Word
 LABEL = b"dpsql/1/sketch"
 SCHEME = "dpsql-sketch/1"
 """What readers of a published sketch must implement; written beside it."""
-DIGEST_BYTES, KEY_BYTES = 32, 16
+DIGEST_BYTES = 32
+KEY_BYTES = 16
 DIGEST = ("d0", "d1", "d2", "d3")
 """A digest as four 64-bit numbers, in tables."""
 
@@ -49,13 +50,19 @@ def distinct_digests(encoded: pa.ChunkedArray) -> tuple[Int, Int, pa.Array]:
     seen = encoded.combine_chunks().dictionary_encode()
     if isinstance(seen, pa.ChunkedArray):
         seen = seen.unify_dictionaries().combine_chunks()
-    start = hashlib.sha256(LABEL)  # its copies go on from there: a value is digested once, not its label again
+    start = hashlib.sha256(
+        LABEL
+    )  # its copies go on from there: a value is digested once, not its label again
     made = bytearray()
     for value in seen.dictionary.to_pylist():
         each = start.copy()
         each.update(value)
         made += each.digest()
-    return np.frombuffer(bytes(made), "<i8").reshape(-1, 4), seen.indices.to_numpy(), seen.dictionary
+    return (
+        np.frombuffer(bytes(made), "<i8").reshape(-1, 4),
+        seen.indices.to_numpy(),
+        seen.dictionary,
+    )
 
 
 def digests(column: pa.Array | pa.ChunkedArray) -> Int:
@@ -67,7 +74,11 @@ def digests(column: pa.Array | pa.ChunkedArray) -> Int:
     if column.type != pa.binary(DIGEST_BYTES):
         column = column.cast(pa.binary(DIGEST_BYTES))
     data = np.frombuffer(column.buffers()[1], "<i8")
-    return data[4 * column.offset : 4 * (column.offset + len(column))].reshape(-1, 4).astype(np.int64, copy=False)
+    return (
+        data[4 * column.offset : 4 * (column.offset + len(column))]
+        .reshape(-1, 4)
+        .astype(np.int64, copy=False)
+    )
 
 
 def hash_key(root: bytes, window: int | None) -> bytes:
@@ -76,7 +87,9 @@ def hash_key(root: bytes, window: int | None) -> bytes:
     A root is for this alone: published keys say nothing of it (HMAC), nor of keys of other windows.
     """
     made = hmac.HMAC(root, hashes.SHA256())
-    made.update(LABEL + (b"run" if window is None else b"win" + window.to_bytes(8, "big", signed=True)))
+    made.update(
+        LABEL + (b"run" if window is None else b"win" + window.to_bytes(8, "big", signed=True))
+    )
     return made.finalize()[:KEY_BYTES]
 
 
@@ -141,6 +154,11 @@ def _words(key: bytes, values: Int, blocks: int) -> Word:
 
 
 def _encrypt(key: bytes, blocks: Word) -> Word:
-    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # ECB: one call encrypts all blocks independently
-    out = encryptor.update(np.ascontiguousarray(blocks, dtype="<u8").data.cast("B")) + encryptor.finalize()
+    encryptor = Cipher(
+        algorithms.AES(key), modes.ECB()
+    ).encryptor()  # ECB: one call encrypts all blocks independently
+    out = (
+        encryptor.update(np.ascontiguousarray(blocks, dtype="<u8").data.cast("B"))
+        + encryptor.finalize()
+    )
     return np.frombuffer(out, dtype="<u8").reshape(-1, 2)

@@ -88,30 +88,64 @@ class UserIntake(Intake):
         p = self.parameters
         assert p.bounds is not None
         rows, drops = in_time(rows, now, p)
-        ts, user, values = rows.column("ts").to_numpy(), rows.column("user").to_numpy(), digests_of(rows.column("key_bytes"))
+        ts = rows.column("ts").to_numpy()
+        user = rows.column("user").to_numpy()
+        values = digests_of(rows.column("key_bytes"))
         period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
         # Ties of event time: another order for every unit, whatever arrived first.
-        order = sort_order(period, user, ts, user ^ values[:, 0], *values.T, *(each.of(rows) for each in p.contributions))
-        has_room, sums, shares = np.ones(len(order), bool), {}, {}
+        order = sort_order(
+            period,
+            user,
+            ts,
+            user ^ values[:, 0],
+            *values.T,
+            *(each.of(rows) for each in p.contributions),
+        )
+        has_room = np.ones(len(order), bool)
+        sums = {}
+        shares = {}
         if p.per_group:
             copied, window, _ = open_copies(ts[order], now, p)
-            at, rules = order[copied], [p.contributions[j] for j in p.per_group]
-            filled = group_sums.fill(state["sums"], (period[at], user[at], window, values[at, 0]), [r.of(rows)[at] for r in rules], rules)
+            at = order[copied]
+            rules = [p.contributions[j] for j in p.per_group]
+            filled = group_sums.fill(
+                state["sums"],
+                (period[at], user[at], window, values[at, 0]),
+                [r.of(rows)[at] for r in rules],
+                rules,
+            )
             if len(rules) == len(p.contributions):
                 has_room = np.bincount(copied, ~filled.full, len(order)) > 0
-        users, admitted = bound(state["users"], period[order], user[order], values[order], has_room, p.bounds, drops)
+        users, admitted = bound(
+            state["users"], period[order], user[order], values[order], has_room, p.bounds, drops
+        )
         if p.per_group:
             of = np.flatnonzero(admitted[copied])
-            sums = {"sums": group_sums.forget(group_sums.keep(state["sums"], filled, of), p.grid, now.closed_us)}
+            sums = {
+                "sums": group_sums.forget(
+                    group_sums.keep(state["sums"], filled, of), p.grid, now.closed_us
+                )
+            }
             shares = {j: added[of] for j, added in zip(p.per_group, filled.added, strict=True)}
         kept = order[admitted]
-        rows, ts, user, values = rows.take(pa.array(kept)), ts[kept], user[kept], values[kept]
+        rows = rows.take(pa.array(kept))
+        ts = ts[kept]
+        user = user[kept]
+        values = values[kept]
         place = p.grid.latest_window(ts) if p.unknown_keys else period[kept]
         keys = {each: p.hash_key(noise_key, each) for each in np.unique(place).tolist()}
-        fields = fields_of(place, values, keys, p.shape) if p.unknown_keys else p.shape.fields(p.hash_key(noise_key, 0), values)
+        fields = (
+            fields_of(place, values, keys, p.shape)
+            if p.unknown_keys
+            else p.shape.fields(p.hash_key(noise_key, 0), values)
+        )
         owners, owned = own(state["owners"], place, user, values, keys, p.shape)
         out = _sketched(rows, ts, values, fields, owned, shares, now, p)
-        return Stepped(_forget({"users": users, "owners": owners}, now, p) | sums, out, {"drops": {k: n for k, n in drops.items() if n}})
+        return Stepped(
+            _forget({"users": users, "owners": owners}, now, p) | sums,
+            out,
+            {"drops": {k: n for k, n in drops.items() if n}},
+        )
 
 
 def in_time(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
@@ -122,13 +156,23 @@ def in_time(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, 
 
 
 def _sketched(
-    rows: pa.Table, ts: Int, values: Int, fields: Field, owned: Mask | None, shares: Mapping[int, Int], now: Clock, p: IntakeParameters
+    rows: pa.Table,
+    ts: Int,
+    values: Int,
+    fields: Field,
+    owned: Mask | None,
+    shares: Mapping[int, Int],
+    now: Clock,
+    p: IntakeParameters,
 ) -> pa.Table:
     """Partial sketches of every (window, trigger), and the keys that were brought; `shares`: what copies add where groups have bounds."""
     record, window, trigger = open_copies(ts, now, p)
     order = sort_order(window, trigger)
     starts = np.flatnonzero(run_starts(window[order], trigger[order]))
-    added = [shares[j] if j in shares else None if each.rule == "rows" else each.of(rows)[record] for j, each in enumerate(p.contributions)]
+    added = [
+        shares[j] if j in shares else None if each.rule == "rows" else each.of(rows)[record]
+        for j, each in enumerate(p.contributions)
+    ]
     parts = []
     for low, high in zip(starts, np.append(starts, len(order))[1:], strict=True):
         copies = order[low:high]
@@ -136,7 +180,9 @@ def _sketched(
         for row in range(p.shape.depth):
             here = copies if owned is None else copies[admitted_by(owned[record[copies]], row)]
             for number, each in enumerate(added):
-                cells = p.shape.sums(fields[row][record[here]], None if each is None else each[here])
+                cells = p.shape.sums(
+                    fields[row][record[here]], None if each is None else each[here]
+                )
                 parts.append((*at, number * p.shape.depth + row, cells))
     out = [cell_rows(parts)]
     if p.unknown_keys and len(record):
@@ -155,13 +201,22 @@ def _brought(rows: pa.Table, record: Int, window: Int, trigger: Int, values: Int
 
 def _forget(state: Tables, now: Clock, p: IntakeParameters) -> Tables:
     """Without the periods and windows that no later record can fall into."""
-    users, owners = state["users"], state["owners"]
+    users = state["users"]
+    owners = state["owners"]
     if p.renews:
-        users = _without(users, p.grid.period_is_over(users.column("period").to_numpy(), now.closed_us))
+        users = _without(
+            users, p.grid.period_is_over(users.column("period").to_numpy(), now.closed_us)
+        )
     if p.unknown_keys:
-        owners = _without(owners, p.grid.closed_triggers(owners.column("place").to_numpy(), now.closed_us) == p.grid.horizon)
+        owners = _without(
+            owners,
+            p.grid.closed_triggers(owners.column("place").to_numpy(), now.closed_us)
+            == p.grid.horizon,
+        )
     elif p.renews:
-        owners = _without(owners, p.grid.period_is_over(owners.column("place").to_numpy(), now.closed_us))
+        owners = _without(
+            owners, p.grid.period_is_over(owners.column("place").to_numpy(), now.closed_us)
+        )
     return {"users": users, "owners": owners}
 
 

@@ -19,7 +19,12 @@ def pack(rows: pa.Table) -> bytes:
 
 def unpack(lists: list[bytes]) -> tuple[Int, pa.Table]:
     """How long each list is, and all of their rows."""
-    sizes, parts = [], [pa.schema([("key_bytes", pa.binary()), *((name, pa.float64()) for name in NUMBERS)]).empty_table()]
+    sizes = []
+    parts = [
+        pa.schema(
+            [("key_bytes", pa.binary()), *((name, pa.float64()) for name in NUMBERS)]
+        ).empty_table()
+    ]
     for given in lists:
         size = int(np.frombuffer(given, "<i8", 1)[0])
         numbers = np.frombuffer(given, "<f8", len(NUMBERS) * size, 8).reshape(len(NUMBERS), size)

@@ -26,10 +26,14 @@ Mask = npt.NDArray[np.uint32]
 
 def no_owners() -> pa.Table:
     """Nobody has brought a key."""
-    return pa.table({name: np.zeros(0, np.int64) for name in BY} | {"owned": np.zeros(0, np.uint32)})
+    return pa.table(
+        {name: np.zeros(0, np.int64) for name in BY} | {"owned": np.zeros(0, np.uint32)}
+    )
 
 
-def own(owners: pa.Table, place: Int, user: Int, values: Int, keys: dict[int, bytes], shape: Shape) -> tuple[pa.Table, Mask]:
+def own(
+    owners: pa.Table, place: Int, user: Int, values: Int, keys: dict[int, bytes], shape: Shape
+) -> tuple[pa.Table, Mask]:
     """What each record's key owns, and the table with the new keys; a function of the unit's own records and the hash key.
 
     Args:
@@ -51,24 +55,38 @@ def own(owners: pa.Table, place: Int, user: Int, values: Int, keys: dict[int, by
     owned[at >= 0] = owners.column("owned").to_numpy()[at[at >= 0]]
     fresh = at < 0
     if fresh.any():
-        owned[fresh] = _first_in_cell(table, [column[fresh] for column in mine], head[fresh], keys, shape)
+        owned[fresh] = _first_in_cell(
+            table, [column[fresh] for column in mine], head[fresh], keys, shape
+        )
         columns: list[npt.NDArray[Any]] = [*table, owners.column("owned").to_numpy()]
         where = places(find([column[fresh] for column in mine], table)[0])
         new: list[npt.NDArray[Any]] = [*(column[fresh] for column in mine), owned[fresh]]
-        owners = pa.table({n: insert(c, v, where) for n, c, v in zip((*BY, "owned"), columns, new, strict=True)})
+        owners = pa.table(
+            {n: insert(c, v, where) for n, c, v in zip((*BY, "owned"), columns, new, strict=True)}
+        )
     return owners, owned[pair]
 
 
-def _first_in_cell(table: list[Int], new: list[Int], when: Int, keys: dict[int, bytes], shape: Shape) -> Mask:
+def _first_in_cell(
+    table: list[Int], new: list[Int], when: Int, keys: dict[int, bytes], shape: Shape
+) -> Mask:
     """Per new key, sorted by (place, user): in which rows no known key of the unit and no earlier new one has its cell."""
     group = np.cumsum(starts := run_starts(new[0], new[1])) - 1
     low, high = find([column[starts] for column in new[:2]], table[:2])
-    known = np.repeat(low - np.cumsum(high - low) + (high - low), high - low) + np.arange(int((high - low).sum()))
+    known = np.repeat(low - np.cumsum(high - low) + (high - low), high - low) + np.arange(
+        int((high - low).sum())
+    )
     # Known keys come first, then new ones as they arrived: then a stable sort by unit and column has the earliest of each cell in front.
     arrived = np.argsort(when, kind="stable")
     groups = np.concatenate([np.repeat(np.arange(len(low)), high - low), group[arrived]])
     place = np.concatenate([table[0][known], new[0][arrived]])
-    values = np.stack([np.concatenate([column[known], mine[arrived]]) for column, mine in zip(table[2:], new[2:], strict=True)], axis=1)
+    values = np.stack(
+        [
+            np.concatenate([column[known], mine[arrived]])
+            for column, mine in zip(table[2:], new[2:], strict=True)
+        ],
+        axis=1,
+    )
     fields = fields_of(place, values, keys, shape)
     owned = np.zeros(len(groups), np.uint32)
     for row in range(shape.depth):

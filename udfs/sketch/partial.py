@@ -12,30 +12,55 @@ import pyarrow as pa
 from dpsql.udfs.columns import Int
 from dpsql.udfs.sketch.hashing import DIGEST
 
-DENSE, PAIRS, KEY = 0, 1, 2
+DENSE = 0
+PAIRS = 1
+KEY = 2
 """Forms of rows: all cells; (column, value) of those that are not 0; a candidate key."""
 
-SCHEMA = pa.schema([*((name, pa.int64()) for name in ("window", "trigger", "key", "form", "row", *DIGEST)), ("payload", pa.binary())])
+SCHEMA = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("window", "trigger", "key", "form", "row", *DIGEST)),
+        ("payload", pa.binary()),
+    ]
+)
 
 
 def cell_rows(parts: list[tuple[int, int, int, Int]]) -> pa.Table:
     """Partial sketches `(window, trigger, row, cells)` as rows; a part without a record that counts is left out."""
-    forms, payloads, kept = [], [], []
+    forms = []
+    payloads = []
+    kept = []
     for window, trigger, row, cells in parts:
         at = np.flatnonzero(cells)
         if len(at):
             pairs = 2 * len(at) < len(cells)
             forms.append(PAIRS if pairs else DENSE)
-            payloads.append((np.stack([at, cells[at]], axis=1) if pairs else cells).astype("<i8").tobytes())
+            payloads.append(
+                (np.stack([at, cells[at]], axis=1) if pairs else cells).astype("<i8").tobytes()
+            )
             kept.append((window, trigger, window, forms[-1], row))
     zeros = [np.zeros(len(kept), np.int64)] * len(DIGEST)
-    return pa.table([*np.array(kept, np.int64).reshape(-1, 5).T, *zeros, pa.array(payloads, pa.binary())], schema=SCHEMA)
+    return pa.table(
+        [*np.array(kept, np.int64).reshape(-1, 5).T, *zeros, pa.array(payloads, pa.binary())],
+        schema=SCHEMA,
+    )
 
 
 def key_rows(window: Int, trigger: Int, values: Int, key_bytes: pa.Array) -> pa.Table:
     """Candidate keys as rows."""
     size = len(window)
-    return pa.table([window, trigger, window, np.full(size, KEY), np.zeros(size, np.int64), *values.T, key_bytes], schema=SCHEMA)
+    return pa.table(
+        [
+            window,
+            trigger,
+            window,
+            np.full(size, KEY),
+            np.zeros(size, np.int64),
+            *values.T,
+            key_bytes,
+        ],
+        schema=SCHEMA,
+    )
 
 
 def add_cells(total: Int, form: int, payload: bytes) -> None:

@@ -46,7 +46,15 @@ class SketchRelease:
     def gives(self) -> pa.Schema:
         """Lists and cells."""
         lists = [pa.field(f"c{i}", pa.binary()) for i in range(len(self.reads.sketches))]
-        return pa.schema([("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary()), *lists, *SKETCH])
+        return pa.schema(
+            [
+                ("window", pa.int64()),
+                ("trigger", pa.int64()),
+                ("key_bytes", pa.binary()),
+                *lists,
+                *SKETCH,
+            ]
+        )
 
     def empty(self) -> Tables:
         """Nothing is closed, nothing has been released."""
@@ -58,27 +66,46 @@ class SketchRelease:
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """Close what the ticks close, and read it."""
-        done = self.release.step({name: state[name] for name in self.release.tables}, rows, now, noise_key)
-        shown = read({name: state[name] for name in reading.TABLES}, done.rows, self.reads, intake_key(noise_key))
+        done = self.release.step(
+            {name: state[name] for name in self.release.tables}, rows, now, noise_key
+        )
+        shown = read(
+            {name: state[name] for name in reading.TABLES},
+            done.rows,
+            self.reads,
+            intake_key(noise_key),
+        )
         return Stepped(done.state | shown.state, self._rows(done.rows, shown), done.counted)
 
     def _rows(self, released: pa.Table, shown: Read) -> pa.Table:
-        is_first = (released.column("kind").to_numpy() == CELLS) & (released.column("row").to_numpy() == 0)
+        is_first = (released.column("kind").to_numpy() == CELLS) & (
+            released.column("row").to_numpy() == 0
+        )
         pairs = released.filter(pa.array(is_first)).select(["window", "trigger"])
         pairs = pairs.sort_by([("window", "ascending"), ("trigger", "ascending")])
-        lists, cells = _by_pair(shown.lists), _by_pair(shown.sketches)
-        nothing, none = shown.lists.slice(0, 0), shown.sketches.slice(0, 0)
+        lists = _by_pair(shown.lists)
+        cells = _by_pair(shown.sketches)
+        nothing = shown.lists.slice(0, 0)
+        none = shown.sketches.slice(0, 0)
         out = []
         for pair in zip(*(column.to_pylist() for column in pairs.columns), strict=True):
             mine = lists.get(pair, nothing)
-            each = [mine.filter(pa.array(mine.column("sketch").to_numpy() == j)) for j in range(len(self.reads.sketches))]
+            each = [
+                mine.filter(pa.array(mine.column("sketch").to_numpy() == j))
+                for j in range(len(self.reads.sketches))
+            ]
             out.append((*pair, b"", *map(pack, each), *_published(cells.get(pair, none))))
-        return pa.table([list(column) for column in zip(*out, strict=True)], schema=self.gives) if out else self.gives.empty_table()
+        return (
+            pa.table([list(column) for column in zip(*out, strict=True)], schema=self.gives)
+            if out
+            else self.gives.empty_table()
+        )
 
 
 def _by_pair(rows: pa.Table) -> dict[tuple[int, int], pa.Table]:
     """The rows of each (window, trigger), in their order."""
-    window, trigger = rows.column("window").to_numpy(), rows.column("trigger").to_numpy()
+    window = rows.column("window").to_numpy()
+    trigger = rows.column("trigger").to_numpy()
     pairs = sorted(set(zip(window.tolist(), trigger.tolist(), strict=True)))
     return {(w, t): rows.filter(pa.array((window == w) & (trigger == t))) for w, t in pairs}
 

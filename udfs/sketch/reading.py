@@ -31,9 +31,18 @@ STATISTICAL = 0.01
 
 LISTS = pa.schema(
     [(name, pa.int64()) for name in ("window", "trigger", "sketch", "rank")]
-    + [("key_bytes", pa.binary()), ("value", pa.float64()), ("stderr", pa.float64()), ("low", pa.float64()), ("high", pa.float64())]
+    + [
+        ("key_bytes", pa.binary()),
+        ("value", pa.float64()),
+        ("stderr", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+    ]
 )
-SKETCHES = pa.schema([(name, pa.int64()) for name in ("window", "trigger", "row")] + [("cells", pa.binary()), ("hash_key", pa.binary())])
+SKETCHES = pa.schema(
+    [(name, pa.int64()) for name in ("window", "trigger", "row")]
+    + [("cells", pa.binary()), ("hash_key", pa.binary())]
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,12 @@ def empty_state() -> Tables:
     brought = {name: np.zeros(0, np.int64) for name in ("window", *DIGEST)}
     return {
         "brought": pa.table(
-            brought | {"key_bytes": pa.array([], pa.binary()), "since": np.zeros(0, np.int64), "passed_at": np.zeros(0, np.int64)}
+            brought
+            | {
+                "key_bytes": pa.array([], pa.binary()),
+                "since": np.zeros(0, np.int64),
+                "passed_at": np.zeros(0, np.int64),
+            }
         )
     }
 
@@ -107,16 +121,23 @@ def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> R
     kind = released.column("kind").to_numpy()
     published = released.filter(pa.array(kind != KEY))
     brought = _with(state["brought"], released.filter(pa.array(kind == KEY)))
-    window, trigger = published.column("window").to_numpy(), published.column("trigger").to_numpy()
+    window = published.column("window").to_numpy()
+    trigger = published.column("trigger").to_numpy()
     order = sort_order(window, trigger, published.column("row").to_numpy())
     published = published.take(pa.array(order)).combine_chunks()
     starts = np.flatnonzero(run_starts(window[order], trigger[order])).tolist()
-    passed_at, lists, sketches = brought.column("passed_at").to_numpy().copy(), [LISTS.empty_table()], [SKETCHES.empty_table()]
-    since, over = brought.column("since").to_numpy(), list[int]()
+    passed_at = brought.column("passed_at").to_numpy().copy()
+    lists = [LISTS.empty_table()]
+    sketches = [SKETCHES.empty_table()]
+    since = brought.column("since").to_numpy()
+    over = list[int]()
     for low, high in zip(starts, [*starts, len(order)][1:], strict=True):
         rows = published.slice(low, high - low)
-        start, number = int(window[order[low]]), int(trigger[order[low]])
-        mine = np.frombuffer(b"".join(rows.column("payload").to_pylist()), "<i8").reshape(-1, p.shape.depth, p.shape.width)
+        start = int(window[order[low]])
+        number = int(trigger[order[low]])
+        mine = np.frombuffer(b"".join(rows.column("payload").to_pylist()), "<i8").reshape(
+            -1, p.shape.depth, p.shape.width
+        )
         key = hash_key(root, None if p.beta is None else start)
         if number == p.triggers:
             over.append(start)
@@ -125,17 +146,30 @@ def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> R
         if p.beta is None:
             shown, names = _listed(mine, key, number, p)
         else:
-            here = np.flatnonzero((brought.column("window").to_numpy() == start) & (since <= number))
-            fields = p.shape.fields(key, np.stack([brought.column(name).to_numpy()[here] for name in DIGEST], axis=1))
+            here = np.flatnonzero(
+                (brought.column("window").to_numpy() == start) & (since <= number)
+            )
+            fields = p.shape.fields(
+                key, np.stack([brought.column(name).to_numpy()[here] for name in DIGEST], axis=1)
+            )
             fresh = np.flatnonzero(passed_at[here] == 0)
             passed_at[here[fresh[_tested(mine, fields[:, fresh], number, p, p.beta)]]] = number
             public = np.flatnonzero(passed_at[here] > 0)
-            shown, names = fields[:, public], brought.column("key_bytes").take(pa.array(here[public]))
-        lists += [_list(mine[j], shown, names, start, number, j, p) for j, each in enumerate(p.sketches) if each.number]
+            shown = fields[:, public]
+            names = brought.column("key_bytes").take(pa.array(here[public]))
+        lists += [
+            _list(mine[j], shown, names, start, number, j, p)
+            for j, each in enumerate(p.sketches)
+            if each.number
+        ]
     is_open = ~np.isin(brought.column("window").to_numpy(), over)
-    columns = {name: brought.column(name) for name in brought.column_names} | {"passed_at": passed_at}
+    columns = {name: brought.column(name) for name in brought.column_names} | {
+        "passed_at": passed_at
+    }
     after = {"brought": pa.table(columns).filter(pa.array(is_open)).combine_chunks()}
-    return Read(after, pa.concat_tables(lists).combine_chunks(), pa.concat_tables(sketches).combine_chunks())
+    return Read(
+        after, pa.concat_tables(lists).combine_chunks(), pa.concat_tables(sketches).combine_chunks()
+    )
 
 
 def _with(brought: pa.Table, keys: pa.Table) -> pa.Table:
@@ -146,12 +180,29 @@ def _with(brought: pa.Table, keys: pa.Table) -> pa.Table:
     head = order[run_starts(*(column[order] for column in new))]
     old = [brought.column(name).to_numpy() for name in by]
     low, high = find_rows([column[head] for column in new], old)
-    fresh, where = head[low == high], places(low[low == high])
-    columns: dict[str, Any] = {name: insert(o, n[fresh], where) for name, o, n in zip(by, old, new, strict=True)}
-    both = pa.chunked_array([*brought.column("key_bytes").chunks, *keys.column("payload").take(pa.array(fresh)).chunks], pa.binary())
-    columns["key_bytes"] = both.take(pa.array(insert(np.arange(len(old[0])), len(old[0]) + np.arange(len(fresh)), where))).combine_chunks()
-    new_ones = {"since": keys.column("trigger").to_numpy()[fresh], "passed_at": np.zeros(len(fresh), np.int64)}
-    return pa.table(columns | {name: insert(brought.column(name).to_numpy(), values, where) for name, values in new_ones.items()})
+    fresh = head[low == high]
+    where = places(low[low == high])
+    columns: dict[str, Any] = {
+        name: insert(o, n[fresh], where) for name, o, n in zip(by, old, new, strict=True)
+    }
+    both = pa.chunked_array(
+        [*brought.column("key_bytes").chunks, *keys.column("payload").take(pa.array(fresh)).chunks],
+        pa.binary(),
+    )
+    columns["key_bytes"] = both.take(
+        pa.array(insert(np.arange(len(old[0])), len(old[0]) + np.arange(len(fresh)), where))
+    ).combine_chunks()
+    new_ones = {
+        "since": keys.column("trigger").to_numpy()[fresh],
+        "passed_at": np.zeros(len(fresh), np.int64),
+    }
+    return pa.table(
+        columns
+        | {
+            name: insert(brought.column(name).to_numpy(), values, where)
+            for name, values in new_ones.items()
+        }
+    )
 
 
 def _tested(cells: Int, fields: Field, trigger: int, p: ReadParameters, beta: float) -> Int:
@@ -173,23 +224,37 @@ def _listed(cells: Int, key: bytes, trigger: int, p: ReadParameters) -> tuple[Fi
     return fields[:, found], pa.array(p.listed.key_bytes, pa.binary()).take(pa.array(found))
 
 
-def _list(cells: Int, fields: Field, names: pa.Array, window: int, trigger: int, j: int, p: ReadParameters) -> pa.Table:
+def _list(
+    cells: Int, fields: Field, names: pa.Array, window: int, trigger: int, j: int, p: ReadParameters
+) -> pa.Table:
     """The largest estimates, then by value."""
     shown = p.sketches[j]
     if isinstance(names, pa.ChunkedArray):
         names = names.combine_chunks()
-    found = joint(p.shape, cells, fields) if p.shape.signed else estimate(p.shape, p.shape.read(cells, fields)).astype(np.float64)
+    found = (
+        joint(p.shape, cells, fields)
+        if p.shape.signed
+        else estimate(p.shape, p.shape.read(cells, fields)).astype(np.float64)
+    )
     if shown.whole:
         found = np.rint(found)
     by_name = np.empty(len(names), np.int64)
     by_name[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
     best = np.lexsort((by_name, -found))[: shown.number]
-    size, value = len(best), found[best]
+    size = len(best)
+    value = found[best]
     low, high = interval(p.shape, cells, value, p.missed)
     if shown.whole:
-        low, high = np.floor(low), np.ceil(high)
+        low = np.floor(low)
+        high = np.ceil(high)
     stderr = shown.sd[trigger - 1] * shown.stderr
-    columns = [np.full(size, window), np.full(size, trigger), np.full(size, j), np.arange(1, size + 1), names.take(pa.array(best))]
+    columns = [
+        np.full(size, window),
+        np.full(size, trigger),
+        np.full(size, j),
+        np.arange(1, size + 1),
+        names.take(pa.array(best)),
+    ]
     numbers = (value, np.full(size, stderr), low, high)
     return pa.table([*columns, *(each * shown.grid for each in numbers)], schema=LISTS)
 

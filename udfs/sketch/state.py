@@ -24,8 +24,15 @@ TABLES = {
 """cells: one row per open window and row of a sketch: `window, row, v` (sums of closed triggers), `path` (noise). pending:
 partial sketches of triggers that have not closed. keys: candidates of such triggers."""
 
-PENDING = pa.schema([*((name, pa.int64()) for name in ("window", "trigger", "form", "row")), ("payload", pa.binary())])
-KEYS = pa.schema([*((name, pa.int64()) for name in ("window", "trigger", *DIGEST)), ("key_bytes", pa.binary())])
+PENDING = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("window", "trigger", "form", "row")),
+        ("payload", pa.binary()),
+    ]
+)
+KEYS = pa.schema(
+    [*((name, pa.int64()) for name in ("window", "trigger", *DIGEST)), ("key_bytes", pa.binary())]
+)
 
 
 @dataclass(frozen=True)
@@ -48,12 +55,16 @@ class Cells:
 
 def new_cells(rows: Int, width: int, numbers: int) -> Cells:
     """Of a window that begins."""
-    return Cells(rows, np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width, numbers)))
+    return Cells(
+        rows, np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width, numbers))
+    )
 
 
 def empty_state(width: int, numbers: int) -> SketchState:
     """No window is open, nothing is closed."""
-    return SketchState(cells_table({}, width, numbers, NO_CLOCK), PENDING.empty_table(), KEYS.empty_table())
+    return SketchState(
+        cells_table({}, width, numbers, NO_CLOCK), PENDING.empty_table(), KEYS.empty_table()
+    )
 
 
 def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: int) -> pa.Table:
@@ -61,7 +72,10 @@ def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: 
     none = new_cells(np.zeros(0, np.int64), width, numbers)
     each = [none, *(windows[window] for window in sorted(windows))]
     columns: dict[str, Any] = {
-        "window": np.repeat(np.array(sorted(windows), np.int64), [len(windows[window].row) for window in sorted(windows)]),
+        "window": np.repeat(
+            np.array(sorted(windows), np.int64),
+            [len(windows[window].row) for window in sorted(windows)],
+        ),
         "row": np.concatenate([cells.row for cells in each]),
     }
     for name, size in (("v", width), ("path", width * numbers)):
@@ -72,10 +86,13 @@ def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: 
 
 def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, Cells]:
     """The windows of a table; copies."""
-    window, row = cells.column("window").to_numpy(), cells.column("row").to_numpy()
+    window = cells.column("window").to_numpy()
+    row = cells.column("row").to_numpy()
     lists = {}
     for name, size in (("v", width), ("path", width * numbers)):
-        lists[name] = np.array(cells.column(name).combine_chunks().flatten().to_numpy()).reshape(len(row), size)
+        lists[name] = np.array(cells.column(name).combine_chunks().flatten().to_numpy()).reshape(
+            len(row), size
+        )
     out = {}
     for each in np.unique(window).tolist():
         at = window == each
@@ -87,5 +104,8 @@ def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, Cells]:
 def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Rows of the intake as (pending, keys)."""
     is_key = rows.column("form").to_numpy() == KEY
-    cells, keys = rows.filter(pa.array(~is_key)), rows.filter(pa.array(is_key))
-    return cells.select(PENDING.names), keys.select([*KEYS.names[:-1], "payload"]).rename_columns(KEYS.names)
+    cells = rows.filter(pa.array(~is_key))
+    keys = rows.filter(pa.array(is_key))
+    return cells.select(PENDING.names), keys.select([*KEYS.names[:-1], "payload"]).rename_columns(
+        KEYS.names
+    )

@@ -28,7 +28,9 @@ class PaneGrid(Grid):
 
     def period_is_over(self, period: Int, closed_us: int) -> Bool:
         """Whether its last pane is closed: no record of it is admitted any more."""
-        return np.asarray(self.closed_triggers(period + self.period_us - self.slide_us, closed_us) == self.horizon)
+        return np.asarray(
+            self.closed_triggers(period + self.period_us - self.slide_us, closed_us) == self.horizon
+        )
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,22 @@ class EventIntake(Intake):
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
         """Sum the records of one micro-batch; counted: `drops`, how many records were dropped and why. A record is in one pane or in none."""
-        drops, p = dict.fromkeys(DROP_REASONS, 0), self.parameters
+        drops = dict.fromkeys(DROP_REASONS, 0)
+        p = self.parameters
         taken = rows.filter(pa.array(timely(rows, now, p, drops)))
-        window, key = p.grid.latest_window(taken.column("ts").to_numpy()), taken.column("key").to_numpy()
+        window = p.grid.latest_window(taken.column("ts").to_numpy())
+        key = taken.column("key").to_numpy()
         order = sort_order(window, key)
         starts = run_starts(window[order], key[order])
         columns = {"window": window[order][starts], "key": key[order][starts]}
-        sums = {f"v{j}": run_sums(each.of(taken)[order], starts) for j, each in enumerate(p.increments)}
-        return Stepped({}, pa.table(columns | sums, schema=self.gives), {"drops": {reason: n for reason, n in drops.items() if n}})
+        sums = {
+            f"v{j}": run_sums(each.of(taken)[order], starts) for j, each in enumerate(p.increments)
+        }
+        return Stepped(
+            {},
+            pa.table(columns | sums, schema=self.gives),
+            {"drops": {reason: n for reason, n in drops.items() if n}},
+        )
 
 
 @dataclass(frozen=True)
@@ -105,4 +115,6 @@ class UnitIntake(AdmissionStage):
 
 def pane_sums(measurements: int) -> pa.Schema:
     """What the intake gives: exact sums by pane (`window` is its start) and key."""
-    return pa.schema([(name, pa.int64()) for name in ("window", "key", *(f"v{j}" for j in range(measurements)))])
+    return pa.schema(
+        [(name, pa.int64()) for name in ("window", "key", *(f"v{j}" for j in range(measurements)))]
+    )

@@ -47,5 +47,6 @@ class Measurement(Protocol):
 def new_bins(columns: Mapping[str, tuple[type, int]], size: int) -> Bins:
     """The numbers of bins of which nothing has been measured."""
     return {
-        name: np.zeros((size, width) if width else size, np.int64 if kind is int else np.float64) for name, (kind, width) in columns.items()
+        name: np.zeros((size, width) if width else size, np.int64 if kind is int else np.float64)
+        for name, (kind, width) in columns.items()
     }

@@ -11,7 +11,9 @@ from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 from dpsql.udfs.noise.randomness import Blocks, normals, tags
 
-PANE, SUM, MONITOR = 0, 1, 2
+PANE = 0
+SUM = 1
+MONITOR = 2
 """Round numbers of noise cells: a pane's own measurement, the sum of several panes, a question whether a pane differs."""
 
 
@@ -46,7 +48,11 @@ class Panes:
 
     def closed(self, closed_us: int) -> int:
         """How many panes are closed when the clock stands at closed_us: panes 0 up to that number, without it."""
-        return 0 if closed_us == NO_CLOCK else max((closed_us - self.lateness_us - self.first_us) // self.slide_us, 0)
+        return (
+            0
+            if closed_us == NO_CLOCK
+            else max((closed_us - self.lateness_us - self.first_us) // self.slide_us, 0)
+        )
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,25 @@ class Cells:
 
     def normal(self) -> Float:
         """A standard normal for this pane, for every bin."""
-        return normals(self.noise_key, self._tag(np.arange(len(self.key)), 0), self.mechanism, PANE, 1)
+        return normals(
+            self.noise_key, self._tag(np.arange(len(self.key)), 0), self.mechanism, PANE, 1
+        )
 
-    def _noisy(self, table: DiscreteLaplace, rows: Int, back: Int | int, round_: int, members: Int | int, exact: Int) -> Int:
+    def _noisy(
+        self,
+        table: DiscreteLaplace,
+        rows: Int,
+        back: Int | int,
+        round_: int,
+        members: Int | int,
+        exact: Int,
+    ) -> Int:
         noise = table.draw(self.noise_key, self._tag(rows, back), self.mechanism, round_, members)
         return (exact + noise) << self.bits >> self.bits
 
     def _tag(self, rows: Int, back: Int | int) -> Blocks:
-        return tags(self.noise_key, self.start_us - self.slide_us * np.broadcast_to(np.asarray(back, np.int64), rows.shape), self.key[rows])
+        return tags(
+            self.noise_key,
+            self.start_us - self.slide_us * np.broadcast_to(np.asarray(back, np.int64), rows.shape),
+            self.key[rows],
+        )

@@ -32,7 +32,11 @@ class EveryPane:
     @property
     def columns(self) -> Mapping[str, tuple[type, int]]:
         """`ring`: the noisy panes of the window, pane i at i mod panes; `window`: their sum."""
-        smoothing = {"means": (float, len(MEMORIES)), "distances": (float, len(MEMORIES))} if self.smoother else {}
+        smoothing = (
+            {"means": (float, len(MEMORIES)), "distances": (float, len(MEMORIES))}
+            if self.smoother
+            else {}
+        )
         return {"ring": (int, self.panes), "window": (int, 0)} | smoothing
 
     def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
@@ -46,4 +50,6 @@ class EveryPane:
         if self.smoother is None:
             return Window(window, stderr)
         values = noisy.astype(np.float64), window.astype(np.float64)
-        return Window(window, stderr, self.smoother.advance(bins["means"], bins["distances"], *values, pane))
+        return Window(
+            window, stderr, self.smoother.advance(bins["means"], bins["distances"], *values, pane)
+        )

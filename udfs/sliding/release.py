@@ -48,11 +48,19 @@ class SlidingParameters:
     def for_bucket(self, bucket: int, buckets: int) -> SlidingParameters:
         """The same, with the keys of one bucket only."""
         mine = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
-        return replace(self, keys=tuple(self.keys[i] for i in mine), key_bytes=tuple(self.key_bytes[i] for i in mine))
+        return replace(
+            self,
+            keys=tuple(self.keys[i] for i in mine),
+            key_bytes=tuple(self.key_bytes[i] for i in mine),
+        )
 
 
 def release_windows(
-    state: SlidingState | None, rows: pa.Table, ticks: Sequence[Tick], p: SlidingParameters, noise_key: bytes
+    state: SlidingState | None,
+    rows: pa.Table,
+    ticks: Sequence[Tick],
+    p: SlidingParameters,
+    noise_key: bytes,
 ) -> Released[SlidingState]:
     """Add exact sums and close what the ticks close, in order of arrival batch.
 
@@ -80,16 +88,32 @@ def _with(state: SlidingState, rows: pa.Table, p: SlidingParameters) -> SlidingS
     return replace(state, pending=_added(state.pending, rows, p.panes.closed(state.closed_us)))
 
 
-def _closed(state: SlidingState, closed_us: int, p: SlidingParameters, noise_key: bytes) -> tuple[SlidingState, list[pa.Table]]:
+def _closed(
+    state: SlidingState, closed_us: int, p: SlidingParameters, noise_key: bytes
+) -> tuple[SlidingState, list[pa.Table]]:
     """Close every pane up to closed_us."""
     numbers = [numbers_of(state.bins, m.columns, j) for j, m in enumerate(p.measurements)]
-    key, names, pending = state.bins.column("key").to_numpy(), state.bins.column("key_bytes").combine_chunks(), state.pending
-    pane, until, released = pending.column("pane").to_numpy(), p.panes.closed(closed_us), []
+    key = state.bins.column("key").to_numpy()
+    names = state.bins.column("key_bytes").combine_chunks()
+    pending = state.pending
+    pane = pending.column("pane").to_numpy()
+    until = p.panes.closed(closed_us)
+    released = []
     for number in range(p.panes.closed(state.closed_us), until):
-        found = _close(numbers, _exact(pending, pane, number, key, len(p.measurements)), number, key, p, noise_key)
+        found = _close(
+            numbers,
+            _exact(pending, pane, number, key, len(p.measurements)),
+            number,
+            key,
+            p,
+            noise_key,
+        )
         if number >= p.panes.count - 1:
             released.append(_shown(found, number, names, p))
-    return SlidingState(with_numbers(state.bins, numbers, closed_us), pending.filter(pa.array(pane >= until)).combine_chunks()), released
+    return SlidingState(
+        with_numbers(state.bins, numbers, closed_us),
+        pending.filter(pa.array(pane >= until)).combine_chunks(),
+    ), released
 
 
 def _with_listed(state: SlidingState | None, p: SlidingParameters) -> SlidingState:
@@ -106,7 +130,11 @@ def _with_listed(state: SlidingState | None, p: SlidingParameters) -> SlidingSta
 
 def _numbered(rows: pa.Table, p: SlidingParameters) -> pa.Table:
     """With the number of each pane in place of its start."""
-    return rows.set_column(rows.column_names.index("window"), "pane", pa.array(p.panes.number(rows.column("window").to_numpy())))
+    return rows.set_column(
+        rows.column_names.index("window"),
+        "pane",
+        pa.array(p.panes.number(rows.column("window").to_numpy())),
+    )
 
 
 def _added(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
@@ -115,11 +143,15 @@ def _added(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
     if not open_.num_rows:
         return pending
     both = pa.concat_tables([pending, open_.select(pending.column_names)])
-    pane, key = both.column("pane").to_numpy(), both.column("key").to_numpy()
+    pane = both.column("pane").to_numpy()
+    key = both.column("key").to_numpy()
     order = sort_order(pane, key)
     starts = run_starts(pane[order], key[order])
     columns = {"pane": pane[order][starts], "key": key[order][starts]}
-    return pa.table(columns | {n: run_sums(both.column(n).to_numpy()[order], starts) for n in pending.column_names[2:]})
+    return pa.table(
+        columns
+        | {n: run_sums(both.column(n).to_numpy()[order], starts) for n in pending.column_names[2:]}
+    )
 
 
 def _exact(pending: pa.Table, pane: Int, number: int, key: Int, count: int) -> list[Int]:
@@ -134,10 +166,21 @@ def _exact(pending: pa.Table, pane: Int, number: int, key: Int, count: int) -> l
     return out
 
 
-def _close(numbers: list[Bins], exact: list[Int], number: int, key: Int, p: SlidingParameters, noise_key: bytes) -> list[Window]:
-    start, slide = p.panes.start(number), p.panes.slide_us
+def _close(
+    numbers: list[Bins],
+    exact: list[Int],
+    number: int,
+    key: Int,
+    p: SlidingParameters,
+    noise_key: bytes,
+) -> list[Window]:
+    start = p.panes.start(number)
+    slide = p.panes.slide_us
     cells = [Cells(noise_key, key, start, slide, j, bits) for j, bits in enumerate(p.bits, 1)]
-    return [m.close(numbers[j], cells[j].rounded(exact[j]), number, cells[j]) for j, m in enumerate(p.measurements)]
+    return [
+        m.close(numbers[j], cells[j].rounded(exact[j]), number, cells[j])
+        for j, m in enumerate(p.measurements)
+    ]
 
 
 def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParameters) -> pa.Table:
@@ -145,11 +188,17 @@ def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParamete
     order = pc.sort_indices(names).to_numpy()
     window = p.panes.start(number) + p.panes.slide_us - p.panes.window_us
     size = len(names)
-    table = {"window": np.full(size, window), "trigger": np.ones(size, np.int64), "key_bytes": names.take(pa.array(order))}
+    table = {
+        "window": np.full(size, window),
+        "trigger": np.ones(size, np.int64),
+        "key_bytes": names.take(pa.array(order)),
+    }
     values = [each.value[order] for each in found]
     for i, column in enumerate(p.columns):
         parts = column.perturbations
-        errors = [found[j].stderr[order] * grid for j, grid in zip(parts, column.grids, strict=True)]
+        errors = [
+            found[j].stderr[order] * grid for j, grid in zip(parts, column.grids, strict=True)
+        ]
         table[f"c{i}"], table[f"s{i}"] = combine(column, values, errors)
         one = found[parts[0]]
         if one.smoothed is not None:
@@ -194,4 +243,6 @@ class PaneRelease(Release):
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """As `release_windows`."""
-        return release_windows(SlidingState(**state), rows, now, self.parameters, noise_key).stepped()
+        return release_windows(
+            SlidingState(**state), rows, now, self.parameters, noise_key
+        ).stepped()

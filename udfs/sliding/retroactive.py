@@ -54,9 +54,12 @@ class Retroactive:
         are predicted and have 0. `previous`, `last`: value of the pane before, and of the last one that was not repeated. `sum`, `open`: exact
         sum and size of the group that waits; `target`: the size it waits for.
         """
-        return {"ring": (float, self.panes), "members": (int, self.panes), "previous": (float, 0), "last": (float, 0)} | {
-            name: (int, 0) for name in ("sum", "open", "target")
-        }
+        return {
+            "ring": (float, self.panes),
+            "members": (int, self.panes),
+            "previous": (float, 0),
+            "last": (float, 0),
+        } | {name: (int, 0) for name in ("sum", "open", "target")}
 
     def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
         """Measure a pane, or let it wait."""
@@ -90,6 +93,7 @@ class Retroactive:
 
     def _average(self, sums: Int, rows: Bool, cells: Cells, back: Int, size: Int) -> Float:
         """Measure the groups of some bins, which began `back` panes ago, and divide by their size; 0 elsewhere."""
-        out, at = np.zeros(len(rows)), np.flatnonzero(rows)
+        out = np.zeros(len(rows))
+        at = np.flatnonzero(rows)
         out[at] = cells.sum(self.table, at, back[at], size[at], sums[at]) / size[at]
         return out

@@ -19,7 +19,8 @@ MEMORIES = (16, 32, 64, 128, 256, 512)
 RISK = 128
 """Memory of M."""
 
-REACH, FAR = 2.0, 3.0
+REACH = 2.0
+FAR = 3.0
 
 
 def power(base: float, exponent: int) -> float:
@@ -54,7 +55,8 @@ class LimitedTranslation:
 
     def agreement(self, memory: int, pane: int) -> tuple[float, float]:
         """(Var u - Cov(u, c), Var(u - c)) of the noise in pane number `pane`; c is the running mean times the panes of the window."""
-        size, decay = min(pane + 1, self.panes), 1.0 - 1.0 / memory
+        size = min(pane + 1, self.panes)
+        decay = 1.0 - 1.0 / memory
         total = weight(decay, pane + 1)
         of_window = size * self.variance
         together = size * self.variance * weight(decay, size) / total
@@ -73,7 +75,9 @@ class LimitedTranslation:
         """M: the running mean of (u - c)^2."""
         return distances[:, MEMORIES.index(memory)] / weight(1.0 - 1.0 / RISK, pane + 1)
 
-    def advance(self, means: Float, distances: Float, value: Float, window: Float, pane: int) -> Float:
+    def advance(
+        self, means: Float, distances: Float, value: Float, window: Float, pane: int
+    ) -> Float:
         """Take in one pane and smooth the window that ends with it.
 
         Args:
@@ -86,7 +90,8 @@ class LimitedTranslation:
             The smoothed window sums.
         """
         size = min(pane + 1, self.panes)
-        best, smoothed = np.full(len(window), -1.0), window.copy()
+        best = np.full(len(window), -1.0)
+        smoothed = window.copy()
         stderr = self.stderr(pane)
         for i, memory in enumerate(MEMORIES):
             means[:, i] *= 1.0 - 1.0 / memory
@@ -98,9 +103,13 @@ class LimitedTranslation:
             if pane < self.panes or gain <= 1e-9 * stderr * stderr:
                 continue
             distance = np.maximum(self.distance(distances, memory, pane), 1e-30)
-            shift = np.clip(np.minimum(1.0, gain / distance) * apart, -REACH * stderr, REACH * stderr)
+            shift = np.clip(
+                np.minimum(1.0, gain / distance) * apart, -REACH * stderr, REACH * stderr
+            )
             score = gain * gain / distance
             better = score > best
             best = np.where(better, score, best)
-            smoothed = np.where(better, window + np.where(np.abs(apart) > FAR * stderr, 0.0, shift), smoothed)
+            smoothed = np.where(
+                better, window + np.where(np.abs(apart) > FAR * stderr, 0.0, shift), smoothed
+            )
         return np.maximum(smoothed, 0.0) if self.floor else smoothed

@@ -29,15 +29,23 @@ class SlidingState(State):
     pending: pa.Table
 
 
-def first_state(keys: tuple[int, ...], key_bytes: tuple[bytes, ...], measurements: tuple[Measurement, ...]) -> SlidingState:
+def first_state(
+    keys: tuple[int, ...], key_bytes: tuple[bytes, ...], measurements: tuple[Measurement, ...]
+) -> SlidingState:
     """The state of a bucket before its first pane: its listed keys."""
     order = sorted(range(len(keys)), key=keys.__getitem__)
     bins = pa.table(
-        {"key": pa.array([keys[i] for i in order], pa.int64()), "key_bytes": pa.array([key_bytes[i] for i in order], pa.binary())}
+        {
+            "key": pa.array([keys[i] for i in order], pa.int64()),
+            "key_bytes": pa.array([key_bytes[i] for i in order], pa.binary()),
+        }
     )
     ints = ("pane", "key", *(f"v{j}" for j in range(len(measurements))))
     pending = pa.table({name: pa.array([], pa.int64()) for name in ints})
-    return SlidingState(with_numbers(bins, [new_bins(m.columns, len(keys)) for m in measurements], NO_CLOCK), pending)
+    return SlidingState(
+        with_numbers(bins, [new_bins(m.columns, len(keys)) for m in measurements], NO_CLOCK),
+        pending,
+    )
 
 
 def with_numbers(bins: pa.Table, numbers: list[Bins], closed_us: int) -> pa.Table:
@@ -46,8 +54,14 @@ def with_numbers(bins: pa.Table, numbers: list[Bins], closed_us: int) -> pa.Tabl
     for j, each in enumerate(numbers):
         for name, values in each.items():
             flat = pa.array(values.reshape(-1))
-            columns[f"{name}_{j}"] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1]) if values.ndim == 2 else flat
-    return pa.table(columns).replace_schema_metadata(None if closed_us == NO_CLOCK else {CLOSED: str(closed_us)})
+            columns[f"{name}_{j}"] = (
+                pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+                if values.ndim == 2
+                else flat
+            )
+    return pa.table(columns).replace_schema_metadata(
+        None if closed_us == NO_CLOCK else {CLOSED: str(closed_us)}
+    )
 
 
 def numbers_of(bins: pa.Table, columns: Mapping[str, tuple[type, int]], j: int) -> Bins:

@@ -58,17 +58,23 @@ class WindowSqrt:
     @cached_property
     def error(self) -> float:
         """How far a window's noise in float64, sigma = 1, can be from the exact one."""
-        found, width = response(self.panes, self.c), len(self.c)
+        found = response(self.panes, self.c)
+        width = len(self.c)
         largest = MAX_NORMAL * ROOM * float(np.abs(found.inverse).sum())
         fed_back = largest * float(np.abs(np.array(self.c[1:])).sum())
         # Of one u: the draw itself; a product and a difference per coefficient, each a rounding of at most the sizes that meet there.
-        of_u = UNIT * (RELATIVE * MAX_NORMAL + ABSOLUTE + fed_back + width * (MAX_NORMAL + fed_back))
+        of_u = UNIT * (
+            RELATIVE * MAX_NORMAL + ABSOLUTE + fed_back + width * (MAX_NORMAL + fed_back)
+        )
         of_sum = UNIT * self.panes * self.panes * largest
-        return ROOM * (of_u * float(np.abs(found.window).sum()) + of_sum + UNIT * self.panes * largest)
+        return ROOM * (
+            of_u * float(np.abs(found.window).sum()) + of_sum + UNIT * self.panes * largest
+        )
 
     def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
         """Take in a pane; the noise of its window is added to the window's exact sum."""
-        path, width = bins["path"], len(self.c) - 1
+        path = bins["path"]
+        width = len(self.c) - 1
         u = cells.normal()
         for k in range(1, min(width, pane) + 1):
             u -= self.c[k] * path[:, (pane - k) % width]
@@ -80,7 +86,10 @@ class WindowSqrt:
         bins["window"] += exact - bins["ring"][:, at]
         bins["ring"][:, at] = exact
         sd = self.sigma * self.sd[min(pane, len(self.sd) - 1)]
-        return Window(bins["window"] + self._rounded(unit, pane, cells), np.full(len(exact), math.sqrt(sd * sd + 1.0 / 12.0)))
+        return Window(
+            bins["window"] + self._rounded(unit, pane, cells),
+            np.full(len(exact), math.sqrt(sd * sd + 1.0 / 12.0)),
+        )
 
     def _rounded(self, unit: Float, pane: int, cells: Cells) -> Int:
         scaled = unit * self.sigma
@@ -105,7 +114,10 @@ def exact_noise(m: WindowSqrt, row: int, pane: int, cells: Cells) -> int:
         reach = int(np.searchsorted(-left, -(2.0**-bits))) + 1 if bits <= 256 else pane + 1
         draws = _draws(row, min(reach, pane + 1), cells, bits + GUARD)
         path = _exact_path(m, draws, bits + GUARD) >> GUARD
-        low, high = (math.floor(Fraction(m.sigma) * Fraction(path + off, 1 << bits) + Fraction(1, 2)) for off in (-2, 3))
+        low, high = (
+            math.floor(Fraction(m.sigma) * Fraction(path + off, 1 << bits) + Fraction(1, 2))
+            for off in (-2, 3)
+        )
         if low == high:
             return low
         bits *= 2
@@ -123,7 +135,10 @@ def _draws(row: int, count: int, cells: Cells, bits: int) -> list[int]:
 
 def _exact_path(m: WindowSqrt, draws: list[int], width: int) -> int:
     """The sum of the last w u, with c read as exact; all over 2^width."""
-    c = [(numerator << width) // denominator for numerator, denominator in (value.as_integer_ratio() for value in m.c)]
+    c = [
+        (numerator << width) // denominator
+        for numerator, denominator in (value.as_integer_ratio() for value in m.c)
+    ]
     u: list[int] = []
     for draw in draws:
         recent = u[: -len(c) : -1]

@@ -33,7 +33,9 @@ class TableGrid(Grid):
             trigger_us: between two triggers.
             last: number of the last trigger; None: there is none.
         """
-        return cls(ENDLESS_US, ENDLESS_US, start_us, trigger_us, LAST_STEP if last is None else last)
+        return cls(
+            ENDLESS_US, ENDLESS_US, start_us, trigger_us, LAST_STEP if last is None else last
+        )
 
     def latest_window(self, ts: Int) -> Int:
         """The one window."""

@@ -63,11 +63,15 @@ class Quantiles:
         edges = quantiles.places(sums, self.parts)
         values = quantiles.values(edges, sums, self.lower, self.upper)
         columns = {f"c{self.column}_{k}": values[:, k] for k in range(self.parts + 1)}
-        return columns | {f"s{self.column}": quantiles.rank_error(edges, sums, self.deviation(trigger))}
+        return columns | {
+            f"s{self.column}": quantiles.rank_error(edges, sums, self.deviation(trigger))
+        }
 
     def deviation(self, trigger: int) -> float:
         """Of a node's noise at a trigger, the rounding to whole numbers included."""
-        return float(np.sqrt((self.sigma * standard_deviation(self.counter, trigger)) ** 2 + 1 / 12))
+        return float(
+            np.sqrt((self.sigma * standard_deviation(self.counter, trigger)) ** 2 + 1 / 12)
+        )
 
 
 def empty_leaves(of: tuple[Quantiles, ...]) -> Tables:
@@ -135,13 +139,17 @@ class Trees:
         cells = (place[:, None] * NODES + np.arange(NODES)).ravel()
         groups = np.empty(len(self.step), np.int64)
         groups[self.place[self.place >= 0]] = np.flatnonzero(self.place >= 0)
-        tag, node = np.repeat(self.tag[groups], NODES, axis=0), np.tile(np.arange(NODES), len(groups))
+        tag = np.repeat(self.tag[groups], NODES, axis=0)
+        node = np.tile(np.arange(NODES), len(groups))
         columns: dict[str, Any] = {}
         step = np.repeat(self.step, NODES)
         for j, q in enumerate(self.of):
-            paths, moved = Paths(q.counter, q.mechanism, self.noise_key, tag, node), step.copy()
+            paths = Paths(q.counter, q.mechanism, self.noise_key, tag, node)
+            moved = step.copy()
             paths.follow(self.noise[j], moved, cells, trigger)
-            columns |= q.read_off(self.exact[place, j], paths.rounded(self.noise[j], cells, trigger, q.sigma), trigger)
+            columns |= q.read_off(
+                self.exact[place, j], paths.rounded(self.noise[j], cells, trigger, q.sigma), trigger
+            )
         self.step[place] = trigger
         return columns
 
@@ -150,16 +158,27 @@ class Trees:
         order = sort_order(self.group, self.leaf)
         starts = run_starts(self.group[order], self.leaf[order])
         sums = [run_sums(column[order], starts) for column in self.counts]
-        there = np.any([column != 0 for column in sums], axis=0) if len(order) else np.zeros(0, bool)
+        there = (
+            np.any([column != 0 for column in sums], axis=0) if len(order) else np.zeros(0, bool)
+        )
         head = order[starts][there]
-        leaves = {"key": key[self.group[head]], "leaf": self.leaf[head]} | {f"n{j}": column[there] for j, column in enumerate(sums)}
+        leaves = {"key": key[self.group[head]], "leaf": self.leaf[head]} | {
+            f"n{j}": column[there] for j, column in enumerate(sums)
+        }
         groups = np.flatnonzero(self.place >= 0)
         place = self.place[groups]
-        states = {f"q{j}": to_lists(noise.reshape(len(self.step), NODES * noise.shape[1])[place]) for j, noise in enumerate(self.noise)}
-        return {"leaves": pa.table(leaves), "nodes": pa.table({"key": key[groups], "step": self.step[place]} | states)}
+        states = {
+            f"q{j}": to_lists(noise.reshape(len(self.step), NODES * noise.shape[1])[place])
+            for j, noise in enumerate(self.noise)
+        }
+        return {
+            "leaves": pa.table(leaves),
+            "nodes": pa.table({"key": key[groups], "step": self.step[place]} | states),
+        }
 
     def _count(self, which: slice) -> None:
-        place, leaf = self.place[self.group[which]], self.leaf[which] - 1
+        place = self.place[self.group[which]]
+        leaf = self.leaf[which] - 1
         known = place >= 0
         for j, column in enumerate(self.counts):
             np.add.at(self.exact[:, j], (place[known], leaf[known]), column[which][known])
@@ -173,7 +192,9 @@ class Trees:
         self.step = np.concatenate([self.step, np.zeros(len(groups), np.int64)])
         fresh = [np.zeros((len(groups) * NODES, q.counter.width)) for q in self.of]
         self.noise = [np.concatenate(both) for both in zip(self.noise, fresh, strict=True)]
-        self.exact = np.concatenate([self.exact, np.zeros((len(groups), len(self.of), quantiles.LEAVES), np.int64)])
+        self.exact = np.concatenate(
+            [self.exact, np.zeros((len(groups), len(self.of), quantiles.LEAVES), np.int64)]
+        )
         due = slice(0, int(np.searchsorted(self.trigger, trigger, side="right")))
         place = self.place[self.group[due]]
         new = place >= size
@@ -181,16 +202,41 @@ class Trees:
             np.add.at(self.exact[:, j], (place[new], self.leaf[due][new] - 1), column[due][new])
 
 
-def opened(state: Tables, key: Int, now: int, of: tuple[Quantiles, ...], noise_key: bytes, tag: Blocks) -> tuple[Trees, pa.Table]:
+def opened(
+    state: Tables, key: Int, now: int, of: tuple[Quantiles, ...], noise_key: bytes, tag: Blocks
+) -> tuple[Trees, pa.Table]:
     """(trees of the groups whose keys are `key`, up to trigger `now`; what waits still)."""
     due = state["waiting"].column("trigger").to_numpy() <= now
-    rows, rest = state["waiting"].filter(pa.array(due)), state["waiting"].filter(pa.array(~due)).combine_chunks()
-    before, names = state["leaves"], [f"n{j}" for j in range(len(of))]
-    trigger = np.concatenate([np.zeros(before.num_rows, np.int64), rows.column("trigger").to_numpy()])
+    rows = state["waiting"].filter(pa.array(due))
+    rest = state["waiting"].filter(pa.array(~due)).combine_chunks()
+    before = state["leaves"]
+    names = [f"n{j}" for j in range(len(of))]
+    trigger = np.concatenate(
+        [np.zeros(before.num_rows, np.int64), rows.column("trigger").to_numpy()]
+    )
     order = np.argsort(trigger, kind="stable")
-    both = {name: np.concatenate([before.column(name).to_numpy(), rows.column(name).to_numpy()])[order] for name in ("key", "leaf", *names)}
+    both = {
+        name: np.concatenate([before.column(name).to_numpy(), rows.column(name).to_numpy()])[order]
+        for name in ("key", "leaf", *names)
+    }
     place = match([key], [state["nodes"].column("key").to_numpy()])
-    noise = [from_lists(state["nodes"].column(f"q{j}"), NODES * q.counter.width).reshape(-1, q.counter.width) for j, q in enumerate(of)]
+    noise = [
+        from_lists(state["nodes"].column(f"q{j}"), NODES * q.counter.width).reshape(
+            -1, q.counter.width
+        )
+        for j, q in enumerate(of)
+    ]
     step = state["nodes"].column("step").to_numpy().copy()
     group = match([both["key"]], [key])
-    return Trees(of, noise_key, tag, trigger[order], group, both["leaf"], [both[name] for name in names], place, step, noise), rest
+    return Trees(
+        of,
+        noise_key,
+        tag,
+        trigger[order],
+        group,
+        both["leaf"],
+        [both[name] for name in names],
+        place,
+        step,
+        noise,
+    ), rest

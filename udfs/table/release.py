@@ -29,7 +29,18 @@ from dpsql.udfs.stage import Released, Tick, replay
 from dpsql.udfs.table.grid import TableGrid
 from dpsql.udfs.table.leaves import Quantiles, Trees, empty_leaves, waiting
 from dpsql.udfs.table.leaves import opened as opened_trees
-from dpsql.udfs.table.state import Arrays, Layout, TableState, add_groups, add_rows, closed, due, empty_state, new_groups, opened
+from dpsql.udfs.table.state import (
+    Arrays,
+    Layout,
+    TableState,
+    add_groups,
+    add_rows,
+    closed,
+    due,
+    empty_state,
+    new_groups,
+    opened,
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,9 @@ class Perturbation:
 
     def stderr(self, trigger: int) -> float:
         """Of the noise at a trigger, the rounding to the grid included."""
-        return math.sqrt((self.sigma * standard_deviation(self.counter, trigger)) ** 2 + self.grid**2 / 12)
+        return math.sqrt(
+            (self.sigma * standard_deviation(self.counter, trigger)) ** 2 + self.grid**2 / 12
+        )
 
     def of(self, keys: Int, trigger: int) -> tuple[float, Float]:
         """All groups have the same."""
@@ -110,12 +123,19 @@ class TableParameters:
     def gives(self) -> pa.Schema:
         """Released rows; groups of several kinds say which they are of."""
         plain = released_columns(self.columns)
-        return plain.append(pa.field("grouping_id", pa.int64())) if isinstance(self.public, NumberedGroups) else plain
+        return (
+            plain.append(pa.field("grouping_id", pa.int64()))
+            if isinstance(self.public, NumberedGroups)
+            else plain
+        )
 
     @property
     def layout(self) -> Layout:
         """What the state holds per key."""
-        return Layout(self.selection.counter.width if self.selection else 0, tuple(q.counter.width for q in self.perturbations))
+        return Layout(
+            self.selection.counter.width if self.selection else 0,
+            tuple(q.counter.width for q in self.perturbations),
+        )
 
     def for_bucket(self, bucket: int, buckets: int) -> TableParameters:
         """The same, with the public keys of one bucket only."""
@@ -124,7 +144,13 @@ class TableParameters:
         return replace(self, public=self.public.for_bucket(bucket, buckets))
 
 
-def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: TableParameters, noise_key: bytes) -> Released[TableState]:
+def release(
+    state: TableState | None,
+    rows: pa.Table,
+    ticks: Sequence[Tick],
+    p: TableParameters,
+    noise_key: bytes,
+) -> Released[TableState]:
     """Add rows and close what the ticks close, in order of arrival batch.
 
     Args:
@@ -140,7 +166,9 @@ def release(state: TableState | None, rows: pa.Table, ticks: Sequence[Tick], p: 
         arguments.
     """
     state = empty_table(p) if state is None else state
-    return replay(state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key), p.gives)
+    return replay(
+        state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key), p.gives
+    )
 
 
 def empty_table(p: TableParameters) -> TableState:
@@ -158,29 +186,52 @@ def _with(state: TableState, rows: pa.Table, p: TableParameters) -> TableState:
     return add_rows(state, rows.filter(pa.array(~is_leaf)), p.layout)
 
 
-def _close(state: TableState, closed_us: int, p: TableParameters, noise_key: bytes) -> tuple[TableState, list[pa.Table]]:
+def _close(
+    state: TableState, closed_us: int, p: TableParameters, noise_key: bytes
+) -> tuple[TableState, list[pa.Table]]:
     """Close every trigger up to closed_us."""
-    before, now = p.grid.closed(state.closed_us), p.grid.closed(closed_us)
-    groups = _with_public(state.groups, p.layout, p.public) if p.public and now > before else state.groups
-    names, g = groups.column("key_bytes"), opened(groups, p.layout)
+    before = p.grid.closed(state.closed_us)
+    now = p.grid.closed(closed_us)
+    groups = (
+        _with_public(state.groups, p.layout, p.public)
+        if p.public and now > before
+        else state.groups
+    )
+    names = groups.column("key_bytes")
+    g = opened(groups, p.layout)
     tag = tags(noise_key, np.zeros(len(g["key"]), np.int64), g["key"])
     noise = Paths(p.selection.counter, SELECTION, noise_key, tag) if p.selection else None
     paths = [Paths(q.counter, q.mechanism, noise_key, tag) for q in p.perturbations]
-    trees, rest = opened_trees(state.tables(), g["key"], now, p.quantiles, noise_key, tag) if p.quantiles else (None, None)
+    trees, rest = (
+        opened_trees(state.tables(), g["key"], now, p.quantiles, noise_key, tag)
+        if p.quantiles
+        else (None, None)
+    )
     increments, pending = due(state.pending, g["key"], now)
     bounds = np.searchsorted(increments["trigger"], np.arange(before + 1, now + 2))
     listed = _by_name(np.arange(0 if p.selection else len(g["key"])), names)
     out = []
-    for trigger, low, high in zip(range(before + 1, now + 1), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+    for trigger, low, high in zip(
+        range(before + 1, now + 1), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
+    ):
         changed = increments["group"][low:high]
         for name in ("weight", "users", *p.layout.values):
             g[name][changed] += increments[name][low:high]
         if trees:
             trees.advance(trigger)
-        shown = _by_name(_select(g, trigger, p.selection, noise), names) if p.selection and noise else listed
+        shown = (
+            _by_name(_select(g, trigger, p.selection, noise), names)
+            if p.selection and noise
+            else listed
+        )
         if len(shown):
             out.append(_release(g, shown, trigger, paths, names, p, trees))
-    return TableState(closed(g, names, closed_us, p.layout), pending, rest, **(trees.kept(g["key"]) if trees else {})), out
+    return TableState(
+        closed(g, names, closed_us, p.layout),
+        pending,
+        rest,
+        **(trees.kept(g["key"]) if trees else {}),
+    ), out
 
 
 def _select(g: Arrays, trigger: int, p: Selection, noise: Paths) -> Int:
@@ -196,15 +247,24 @@ def _select(g: Arrays, trigger: int, p: Selection, noise: Paths) -> Int:
 
 
 def _reaches(g: Arrays, groups: Int, trigger: int, least: int, p: Selection, noise: Paths) -> Bool:
-    margin = (least - g["weight"][groups]) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
+    margin = (
+        least - g["weight"][groups]
+    ) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
     return noise.reached(g["noise"], groups, trigger, p.sigma, margin)
 
 
 def _release(
-    g: Arrays, shown: Int, trigger: int, paths: list[Paths], names: pa.ChunkedArray, p: TableParameters, trees: Trees | None
+    g: Arrays,
+    shown: Int,
+    trigger: int,
+    paths: list[Paths],
+    names: pa.ChunkedArray,
+    p: TableParameters,
+    trees: Trees | None,
 ) -> pa.Table:
     """The rows of one trigger."""
-    values, errors = [], []
+    values = []
+    errors = []
     step = g["paths_step"].copy()
     for j, (path, q) in enumerate(zip(paths, p.perturbations, strict=True)):
         step = g["paths_step"].copy()
@@ -213,13 +273,18 @@ def _release(
         values.append(g[f"v{j}"][shown] + path.rounded(g[f"p{j}"], shown, trigger, scale))
         errors.append(error)
     g["paths_step"][:] = step
-    table = {"window": np.full(len(shown), p.grid.offset_us), "trigger": np.full(len(shown), trigger)}
+    table = {
+        "window": np.full(len(shown), p.grid.offset_us),
+        "trigger": np.full(len(shown), trigger),
+    }
     table["key_bytes"] = names.take(pa.array(shown))
     if trees:
         table |= trees.released(shown, trigger)
     for i, column in enumerate(p.columns):
         if column.kind != "quantiles":
-            table[f"c{i}"], table[f"s{i}"] = combine(column, values, [errors[j] for j in column.perturbations])
+            table[f"c{i}"], table[f"s{i}"] = combine(
+                column, values, [errors[j] for j in column.perturbations]
+            )
     if isinstance(p.public, NumberedGroups):
         table["grouping_id"] = np.array(p.public.grouping_ids)[p.public.kinds(g["key"][shown])]
     return pa.table(table, p.gives)
@@ -230,7 +295,9 @@ def _by_name(groups: Int, names: pa.ChunkedArray) -> Int:
     return groups[pc.sort_indices(names.take(pa.array(groups))).to_numpy()]
 
 
-def _with_public(groups: pa.Table, layout: Layout, public: PublicGroups | NumberedGroups) -> pa.Table:
+def _with_public(
+    groups: pa.Table, layout: Layout, public: PublicGroups | NumberedGroups
+) -> pa.Table:
     key = np.array(public.keys, np.int64)
     order = sort_order(key)
     fresh = order[match([key[order]], [groups.column("key").to_numpy()]) < 0]

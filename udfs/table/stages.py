@@ -34,7 +34,9 @@ class TableStage(Release):
     def takes(self) -> pa.Schema:
         """Contributions, of quantiles also of leaves, with the micro-batch that they came in."""
         p = self.parameters
-        return contributions(len(p.perturbations) + len(p.quantiles), by_leaf=bool(p.quantiles)).append(pa.field("batch", pa.int64()))
+        return contributions(
+            len(p.perturbations) + len(p.quantiles), by_leaf=bool(p.quantiles)
+        ).append(pa.field("batch", pa.int64()))
 
     def empty(self) -> Tables:
         """No key is there, nothing is closed."""

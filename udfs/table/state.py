@@ -18,7 +18,10 @@ from dpsql.udfs.lists import from_lists, to_lists
 from dpsql.udfs.stage import CLOSED, State
 from dpsql.udfs.state_table import Table
 
-TABLES = {"groups": Table(("key",), "key"), "pending": Table(("trigger", "key"), "key", order="any")}
+TABLES = {
+    "groups": Table(("key",), "key"),
+    "pending": Table(("trigger", "key"), "key", order="any"),
+}
 """Groups are searched, so they must be sorted so; pending increments may come in any order."""
 
 INTS = ("step", "weight", "users", "selected_at")
@@ -36,7 +39,9 @@ class Layout:
     @property
     def paths(self) -> dict[str, int]:
         """Column name -> width."""
-        return ({"noise": self.selection_width} if self.selection_width else {}) | {f"p{j}": n for j, n in enumerate(self.path_widths)}
+        return ({"noise": self.selection_width} if self.selection_width else {}) | {
+            f"p{j}": n for j, n in enumerate(self.path_widths)
+        }
 
     @property
     def ints(self) -> tuple[str, ...]:
@@ -70,7 +75,12 @@ class TableState(State):
 def empty_state(layout: Layout) -> TableState:
     """The state of a bucket that has seen nothing."""
     groups = new_groups(layout, np.zeros(0, np.int64), pa.array([], pa.binary()))
-    pending = pa.table({name: pa.array([], pa.int64()) for name in ("trigger", "key", "weight", "users", *layout.values)})
+    pending = pa.table(
+        {
+            name: pa.array([], pa.int64())
+            for name in ("trigger", "key", "weight", "users", *layout.values)
+        }
+    )
     return TableState(groups.replace_schema_metadata({CLOSED: str(NO_CLOCK)}), pending)
 
 
@@ -83,10 +93,18 @@ def new_groups(layout: Layout, key: Int, key_bytes: pa.Array) -> pa.Table:
 
 def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
     """Insert rows of keys that are not there yet, sorted by key."""
-    old_key, new_key = groups.column("key").to_numpy(), new.column("key").to_numpy()
+    old_key = groups.column("key").to_numpy()
+    new_key = new.column("key").to_numpy()
     where = places(find([new_key], [old_key])[0])
     order = insert(np.arange(len(old_key)), len(old_key) + np.arange(len(new_key)), where)
-    whole = pa.concat_tables([groups, new.cast(groups.schema.remove_metadata()).replace_schema_metadata(groups.schema.metadata)])
+    whole = pa.concat_tables(
+        [
+            groups,
+            new.cast(groups.schema.remove_metadata()).replace_schema_metadata(
+                groups.schema.metadata
+            ),
+        ]
+    )
     return whole.take(pa.array(order)).combine_chunks()
 
 
@@ -94,26 +112,37 @@ def add_rows(state: TableState, rows: pa.Table, layout: Layout) -> TableState:
     """Rows become pending increments; keys not seen before become groups."""
     if not rows.num_rows:
         return state
-    pending = pa.concat_tables([state.pending, rows.select(state.pending.column_names)]).combine_chunks()
+    pending = pa.concat_tables(
+        [state.pending, rows.select(state.pending.column_names)]
+    ).combine_chunks()
     key = rows.column("key").to_numpy()
     order = sort_order(key)
     head = order[run_starts(key[order])]
     fresh = head[match([key[head]], [state.groups.column("key").to_numpy()]) < 0]
     groups = state.groups
     if len(fresh):
-        groups = add_groups(groups, new_groups(layout, key[fresh], rows.column("key_bytes").take(pa.array(fresh)).combine_chunks()))
+        groups = add_groups(
+            groups,
+            new_groups(
+                layout, key[fresh], rows.column("key_bytes").take(pa.array(fresh)).combine_chunks()
+            ),
+        )
     return replace(state, groups=groups, pending=pending)
 
 
 def opened(groups: pa.Table, layout: Layout) -> Arrays:
     """The groups as arrays that may be changed."""
     arrays: Arrays = {name: groups.column(name).to_numpy().copy() for name in ("key", *layout.ints)}
-    return arrays | {name: from_lists(groups.column(name), width) for name, width in layout.paths.items()}
+    return arrays | {
+        name: from_lists(groups.column(name), width) for name, width in layout.paths.items()
+    }
 
 
 def closed(arrays: Arrays, key_bytes: pa.ChunkedArray, closed_us: int, layout: Layout) -> pa.Table:
     """The groups as a table again."""
-    columns = {"key": arrays["key"], "key_bytes": key_bytes} | {name: arrays[name] for name in layout.ints}
+    columns = {"key": arrays["key"], "key_bytes": key_bytes} | {
+        name: arrays[name] for name in layout.ints
+    }
     table = pa.table(columns | {name: to_lists(arrays[name]) for name in layout.paths})
     return table.replace_schema_metadata({CLOSED: str(closed_us)})
 
@@ -122,10 +151,16 @@ def due(pending: pa.Table, key: Int, now: int) -> tuple[Arrays, pa.Table]:
     """(increments up to trigger `now`, summed by (trigger, group) and sorted so; what stays pending)."""
     is_due = pending.column("trigger").to_numpy() <= now
     rest = pending.filter(pa.array(~is_due)).combine_chunks()
-    columns: Arrays = {name: pending.column(name).to_numpy()[is_due] for name in pending.column_names}
+    columns: Arrays = {
+        name: pending.column(name).to_numpy()[is_due] for name in pending.column_names
+    }
     columns["group"] = match([columns.pop("key")], [key])
     order = sort_order(columns["trigger"], columns["group"])
     starts = run_starts(columns["trigger"][order], columns["group"][order])
     head = order[starts]
-    sums = {name: run_sums(column[order], starts) for name, column in columns.items() if name not in ("trigger", "group")}
+    sums = {
+        name: run_sums(column[order], starts)
+        for name, column in columns.items()
+        if name not in ("trigger", "group")
+    }
     return sums | {"trigger": columns["trigger"][head], "group": columns["group"][head]}, rest

@@ -31,53 +31,92 @@ def account(plan: TablePlan, source: Source) -> Cost:
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
-    query, asked = plan.query, plan.query.asked
+    query = plan.query
+    asked = plan.query.asked
     if query.contribution_period is not ContributionPeriod.STREAM:
         raise AccountingError("a table without windows has one contribution period, STREAM")
     if [p.mechanism for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
-        raise AccountingError("perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection")
+        raise AccountingError(
+            "perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection"
+        )
     if plan.selection is None and query.selects:
         raise AccountingError("the plan releases unknown keys without selecting them")
-    finite = None if asked.max_triggers is None else factorisation(CounterName.BLT, asked.max_triggers)
+    finite = (
+        None if asked.max_triggers is None else factorisation(CounterName.BLT, asked.max_triggers)
+    )
     norm = column_norm(BltInf()) if finite is None else finite[0]
     if plan.changes and finite is not None:
         _check_that_rows_may_end(asked.max_triggers or 0)
     groups = int(min(asked.max_rows_contributed, asked.max_groups_contributed))
-    ends, counts = plan.changes is not None, plan.changes.max_spells_contributed if plan.changes else groups
-    ratios = _tree_ratios(plan, norm) if isinstance(plan, TreePlan) else [_ratio(column, plan, norm, counts) for column in plan.columns]
+    ends = plan.changes is not None
+    counts = plan.changes.max_spells_contributed if plan.changes else groups
+    ratios = (
+        _tree_ratios(plan, norm)
+        if isinstance(plan, TreePlan)
+        else [_ratio(column, plan, norm, counts) for column in plan.columns]
+    )
     threshold = 0.0
     if (chosen := plan.selection) is not None:
         if len(chosen.weights) != counts:
-            raise AccountingError(f"{len(chosen.weights)} selection weights for a unit that can begin to count {counts} times")
-        ratios.append(presence_ratio([w / 2.0**20 for w in chosen.weights], ends, norm, chosen.sigma))
-        least, last = asked.min_privacy_units_per_group * chosen.weights[0], asked.max_triggers or LAST_STEP
+            raise AccountingError(
+                f"{len(chosen.weights)} selection weights for a unit that can begin to count {counts} times"
+            )
+        ratios.append(
+            presence_ratio([w / 2.0**20 for w in chosen.weights], ends, norm, chosen.sigma)
+        )
+        least = asked.min_privacy_units_per_group * chosen.weights[0]
+        last = asked.max_triggers or LAST_STEP
         end = _ends(chosen.first, chosen.thresholds, last)
-        deviations = path_deviations(BltInf(), end) if finite is None else [finite[1][trigger - 1] for trigger in end]
-        threshold = groups * _failures(chosen.sigma, chosen.first, end, deviations, chosen.thresholds, least)
+        deviations = (
+            path_deviations(BltInf(), end)
+            if finite is None
+            else [finite[1][trigger - 1] for trigger in end]
+        )
+        threshold = groups * _failures(
+            chosen.sigma, chosen.first, end, deviations, chosen.thresholds, least
+        )
     mu = math.sqrt(math.fsum(ratio**2 for ratio in ratios))
     noise = gaussian_delta(mu, plan.epsilon)
-    ids = (source.max_users + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
+    ids = (
+        source.max_users + (groups + groups * source.max_keys / 2.0**32) * source.max_keys
+    ) / 2.0**64
     if not query.privacy_unit:
         if (
             ends
             or plan.selection is not None
-            or {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed} != {1}
+            or {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed}
+            != {1}
         ):
-            raise AccountingError("one row has no unit: it stays, is one row, of one key, and proves none")
+            raise AccountingError(
+                "one row has no unit: it stays, is one row, of one key, and proves none"
+            )
         ids = 0.0  # no id is asked
-    found = {"mu": mu, "delta_noise": noise, "delta_threshold": threshold, "delta_hash": ids, "delta": noise + threshold + ids}
+    found = {
+        "mu": mu,
+        "delta_noise": noise,
+        "delta_threshold": threshold,
+        "delta_hash": ids,
+        "delta": noise + threshold + ids,
+    }
     check_promise(plan, found)
     if not query.privacy_unit:
         return Cost(PrivacyLevel.EVENT, mu**2, 0.0, 0.0, Overlap.EVENTS, mu**2, 0.0)
-    return Cost(PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids)
+    return Cost(
+        PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids
+    )
 
 
 def _ratio(column: ColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
     """Sensitivity over sigma of all noisy sums of an aggregate: sum by sum, or as one vector where rows end and that is less."""
-    apart, asked = math.hypot(*(_ratio_of_sum(p, column, plan, norm, counts) for p in column.perturbations)), plan.query.asked
+    apart = math.hypot(
+        *(_ratio_of_sum(p, column, plan, norm, counts) for p in column.perturbations)
+    )
+    asked = plan.query.asked
     if plan.changes is None or (squared := _longest_vector(column.perturbations)) is None:
         return apart
-    return min(apart, norm * math.sqrt(2 * asked.max_rows_per_group * asked.max_rows_contributed * squared))
+    return min(
+        apart, norm * math.sqrt(2 * asked.max_rows_per_group * asked.max_rows_contributed * squared)
+    )
 
 
 def _longest_vector(parts: Sequence[NoisySum]) -> float | None:
@@ -88,7 +127,9 @@ def _longest_vector(parts: Sequence[NoisySum]) -> float | None:
         return None
     heights = [p.upper * p.grid for p in parts[:-1]] + [1.0]
     mixed = any(p.lower != -p.upper for p in parts[:-1]) or parts[-1].argument != parts[0].argument
-    if mixed or (len(parts) == 3 and not math.isclose(heights[1], heights[0] ** 2 / 2, rel_tol=1e-5)):
+    if mixed or (
+        len(parts) == 3 and not math.isclose(heights[1], heights[0] ** 2 / 2, rel_tol=1e-5)
+    ):
         return None
     a, *squares, s = ((height / p.sigma) ** 2 for height, p in zip(heights, parts, strict=True))
     b = sum(squares)
@@ -97,9 +138,12 @@ def _longest_vector(parts: Sequence[NoisySum]) -> float | None:
     return (a + b + s) * (1 + 1e-5) + max(0.0, eta)
 
 
-def _ratio_of_sum(p: NoisySum, column: ColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
+def _ratio_of_sum(
+    p: NoisySum, column: ColumnPlan, plan: TablePlan, norm: float, counts: int
+) -> float:
     """Of one sum, from the query's bounds; a unit can begin to count so many times."""
-    asked, ends = plan.query.asked, plan.changes is not None
+    asked = plan.query.asked
+    ends = plan.changes is not None
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
     if isinstance(p, QuantileSum):
         return math.sqrt(levels(p)) * row_ratio(*bounds, ends, (0.0, 1.0), norm, p.sigma)
@@ -108,7 +152,9 @@ def _ratio_of_sum(p: NoisySum, column: ColumnPlan, plan: TablePlan, norm: float,
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
         return presence_ratio((1.0,) * counts, ends, norm, p.sigma)
-    values = (p.lower * p.grid, p.upper * p.grid) if rule in ("sum", "squares") else (0.0, 1.0)  # other rules add 0 or 1 whatever the clamp
+    values = (
+        (p.lower * p.grid, p.upper * p.grid) if rule in ("sum", "squares") else (0.0, 1.0)
+    )  # other rules add 0 or 1 whatever the clamp
     if per_group:
         return group_ratio(*bounds, values, (p.lower * p.grid, p.upper * p.grid), norm, p.sigma)
     return row_ratio(*bounds, ends, values, norm, p.sigma)
@@ -124,14 +170,24 @@ def _tree_ratios(plan: TreePlan, norm: float) -> list[float]:
         AccountingError: the plan has keys to select, an end, or sums that are no sums of versions.
     """
     asked = plan.query.asked
-    if plan.changes is None or plan.selection is not None or asked.max_triggers is not None or len(plan.removed) != len(plan.perturbations):
-        raise AccountingError("an interval tree is for listed keys of a table whose rows end, without a last trigger")
+    if (
+        plan.changes is None
+        or plan.selection is not None
+        or asked.max_triggers is not None
+        or len(plan.removed) != len(plan.perturbations)
+    ):
+        raise AccountingError(
+            "an interval tree is for listed keys of a table whose rows end, without a last trigger"
+        )
     found = [asked.max_rows_contributed / plan.size, norm * asked.max_rows_contributed / plan.gone]
     for p, removed in zip(plan.perturbations, plan.removed, strict=True):
         if p.rule not in ("rows", "valid", "sum"):
             raise AccountingError(f"an interval tree has no sums of {p.rule}")
         height = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0
-        found += [asked.max_rows_contributed * height / p.sigma, norm * asked.max_rows_contributed * height / removed]
+        found += [
+            asked.max_rows_contributed * height / p.sigma,
+            norm * asked.max_rows_contributed * height / removed,
+        ]
     # Sigmas grow with level times round: the squares add up to those of level 1 and round 1, times the sum of 1 / k^2 for each of the two.
     return [ratio * math.pi**2 / 6 for ratio in found]
 
@@ -143,12 +199,25 @@ def _check_that_rows_may_end(horizon: int) -> None:
         AccountingError: C is not convex and falling, or B negative.
     """
     b, column = response_and_column(CounterName.BLT, max(horizon, 3))
-    if np.any(b < 0) or np.any(column < -1e-12) or np.any(np.diff(column) > 1e-12) or np.any(np.diff(column, 2) < -1e-12):
-        raise AccountingError("the counter is not convex and falling: rows that end would cost more than accounted for")
+    if (
+        np.any(b < 0)
+        or np.any(column < -1e-12)
+        or np.any(np.diff(column) > 1e-12)
+        or np.any(np.diff(column, 2) < -1e-12)
+    ):
+        raise AccountingError(
+            "the counter is not convex and falling: rows that end would cost more than accounted for"
+        )
 
 
 def row_ratio(
-    max_rows: float, per_group: float, max_groups: int, ends: bool, values: tuple[float, float], norm: float, sigma: float
+    max_rows: float,
+    per_group: float,
+    max_groups: int,
+    ends: bool,
+    values: tuple[float, float],
+    norm: float,
+    sigma: float,
 ) -> float:
     """Sensitivity over sigma of a sum of rows' values, for all that one unit ever begins.
 
@@ -162,7 +231,12 @@ def row_ratio(
     lower, upper = values
     if not ends:
         # n_g rows of group g shift its noise by at most f L n_g; n_g <= c and all together at most min(C, G c).
-        return norm * max(-lower, upper, 0.0) * math.sqrt(per_group * min(max_rows, max_groups * per_group)) / sigma
+        return (
+            norm
+            * max(-lower, upper, 0.0)
+            * math.sqrt(per_group * min(max_rows, max_groups * per_group))
+            / sigma
+        )
     # A version is at most |C e_s - C e_t| = sqrt(2) f high, those of a slot add up in squares, slots by Cauchy; signs apart, then by Cauchy again.
     one_sign = [abs(v) for v in values if v] or [0.0]
     height2 = sum(v * v for v in one_sign) if lower < 0 < upper else max(one_sign) ** 2
@@ -170,7 +244,13 @@ def row_ratio(
 
 
 def group_ratio(
-    max_rows: float, per_group: float, max_groups: int, values: tuple[float, float], sums: tuple[float, float], norm: float, sigma: float
+    max_rows: float,
+    per_group: float,
+    max_groups: int,
+    values: tuple[float, float],
+    sums: tuple[float, float],
+    norm: float,
+    sigma: float,
 ) -> float:
     """Likewise, where what a unit's rows add up to in a group lies in `sums`, above zero and below each for itself; no entry of C is negative.
 
@@ -178,12 +258,21 @@ def group_ratio(
         AccountingError: zero is not in `sums`.
     """
     if not sums[0] <= 0 <= sums[1]:
-        raise AccountingError("bounds per group without zero: a unit that is not there would be outside")
+        raise AccountingError(
+            "bounds per group without zero: a unit that is not there would be outside"
+        )
     row = max(-values[0], values[1])
-    above, below = min(sums[1], per_group * row), min(-sums[0], per_group * row)
+    above = min(sums[1], per_group * row)
+    below = min(-sums[0], per_group * row)
     # Of two paths without a negative inner product the squares add up: in min(C, G) groups; or those of min(C, G c) rows of one side.
     all_rows = min(max_rows, max_groups * per_group) * row
-    return norm * math.sqrt(min(min(max_rows, max_groups) * (above**2 + below**2), all_rows * max(above, below))) / sigma
+    return (
+        norm
+        * math.sqrt(
+            min(min(max_rows, max_groups) * (above**2 + below**2), all_rows * max(above, below))
+        )
+        / sigma
+    )
 
 
 def presence_ratio(weights: Sequence[float], ends: bool, norm: float, sigma: float) -> float:
@@ -199,17 +288,29 @@ def presence_ratio(weights: Sequence[float], ends: bool, norm: float, sigma: flo
 
 def _ends(first: tuple[int, ...], thresholds: Sequence[int], last: int) -> tuple[int, ...]:
     """The last trigger of every block."""
-    if first[0] != 1 or any(b <= a for a, b in pairwise(first)) or len(first) != len(thresholds) or first[-1] > last:
+    if (
+        first[0] != 1
+        or any(b <= a for a, b in pairwise(first))
+        or len(first) != len(thresholds)
+        or first[-1] > last
+    ):
         raise AccountingError("blocks of thresholds do not cover every trigger")
     return (*(begin - 1 for begin in first[1:]), last)
 
 
 def _failures(
-    sigma: float, first: tuple[int, ...], end: tuple[int, ...], deviations: Sequence[float], thresholds: Sequence[int], others: int
+    sigma: float,
+    first: tuple[int, ...],
+    end: tuple[int, ...],
+    deviations: Sequence[float],
+    thresholds: Sequence[int],
+    others: int,
 ) -> float:
     """Summed over triggers. Within a block tau is one number and the deviation grows: the last trigger, whose `deviations` are, is the worst."""
     from scipy.stats import norm  # slow to import
 
     margin = (np.array(thresholds, dtype=np.float64) - others) / 2.0**20
     failures = norm.sf(margin / (sigma * np.array(deviations)))
-    return math.fsum((last - begin + 1) * float(q) for begin, last, q in zip(first, end, failures, strict=True))
+    return math.fsum(
+        (last - begin + 1) * float(q) for begin, last, q in zip(first, end, failures, strict=True)
+    )

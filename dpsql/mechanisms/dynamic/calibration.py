@@ -45,7 +45,11 @@ class TableBounds:
     @property
     def rows(self) -> float:
         """Rows that can count: a slot that is free again takes another version, so with ends G keys of c slots hold C in the course of time."""
-        return self.max_rows if self.ends else min(self.max_rows, self.max_groups * self.max_rows_per_group)
+        return (
+            self.max_rows
+            if self.ends
+            else min(self.max_rows, self.max_groups * self.max_rows_per_group)
+        )
 
     @property
     def counts(self) -> int:
@@ -76,7 +80,9 @@ def measure_sensitivity(bounds: TableBounds, sums: int, lower: float, upper: flo
     if not bounds.ends or sums == 1:
         return row_sensitivity(bounds, lower, upper)
     parts = 1 / sums if sums == 2 else (9 if lower == 0 else 8) / 25
-    return row_sensitivity(bounds, 0.0, max(abs(lower), abs(upper))) * math.sqrt((1 + ROUNDING) / (sums * parts))
+    return row_sensitivity(bounds, 0.0, max(abs(lower), abs(upper))) * math.sqrt(
+        (1 + ROUNDING) / (sums * parts)
+    )
 
 
 def presence_sensitivity(bounds: TableBounds, weights: Sequence[float]) -> float:
@@ -87,7 +93,10 @@ def presence_sensitivity(bounds: TableBounds, weights: Sequence[float]) -> float
 def blocks() -> tuple[int, ...]:
     """The first trigger of every block of triggers that share a threshold, up to the last step that a noise cell can have."""
     octaves = range(SINGLE.bit_length() - 1, LAST_STEP.bit_length())
-    return (*range(1, SINGLE), *((1 << k) + j * (1 << k) // PER_OCTAVE for k in octaves for j in range(PER_OCTAVE)))
+    return (
+        *range(1, SINGLE),
+        *((1 << k) + j * (1 << k) // PER_OCTAVE for k in octaves for j in range(PER_OCTAVE)),
+    )
 
 
 def failure_probability(total: float, trigger: int) -> float:
@@ -96,7 +105,9 @@ def failure_probability(total: float, trigger: int) -> float:
     return total * (6 / math.pi**2) / ((octave + 1) ** 2 * 2**octave)
 
 
-def endless_thresholds(chosen: BltInf, sigma: float, largest_weight: int, min_units: int, failure: float) -> tuple[int, ...]:
+def endless_thresholds(
+    chosen: BltInf, sigma: float, largest_weight: int, min_units: int, failure: float
+) -> tuple[int, ...]:
     """tau of every block: m w_1 + sd Phi^-1(1 - beta), sd at the block's last trigger, rounded up to multiples of 2^-20; in units of 2^-20.
 
     Args:
@@ -114,7 +125,9 @@ def endless_thresholds(chosen: BltInf, sigma: float, largest_weight: int, min_un
     for begin, end in zip(first, [*first[1:], LAST_STEP + 1], strict=True):
         octave = begin.bit_length() - 1
         if octave not in quantiles:
-            quantiles[octave] = round_up(float(norm.isf(failure_probability(failure, begin))) * (1 + 1e-12))
+            quantiles[octave] = round_up(
+                float(norm.isf(failure_probability(failure, begin))) * (1 + 1e-12)
+            )
         noise = sigma * math.sqrt(chosen.path_variance(end - 1)) * quantiles[octave] * (1 + 1e-12)
         taus.append(min_units * largest_weight + math.ceil(noise * 2.0**WEIGHT_BITS))
     return tuple(taus)

@@ -60,7 +60,10 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
         if plan.selection is None
         else {
             "sigma": plan.selection.sigma,
-            "users_needed": [{"trigger": trigger, "units": users_needed(plan, trigger)} for trigger in triggers(plan.query)],
+            "users_needed": [
+                {"trigger": trigger, "units": users_needed(plan, trigger)}
+                for trigger in triggers(plan.query)
+            ],
         },
         "columns": [_column_facts(plan, column) for column in plan.columns],
     }
@@ -76,25 +79,41 @@ def _change_facts(asked: AskedOfChanges) -> dict[str, Any]:
 
 def explain(plan: TablePlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
-    about = _promise(plan, source), live_runs(schedule(plan.query, plan.start_us)), _time(plan), _bounds(plan, source), _keys(plan)
+    about = (
+        _promise(plan, source),
+        live_runs(schedule(plan.query, plan.start_us)),
+        _time(plan),
+        _bounds(plan, source),
+        _keys(plan),
+    )
     return page(plan, *about, _columns(plan, source), _budget(plan), _stages(plan))
 
 
 def _promise(plan: TablePlan, source: Source) -> str:
     if not plan.query.privacy_unit:
         return promise_to_rows(plan.query, account(plan, source))
-    return promise(plan.query, "rows, and all that happened to them,", HANDED_ON) if plan.changes else promise(plan.query, "records")
+    return (
+        promise(plan.query, "rows, and all that happened to them,", HANDED_ON)
+        if plan.changes
+        else promise(plan.query, "records")
+    )
 
 
 def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation | TreeSum | Quantiles, ...]:
     return tuple(
-        p for p in (*perturbations(plan), *quantile_noise(plan)) if p.mechanism in {part.mechanism for part in column.perturbations}
+        p
+        for p in (*perturbations(plan), *quantile_noise(plan))
+        if p.mechanism in {part.mechanism for part in column.perturbations}
     )
 
 
 def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
     parts = [
-        {"of": {"sum": "sum", "squares": "squares", "leaf": "rank"}.get(of.rule, "count"), "sigma": p.sigma, "stderr": _stderr(plan, p)}
+        {
+            "of": {"sum": "sum", "squares": "squares", "leaf": "rank"}.get(of.rule, "count"),
+            "sigma": p.sigma,
+            "stderr": _stderr(plan, p),
+        }
         for of, p in zip(column.perturbations, _parts(plan, column), strict=True)
     ]
     noisy = parts[column.perturbations.index(main(column.perturbations))]
@@ -142,7 +161,9 @@ def _bounds(plan: TablePlan, source: Source) -> str:
     ]
     if plan.changes:
         rows = (
-            f"a row is ({', '.join((*plan.query.privacy_unit, *plan.changes.feed.primary_key))})" if plan.changes.feed.primary_key else ""
+            f"a row is ({', '.join((*plan.query.privacy_unit, *plan.changes.feed.primary_key))})"
+            if plan.changes.feed.primary_key
+            else ""
         )
         lines = [
             "What each unit may contribute",
@@ -158,31 +179,48 @@ def _bounds(plan: TablePlan, source: Source) -> str:
     if not plan.query.keys:
         lines.append("  All records have the same, empty key.")
     lines += clamps(plan.query.aggregates)
-    lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units and {source.max_keys:,} keys.")
+    lines.append(
+        f"  Declared for {source.name}: at most {source.max_users:,} units and {source.max_keys:,} keys."
+    )
     return "\n".join(lines)
 
 
 def _keys(plan: TablePlan) -> str:
     asked = plan.query.asked
     if plan.selection is None:
-        what = "Those that public_groups lists when the run first starts, each one" if plan.query.keys else "There is no key: one row"
+        what = (
+            "Those that public_groups lists when the run first starts, each one"
+            if plan.query.keys
+            else "There is no key: one row"
+        )
         return f"Which keys appear\n  {what} at every trigger, with or without records."
-    needed = ", ".join(f"{users_needed(plan, trigger):,} by trigger {trigger:,}" for trigger in triggers(plan.query))
+    needed = ", ".join(
+        f"{users_needed(plan, trigger):,} by trigger {trigger:,}"
+        for trigger in triggers(plan.query)
+    )
     lines = [
         "Which keys appear",
         "  No key is known beforehand. A key appears once about so many units have it (half of the keys with so many do):",
         f"  {needed}.",
         "  That it has appeared stays public; it is shown at each trigger at which its noisy number of units",
         f"  is at least {percent(HIDE_BELOW)} of what it takes then.",
-        *(["  A key whose rows have ended goes within the noise; it comes back by the same rule."] if plan.changes else []),
+        *(
+            ["  A key whose rows have ended goes within the noise; it comes back by the same rule."]
+            if plan.changes
+            else []
+        ),
     ]
     times = len(plan.selection.weights)
     if plan.selection.weights[-1] < plan.selection.weights[0]:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
         what = "first time in a key" if plan.changes else "first key"
-        lines.append(f"  A unit's {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first.")
+        lines.append(
+            f"  A unit's {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
+        )
     if asked.min_privacy_units_per_group > 1:
-        lines.append(f"  A key with fewer than {asked.min_privacy_units_per_group} units never appears.")
+        lines.append(
+            f"  A key with fewer than {asked.min_privacy_units_per_group} units never appears."
+        )
     return "\n".join(lines)
 
 
@@ -197,10 +235,16 @@ def _columns(plan: TablePlan, source: Source) -> str:
         parts = _parts(plan, column)
         each = " rows" if column.perturbations[0] in plan.trees else over(column.aggregate)
         noisy = parts[column.perturbations.index(main(column.perturbations))]
-        cells = "".join(f"{f'± {number(Z95 * noisy.stderr(trigger))}{each}':>17}" for trigger in triggers(plan.query))
+        cells = "".join(
+            f"{f'± {number(Z95 * noisy.stderr(trigger))}{each}':>17}"
+            for trigger in triggers(plan.query)
+        )
         lines.append(f"  {column.aggregate.alias:<{width}}  {written(column.aggregate):<15}{cells}")
     for column in plan.columns:
-        counts = [number(Z95 * _parts(plan, column)[-1].stderr(trigger)) for trigger in triggers(plan.query)]
+        counts = [
+            number(Z95 * _parts(plan, column)[-1].stderr(trigger))
+            for trigger in triggers(plan.query)
+        ]
         lines += of_several(column.aggregate, f"± {' / '.join(counts)}")
     for column in plan.columns:
         if column.perturbations[0] in plan.trees:
@@ -213,7 +257,9 @@ def _columns(plan: TablePlan, source: Source) -> str:
             "  This is the mechanism of Qiu and Yi, corrected, to compare with: leave mechanism out for far less noise.",
         ]
     elif plan.query.asked.max_triggers is None:
-        lines.append("  It grows for ever, ever more slowly: with the logarithm of the trigger's number, after a million with its root.")
+        lines.append(
+            "  It grows for ever, ever more slowly: with the logarithm of the trigger's number, after a million with its root."
+        )
     lines.append("  Not in these numbers: what the bounds above drop or clamp.")
     return "\n".join(lines)
 
@@ -223,7 +269,11 @@ def _quantiles(plan: TablePlan, column: ColumnPlan, source: Source) -> list[str]
     (tree,) = (each for each in plan.trees if each in column.perturbations)
     name = column.aggregate.alias
     each = quantiles.NODES * plan.counter.width * 8 / 1e6
-    groups = f"; all {source.max_keys:,} declared keys {number(each * source.max_keys / 1e3)} GB" if plan.query.keys else ""
+    groups = (
+        f"; all {source.max_keys:,} declared keys {number(each * source.max_keys / 1e3)} GB"
+        if plan.query.keys
+        else ""
+    )
     (noise,) = (each for each in quantile_noise(plan) if each.mechanism == tree.mechanism)
     return [
         *of_quantiles(name, noise, tree.grid),
@@ -244,11 +294,14 @@ def _budget(plan: TablePlan) -> str:
 
 
 def _stages(plan: TablePlan) -> str:
-    query, counter = plan.query, counter_said(plan.query)
+    query = plan.query
+    counter = counter_said(plan.query)
     tree = isinstance(plan, TreePlan)
     if plan.selection is None:
         choice = f"public groups: {query.public_groups}" if query.public_groups else "one group"
     else:
-        choice = f"key selection, by ({', '.join(key.name for key in query.keys)}): counter {counter}"
+        choice = (
+            f"key selection, by ({', '.join(key.name for key in query.keys)}): counter {counter}"
+        )
     noisy = f"perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: {'interval tree, ' if tree else ''}counter {counter}"
     return stages(query, bounding(query), choice, noisy, "table, appended once per trigger")

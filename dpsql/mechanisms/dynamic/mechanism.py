@@ -10,7 +10,16 @@ from dpsql.mechanisms.dynamic import accounting, explain, options, planner, rule
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfTree
 from dpsql.mechanisms.dynamic.missing_keys import missing
 from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
-from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, bounds_told, value_and_error
+from dpsql.mechanisms.protocol import (
+    Argument,
+    Mechanism,
+    Own,
+    RunFacts,
+    Shape,
+    Told,
+    bounds_told,
+    value_and_error,
+)
 from dpsql.parsed_query import Quantiles
 from dpsql.parts.whole_table import document, schedule
 from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
@@ -37,7 +46,8 @@ class Dynamic(Mechanism[Asked, TablePlan]):
 
     def shape(self, plan: TablePlan) -> Shape:
         """No windows; each aggregate and its error bar."""
-        asked, tree = plan.query.asked, plan.query.asked.release if isinstance(plan.query.asked, AskedOfTree) else ""
+        asked = plan.query.asked
+        tree = plan.query.asked.release if isinstance(plan.query.asked, AskedOfTree) else ""
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
         intake = stages.admission_stage(plan, nobody)
         return Shape(
@@ -45,17 +55,31 @@ class Dynamic(Mechanism[Asked, TablePlan]):
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
             contributions=intake.gives,
-            state={intake.operator: intake.tables, RELEASE: TreeStage.tables if isinstance(plan, TreePlan) else tables(bool(plan.trees))},
-            columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
+            state={
+                intake.operator: intake.tables,
+                RELEASE: TreeStage.tables
+                if isinstance(plan, TreePlan)
+                else tables(bool(plan.trees)),
+            },
+            columns=tuple(
+                made
+                for i, column in enumerate(plan.columns)
+                for made in value_and_error(column.aggregate, i)
+            ),
             told=Told(
-                noise=Noise(tree or ("BLT" if asked.max_triggers else "BLT_INF"), asked.max_triggers),
+                noise=Noise(
+                    tree or ("BLT" if asked.max_triggers else "BLT_INF"), asked.max_triggers
+                ),
                 bounds=bounds_told(plan.query),
                 sums=len(plan.perturbations),
-                units_needed=None if plan.selection is None else stages.users_needed(plan, asked.max_triggers or 1),
+                units_needed=None
+                if plan.selection is None
+                else stages.users_needed(plan, asked.max_triggers or 1),
                 grids={
                     column.aggregate.alias: column.perturbations[0].grid
                     for column in plan.columns
-                    if len(column.perturbations) == 1 and not isinstance(column.aggregate, Quantiles)
+                    if len(column.perturbations) == 1
+                    and not isinstance(column.aggregate, Quantiles)
                 },
             ),
             drops=OF_CHANGES if plan.changes else DROP_REASONS,

@@ -24,7 +24,9 @@ def facts(plan: TablePlan) -> dict[str, Any]:
     steps = triggers(plan.query) if plan.selection else ()
     return {
         "keys": "selected" if plan.selection else "public" if plan.query.keys else "none",
-        "users_needed": [{"trigger": trigger, "half_pass": users_needed(plan, trigger)} for trigger in steps],
+        "users_needed": [
+            {"trigger": trigger, "half_pass": users_needed(plan, trigger)} for trigger in steps
+        ],
         "weight_of_a_users_nth_key": [weight / weights[0] for weight in weights[:RANKS]],
         "min_privacy_units_per_group": plan.query.asked.min_privacy_units_per_group,
     }
@@ -37,7 +39,10 @@ def why_missing(plan: TablePlan) -> str:
         what = "Every key of public_groups is" if plan.query.keys else "There is no key: one row is"
         return f"Why is my key missing?\n  {what} released at every trigger from the source's `start` on: none is missing.\n"
     weights = plan.selection.weights
-    shares = [f"number {i} counts {percent(weight / weights[0])}" for i, weight in enumerate(weights[1:RANKS], start=2)]
+    shares = [
+        f"number {i} counts {percent(weight / weights[0])}"
+        for i, weight in enumerate(weights[1:RANKS], start=2)
+    ]
     lines = [
         "Why is my key missing?",
         "  A key that is missing is not zero. All that can be said is said from the query alone:",
@@ -51,7 +56,9 @@ def why_missing(plan: TablePlan) -> str:
         f"     Afterwards it is hidden at triggers at which its noisy number is below {percent(HIDE_BELOW)} of that.",
     ]
     if asked.min_privacy_units_per_group > 1:
-        lines.append(f"     With fewer than {asked.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group).")
+        lines.append(
+            f"     With fewer than {asked.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group)."
+        )
     lines += ["", "  2. Units that count less, or not at all."]
     if weights[-1] < weights[0]:
         lines.append(f"     Of a unit's keys the first counts in full, {', '.join(shares)}.")

@@ -32,4 +32,6 @@ def read(draft: Draft) -> Asked:
         return Asked(**given)
     spells = draft.value("max_spells_contributed")
     kind = AskedOfTree if draft.paper else AskedOfChanges
-    return kind(**given, max_spells_contributed=spells, feed=Feed(stream.change_feed, stream.primary_key))
+    return kind(
+        **given, max_spells_contributed=spells, feed=Feed(stream.change_feed, stream.primary_key)
+    )

@@ -92,7 +92,11 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
         plan = _tree(plan, source, asked)
         return dataclasses.replace(plan, identity=identity(plan))
     norm = norm_of(plan.counter)
-    selection = _selection(plan, bounds, share, norm, delta_threshold * (1 - 1e-12)) if query.selects else None
+    selection = (
+        _selection(plan, bounds, share, norm, delta_threshold * (1 - 1e-12))
+        if query.selects
+        else None
+    )
     columns = _columns(plan, source, bounds, norm, mu * math.sqrt(1 - share))
     plan = dataclasses.replace(plan, selection=selection, columns=columns)
     return dataclasses.replace(plan, identity=identity(plan))
@@ -106,30 +110,56 @@ def identity(plan: TablePlan) -> str:
 def _bounds(asked: Asked) -> TableBounds:
     if isinstance(asked, AskedOfChanges):
         more = True, asked.max_spells_contributed
-        return TableBounds(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed, *more)
-    return TableBounds(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed)
+        return TableBounds(
+            asked.max_rows_contributed,
+            asked.max_rows_per_group,
+            asked.max_groups_contributed,
+            *more,
+        )
+    return TableBounds(
+        asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    )
 
 
-def _selection(plan: TablePlan, bounds: TableBounds, share: float, norm: float, failure: float) -> SelectionPlan:
-    asked, chosen = plan.query.asked, plan.counter
+def _selection(
+    plan: TablePlan, bounds: TableBounds, share: float, norm: float, failure: float
+) -> SelectionPlan:
+    asked = plan.query.asked
+    chosen = plan.counter
     weights = selection_weights(bounds.counts, SELECTION_DECAY)
-    sensitivity = norm * presence_sensitivity(bounds, (1.0,))  # the squares of the weights add up to at most 1
+    sensitivity = norm * presence_sensitivity(
+        bounds, (1.0,)
+    )  # the squares of the weights add up to at most 1
     sigma = round_up(sensitivity / (plan.mu * math.sqrt(share)) * (1 + 1e-12))
-    least, each = asked.min_privacy_units_per_group, failure / bounds.keys
+    least = asked.min_privacy_units_per_group
+    each = failure / bounds.keys
     if isinstance(chosen, BltInf):
-        first, taus = blocks(), endless_thresholds(chosen, sigma, weights[0], least, each)
+        first = blocks()
+        taus = endless_thresholds(chosen, sigma, weights[0], least, each)
     else:
         first = tuple(range(1, chosen.horizon + 1))
         sd = tuple(sigma * v for v in path_sd(chosen))
         taus = thresholds(weights, sd, failure_probabilities(each, chosen.horizon), least)
-    return SelectionPlan(share=share, weights=weights, sigma=sigma, first=first, thresholds=taus, shown_from=shown_from(taus))
+    return SelectionPlan(
+        share=share,
+        weights=weights,
+        sigma=sigma,
+        first=first,
+        thresholds=taus,
+        shown_from=shown_from(taus),
+    )
 
 
-def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, mu: float) -> tuple[ColumnPlan, ...]:
+def _columns(
+    plan: TablePlan, source: Source, bounds: TableBounds, norm: float, mu: float
+) -> tuple[ColumnPlan, ...]:
     query = plan.query
-    clamps = [of_width(source, 1 if isinstance(a, PerGroup) else bounds.rows) for a in query.aggregates]
+    clamps = [
+        of_width(source, 1 if isinstance(a, PerGroup) else bounds.rows) for a in query.aggregates
+    ]
     increments = [
-        [] if isinstance(a, Quantiles) else increments_of(a, plan.arguments, c) for a, c in zip(query.aggregates, clamps, strict=True)
+        [] if isinstance(a, Quantiles) else increments_of(a, plan.arguments, c)
+        for a, c in zip(query.aggregates, clamps, strict=True)
     ]
     plain = sum(len(each) for each in increments)
     wanted = [a for a in query.aggregates if isinstance(a, Quantiles)]
@@ -140,20 +170,34 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
         perturbations: list[NoisySum] = []
         if isinstance(aggregate, Quantiles):
             mechanism = plain + wanted.index(aggregate) + 1
-            sensitivity = round_up(row_sensitivity(bounds, 0.0, 1.0) * math.sqrt(quantiles.LEVELS) * norm * (1 + 1e-12))
-            last = BltInf().path_variance(LAST_STEP) if isinstance(plan.counter, BltInf) else max(path_sd(plan.counter)) ** 2
+            sensitivity = round_up(
+                row_sensitivity(bounds, 0.0, 1.0) * math.sqrt(quantiles.LEVELS) * norm * (1 + 1e-12)
+            )
+            last = (
+                BltInf().path_variance(LAST_STEP)
+                if isinstance(plan.counter, BltInf)
+                else max(path_sd(plan.counter)) ** 2
+            )
             most = math.sqrt(last), source.max_users * bounds.rows
-            perturbations.append(quantile_sum(aggregate, plan.arguments, mechanism, sensitivity, part, *most))
+            perturbations.append(
+                quantile_sum(aggregate, plan.arguments, mechanism, sensitivity, part, *most)
+            )
         for added in each:
             number += 1
             if added.per_group:
-                per_row = per_group_sensitivity(added, bounds.max_rows_per_group, bounds.rows, bounds.keys)
+                per_row = per_group_sensitivity(
+                    added, bounds.max_rows_per_group, bounds.rows, bounds.keys
+                )
             else:
-                per_row = measure_sensitivity(bounds, len(each), added.lower * added.grid, added.upper * added.grid)
+                per_row = measure_sensitivity(
+                    bounds, len(each), added.lower * added.grid, added.upper * added.grid
+                )
             by_unit = presence_sensitivity(bounds, (1.0,) * bounds.counts)
             sensitivity = round_up((by_unit if added.rule == "users" else per_row) * norm)
             sigma = round_up(sensitivity / part * (1 + 1e-12))
-            perturbation = NoisySum(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma)
+            perturbation = NoisySum(
+                **vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma
+            )
             check_noise(aggregate.alias, sigma, added.grid, reach_of(plan.counter))
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
@@ -163,23 +207,39 @@ def _columns(plan: TablePlan, source: Source, bounds: TableBounds, norm: float, 
 def _tree(plan: TablePlan, source: Source, asked: AskedOfTree) -> TreePlan:
     """Of mu^2 a node of level l has in its round r the share (6 / (pi^2 l r))^2: an eighth for its size, three for its sums, three for what goes
     from these, one for the count of rows that go."""
-    rows, norm = asked.max_rows_contributed, norm_of(plan.counter)
+    rows = asked.max_rows_contributed
+    norm = norm_of(plan.counter)
     once = plan.mu * 6 / math.pi**2 * (1 - 1e-12)
     each = once * math.sqrt(3 / 8 / len(plan.query.aggregates))
-    columns, removed = [], []
+    columns = []
+    removed = []
     for number, aggregate in enumerate(plan.query.aggregates, start=1):
         (added,) = increments_of(aggregate, plan.arguments, of_width(source, rows))
         sensitivity = round_up(rows * added.largest)
-        sum_ = NoisySum(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=round_up(sensitivity / each))
+        sum_ = NoisySum(
+            **vars(added),
+            mechanism=number,
+            sensitivity=sensitivity,
+            sigma=round_up(sensitivity / each),
+        )
         removed.append(round_up(norm * sensitivity / each * (1 + 1e-12)))
-        deviation = math.hypot(sum_.sigma, removed[-1] * math.sqrt(BltInf().path_variance(LAST_STEP))) / added.grid
+        deviation = (
+            math.hypot(sum_.sigma, removed[-1] * math.sqrt(BltInf().path_variance(LAST_STEP)))
+            / added.grid
+        )
         if not LAST_STEP.bit_length() * MOST_ROUNDS * BEYOND * deviation < 2.0**62:
-            raise ConfigError(f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+            raise ConfigError(
+                f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed"
+            )
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=(sum_,)))
     eighth = once / math.sqrt(8)
-    given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)} | {"columns": tuple(columns)}
+    given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)} | {
+        "columns": tuple(columns)
+    }
     gone = round_up(norm * rows / eighth * (1 + 1e-12))
-    return TreePlan(**given, size=round_up(rows / eighth), gone=gone, removed=tuple(removed), beta=TREE_BETA)
+    return TreePlan(
+        **given, size=round_up(rows / eighth), gone=gone, removed=tuple(removed), beta=TREE_BETA
+    )
 
 
 __all__ = ["identity", "make_plan"]

@@ -20,12 +20,28 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
         message = f"The paper is on tables whose rows end, and those of {draft.stream.name} do not"
         yield problem(given.name_span, message, "leave mechanism out")
     elif not draft.listed and not draft.keyless:
-        yield problem(given.name_span, "The paper does not select keys", "list them with public_groups, or leave mechanism out")
+        yield problem(
+            given.name_span,
+            "The paper does not select keys",
+            "list them with public_groups, or leave mechanism out",
+        )
     if last := draft.given("max_triggers"):
-        yield problem(last.name_span, "The paper's counters have no last trigger", "leave max_triggers out, or mechanism")
+        yield problem(
+            last.name_span,
+            "The paper's counters have no last trigger",
+            "leave max_triggers out, or mechanism",
+        )
     for call in draft.calls:
-        if call.function and call.function not in (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunction.SUM):
-            yield problem(call.item.span, f"The paper has COUNT and SUM, and no {call.function}", "leave mechanism out")
+        if call.function and call.function not in (
+            AggregateFunction.COUNT_ROWS,
+            AggregateFunction.COUNT,
+            AggregateFunction.SUM,
+        ):
+            yield problem(
+                call.item.span,
+                f"The paper has COUNT and SUM, and no {call.function}",
+                "leave mechanism out",
+            )
 
 
 def rows_that_end(draft: Draft) -> Iterator[Problem]:
@@ -33,7 +49,11 @@ def rows_that_end(draft: Draft) -> Iterator[Problem]:
     given = draft.given("privacy_level")
     if given and event_rules.event(draft) and draft.stream and draft.stream.change_feed:
         hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
-        yield problem(given.value_span, f"privacy_level EVENT protects a row that stays, and rows of {draft.stream.name} end", hint)
+        yield problem(
+            given.value_span,
+            f"privacy_level EVENT protects a row that stays, and rows of {draft.stream.name} end",
+            hint,
+        )
 
 
 RULES = (

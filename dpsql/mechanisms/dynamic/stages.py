@@ -19,14 +19,20 @@ from dpsql.udfs.table.release import Perturbation, Selection, TableParameters
 from dpsql.udfs.table.stages import TableStage
 
 
-def admission_stage(plan: TablePlan, public: PublicGroups | None = None) -> AdmissionStage | FeedStage:
+def admission_stage(
+    plan: TablePlan, public: PublicGroups | None = None
+) -> AdmissionStage | FeedStage:
     """The intake; `public` where no key is selected."""
     if plan.changes:
         return FeedStage(feed_parameters(plan, plan.changes, public), len(plan.arguments))
-    return (AdmissionStage if plan.query.privacy_unit else RowStage)(bounding_parameters(plan, public), len(plan.arguments))
+    return (AdmissionStage if plan.query.privacy_unit else RowStage)(
+        bounding_parameters(plan, public), len(plan.arguments)
+    )
 
 
-def stages(plan: TablePlan, public: PublicGroups | None = None) -> tuple[AdmissionStage | FeedStage, TableStage | TreeStage]:
+def stages(
+    plan: TablePlan, public: PublicGroups | None = None
+) -> tuple[AdmissionStage | FeedStage, TableStage | TreeStage]:
     """Both; likewise."""
     if isinstance(plan, TreePlan):
         return admission_stage(plan, public), TreeStage(tree_parameters(plan, public))
@@ -48,7 +54,9 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
     )
 
 
-def feed_parameters(plan: TablePlan, asked: AskedOfChanges, public: PublicGroups | None = None) -> FeedParameters:
+def feed_parameters(
+    plan: TablePlan, asked: AskedOfChanges, public: PublicGroups | None = None
+) -> FeedParameters:
     """Parameters of `dpsql.udfs.dynamic.changes.admit_changes`; likewise."""
     return FeedParameters(
         grid=grid(plan.query, plan.start_us),
@@ -56,7 +64,10 @@ def feed_parameters(plan: TablePlan, asked: AskedOfChanges, public: PublicGroups
         max_rows_per_group=int(asked.max_rows_per_group),
         max_groups=asked.max_groups_contributed,
         weights=plan.selection.weights if plan.selection else (0,) * asked.max_spells_contributed,
-        increments=(*((Increment("rows"),) if isinstance(plan, TreePlan) else ()), *bare(plan.perturbations)),
+        increments=(
+            *((Increment("rows"),) if isinstance(plan, TreePlan) else ()),
+            *bare(plan.perturbations),
+        ),
         copies=not asked.feed.primary_key,
         public_keys=tuple(sorted(public.keys)) if public else None,
         by_level=isinstance(plan, TreePlan),
@@ -82,7 +93,8 @@ def quantile_noise(plan: TablePlan) -> tuple[Quantiles, ...]:
     of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
     bounds = [plan.columns[of[p.mechanism]].aggregate.bounds or (0.0, 0.0) for p in plan.trees]
     return tuple(
-        Quantiles(of[p.mechanism], p.mechanism, plan.counter, p.sigma, p.parts, *b) for p, b in zip(plan.trees, bounds, strict=True)
+        Quantiles(of[p.mechanism], p.mechanism, plan.counter, p.sigma, p.parts, *b)
+        for p, b in zip(plan.trees, bounds, strict=True)
     )
 
 
@@ -90,20 +102,34 @@ def tree_parameters(plan: TreePlan, public: PublicGroups | None) -> TreeParamete
     """Parameters of `dpsql.udfs.dynamic.interval_tree.grow`."""
     if public is None:
         raise ValueError("an interval tree has public groups")
-    columns = tuple(output_column(column.aggregate, column.perturbations) for column in plan.columns)
-    return TreeParameters(grid(plan.query, plan.start_us), plan.size, plan.gone, plan.beta, tree_sums(plan), columns, public)
+    columns = tuple(
+        output_column(column.aggregate, column.perturbations) for column in plan.columns
+    )
+    return TreeParameters(
+        grid(plan.query, plan.start_us),
+        plan.size,
+        plan.gone,
+        plan.beta,
+        tree_sums(plan),
+        columns,
+        public,
+    )
 
 
 def tree_sums(plan: TreePlan) -> tuple[TreeSum, ...]:
     """The noisy sums, in mechanism order."""
-    return tuple(TreeSum(p.mechanism, p.sigma, removed, p.grid) for p, removed in zip(plan.perturbations, plan.removed, strict=True))
+    return tuple(
+        TreeSum(p.mechanism, p.sigma, removed, p.grid)
+        for p, removed in zip(plan.perturbations, plan.removed, strict=True)
+    )
 
 
 def selection(plan: TablePlan) -> Selection | None:
     """How keys appear and are shown."""
     if plan.selection is None:
         return None
-    s, least = plan.selection, plan.query.asked.min_privacy_units_per_group
+    s = plan.selection
+    least = plan.query.asked.min_privacy_units_per_group
     return Selection(plan.counter, s.sigma, s.first, s.thresholds, s.shown_from, least)
 
 

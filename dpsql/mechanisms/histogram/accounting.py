@@ -16,7 +16,13 @@ import numpy as np
 from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import CarriedPlan, PerturbationPlan, PrivacyPlan, QuantilePlan, SelectionPlan
+from dpsql.mechanisms.histogram.plan import (
+    CarriedPlan,
+    PerturbationPlan,
+    PrivacyPlan,
+    QuantilePlan,
+    SelectionPlan,
+)
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.factorisation import factorisation, response_and_column
@@ -50,7 +56,12 @@ def spent(plan: PrivacyPlan, source: Source) -> Spent:
         The cost at plan.epsilon.
     """
     mu = math.sqrt(math.fsum(ratio**2 for ratio in _ratios(plan)))
-    return Spent(mu, gaussian_delta(mu, plan.epsilon), _threshold_failure(plan, 0), _hash_failure(plan, source))
+    return Spent(
+        mu,
+        gaussian_delta(mu, plan.epsilon),
+        _threshold_failure(plan, 0),
+        _hash_failure(plan, source),
+    )
 
 
 def account(plan: PrivacyPlan, source: Source) -> Cost:
@@ -66,7 +77,8 @@ def account(plan: PrivacyPlan, source: Source) -> Cost:
 def cost(plan: PrivacyPlan, source: Source) -> Cost:
     """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy/index.md, theorem 4)."""
     found = spent(plan, source)
-    mu2, failure = found.mu**2, found.delta_threshold + found.delta_hash
+    mu2 = found.mu**2
+    failure = found.delta_threshold + found.delta_hash
     if plan.query.protects is PrivacyLevel.EVENT:
         return Cost(PrivacyLevel.EVENT, mu2, 0.0, failure, Overlap.EVENTS, mu2, failure)
     if plan.query.contribution_period is ContributionPeriod.STREAM:
@@ -81,7 +93,15 @@ def cost(plan: PrivacyPlan, source: Source) -> Cost:
         shared += _selection_ratio(plan.selection, plan, _times_counted(plan)) ** 2
     # And a group that only this unit has takes up two of the times that it counts.
     met = max(found.delta_threshold, _threshold_failure(plan, 1) / 2)
-    return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.WINDOWS, max(mu2, shared), met + found.delta_hash)
+    return Cost(
+        PrivacyLevel.USER,
+        mu2,
+        0.0,
+        failure,
+        Overlap.WINDOWS,
+        max(mu2, shared),
+        met + found.delta_hash,
+    )
 
 
 def check(plan: PrivacyPlan, source: Source) -> Spent:
@@ -94,9 +114,13 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
     cost = spent(plan, source)
     mechanisms = [p.mechanism for p in plan.perturbations]
     if mechanisms != list(range(1, len(mechanisms) + 1)):
-        raise AccountingError("perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection")
+        raise AccountingError(
+            "perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection"
+        )
     if plan.windows_per_record != -(-plan.query.windows.size_us // plan.query.windows.slide_us):
-        raise AccountingError(f"the plan copies a record into {plan.windows_per_record} windows, the query into another number")
+        raise AccountingError(
+            f"the plan copies a record into {plan.windows_per_record} windows, the query into another number"
+        )
     if plan.selection is None and plan.query.selects:
         raise AccountingError("the plan releases unknown keys without selecting them")
     check_promise(plan, dataclasses.asdict(cost) | {"delta": cost.delta})
@@ -106,7 +130,9 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
 def _ratios(plan: PrivacyPlan) -> list[float]:
     """Sensitivity over sigma of every mechanism, for one contribution period."""
     ratios = [_ratio(p, plan) for p in plan.perturbations]
-    return ratios + ([_selection_ratio(plan.selection, plan, _times_counted(plan))] if plan.selection else [])
+    return ratios + (
+        [_selection_ratio(plan.selection, plan, _times_counted(plan))] if plan.selection else []
+    )
 
 
 def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
@@ -118,7 +144,9 @@ def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
     least = (2 * (units - 1) + 1 if _periods_meet(plan) else units) + more
     own = _threshold_failures(plan.selection, plan, least)
     carried = plan.selection.carried
-    return _times_counted(plan) * math.fsum(own + (_carried_failures(carried, plan.selection, plan, least) if carried else []))
+    return _times_counted(plan) * math.fsum(
+        own + (_carried_failures(carried, plan.selection, plan, least) if carried else [])
+    )
 
 
 def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
@@ -126,7 +154,9 @@ def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
         return 0.0  # no id is asked
     groups = _groups(plan)
     # In rounds where periods meet, 63 bits tell units apart: the last one tells the periods.
-    ids = source.max_users * (2 if _periods_meet(plan) and plan.query.asked.release is ReleaseRule.RESELECT else 1)
+    ids = source.max_users * (
+        2 if _periods_meet(plan) and plan.query.asked.release is ReleaseRule.RESELECT else 1
+    )
     return (ids + (groups + groups * source.max_keys / 2.0**32) * source.max_keys) / 2.0**64
 
 
@@ -139,7 +169,11 @@ def _is_one_row(plan: PrivacyPlan) -> bool:
     asked = plan.query.asked
     if plan.query.privacy_unit:
         return False
-    if plan.selection is not None or {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed} != {1}:
+    if plan.selection is not None or {
+        asked.max_rows_contributed,
+        asked.max_rows_per_group,
+        asked.max_groups_contributed,
+    } != {1}:
         raise AccountingError("one row has no unit: it is one row, of one key, and proves none")
     return True
 
@@ -147,22 +181,32 @@ def _is_one_row(plan: PrivacyPlan) -> bool:
 def _periods_meet(plan: PrivacyPlan) -> bool:
     """Whether a window can hold records of two contribution periods: windows that are as long and begin more often."""
     query = plan.query
-    return query.contribution_period is ContributionPeriod.WINDOW and query.windows.slide_us < query.windows.size_us
+    return (
+        query.contribution_period is ContributionPeriod.WINDOW
+        and query.windows.slide_us < query.windows.size_us
+    )
 
 
 def _groups(plan: PrivacyPlan) -> int:
     """K: groups one privacy unit can be in, from the bounds."""
     query = plan.query
-    return plan.windows_per_record * int(min(query.asked.max_rows_contributed, query.asked.max_groups_contributed))
+    return plan.windows_per_record * int(
+        min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
+    )
 
 
 def _times_counted(plan: PrivacyPlan) -> int:
     """How often one unit counts in key selection: per group, or in rounds per copy of an admitted record."""
     query = plan.query
     if query.asked.release is ReleaseRule.RESELECT:
-        rows = min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
+        rows = min(
+            query.asked.max_rows_contributed,
+            query.asked.max_groups_contributed * query.asked.max_rows_per_group,
+        )
         if rows == math.inf:
-            raise AccountingError("in rounds a unit counts with every row, and rows are not counted")
+            raise AccountingError(
+                "in rounds a unit counts with every row, and rows are not counted"
+            )
         return plan.windows_per_record * int(rows)
     return _groups(plan)
 
@@ -171,34 +215,51 @@ def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
     """Sensitivity over sigma of one perturbation, from the query's bounds."""
     query = plan.query
     steps = p.releases if isinstance(p, QuantilePlan) else plan.horizon
-    c, rows = (
-        query.asked.max_rows_per_group,
-        min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group),
+    c = query.asked.max_rows_per_group
+    rows = min(
+        query.asked.max_rows_contributed,
+        query.asked.max_groups_contributed * query.asked.max_rows_per_group,
     )
     column = next(column for column in plan.columns if p in column.perturbations)
     if isinstance(p, QuantilePlan):
         if query.asked.release is ReleaseRule.RESELECT:
             raise AccountingError("in rounds a leaf would count as a user")
-        return math.sqrt(levels(p) * plan.windows_per_record * c * rows) * factorisation(p.counter, steps)[0] / p.sigma
+        return (
+            math.sqrt(levels(p) * plan.windows_per_record * c * rows)
+            * factorisation(p.counter, steps)[0]
+            / p.sigma
+        )
     rule, _, per_group = p.rule.partition("_per_")
     if rule not in ("rows", "valid", "users", "sum", "squares"):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
-    largest = max(abs(p.lower), abs(p.upper)) * p.grid if rule in ("sum", "squares") else 1.0  # other rules add 0 or 1 whatever the clamp
+    largest = (
+        max(abs(p.lower), abs(p.upper)) * p.grid if rule in ("sum", "squares") else 1.0
+    )  # other rules add 0 or 1 whatever the clamp
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
         # One 1 in each of K groups; where periods meet it may come back elsewhere when this period is gone, for the other one.
         per_user = math.sqrt(_groups(plan) * (1 + _periods_meet(plan)))
     elif per_group:
-        per_user = math.sqrt(_per_group(p, largest, c, plan.windows_per_record * rows, _groups(plan), plan.horizon))
+        per_user = math.sqrt(
+            _per_group(p, largest, c, plan.windows_per_record * rows, _groups(plan), plan.horizon)
+        )
     else:
         # c records of every group, in as many groups as the rows allow: sum of n_g^2 <= c * sum of n_g.
         per_user = math.sqrt(plan.windows_per_record * c * rows) * largest
     return per_user * factorisation(p.counter, steps)[0] / p.sigma
 
 
-def _per_group(p: PerturbationPlan, largest: float, c: float, copies: float, groups: int, horizon: int) -> float:
+def _per_group(
+    p: PerturbationPlan, largest: float, c: float, copies: float, groups: int, horizon: int
+) -> float:
     """What is above zero and what is below shift their group's path by vectors without a negative inner product, if C has no negative entry."""
-    if p.lower < 0 and p.counter is not CounterName.HONAKER and float(np.min(response_and_column(p.counter, horizon)[1])) < 0:
-        raise AccountingError("the counter has a negative entry: bounds per group of both signs would cost more than accounted for")
+    if (
+        p.lower < 0
+        and p.counter is not CounterName.HONAKER
+        and float(np.min(response_and_column(p.counter, horizon)[1])) < 0
+    ):
+        raise AccountingError(
+            "the counter has a negative entry: bounds per group of both signs would cost more than accounted for"
+        )
     sides = [min(c * largest, side * p.grid) for side in (p.upper, -p.lower)]
     # At most that in every group; or, as all copies add up to copies * largest, in as many as that fills.
     return min(groups * math.fsum(side**2 for side in sides), copies * largest * max(sides))
@@ -206,8 +267,13 @@ def _per_group(p: PerturbationPlan, largest: float, c: float, copies: float, gro
 
 def _selection_ratio(selection: SelectionPlan, plan: PrivacyPlan, times: int) -> float:
     if len(selection.weights) != times:
-        raise AccountingError(f"{len(selection.weights)} selection weights for a unit that counts {times} times")
-    if any(b > a for a, b in zip(selection.weights, selection.weights[1:], strict=False)) or min(selection.weights) < 0:
+        raise AccountingError(
+            f"{len(selection.weights)} selection weights for a unit that counts {times} times"
+        )
+    if (
+        any(b > a for a, b in zip(selection.weights, selection.weights[1:], strict=False))
+        or min(selection.weights) < 0
+    ):
         raise AccountingError("selection weights must not increase and not be negative")
     norm_of_weights = math.sqrt(sum(w * w for w in selection.weights)) / 2.0**20
     return norm_of_weights * factorisation(selection.counter, plan.horizon)[0] / selection.sigma
@@ -225,21 +291,39 @@ def _threshold_failures(selection: SelectionPlan, plan: PrivacyPlan, weights: in
 def _check_carried(plan: PrivacyPlan) -> None:
     """Theorem 29 is about windows that do not overlap, keys that stay known, and counters whose noise adds up with no negative factor."""
     carried = plan.selection.carried if plan.selection else None
-    if (plan.query.asked.carry_windows if plan.selection else 1) != (carried.windows if carried else 1):
-        raise AccountingError("the plan carries evidence over another number of windows than the query asks for")
+    if (plan.query.asked.carry_windows if plan.selection else 1) != (
+        carried.windows if carried else 1
+    ):
+        raise AccountingError(
+            "the plan carries evidence over another number of windows than the query asks for"
+        )
     if carried is None or plan.selection is None:
         return
     if plan.windows_per_record > 1 or plan.query.asked.release is ReleaseRule.RESELECT:
-        raise AccountingError("evidence is carried over windows that overlap, or in rounds: no theorem says what that costs")
-    if tuple(map(len, carried.thresholds)) != carried.lengths or max(carried.lengths) > carried.windows:
-        raise AccountingError("the plan does not have a threshold for each number of windows that a test can read")
+        raise AccountingError(
+            "evidence is carried over windows that overlap, or in rounds: no theorem says what that costs"
+        )
+    if (
+        tuple(map(len, carried.thresholds)) != carried.lengths
+        or max(carried.lengths) > carried.windows
+    ):
+        raise AccountingError(
+            "the plan does not have a threshold for each number of windows that a test can read"
+        )
     name = plan.selection.counter
     # The tree's estimates are means, so their factors are positive by their form.
-    if name is not CounterName.HONAKER and float(np.min(impulse_response(counter(name, plan.horizon)))) < 0:
-        raise AccountingError(f"the noise of counter {name} has a negative factor: a failed test could make a later one likelier to pass")
+    if (
+        name is not CounterName.HONAKER
+        and float(np.min(impulse_response(counter(name, plan.horizon)))) < 0
+    ):
+        raise AccountingError(
+            f"the noise of counter {name} has a negative factor: a failed test could make a later one likelier to pass"
+        )
 
 
-def _carried_failures(carried: CarriedPlan, selection: SelectionPlan, plan: PrivacyPlan, least: int) -> list[float]:
+def _carried_failures(
+    carried: CarriedPlan, selection: SelectionPlan, plan: PrivacyPlan, least: int
+) -> list[float]:
     """Per length d: d ranges hold one group of a unit, each with at most `least` units in each of its 1 to d windows."""
     sd = selection.sigma * factorisation(selection.counter, plan.horizon)[1][-1]
     from scipy.stats import norm  # slow to import

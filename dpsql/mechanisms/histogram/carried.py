@@ -28,7 +28,9 @@ def lengths(windows: int) -> tuple[int, ...]:
     return (*(2**i for i in range(1, windows.bit_length()) if 2**i < windows), windows)
 
 
-def carried_plan(windows: int, weight: int, sd: float, least: int, groups: int, delta: float) -> CarriedPlan:
+def carried_plan(
+    windows: int, weight: int, sd: float, least: int, groups: int, delta: float
+) -> CarriedPlan:
     """Plan the tests.
 
     Args:
@@ -53,6 +55,10 @@ def carried_plan(windows: int, weight: int, sd: float, least: int, groups: int, 
         taus.append(tuple(int(n) * least * weight + int(v) for n, v in zip(k, noise, strict=True)))
     weakest = taus[-1][-1] / windows
     kept = tuple(
-        (d, math.floor(d * weakest - KEPT_Z * sd * math.sqrt(d) * 2.0**20)) for d in tested if d >= KEPT_FROM or (d == windows < KEPT_FROM)
+        (d, math.floor(d * weakest - KEPT_Z * sd * math.sqrt(d) * 2.0**20))
+        for d in tested
+        if d >= KEPT_FROM or (d == windows < KEPT_FROM)
     )
-    return CarriedPlan(windows=windows, lengths=tested, betas=betas, thresholds=tuple(taus), kept=kept)
+    return CarriedPlan(
+        windows=windows, lengths=tested, betas=betas, thresholds=tuple(taus), kept=kept
+    )

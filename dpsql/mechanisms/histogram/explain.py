@@ -69,7 +69,9 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
     one = cost(plan, source)
     return {
         **promised(plan, one),
-        "periods": [of_periods(one, plan.delta_noise, n) for n in (1, 2, *PERIODS)] if _renews(plan) else [],
+        "periods": [of_periods(one, plan.delta_noise, n) for n in (1, 2, *PERIODS)]
+        if _renews(plan)
+        else [],
         "days": [without_infinity(each) for each in _days(plan, one)],
         "horizon": plan.horizon,
         **dict(zip(BOUNDS, bounds_told(query), strict=True)),
@@ -82,21 +84,45 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
 def explain(plan: PrivacyPlan, source: Source) -> str:
     """The whole explanation as plain text, at most 120 characters wide."""
     days = _days(plan, cost(plan, source))
-    about = in_short(plan, days), _promise(plan, source), live_runs(by_window(grid(plan))), _time(plan), _bounds(plan, source)
-    return page(plan, *about, _keys(plan, source), _columns(plan), _other_ways(plan), _budget(plan), _stages(plan))
+    about = (
+        in_short(plan, days),
+        _promise(plan, source),
+        live_runs(by_window(grid(plan))),
+        _time(plan),
+        _bounds(plan, source),
+    )
+    return page(
+        plan,
+        *about,
+        _keys(plan, source),
+        _columns(plan),
+        _other_ways(plan),
+        _budget(plan),
+        _stages(plan),
+    )
 
 
 def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
     if plan.selection is None:
         return None
     carried = plan.selection.carried
-    several = [] if carried is None else [carried.users_needed(i, plan.selection.weights[0]) for i in range(len(carried.lengths))]
+    several = (
+        []
+        if carried is None
+        else [
+            carried.users_needed(i, plan.selection.weights[0]) for i in range(len(carried.lengths))
+        ]
+    )
     return {
         "sigma": plan.selection.sigma,
         "counter": str(plan.selection.counter),
         "users_needed_first_trigger": plan.selection.users_needed(1),
         "users_needed_last_trigger": plan.selection.users_needed(plan.horizon),
-        **({"users_needed_in_each_of": dict(zip(map(str, carried.lengths), several, strict=True))} if carried else {}),
+        **(
+            {"users_needed_in_each_of": dict(zip(map(str, carried.lengths), several, strict=True))}
+            if carried
+            else {}
+        ),
     }
 
 
@@ -111,7 +137,9 @@ def _column_facts(column: ColumnPlan) -> dict[str, Any]:
         "stderr_last_trigger": errors[-1],
         **clamp(column.aggregate),
         "stderr_of": "value" if len(column.perturbations) == 1 else main(column.perturbations).rule,
-        "parts": [_part_facts(part) for part in column.perturbations] if len(column.perturbations) > 1 else None,
+        "parts": [_part_facts(part) for part in column.perturbations]
+        if len(column.perturbations) > 1
+        else None,
         **rank,
     }
 
@@ -119,7 +147,12 @@ def _column_facts(column: ColumnPlan) -> dict[str, Any]:
 def _part_facts(part: PerturbationPlan | QuantilePlan) -> dict[str, Any]:
     errors = stderr(part)
     of = part.rule if part.rule in ("sum", "squares") else "count"
-    return {"of": of, "sigma": part.sigma, "stderr_first_trigger": errors[0], "stderr_last_trigger": errors[-1]}
+    return {
+        "of": of,
+        "sigma": part.sigma,
+        "stderr_first_trigger": errors[0],
+        "stderr_last_trigger": errors[-1],
+    }
 
 
 def _errors(column: ColumnPlan) -> tuple[float, ...]:
@@ -169,7 +202,11 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
 def _time(plan: PrivacyPlan) -> str:
     query = plan.query
     window = query.windows
-    lateness = f", plus {duration(query.allowed_lateness_us)} for late records" if query.allowed_lateness_us else ""
+    lateness = (
+        f", plus {duration(query.allowed_lateness_us)} for late records"
+        if query.allowed_lateness_us
+        else ""
+    )
     slide = f", one every {duration(window.slide_us)}" if window.slide_us != window.size_us else ""
     lines = [
         "When",
@@ -177,8 +214,12 @@ def _time(plan: PrivacyPlan) -> str:
         f"  T = {plan.horizon} release{'' if plan.horizon == 1 else 's'} per window. A record counts from the first trigger after its event time.",
     ]
     if plan.windows_per_record > 1:
-        lines.append(f"  The windows overlap: a record counts in {plan.windows_per_record} windows, and the noise covers all of them.")
-    lines += [f"  Dropped: records of a closed window, and records more than {duration(query.max_ahead_us)} ahead of the clock."]
+        lines.append(
+            f"  The windows overlap: a record counts in {plan.windows_per_record} windows, and the noise covers all of them."
+        )
+    lines += [
+        f"  Dropped: records of a closed window, and records more than {duration(query.max_ahead_us)} ahead of the clock."
+    ]
     return "\n".join(lines)
 
 
@@ -188,7 +229,13 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
         return bounds_of_rows(query)
     renews = query.contribution_period is ContributionPeriod.WINDOW
     period = (
-        ("per window" if plan.windows_per_record == 1 else f"per period of {duration(query.windows.size_us)}") if renews else "for ever"
+        (
+            "per window"
+            if plan.windows_per_record == 1
+            else f"per period of {duration(query.windows.size_us)}"
+        )
+        if renews
+        else "for ever"
     )
     lines = [
         "What each unit may contribute",
@@ -199,9 +246,13 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
         most = min(query.asked.max_rows_contributed, query.asked.max_rows_per_group)
         lines.append(f"  All records have the same, empty key: at most {most:,} of one unit count.")
     if plan.windows_per_record > 1 or not renews:
-        lines.append(f"  Of one unit at most {plan.max_groups:,} pairs of window and key count {period}; further ones add nothing.")
+        lines.append(
+            f"  Of one unit at most {plan.max_groups:,} pairs of window and key count {period}; further ones add nothing."
+        )
     lines += clamps(plan.query.aggregates)
-    lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units and {source.max_keys:,} keys.")
+    lines.append(
+        f"  Declared for {source.name}: at most {source.max_users:,} units and {source.max_keys:,} keys."
+    )
     return "\n".join(lines)
 
 
@@ -211,7 +262,8 @@ def _keys(plan: PrivacyPlan, source: Source) -> str:
         if not plan.query.keys:
             return f"Which keys appear\n  There is no key: one row per window,\n  {windows}."
         return f"Which keys appear\n  Those that public_groups lists when the run first starts, each one\n  {windows}."
-    first, last = plan.selection.users_needed(1), plan.selection.users_needed(plan.horizon)
+    first = plan.selection.users_needed(1)
+    last = plan.selection.users_needed(plan.horizon)
     later = "from then on it is refreshed at every trigger of its window"
     if plan.query.asked.release is ReleaseRule.RESELECT:
         later = "to be released again it has to\n  gather as many units anew, with records after that; a unit counts once per round of gathering"
@@ -230,12 +282,16 @@ def _keys(plan: PrivacyPlan, source: Source) -> str:
             f"  A unit's first {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
         )
     if plan.periods_meet:
-        who = "In each round a unit" if plan.query.asked.release is ReleaseRule.RESELECT else "A unit"
+        who = (
+            "In each round a unit" if plan.query.asked.release is ReleaseRule.RESELECT else "A unit"
+        )
         lines.append(
             f"  {who} counts once per period of {duration(plan.query.windows.size_us)}, so up to twice where a window holds records of two periods."
         )
     if plan.query.asked.min_privacy_units_per_group > 1 and not plan.carries:
-        lines.append(f"  A key with fewer than {plan.query.asked.min_privacy_units_per_group} units never appears.")
+        lines.append(
+            f"  A key with fewer than {plan.query.asked.min_privacy_units_per_group} units never appears."
+        )
     return "\n".join(lines)
 
 
@@ -244,7 +300,9 @@ def _with_fewer_groups(plan: PrivacyPlan, source: Source) -> list[str]:
     asked = plan.query.asked
     if asked.max_groups_contributed <= FEW_GROUPS:
         return []
-    fewer = unnamed_plan(replace(plan.query, asked=replace(asked, max_groups_contributed=FEW_GROUPS)), source)
+    fewer = unnamed_plan(
+        replace(plan.query, asked=replace(asked, max_groups_contributed=FEW_GROUPS)), source
+    )
     assert fewer.selection is not None
     return [
         f"  With max_groups_contributed = {FEW_GROUPS} in the place of {asked.max_groups_contributed}: about "
@@ -258,16 +316,26 @@ def _other_ways(plan: PrivacyPlan) -> str:
         return ""
     rows = min(asked.max_rows_contributed, asked.max_groups_contributed * asked.max_rows_per_group)
     event = not plan.query.privacy_unit
-    return Ways(query=plan.query, rows=rows, per_key=asked.max_rows_per_group, mine=asked.counter, event=event).said()
+    return Ways(
+        query=plan.query,
+        rows=rows,
+        per_key=asked.max_rows_per_group,
+        mine=asked.counter,
+        event=event,
+    ).said()
 
 
 def _carried(plan: PrivacyPlan) -> list[str]:
     """What windows do together, and what a row of a known key means."""
-    selection, m = plan.selection, plan.query.asked.min_privacy_units_per_group
+    selection = plan.selection
+    m = plan.query.asked.min_privacy_units_per_group
     if selection is None or selection.carried is None:
         return []
     carried = selection.carried
-    needed = [f"{carried.users_needed(i, selection.weights[0]):,} over {d}" for i, d in enumerate(carried.lengths)]
+    needed = [
+        f"{carried.users_needed(i, selection.weights[0]):,} over {d}"
+        for i, d in enumerate(carried.lengths)
+    ]
     said = [
         f"Windows prove a key together, at the end of each; units needed in every window: {', '.join(needed)} windows.",
         "From then on it is shown in every window from the first trigger on, at no cost, until its last windows no longer support it: a carried "
@@ -280,21 +348,32 @@ def _carried(plan: PrivacyPlan) -> list[str]:
             f"No key becomes known that did not have {m:,} different units within one of the last {carried.windows} windows; once known it may "
             "be shown longer.",
         )
-    return [line for each in said for line in textwrap.wrap(each, 112, initial_indent="  ", subsequent_indent="  ")]
+    return [
+        line
+        for each in said
+        for line in textwrap.wrap(each, 112, initial_indent="  ", subsequent_indent="  ")
+    ]
 
 
 def _columns(plan: PrivacyPlan) -> str:
-    lines = ["How noisy each column is (95% of released values are this close to the bounded truth)"]
+    lines = [
+        "How noisy each column is (95% of released values are this close to the bounded truth)"
+    ]
     width = max(len(column.aggregate.alias) for column in plan.columns)
     wide = max(16, *(len(written(column.aggregate)) for column in plan.columns))
-    lines.append(f"  {'column':<{max(width, 6)}}  {'aggregate':<{wide}} {'first trigger':>16} {'last trigger':>16}")
+    lines.append(
+        f"  {'column':<{max(width, 6)}}  {'aggregate':<{wide}} {'first trigger':>16} {'last trigger':>16}"
+    )
     for column in plan.columns:
         if tree := quantiles_of(plan, column):
             cells = ["", f"± {number(Z95 * tree.stderr(1))} rows"]
         else:
-            errors, each = _errors(column), over(column.aggregate)
+            errors = _errors(column)
+            each = over(column.aggregate)
             cells = [f"± {number(Z95 * errors[i])}{each}" for i in (0, -1)]
-        lines.append(f"  {column.aggregate.alias:<{max(width, 6)}}  {written(column.aggregate):<{wide}} {cells[0]:>16} {cells[1]:>16}")
+        lines.append(
+            f"  {column.aggregate.alias:<{max(width, 6)}}  {written(column.aggregate):<{wide}} {cells[0]:>16} {cells[1]:>16}"
+        )
     for column in plan.columns:
         if tree := quantiles_of(plan, column):
             lines += [
@@ -302,21 +381,35 @@ def _columns(plan: PrivacyPlan) -> str:
                 f"  It is released once, at a window's last trigger, and is NULL before. A key keeps up to {quantiles.LEAVES:,} counts for it.",
             ]
         first, last = (number(Z95 * stderr(column.perturbations[-1])[i]) for i in (0, -1))
-        lines += of_several(column.aggregate, f"± {first} at the first and ± {last} at the last trigger")
-    compare = " Try `dpsql try --compare` on data you may look at." if plan.query.privacy_unit and not plan.trees else ""
+        lines += of_several(
+            column.aggregate, f"± {first} at the first and ± {last} at the last trigger"
+        )
+    compare = (
+        " Try `dpsql try --compare` on data you may look at."
+        if plan.query.privacy_unit and not plan.trees
+        else ""
+    )
     lines.append(f"  Not in these numbers: what the bounds above drop or clamp.{compare}")
     return "\n".join(lines)
 
 
 def _budget(plan: PrivacyPlan) -> str:
-    several = [words for n, words in SEVERAL.items() if any(len(column.perturbations) == n for column in plan.columns)]
+    several = [
+        words
+        for n, words in SEVERAL.items()
+        if any(len(column.perturbations) == n for column in plan.columns)
+    ]
     return budget(plan, shares(plan, ", ".join(several)))
 
 
 def _choice(plan: PrivacyPlan) -> str:
     query = plan.query
     if plan.selection is None:
-        return f"public groups: {query.public_groups}" if query.public_groups else "one group per window"
+        return (
+            f"public groups: {query.public_groups}"
+            if query.public_groups
+            else "one group per window"
+        )
     by = "".join(", " + key.name for key in query.keys)
     rounds = ", in rounds" if query.asked.release is ReleaseRule.RESELECT else ""
     triggers = f"{plan.horizon} trigger{'' if plan.horizon == 1 else 's'}"
@@ -326,4 +419,6 @@ def _choice(plan: PrivacyPlan) -> str:
 def _stages(plan: PrivacyPlan) -> str:
     query = plan.query
     noisy = f"perturbation of {', '.join(column.aggregate.alias for column in plan.columns)}: counter {query.asked.counter}"
-    return stages(query, bounding(query), _choice(plan), noisy, "histogram, appended once per trigger")
+    return stages(
+        query, bounding(query), _choice(plan), noisy, "histogram, appended once per trigger"
+    )

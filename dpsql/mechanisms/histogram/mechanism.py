@@ -10,7 +10,16 @@ from dpsql.mechanisms.histogram import accounting, explain, options, planner, ru
 from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.histogram.missing_keys import missing
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, document
-from dpsql.mechanisms.protocol import Argument, Mechanism, Own, RunFacts, Shape, Told, bounds_told, value_and_error
+from dpsql.mechanisms.protocol import (
+    Argument,
+    Mechanism,
+    Own,
+    RunFacts,
+    Shape,
+    Told,
+    bounds_told,
+    value_and_error,
+)
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.schedule import by_window
 from dpsql.sql.window_rules import made_of_panes
@@ -31,24 +40,41 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
 
     def claims(self, draft: Draft) -> bool:
         """A query with a window, unless panes make its windows, or it writes an option of another mechanism alone."""
-        others = {option.name for option in draft.options} - {option.name for option in self.options}
-        return bool(draft.window_calls) and not draft.sketches and not made_of_panes(draft) and not any(map(draft.given, others))
+        others = {option.name for option in draft.options} - {
+            option.name for option in self.options
+        }
+        return (
+            bool(draft.window_calls)
+            and not draft.sketches
+            and not made_of_panes(draft)
+            and not any(map(draft.given, others))
+        )
 
     def shape(self, plan: PrivacyPlan) -> Shape:
         """Windows with their triggers; each aggregate and its error bar."""
-        query, intake = plan.query, stages.admission_stage(plan)
+        query = plan.query
+        intake = stages.admission_stage(plan)
         return Shape(
             schedule=by_window(stages.grid(plan)),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=plan.selection is None,
             contributions=intake.gives,
-            state={intake.operator: intake.tables, ReleaseStage.operator: release_tables(plan.carries, bool(plan.trees))},
-            columns=tuple(made for i, column in enumerate(plan.columns) for made in value_and_error(column.aggregate, i)),
+            state={
+                intake.operator: intake.tables,
+                ReleaseStage.operator: release_tables(plan.carries, bool(plan.trees)),
+            },
+            columns=tuple(
+                made
+                for i, column in enumerate(plan.columns)
+                for made in value_and_error(column.aggregate, i)
+            ),
             told=Told(
                 noise=Noise(query.asked.counter, plan.horizon),
                 bounds=bounds_told(query),
                 sums=len(plan.perturbations),
-                units_needed=None if plan.selection is None else plan.selection.users_needed(plan.horizon),
+                units_needed=None
+                if plan.selection is None
+                else plan.selection.users_needed(plan.horizon),
                 grids={
                     c.aggregate.alias: c.perturbations[0].grid
                     for c in plan.columns
@@ -57,11 +83,15 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
             ),
             drops=DROP_REASONS,
             # An allowance is for one period, which is one window long.
-            forgets_us=query.windows.size_us if query.contribution_period is ContributionPeriod.WINDOW else None,
+            forgets_us=query.windows.size_us
+            if query.contribution_period is ContributionPeriod.WINDOW
+            else None,
             carries=plan.carries,
         )
 
-    def stages(self, plan: PrivacyPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+    def stages(
+        self, plan: PrivacyPlan, run: RunFacts
+    ) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Contribution bounding; key selection and perturbation."""
         return stages.stages(plan, run.public, run.first_window_us)
 

@@ -51,7 +51,10 @@ def carried_needs(selection: SelectionPlan) -> str:
     carried = selection.carried
     if carried is None:
         return ""
-    each = [f"{carried.users_needed(i, selection.weights[0]):,} units over {d}" for i, d in enumerate(carried.lengths)]
+    each = [
+        f"{carried.users_needed(i, selection.weights[0]):,} units over {d}"
+        for i, d in enumerate(carried.lengths)
+    ]
     return f"half of the keys pass with {', '.join(each)} windows, in each of them"
 
 
@@ -65,7 +68,10 @@ def facts(plan: PrivacyPlan) -> dict[str, Any]:
     weights = plan.selection.weights if plan.selection else ()
     return {
         "keys": "selected" if plan.selection else "public" if plan.query.keys else "none",
-        "users_needed": [{"trigger": each.trigger, "half_pass": each.half, "95_percent_pass": each.most} for each in needed(plan)],
+        "users_needed": [
+            {"trigger": each.trigger, "half_pass": each.half, "95_percent_pass": each.most}
+            for each in needed(plan)
+        ],
         "weight_of_a_users_nth_key": [weight / weights[0] for weight in weights[:RANKS]],
         "min_privacy_units_per_group": plan.query.asked.min_privacy_units_per_group,
     }
@@ -73,16 +79,22 @@ def facts(plan: PrivacyPlan) -> dict[str, Any]:
 
 def why_missing(plan: PrivacyPlan) -> str:
     """All public reasons as plain text."""
-    query, selection = plan.query, plan.selection
+    query = plan.query
+    selection = plan.selection
     if selection is None:
-        what = "Every key of public_groups is" if query.keys else "There is no key: one row per window is"
-        return (
-            f"Why is my key missing?\n  {what} released at every trigger of every window from the source's `start` on: none is missing.\n"
+        what = (
+            "Every key of public_groups is"
+            if query.keys
+            else "There is no key: one row per window is"
         )
+        return f"Why is my key missing?\n  {what} released at every trigger of every window from the source's `start` on: none is missing.\n"
     parts = [_takes(plan, selection), _counts(plan, selection), _dropped(plan)]
     return (
         "\n\n".join(
-            ["Why is my key missing?\n  A key that is missing is not zero. All that can be said is said from the query alone:", *parts]
+            [
+                "Why is my key missing?\n  A key that is missing is not zero. All that can be said is said from the query alone:",
+                *parts,
+            ]
         )
         + "\n"
     )
@@ -91,7 +103,9 @@ def why_missing(plan: PrivacyPlan) -> str:
 def _needed(selection: SelectionPlan, trigger: int, least: int) -> Needed:
     first = selection.weights[0]
     half = max(least, selection.users_needed(trigger))
-    most = math.ceil((selection.thresholds[trigger - 1] + Z_MOST * selection.sd[trigger - 1] * (1 << 20)) / first)
+    most = math.ceil(
+        (selection.thresholds[trigger - 1] + Z_MOST * selection.sd[trigger - 1] * (1 << 20)) / first
+    )
     return Needed(trigger, half, max(half, most))
 
 
@@ -107,7 +121,9 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
         ),
         "",
         *(
-            ["     Each trigger tests anew, with what the window has so far: a key may come later. A new window begins with nothing."]
+            [
+                "     Each trigger tests anew, with what the window has so far: a key may come later. A new window begins with nothing."
+            ]
             if selection.carried is None
             else [
                 "     Each trigger tests anew, with what the window has so far: a key may come later. Several windows prove a key together at",
@@ -128,17 +144,24 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
 
 
 def _counts(plan: PrivacyPlan, selection: SelectionPlan) -> str:
-    query, weights = plan.query, selection.weights
+    query = plan.query
+    weights = selection.weights
     lines = ["  2. Units that count less, or not at all."]
     if selection.falls:
-        shares = [f"number {i} counts {percent(weight / weights[0])}" for i, weight in enumerate(weights[1:RANKS], start=2)]
+        shares = [
+            f"number {i} counts {percent(weight / weights[0])}"
+            for i, weight in enumerate(weights[1:RANKS], start=2)
+        ]
         what = "record" if query.asked.release is ReleaseRule.RESELECT else "key"
         lines += [
             f"     Of a unit's {what}s the first counts in full, {', '.join(shares)}:",
             f"     {what}s that people come to later need more of them.",
         ]
     renews = query.contribution_period is ContributionPeriod.WINDOW
-    lines += [f"     {not_counted(query.asked)}", f"     {'in a window' if renews else 'ever'} are dropped before anybody is counted."]
+    lines += [
+        f"     {not_counted(query.asked)}",
+        f"     {'in a window' if renews else 'ever'} are dropped before anybody is counted.",
+    ]
     return "\n".join(lines)
 
 

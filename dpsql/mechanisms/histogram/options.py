@@ -28,6 +28,8 @@ def read(draft: Draft) -> Asked:
     return Asked(
         **bounds_of(draft),
         **{option.name: draft.value(option.name) for option in own},
-        release=ReleaseRule.RESELECT if draft.paper and not draft.listed and not draft.keyless else ReleaseRule.EVERY_TRIGGER,
+        release=ReleaseRule.RESELECT
+        if draft.paper and not draft.listed and not draft.keyless
+        else ReleaseRule.EVERY_TRIGGER,
         counter=CounterName.HONAKER if draft.paper else CounterName.BLT,
     )

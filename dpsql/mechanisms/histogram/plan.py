@@ -124,7 +124,10 @@ class PrivacyPlan(MadeOfSums, Plan):
     @property
     def periods_meet(self) -> bool:
         """Two contribution periods of a unit can meet in one group: periods are as long as a window, and windows slide."""
-        return self.query.contribution_period is ContributionPeriod.WINDOW and self.windows_per_record > 1
+        return (
+            self.query.contribution_period is ContributionPeriod.WINDOW
+            and self.windows_per_record > 1
+        )
 
     @property
     def min_counted(self) -> int:
@@ -143,4 +146,13 @@ def document(plan: PrivacyPlan) -> dict[str, Any]:
     return given
 
 
-__all__ = ["Aggregate", "CarriedPlan", "ColumnPlan", "NoisySum", "PerturbationPlan", "PrivacyPlan", "SelectionPlan", "document"]
+__all__ = [
+    "Aggregate",
+    "CarriedPlan",
+    "ColumnPlan",
+    "NoisySum",
+    "PerturbationPlan",
+    "PrivacyPlan",
+    "SelectionPlan",
+    "document",
+]

@@ -9,7 +9,14 @@ from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.carried import carried_plan
-from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, QuantilePlan, SelectionPlan, document
+from dpsql.mechanisms.histogram.plan import (
+    ColumnPlan,
+    PerturbationPlan,
+    PrivacyPlan,
+    QuantilePlan,
+    SelectionPlan,
+    document,
+)
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery, PerGroup, Quantiles
 from dpsql.parts.hash_charge import hash_charge
@@ -39,7 +46,12 @@ MAX_WEIGHTS = 4_000_000
 """Numbers of a plan that key selection may need: one for every time a unit can count."""
 
 
-def make_plan(query: ParsedQuery[Asked], source: Source, share: float | None = None, decay: float | None = None) -> PrivacyPlan:
+def make_plan(
+    query: ParsedQuery[Asked],
+    source: Source,
+    share: float | None = None,
+    decay: float | None = None,
+) -> PrivacyPlan:
     """Plan one query.
 
     Args:
@@ -58,11 +70,18 @@ def make_plan(query: ParsedQuery[Asked], source: Source, share: float | None = N
     return dataclasses.replace(plan, identity=identity(plan))
 
 
-def unnamed_plan(query: ParsedQuery[Asked], source: Source, share: float | None = None, decay: float | None = None) -> PrivacyPlan:
+def unnamed_plan(
+    query: ParsedQuery[Asked],
+    source: Source,
+    share: float | None = None,
+    decay: float | None = None,
+) -> PrivacyPlan:
     """As `make_plan`, without an identity: enough for who compares many plans and runs none."""
     horizon = -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.windows.size_us // query.windows.slide_us)
-    groups = windows * int(min(query.asked.max_rows_contributed, query.asked.max_groups_contributed))
+    groups = windows * int(
+        min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
+    )
     meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
     delta_hash = _hash_charge(query, source, groups, meet)
     rest = query.delta - delta_hash
@@ -71,15 +90,26 @@ def unnamed_plan(query: ParsedQuery[Asked], source: Source, share: float | None 
     mu = round_down(total_mu(query.epsilon, delta_noise))
     paper = query.asked.counter is CounterName.HONAKER
     if share is None:
-        share = PAPER_SHARE if paper else SELECTION_SHARE if query.asked.carry_windows == 1 else SELECTION_SHARE_OF_SEVERAL
+        share = (
+            PAPER_SHARE
+            if paper
+            else SELECTION_SHARE
+            if query.asked.carry_windows == 1
+            else SELECTION_SHARE_OF_SEVERAL
+        )
     if decay is None:
         decay = PAPER_DECAY if paper else SELECTION_DECAY
     if query.selects:
-        selection = _selection(query, windows, horizon, share, decay, mu, delta_threshold * (1 - 1e-12), meet)
+        selection = _selection(
+            query, windows, horizon, share, decay, mu, delta_threshold * (1 - 1e-12), meet
+        )
     else:
-        selection, share = None, 0.0
+        selection = None
+        share = 0.0
     arguments = _arguments(query)
-    columns = _columns(query, source, arguments, horizon, windows, groups, meet, mu * math.sqrt(1 - share))
+    columns = _columns(
+        query, source, arguments, horizon, windows, groups, meet, mu * math.sqrt(1 - share)
+    )
     return PrivacyPlan(
         query=query,
         horizon=horizon,
@@ -116,12 +146,24 @@ def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: b
 def participations(query: ParsedQuery[Asked], windows: int) -> int:
     """How often one unit can count in key selection: once per group, or, in rounds, once per admitted copy of a record."""
     if query.asked.release is ReleaseRule.RESELECT:
-        return windows * int(min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group))
+        return windows * int(
+            min(
+                query.asked.max_rows_contributed,
+                query.asked.max_groups_contributed * query.asked.max_rows_per_group,
+            )
+        )
     return windows * int(min(query.asked.max_rows_contributed, query.asked.max_groups_contributed))
 
 
 def _selection(
-    query: ParsedQuery[Asked], windows: int, horizon: int, share: float, decay: float, mu: float, delta_threshold: float, meet: bool
+    query: ParsedQuery[Asked],
+    windows: int,
+    horizon: int,
+    share: float,
+    decay: float,
+    mu: float,
+    delta_threshold: float,
+    meet: bool,
 ) -> SelectionPlan:
     chosen = counter(query.asked.counter, horizon)
     times = participations(query, windows)
@@ -138,11 +180,20 @@ def _selection(
     if query.asked.carry_windows > 1:
         delta_carried = delta_threshold * CARRIED_SHARE
         delta_threshold -= delta_carried
-        carried = carried_plan(query.asked.carry_windows, weights[0], sd[-1], least, times, delta_carried)
+        carried = carried_plan(
+            query.asked.carry_windows, weights[0], sd[-1], least, times, delta_carried
+        )
     betas = failure_probabilities(delta_threshold / times, horizon)
     taus = thresholds(weights, sd, betas, 2 * least - 1 if meet else least)
     return SelectionPlan(
-        counter=query.asked.counter, share=share, weights=weights, sigma=sigma, sd=sd, betas=betas, thresholds=taus, carried=carried
+        counter=query.asked.counter,
+        share=share,
+        weights=weights,
+        sigma=sigma,
+        sd=sd,
+        betas=betas,
+        thresholds=taus,
+        carried=carried,
     )
 
 
@@ -151,36 +202,74 @@ def _arguments(query: ParsedQuery[Asked]) -> tuple[str, ...]:
 
 
 def _columns(
-    query: ParsedQuery[Asked], source: Source, arguments: tuple[str, ...], horizon: int, windows: int, groups: int, meet: bool, mu: float
+    query: ParsedQuery[Asked],
+    source: Source,
+    arguments: tuple[str, ...],
+    horizon: int,
+    windows: int,
+    groups: int,
+    meet: bool,
+    mu: float,
 ) -> tuple[ColumnPlan, ...]:
     chosen = counter(query.asked.counter, horizon)
-    rows = min(query.asked.max_rows_contributed, query.asked.max_groups_contributed * query.asked.max_rows_per_group)
-    by_users = math.sqrt(2 * groups if meet else groups)  # where periods meet, a unit that counts no more here may count there
+    rows = min(
+        query.asked.max_rows_contributed,
+        query.asked.max_groups_contributed * query.asked.max_rows_per_group,
+    )
+    by_users = math.sqrt(
+        2 * groups if meet else groups
+    )  # where periods meet, a unit that counts no more here may count there
     by_rows = math.sqrt(windows * query.asked.max_rows_per_group * rows)
     clamps = [of_width(source, 1 if isinstance(a, PerGroup) else rows) for a in query.aggregates]
-    increments = [[] if isinstance(a, Quantiles) else increments_of(a, arguments, c) for a, c in zip(query.aggregates, clamps, strict=True)]
-    plain, wanted = sum(map(len, increments)), [a for a in query.aggregates if isinstance(a, Quantiles)]
+    increments = [
+        [] if isinstance(a, Quantiles) else increments_of(a, arguments, c)
+        for a, c in zip(query.aggregates, clamps, strict=True)
+    ]
+    plain = sum(map(len, increments))
+    wanted = [a for a in query.aggregates if isinstance(a, Quantiles)]
     part = mu / math.sqrt(plain + len(wanted))
-    columns, number = [], 0
+    columns = []
+    number = 0
     for aggregate, each in zip(query.aggregates, increments, strict=True):
         perturbations: list[PerturbationPlan | QuantilePlan] = []
         if isinstance(aggregate, Quantiles):
-            sensitivity = round_up(by_rows * math.sqrt(quantiles.LEVELS))  # of one release: the column's norm is 1
-            tree = quantile_sum(aggregate, arguments, plain + wanted.index(aggregate) + 1, sensitivity, part, 1.0, source.max_users * rows)
-            perturbations.append(QuantilePlan(**vars(tree), counter=CounterName.BLT, releases=1, sd=(tree.sigma,)))
+            sensitivity = round_up(
+                by_rows * math.sqrt(quantiles.LEVELS)
+            )  # of one release: the column's norm is 1
+            tree = quantile_sum(
+                aggregate,
+                arguments,
+                plain + wanted.index(aggregate) + 1,
+                sensitivity,
+                part,
+                1.0,
+                source.max_users * rows,
+            )
+            perturbations.append(
+                QuantilePlan(**vars(tree), counter=CounterName.BLT, releases=1, sd=(tree.sigma,))
+            )
         for added in each:
             number += 1
             if added.per_group:
-                of_sum = per_group_sensitivity(added, query.asked.max_rows_per_group, windows * rows, groups)
+                of_sum = per_group_sensitivity(
+                    added, query.asked.max_rows_per_group, windows * rows, groups
+                )
             else:
                 of_sum = by_users if added.rule == "users" else by_rows * added.largest
             sensitivity = round_up(of_sum * column_norm(chosen))
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             sd = tuple(sigma * v for v in path_sd(chosen))
             perturbation = PerturbationPlan(
-                **vars(added), mechanism=number, counter=query.asked.counter, sensitivity=sensitivity, sigma=sigma, sd=sd
+                **vars(added),
+                mechanism=number,
+                counter=query.asked.counter,
+                sensitivity=sensitivity,
+                sigma=sigma,
+                sd=sd,
             )
-            check_noise(aggregate.alias, sigma, added.grid, len(sd))  # a path adds one draw per step, with a factor of at most 1
+            check_noise(
+                aggregate.alias, sigma, added.grid, len(sd)
+            )  # a path adds one draw per step, with a factor of at most 1
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)

@@ -18,9 +18,17 @@ def carried_over(draft: Draft) -> Iterator[Problem]:
     if not given or (draft.value("carry_windows") or 1) == 1:
         return
     if draft.paper:
-        yield problem(given.name_span, "The paper's rounds start every key anew", "leave mechanism out, or carry_windows")
+        yield problem(
+            given.name_span,
+            "The paper's rounds start every key anew",
+            "leave mechanism out, or carry_windows",
+        )
     if draft.window_times and draft.window_times[1] < draft.window_times[0]:
-        yield problem(given.name_span, "Windows that overlap carry nothing over", "leave out the slide, or write carry_windows = 1")
+        yield problem(
+            given.name_span,
+            "Windows that overlap carry nothing over",
+            "leave out the slide, or write carry_windows = 1",
+        )
 
 
 def horizon_limit(draft: Draft) -> Iterator[Problem]:
@@ -30,12 +38,20 @@ def horizon_limit(draft: Draft) -> Iterator[Problem]:
         return
     size, slide, _ = draft.window_times
     span = size + draft.value("allowed_lateness")
-    message = f"A window would have {draft.horizon:,} triggers; at most {HORIZON_LIMIT:,} are accepted"
+    message = (
+        f"A window would have {draft.horizon:,} triggers; at most {HORIZON_LIMIT:,} are accepted"
+    )
     fitting = [
-        slide // count for count in range(1, HORIZON_LIMIT + 1) if slide % count == 0 and -(-span // (slide // count)) <= HORIZON_LIMIT
+        slide // count
+        for count in range(1, HORIZON_LIMIT + 1)
+        if slide % count == 0 and -(-span // (slide // count)) <= HORIZON_LIMIT
     ]
     fitting = [interval for interval in fitting if interval % 1_000_000 == 0] or fitting
-    hint = f"write trigger_interval = '{show_duration(min(fitting))}' or longer" if fitting else "write a shorter allowed_lateness"
+    hint = (
+        f"write trigger_interval = '{show_duration(min(fitting))}' or longer"
+        if fitting
+        else "write a shorter allowed_lateness"
+    )
     yield problem(given.value_span, message, hint)
 
 

@@ -23,9 +23,15 @@ def in_short(plan: PrivacyPlan, days: Sequence[dict[str, Any]]) -> str:
         days: what one unit pays in all windows that some days touch; nothing for a STREAM.
     """
     query = plan.query
-    unit, size, key = ", ".join(query.privacy_unit), duration(query.windows.size_us), ", ".join(key.name for key in query.keys)
+    unit = ", ".join(query.privacy_unit)
+    size = duration(query.windows.size_us)
+    key = ", ".join(key.name for key in query.keys)
     period = "for ever" if query.contribution_period is ContributionPeriod.STREAM else f"in {size}"
-    who = f"everything that one {unit} does {period}" if unit else f"one row of {query.stream}, not one person"
+    who = (
+        f"everything that one {unit} does {period}"
+        if unit
+        else f"one row of {query.stream}, not one person"
+    )
     lines = {
         "Protected": f"{who}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
         **({"Adds up to": adds_up(days)} if unit else {}),
@@ -42,7 +48,8 @@ def _keys(plan: PrivacyPlan, unit: str, key: str) -> str:
         return "the listed ones, all of them." if key else "none: one row per window."
     carried = plan.selection.carried
     if carried is not None:
-        alone, together = plan.selection.users_needed(plan.horizon), carried.users_needed(-1, plan.selection.weights[0])
+        alone = plan.selection.users_needed(plan.horizon)
+        together = carried.users_needed(-1, plan.selection.weights[0])
         return (
             f"{key} appears once about {alone:,} different {unit} have it in a window, or {together:,} in each of {carried.windows}; "
             "what is missing is not zero."
@@ -59,8 +66,14 @@ def _noise(plan: PrivacyPlan) -> str:
         if tree := quantiles_of(plan, column):
             each.append(f"{column.aggregate.alias} ± {number(Z95 * tree.stderr(1))} rows")
             continue
-        each.append(f"{column.aggregate.alias} ± {number(Z95 * stderr(main(column.perturbations))[-1])}{over(column.aggregate)}")
-    average = " (n: values of the average)" if any(len(column.perturbations) == 2 for column in plan.columns) else ""
+        each.append(
+            f"{column.aggregate.alias} ± {number(Z95 * stderr(main(column.perturbations))[-1])}{over(column.aggregate)}"
+        )
+    average = (
+        " (n: values of the average)"
+        if any(len(column.perturbations) == 2 for column in plan.columns)
+        else ""
+    )
     if any(len(column.perturbations) > 2 for column in plan.columns):
         average = " (n: how many values there are, s: their deviation)"
     return f"{', '.join(each)}{average} at a window's end, 95%."
@@ -68,11 +81,11 @@ def _noise(plan: PrivacyPlan) -> str:
 
 def _left_out(plan: PrivacyPlan, unit: str, key: str, period: str) -> str:
     asked = plan.query.asked
-    most, each, groups = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    most = asked.max_rows_contributed
+    each = asked.max_rows_per_group
+    groups = asked.max_groups_contributed
     if most == math.inf:
-        return (
-            f"values of {key} in which one {unit} counts: at most {groups:,} {period}. Further ones are dropped, and no error bar says so."
-        )
+        return f"values of {key} in which one {unit} counts: at most {groups:,} {period}. Further ones are dropped, and no error bar says so."
     most = most if key else min(most, each)  # the one, empty key is a key
     counted = f"records of one {unit} that count: at most {most:,} {period}"
     counted += f", {each:,} with one {key}" if key and each < most else ""

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 
 from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import CarriedPlan, ColumnPlan, PerturbationPlan, PrivacyPlan, QuantilePlan
+from dpsql.mechanisms.histogram.plan import (
+    CarriedPlan,
+    ColumnPlan,
+    PerturbationPlan,
+    PrivacyPlan,
+    QuantilePlan,
+)
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.parts.output_columns import output_column
 from dpsql.parts.sums import bare
@@ -25,10 +31,18 @@ from dpsql.udfs.table.leaves import Quantiles
 def grid(plan: PrivacyPlan) -> Grid:
     """The trigger grid of a plan."""
     window = plan.query.windows
-    return Grid(window.size_us, window.slide_us, window.offset_us, plan.query.trigger_interval_us, plan.horizon)
+    return Grid(
+        window.size_us,
+        window.slide_us,
+        window.offset_us,
+        plan.query.trigger_interval_us,
+        plan.horizon,
+    )
 
 
-def admission_stage(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> AdmissionStage:
+def admission_stage(
+    plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
+) -> AdmissionStage:
     """The intake; arguments as `bounding_parameters`."""
     stage = AdmissionStage if plan.query.privacy_unit else RowStage
     return stage(bounding_parameters(plan, public, first_window_us), len(plan.arguments))
@@ -38,10 +52,14 @@ def stages(
     plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
 ) -> tuple[AdmissionStage, ReleaseStage]:
     """Both; arguments as `bounding_parameters`."""
-    return admission_stage(plan, public, first_window_us), ReleaseStage(release_parameters(plan, public, first_window_us))
+    return admission_stage(plan, public, first_window_us), ReleaseStage(
+        release_parameters(plan, public, first_window_us)
+    )
 
 
-def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> BoundingParameters:
+def bounding_parameters(
+    plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
+) -> BoundingParameters:
     """Parameters of `dpsql.udfs.intake.contribution_bounding.admit`; `public` where the plan has no key selection.
 
     `first_window_us`: windows that start earlier are not this run's (public groups know their first window themselves).
@@ -61,7 +79,9 @@ def bounding_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, f
     )
 
 
-def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None) -> ReleaseParameters:
+def release_parameters(
+    plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
+) -> ReleaseParameters:
     """Parameters of `dpsql.udfs.histogram.release.release`; arguments as `bounding_parameters`."""
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
@@ -69,21 +89,46 @@ def release_parameters(plan: PrivacyPlan, public: PublicGroups | None = None, fi
     if plan.selection:
         chosen = counter(plan.selection.counter, plan.horizon)
         rounds = plan.query.asked.release is ReleaseRule.RESELECT
-        carried = _carried(plan.selection.carried, first_window_us) if plan.selection.carried else None
-        selection = SelectionParameters(chosen, plan.selection.sigma, plan.selection.thresholds, plan.min_counted, rounds, carried)
+        carried = (
+            _carried(plan.selection.carried, first_window_us) if plan.selection.carried else None
+        )
+        selection = SelectionParameters(
+            chosen,
+            plan.selection.sigma,
+            plan.selection.thresholds,
+            plan.min_counted,
+            rounds,
+            carried,
+        )
     plain = [p for p in plan.perturbations if isinstance(p, PerturbationPlan)]
-    perturbations = tuple(PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid) for p in plain)
-    columns = tuple(
-        output_column(column.aggregate, column.perturbations, tuple(map(stderr, column.perturbations))) for column in plan.columns
+    perturbations = tuple(
+        PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid)
+        for p in plain
     )
-    return ReleaseParameters(grid(plan), selection, perturbations, columns, public, quantile_noise(plan))
+    columns = tuple(
+        output_column(
+            column.aggregate, column.perturbations, tuple(map(stderr, column.perturbations))
+        )
+        for column in plan.columns
+    )
+    return ReleaseParameters(
+        grid(plan), selection, perturbations, columns, public, quantile_noise(plan)
+    )
 
 
 def quantile_noise(plan: PrivacyPlan) -> tuple[Quantiles, ...]:
     """The columns of quantiles, in mechanism order."""
     of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
     return tuple(
-        Quantiles(of[p.mechanism], p.mechanism, counter(p.counter, p.releases), p.sigma, p.parts, p.centre, p.centre + p.grid * p.upper)
+        Quantiles(
+            of[p.mechanism],
+            p.mechanism,
+            counter(p.counter, p.releases),
+            p.sigma,
+            p.parts,
+            p.centre,
+            p.centre + p.grid * p.upper,
+        )
         for p in plan.trees
     )
 
@@ -95,7 +140,14 @@ def _carried(plan: CarriedPlan, first_window_us: int | None) -> CarriedParameter
 
 def quantiles_of(plan: PrivacyPlan, column: ColumnPlan) -> Quantiles | None:
     """Of a column of quantiles."""
-    return next((each for each in quantile_noise(plan) if each.mechanism == column.perturbations[0].mechanism), None)
+    return next(
+        (
+            each
+            for each in quantile_noise(plan)
+            if each.mechanism == column.perturbations[0].mechanism
+        ),
+        None,
+    )
 
 
 def stderr(perturbation: PerturbationPlan | QuantilePlan) -> tuple[float, ...]:

@@ -25,18 +25,26 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
-    query, asked = plan.query, plan.query.asked
+    query = plan.query
+    asked = plan.query.asked
     if query.contribution_period is not ContributionPeriod.STREAM:
         raise AccountingError("a growing table has one contribution period, STREAM")
     if [each.mechanism for each in plan.sums] != list(range(1, len(plan.sums) + 1)):
         raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
     _check_tables(plan.tables, len(asked.domains))
-    norm = column_norm(BltInf()) if asked.max_triggers is None else factorisation(CounterName.BLT, asked.max_triggers)[0]
+    norm = (
+        column_norm(BltInf())
+        if asked.max_triggers is None
+        else factorisation(CounterName.BLT, asked.max_triggers)[0]
+    )
     moved = [_rows_squared(asked, table) for table in plan.tables]
     mu = math.sqrt(math.fsum(_squared(each, moved, norm) for each in plan.sums))
-    noise, ids = gaussian_delta(mu, plan.epsilon), source.max_users / 2.0**64
+    noise = gaussian_delta(mu, plan.epsilon)
+    ids = source.max_users / 2.0**64
     if not query.privacy_unit:
-        if {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed} != {1}:
+        if {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed} != {
+            1
+        }:
             raise AccountingError("one row has no unit: it is one row, of one cell of each table")
         ids = 0.0  # no id is asked
     check_promise(plan, {"mu": mu, "delta_noise": noise, "delta_hash": ids, "delta": noise + ids})
@@ -50,30 +58,52 @@ def _rows_squared(asked: Asked, table: MeasuredTable) -> int:
 
     A cell of the table holds all cells of all keys that agree with it on its own keys: of these a unit is in G at most, c rows in each.
     """
-    together = math.prod(len(domain.values) for key, domain in enumerate(asked.domains) if key not in table.keys)
-    in_a_cell = min(
-        asked.max_rows_contributed, asked.max_rows_per_group * asked.max_groups_contributed, asked.max_rows_per_group * together
+    together = math.prod(
+        len(domain.values) for key, domain in enumerate(asked.domains) if key not in table.keys
     )
-    return in_a_cell * min(asked.max_rows_contributed, asked.max_rows_per_group * asked.max_groups_contributed)
+    in_a_cell = min(
+        asked.max_rows_contributed,
+        asked.max_rows_per_group * asked.max_groups_contributed,
+        asked.max_rows_per_group * together,
+    )
+    return in_a_cell * min(
+        asked.max_rows_contributed, asked.max_rows_per_group * asked.max_groups_contributed
+    )
 
 
 def _squared(each: MeasuredSum, moved: list[int], norm: float) -> float:
     """The squared shift over all tables that one unit can cause in one sum, in units of its noise."""
     if each.rule not in ("rows", "valid", "sum", "squares"):
-        raise AccountingError(f"rule {each.rule} is unknown to the accountant: it is no sum over rows")
+        raise AccountingError(
+            f"rule {each.rule} is unknown to the accountant: it is no sum over rows"
+        )
     if len(each.sigmas) != len(moved) or not all(sigma > 0 for sigma in each.sigmas):
         raise AccountingError("every table needs noise")
-    largest = max(-each.lower * each.grid, each.upper * each.grid, 0.0) if each.rule in ("sum", "squares") else 1.0
+    largest = (
+        max(-each.lower * each.grid, each.upper * each.grid, 0.0)
+        if each.rule in ("sum", "squares")
+        else 1.0
+    )
     # Every row moves one cell of each table, shown at all triggers from its own on.
-    return math.fsum(rows * (largest * norm / sigma) ** 2 for rows, sigma in zip(moved, each.sigmas, strict=True))
+    return math.fsum(
+        rows * (largest * norm / sigma) ** 2 for rows, sigma in zip(moved, each.sigmas, strict=True)
+    )
 
 
 def _check_tables(tables: tuple[MeasuredTable, ...], keys: int) -> None:
     """What theorem 25 asks of tables."""
     seen = [frozenset(table.keys) for table in tables]
-    if not tables or len({*seen}) != len(seen) or any(len(one) != len(table.keys) for one, table in zip(seen, tables, strict=True)):
-        raise AccountingError("a table is measured twice, or a key is in it twice: equal cells share their noise")
+    if (
+        not tables
+        or len({*seen}) != len(seen)
+        or any(len(one) != len(table.keys) for one, table in zip(seen, tables, strict=True))
+    ):
+        raise AccountingError(
+            "a table is measured twice, or a key is in it twice: equal cells share their noise"
+        )
     for table in tables:
         bits = sum(2 ** (keys - 1 - key) for key in range(keys) if key not in table.keys)
         if any(not 0 <= key < keys for key in table.keys) or table.grouping_id != bits:
-            raise AccountingError(f"a table's grouping id is {table.grouping_id}, and its keys say {bits}")
+            raise AccountingError(
+                f"a table's grouping id is {table.grouping_id}, and its keys say {bits}"
+            )

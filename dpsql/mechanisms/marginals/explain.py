@@ -15,7 +15,19 @@ from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import Aggregate
 from dpsql.parts.whole_table import counter_said, growing, promise, schedule, triggers
-from dpsql.parts.words import bounding, clamp, clamps, main, of_several, over, page, promise_to_rows, promised, stages, written
+from dpsql.parts.words import (
+    bounding,
+    clamp,
+    clamps,
+    main,
+    of_several,
+    over,
+    page,
+    promise_to_rows,
+    promised,
+    stages,
+    written,
+)
 from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys
@@ -28,7 +40,9 @@ SHOWN = 40
 def typical_error(plan: MarginalsPlan, each: MeasuredSum, keys: int, trigger: int) -> float:
     """Root of the mean variance over the default predicates of so many keys; infinite where some of them are not covered."""
     marginals = plan.marginals
-    known = LeastSquares(marginals.sizes, marginals.tables, plan.noisy_tables(each).variances(trigger))
+    known = LeastSquares(
+        marginals.sizes, marginals.tables, plan.noisy_tables(each).variances(trigger)
+    )
     total = 0.0
     for part, energy in energies_of(plan.query.asked.domains, keys).items():
         if energy > 0:
@@ -38,7 +52,8 @@ def typical_error(plan: MarginalsPlan, each: MeasuredSum, keys: int, trigger: in
 
 def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
     """The plan's public numbers under stable names (`dpsql explain --json`)."""
-    asked, names = plan.query.asked, [key.name for key in plan.query.keys]
+    asked = plan.query.asked
+    names = [key.name for key in plan.query.keys]
     return {
         **promised(plan, account(plan, source)),
         "periods": [],
@@ -49,7 +64,12 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
         "cells": plan.marginals.first[-1],
         "domains": {name: domain.size for name, domain in zip(names, asked.domains, strict=True)},
         "tables": [
-            {"keys": [names[key] for key in table.keys], GROUPING_ID: table.grouping_id, "share": table.share / 2**BITS, "cells": cells}
+            {
+                "keys": [names[key] for key in table.keys],
+                GROUPING_ID: table.grouping_id,
+                "share": table.share / 2**BITS,
+                "cells": cells,
+            }
             for table, cells in zip(plan.tables, plan.marginals.cells, strict=True)
         ],
         "columns": [
@@ -61,13 +81,20 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
                 "answers": [
                     {
                         "keys": keys,
-                        "stderr": [{"trigger": t, "stderr": _finite(typical_error(plan, each, keys, t))} for t in triggers(plan.query)],
+                        "stderr": [
+                            {"trigger": t, "stderr": _finite(typical_error(plan, each, keys, t))}
+                            for t in triggers(plan.query)
+                        ],
                     }
                     for each in parts
                     for keys in (_orders(plan) if len(parts) == 1 else ())
                 ],
                 "parts": [
-                    {"of": {"sum": "sum", "squares": "squares"}.get(each.rule, "count"), "sigmas": list(each.sigmas)} for each in parts
+                    {
+                        "of": {"sum": "sum", "squares": "squares"}.get(each.rule, "count"),
+                        "sigmas": list(each.sigmas),
+                    }
+                    for each in parts
                 ]
                 if len(parts) > 1
                 else None,
@@ -79,8 +106,15 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
 
 def explain(plan: MarginalsPlan, source: Source) -> str:
     """The whole explanation as plain text."""
-    promised, when = _promise(plan, source), growing(plan.query, plan.start_us)
-    about = _short(plan), promised, live_runs(schedule(plan.query, plan.start_us)), when, _bounds(plan, source)
+    promised = _promise(plan, source)
+    when = growing(plan.query, plan.start_us)
+    about = (
+        _short(plan),
+        promised,
+        live_runs(schedule(plan.query, plan.start_us)),
+        when,
+        _bounds(plan, source),
+    )
     return page(plan, *about, _tables(plan), _answers(plan), _budget(plan), _stages(plan))
 
 
@@ -110,17 +144,33 @@ def _finite(value: float) -> float | None:
 
 
 def _short(plan: MarginalsPlan) -> str:
-    query, asked, unit = plan.query, plan.query.asked, ", ".join(plan.query.privacy_unit)
+    query = plan.query
+    asked = plan.query.asked
+    unit = ", ".join(plan.query.privacy_unit)
     last = triggers(plan.query)[-1]
-    found = [(aggregate.alias, Z95 * typical_error(plan, each, 1, last)) for aggregate, each in _additive(plan)]
-    noise = ", ".join(f"{alias} {f'± {number(error)}' if math.isfinite(error) else 'not covered'}" for alias, error in found)
-    noise = f"{noise} in an answer about one key at trigger {last:,}, 95%." if found else "every cell says its own."
+    found = [
+        (aggregate.alias, Z95 * typical_error(plan, each, 1, last))
+        for aggregate, each in _additive(plan)
+    ]
+    noise = ", ".join(
+        f"{alias} {f'± {number(error)}' if math.isfinite(error) else 'not covered'}"
+        for alias, error in found
+    )
+    noise = (
+        f"{noise} in an answer about one key at trigger {last:,}, 95%."
+        if found
+        else "every cell says its own."
+    )
     until = "for ever" if asked.max_triggers is None else f"{asked.max_triggers:,} times"
     of_unit = {
         "Left out": f"records of one {unit} that count: at most {asked.max_rows_contributed:,} for ever. Further ones are dropped, and no error bar "
         "says so."
     }
-    protected = f"everything that one {unit} does for ever" if unit else f"one row of {query.stream}, not one person"
+    protected = (
+        f"everything that one {unit} does for ever"
+        if unit
+        else f"one row of {query.stream}, not one person"
+    )
     return in_short(
         {
             "Protected": f"{protected}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
@@ -140,25 +190,40 @@ def _promise(plan: MarginalsPlan, source: Source) -> str:
 
 
 def _bounds(plan: MarginalsPlan, source: Source) -> str:
-    asked, of_units = plan.query.asked, bool(plan.query.privacy_unit)
+    asked = plan.query.asked
+    of_units = bool(plan.query.privacy_unit)
     bounds = [
         "What each unit may contribute",
         f"  C = {asked.max_rows_contributed} records for ever, c = {asked.max_rows_per_group} of them in one cell of all keys,",
         f"  G = {asked.max_groups_contributed} such cells; the earliest count, the rest are dropped (and counted for the operator).",
     ]
     lines = [
-        *(bounds if of_units else ["What each event may contribute", "  One row, to one cell of each table."]),
+        *(
+            bounds
+            if of_units
+            else ["What each event may contribute", "  One row, to one cell of each table."]
+        ),
         "  Records with a value outside a declared domain are dropped before they are counted.",
         *clamps(plan.query.aggregates),
-        *([f"  Declared for {source.name}: at most {source.max_users:,} units."] if of_units else []),
+        *(
+            [f"  Declared for {source.name}: at most {source.max_users:,} units."]
+            if of_units
+            else []
+        ),
     ]
     return "\n".join(lines)
 
 
 def _tables(plan: MarginalsPlan) -> str:
-    asked, names = plan.query.asked, [key.name for key in plan.query.keys]
-    declared = ", ".join(f"{name} {domain.size:,}" for name, domain in zip(names, asked.domains, strict=True))
-    errors = [[f"± {number(error)}{over(each)} ({each.alias})" for error in _errors(plan, main(parts))] for each, parts in plan.columns]
+    asked = plan.query.asked
+    names = [key.name for key in plan.query.keys]
+    declared = ", ".join(
+        f"{name} {domain.size:,}" for name, domain in zip(names, asked.domains, strict=True)
+    )
+    errors = [
+        [f"± {number(error)}{over(each)} ({each.alias})" for error in _errors(plan, main(parts))]
+        for each, parts in plan.columns
+    ]
     told = [", ".join(of_table) for of_table in zip(*errors, strict=True)]
     width = max(32, *map(len, told))
     lines = [
@@ -167,12 +232,16 @@ def _tables(plan: MarginalsPlan) -> str:
         f"  {'share of mu^2':>13}  {'cells':>11}  {'95% of one cell at trigger ' + f'{triggers(plan.query)[-1]:,}':<{width}}  keys",
     ]
     for table, cells, error in [*zip(plan.tables, plan.marginals.cells, told, strict=True)][:SHOWN]:
-        lines.append(f"  {percent(table.share / 2**BITS):>13}  {cells:>11,}  {error:<{width}}  {_named(plan, table.keys)}")
+        lines.append(
+            f"  {percent(table.share / 2**BITS):>13}  {cells:>11,}  {error:<{width}}  {_named(plan, table.keys)}"
+        )
     if len(plan.tables) > SHOWN:
         lines.append(f"  and {len(plan.tables) - SHOWN:,} more (dpsql explain --json lists all)")
     left = [keys for keys in asked.grouping_sets if keys not in plan.marginals.tables]
     if left:
-        shown = ", ".join(_named(plan, keys) for keys in left[:SHOWN]) + (", ..." if len(left) > SHOWN else "")
+        shown = ", ".join(_named(plan, keys) for keys in left[:SHOWN]) + (
+            ", ..." if len(left) > SHOWN else ""
+        )
         lines.append(f"  Not measured, because the others tell as much: {shown}.")
     for aggregate, parts in plan.columns:
         counts = _errors(plan, parts[-1])
@@ -182,7 +251,10 @@ def _tables(plan: MarginalsPlan) -> str:
 
 def _errors(plan: MarginalsPlan, each: MeasuredSum) -> list[float]:
     """95% of one cell of each table, at the last trigger that is told of."""
-    return [Z95 * math.sqrt(variance) for variance in plan.noisy_tables(each).variances(triggers(plan.query)[-1])]
+    return [
+        Z95 * math.sqrt(variance)
+        for variance in plan.noisy_tables(each).variances(triggers(plan.query)[-1])
+    ]
 
 
 def _named(plan: MarginalsPlan, keys: Keys) -> str:
@@ -198,16 +270,26 @@ def _answers(plan: MarginalsPlan) -> str:
     ]
     for aggregate, each in _additive(plan):
         for keys in _orders(plan):
-            errors = [Z95 * typical_error(plan, each, keys, trigger) for trigger in triggers(plan.query)]
-            cells = "".join(f"{f'± {number(e)}' if math.isfinite(e) else 'not covered':>17}" for e in errors)
+            errors = [
+                Z95 * typical_error(plan, each, keys, trigger) for trigger in triggers(plan.query)
+            ]
+            cells = "".join(
+                f"{f'± {number(e)}' if math.isfinite(e) else 'not covered':>17}" for e in errors
+            )
             lines.append(f"  {aggregate.alias:<{width}}  {written(aggregate):<15}{keys:>5}{cells}")
     last = triggers(plan.query)[-1]
     for first in [each for _, each in _additive(plan) if each.rule != "sum"][:1]:
-        needed = [(keys, 100 * Z95 * typical_error(plan, first, keys, last)) for keys in _orders(plan)]
-        sizes = ", ".join(f"{keys} {'key' if keys == 1 else 'keys'}: {number(n)}" for keys, n in needed)
+        needed = [
+            (keys, 100 * Z95 * typical_error(plan, first, keys, last)) for keys in _orders(plan)
+        ]
+        sizes = ", ".join(
+            f"{keys} {'key' if keys == 1 else 'keys'}: {number(n)}" for keys, n in needed
+        )
         lines.append(f"  Rows in the table at trigger {last:,} of which that is 1%: {sizes}.")
     if quotients := [aggregate.alias for aggregate, parts in plan.columns if len(parts) > 1]:
-        lines.append(f"  There is none about {', '.join(quotients)}: cells do not add up. For answers select SUM and COUNT beside.")
+        lines.append(
+            f"  There is none about {', '.join(quotients)}: cells do not add up. For answers select SUM and COUNT beside."
+        )
     lines += [
         "  Each answer comes with its own exact standard error, of a question that was chosen without looking at that release:",
         "  who picks the largest of many cells picks its noise, too.",

@@ -18,6 +18,10 @@ def cube(sizes: Sequence[int], max_grouping_keys: int) -> tuple[Keys, ...]:
     The total is not among them: it is the sum of every table. Of one key more than that a table has no worth of its own.
     """
     keys = range(len(sizes))
-    few = [some for size in range(1, max_grouping_keys + 1) for some in itertools.combinations(keys, size)]
+    few = [
+        some
+        for size in range(1, max_grouping_keys + 1)
+        for some in itertools.combinations(keys, size)
+    ]
     whole = tuple(keys)
     return tuple(few) if whole in few or math.prod(sizes) > MAX_CELLS else (*few, whole)

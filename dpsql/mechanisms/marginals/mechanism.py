@@ -9,7 +9,17 @@ from dpsql.description import GROUPING_ID, Noise, Role, Sets
 from dpsql.mechanisms.marginals import accounting, explain, options, planner, rules, stages
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
-from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told, bounds_told, value_and_error
+from dpsql.mechanisms.protocol import (
+    Argument,
+    Mechanism,
+    OutputColumn,
+    Own,
+    RunFacts,
+    Shape,
+    Told,
+    bounds_told,
+    value_and_error,
+)
 from dpsql.parts.sums import presence_only
 from dpsql.parts.whole_table import document, schedule
 from dpsql.udfs.marginals.stages import DROP_REASONS
@@ -32,32 +42,47 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
 
     def shape(self, plan: MarginalsPlan) -> Shape:
         """No windows; each aggregate and its error bar; which keys a row has."""
-        asked, both = plan.query.asked, (stages.intake(plan), stages.release(plan))
+        asked = plan.query.asked
+        both = (stages.intake(plan), stages.release(plan))
         first = plan.query.aggregates[0].alias
         columns = [OutputColumn(first, GROUPING_ID, "BIGINT", GROUPING_ID, Role.SET)]
         for i, aggregate in enumerate(plan.query.aggregates):
             columns += value_and_error(aggregate, i)
         return Shape(
             schedule=schedule(plan.query, plan.start_us),
-            arguments=tuple(map(Argument, plan.arguments, presence_only(plan.arguments, plan.sums))),
+            arguments=tuple(
+                map(Argument, plan.arguments, presence_only(plan.arguments, plan.sums))
+            ),
             listed=False,
             contributions=both[0].gives,
             state={stage.operator: stage.tables for stage in both},
             columns=tuple(columns),
             told=Told(
                 noise=Noise("BLT" if asked.max_triggers else "BLT_INF", asked.max_triggers),
-                bounds=(bounds_told(plan.query)[0], None, None),  # c and G are of cells with all keys, and hold of no others
+                bounds=(
+                    bounds_told(plan.query)[0],
+                    None,
+                    None,
+                ),  # c and G are of cells with all keys, and hold of no others
                 sums=len(plan.sums),
-                grids={aggregate.alias: parts[0].grid for aggregate, parts in plan.columns if len(parts) == 1},
+                grids={
+                    aggregate.alias: parts[0].grid
+                    for aggregate, parts in plan.columns
+                    if len(parts) == 1
+                },
                 sets=Sets(
-                    tuple(key.name for key in plan.query.keys), plan.marginals.sizes, tuple(table.grouping_id for table in plan.tables)
+                    tuple(key.name for key in plan.query.keys),
+                    plan.marginals.sizes,
+                    tuple(table.grouping_id for table in plan.tables),
                 ),
             ),
             drops=DROP_REASONS,
             forgets_us=None,
         )
 
-    def stages(self, plan: MarginalsPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+    def stages(
+        self, plan: MarginalsPlan, run: RunFacts
+    ) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Contribution bounding for ever; cells and their noise."""
         return stages.intake(plan), stages.release(plan)
 

@@ -14,7 +14,10 @@ from dpsql.udfs.marginals.cells import Keys
 MOST_KEYS = 16
 GROUPING_KEYS = 3
 
-OPTIONS: tuple[Option, ...] = (*(option for option in options.USUAL if option is not options.PUBLIC_GROUPS), options.MAX_TRIGGERS)
+OPTIONS: tuple[Option, ...] = (
+    *(option for option in options.USUAL if option is not options.PUBLIC_GROUPS),
+    options.MAX_TRIGGERS,
+)
 
 
 def domains_of(draft: Draft) -> tuple[Domain | None, ...]:

@@ -49,13 +49,18 @@ class MarginalsPlan(Plan):
     @property
     def marginals(self) -> Marginals:
         """The tables as cells."""
-        return Marginals(tuple(domain.size for domain in self.query.asked.domains), tuple(table.keys for table in self.tables))
+        return Marginals(
+            tuple(domain.size for domain in self.query.asked.domains),
+            tuple(table.keys for table in self.tables),
+        )
 
     @property
     def columns(self) -> tuple[tuple[Aggregate, tuple[MeasuredSum, ...]], ...]:
         """Each aggregate with the sums that it is made of."""
         left = iter(self.sums)
-        return tuple((each, tuple(islice(left, sums_of(each.function)))) for each in self.query.aggregates)
+        return tuple(
+            (each, tuple(islice(left, sums_of(each.function)))) for each in self.query.aggregates
+        )
 
     @property
     def counter(self) -> Counter | BltInf:

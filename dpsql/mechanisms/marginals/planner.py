@@ -47,7 +47,9 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
             f"all cells are released from the declared start on: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
     if math.prod(domain.size for domain in asked.domains) > MAX_PLACES:
-        raise ConfigError("the grouped keys have more than 2^62 combinations of values: group by fewer keys, or give them smaller domains")
+        raise ConfigError(
+            "the grouped keys have more than 2^62 combinations of values: group by fewer keys, or give them smaller domains"
+        )
     delta_hash = hash_charge(query, source, source.max_users, 0)  # cells have numbers and no hashes
     delta_noise = (query.delta - delta_hash) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
@@ -68,7 +70,9 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
     plan = dataclasses.replace(plan, tables=_tables(plan))
     cells = plan.marginals.first[-1]
     if cells > MAX_CELLS:
-        raise ConfigError(f"all measured marginals together have {cells:,} cells, more than {MAX_CELLS:,}: name GROUPING SETS with fewer")
+        raise ConfigError(
+            f"all measured marginals together have {cells:,} cells, more than {MAX_CELLS:,}: name GROUPING SETS with fewer"
+        )
     plan = dataclasses.replace(plan, sums=_sums(plan, source))
     return dataclasses.replace(plan, identity=identity(plan))
 
@@ -80,7 +84,9 @@ def identity(plan: MarginalsPlan) -> str:
 
 def _shift(asked: Asked, keys: Keys) -> float:
     """How far one unit moves a table with rows of height 1: of N rows M at most are in one cell (docs/privacy/marginals.md, theorem 25)."""
-    rows, per_group, groups = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    rows = asked.max_rows_contributed
+    per_group = asked.max_rows_per_group
+    groups = asked.max_groups_contributed
     finest = math.prod(domain.size for key, domain in enumerate(asked.domains) if key not in keys)
     return math.sqrt(min(rows, per_group * min(groups, finest)) * min(rows, per_group * groups))
 
@@ -90,25 +96,45 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
     sizes = tuple(domain.size for domain in asked.domains)
     # What no set can tell does not count: GROUPING SETS say what may be asked.
     told = {part for keys in asked.grouping_sets for part in parts(keys)}
-    energies = {part: energy for part, energy in default_energies(asked.domains).items() if part in told}
-    costs = {keys: (_shift(asked, keys) / asked.max_rows_contributed) ** 2 for keys in asked.grouping_sets}
+    energies = {
+        part: energy for part, energy in default_energies(asked.domains).items() if part in told
+    }
+    costs = {
+        keys: (_shift(asked, keys) / asked.max_rows_contributed) ** 2
+        for keys in asked.grouping_sets
+    }
     found = shares(sizes, asked.grouping_sets, energies, costs)
     marginals = Marginals(sizes, tuple(found))
     return tuple(
-        MeasuredTable(keys=keys, grouping_id=marginals.grouping_id(t), share=share) for t, (keys, share) in enumerate(found.items())
+        MeasuredTable(keys=keys, grouping_id=marginals.grouping_id(t), share=share)
+        for t, (keys, share) in enumerate(found.items())
     )
 
 
 def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
-    query, asked, norm = plan.query, plan.query.asked, norm_of(plan.counter)
-    base = math.sqrt(plan.mu**2 / sum(sums_of(aggregate.function) for aggregate in query.aggregates))
+    query = plan.query
+    asked = plan.query.asked
+    norm = norm_of(plan.counter)
+    base = math.sqrt(
+        plan.mu**2 / sum(sums_of(aggregate.function) for aggregate in query.aggregates)
+    )
     out: list[MeasuredSum] = []
     for aggregate in query.aggregates:
         if aggregate.function not in (*ADDITIVE, *AVERAGED):
-            raise ConfigError(f"{aggregate.function} is not made of sums over rows, so marginals cannot have it")
-        for added in increments_of(aggregate, plan.arguments, of_width(source, asked.max_rows_contributed)):
+            raise ConfigError(
+                f"{aggregate.function} is not made of sums over rows, so marginals cannot have it"
+            )
+        for added in increments_of(
+            aggregate, plan.arguments, of_width(source, asked.max_rows_contributed)
+        ):
             sigmas = tuple(
-                round_up(_shift(asked, table.keys) * added.largest * norm / (base * math.sqrt(table.share / 2**BITS)) * (1 + 1e-12))
+                round_up(
+                    _shift(asked, table.keys)
+                    * added.largest
+                    * norm
+                    / (base * math.sqrt(table.share / 2**BITS))
+                    * (1 + 1e-12)
+                )
                 for table in plan.tables
             )
             check_noise(aggregate.alias, max(sigmas), added.grid, reach_of(plan.counter))

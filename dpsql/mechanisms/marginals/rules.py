@@ -25,29 +25,53 @@ def plain_keys(draft: Draft) -> Iterator[Problem]:
     if written is None:
         return
     if not written.entries:
-        yield problem(written.span, f"{written.word} names no key", "name keys with declared domains, like CUBE(url, status)")
+        yield problem(
+            written.span,
+            f"{written.word} names no key",
+            "name keys with declared domains, like CUBE(url, status)",
+        )
     for entry in written.entries:
         if isinstance(entry.root, LISTS):
             message = f"An entry of {written.word} is one key here, no list of keys"
-            yield problem(entry.span, message, "write each set of keys as one of GROUPING SETS ((a, b), (a))")
+            yield problem(
+                entry.span, message, "write each set of keys as one of GROUPING SETS ((a, b), (a))"
+            )
         elif entry.key is None:
-            yield problem(entry.span, "This key of GROUP BY is not in the select list", f"add {entry.sql} to the select list")
+            yield problem(
+                entry.span,
+                "This key of GROUP BY is not in the select list",
+                f"add {entry.sql} to the select list",
+            )
     if len(draft.keys) > MOST_KEYS:
-        yield problem(written.span, f"{written.word} has {len(draft.keys)} keys, and at most {MOST_KEYS} are accepted", "name fewer keys")
+        yield problem(
+            written.span,
+            f"{written.word} has {len(draft.keys)} keys, and at most {MOST_KEYS} are accepted",
+            "name fewer keys",
+        )
     nested = any(entry.key is None for entry in written.entries)
     for item in () if nested else draft.keys:
         if not any(entry.key is item for entry in written.entries):
-            yield problem(item.span, "This is neither an aggregate nor in GROUP BY", f"add it to {written.word}, or leave it out")
+            yield problem(
+                item.span,
+                "This is neither an aggregate nor in GROUP BY",
+                f"add it to {written.word}, or leave it out",
+            )
     for each in written.lists:
         for entry in each:
-            if entry.key is not None and [other.key for other in each].index(entry.key) < each.index(entry):
+            if entry.key is not None and [other.key for other in each].index(
+                entry.key
+            ) < each.index(entry):
                 yield problem(entry.span, "This key is in the set already", "leave it out")
     seen = Counter[frozenset[int]]()
     for each in written.lists:
         keys = frozenset(id(entry.key) for entry in each)
         seen[keys] += 1
         if seen[keys] > 1:
-            yield problem(each[0].span if each else written.span, "This set of keys is there already", "leave it out")
+            yield problem(
+                each[0].span if each else written.span,
+                "This set of keys is there already",
+                "leave it out",
+            )
 
 
 def domains_declared(draft: Draft) -> Iterator[Problem]:
@@ -58,16 +82,25 @@ def domains_declared(draft: Draft) -> Iterator[Problem]:
         kind = value_type(draft.scope, item.root)
         if domain is None:
             hint = f"declare the domain of `{item.name}` at sources.{draft.stream.name}.domains in sources.yaml: `values` or `range`"
-            yield problem(item.span, f"All values of a key of {_word(draft)} must be declared, and those of `{item.name}` are not", hint)
+            yield problem(
+                item.span,
+                f"All values of a key of {_word(draft)} must be declared, and those of `{item.name}` are not",
+                hint,
+            )
         elif kind is not None and kind.this not in (WHOLE_TYPES if domain.whole else TEXT_TYPES):
             wanted, cast = ("whole numbers", "BIGINT") if domain.whole else ("texts", "STRING")
             message = f"The domain of `{item.name}` has {wanted}, and the key is {kind.sql(dialect='spark')}"
-            yield problem(item.span, message, f"cast it: CAST({item.sql} AS {cast}) AS {item.name} in a sub-query of FROM")
+            yield problem(
+                item.span,
+                message,
+                f"cast it: CAST({item.sql} AS {cast}) AS {item.name} in a sub-query of FROM",
+            )
 
 
 def few_cells(draft: Draft) -> Iterator[Problem]:
     """A limit on what every trigger releases; the table of all keys is measured only where it fits."""
-    written, domains = draft.grouping_sets, domains_of(draft)
+    written = draft.grouping_sets
+    domains = domains_of(draft)
     sizes = [domain.size for domain in domains if domain]
     named = written is not None and all(entry.key is not None for entry in written.entries)
     if written is None or not named or len(sizes) < len(domains) or len(sizes) > MOST_KEYS:
@@ -86,14 +119,22 @@ def of_rows(draft: Draft) -> Iterator[Problem]:
     for call in draft.calls:
         if call.function is AggregateFunction.COUNT_DISTINCT_UNIT and not event_rules.event(draft):
             hint = f"use {' '.join(f'GROUP BY {item.name}' for item in draft.keys[:1]) or 'one GROUP BY'} in a query of its own"
-            yield problem(call.item.span, f"COUNT(DISTINCT) is not linear, so {_word(draft)} cannot have it", hint)
+            yield problem(
+                call.item.span,
+                f"COUNT(DISTINCT) is not linear, so {_word(draft)} cannot have it",
+                hint,
+            )
 
 
 def own_names(draft: Draft) -> Iterator[Problem]:
     """The public table has a column of that name."""
     for item in draft.items:
         if item.name == GROUPING_ID:
-            yield problem(item.alias_span, f"`{GROUPING_ID}` is a column of the public table already", "choose another alias")
+            yield problem(
+                item.alias_span,
+                f"`{GROUPING_ID}` is a column of the public table already",
+                "choose another alias",
+            )
 
 
 def records_stay(draft: Draft) -> Iterator[Problem]:
@@ -106,7 +147,11 @@ def records_stay(draft: Draft) -> Iterator[Problem]:
 def of_the_paper(draft: Draft) -> Iterator[Problem]:
     """The paper answers questions one by one, in a session of its own."""
     if draft.paper and (given := draft.given("mechanism")):
-        yield problem(given.name_span, f"The paper's mechanism for {_word(draft)} is not built", "leave mechanism out")
+        yield problem(
+            given.name_span,
+            f"The paper's mechanism for {_word(draft)} is not built",
+            "leave mechanism out",
+        )
 
 
 def _word(draft: Draft) -> str:

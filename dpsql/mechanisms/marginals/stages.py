@@ -18,7 +18,8 @@ def domains(plan: MarginalsPlan) -> Domains:
     """Their values as bytes."""
     declared = plan.query.asked.domains
     return Domains(
-        tuple(tuple(value.encode() for value in domain.values) for domain in declared), tuple(domain.other for domain in declared)
+        tuple(tuple(value.encode() for value in domain.values) for domain in declared),
+        tuple(domain.other for domain in declared),
     )
 
 
@@ -42,4 +43,12 @@ def release(plan: MarginalsPlan) -> TableStage:
     """Noise of its own size for every table."""
     noise = tuple(plan.noisy_tables(each) for each in plan.sums)
     columns = tuple(output_column(*column) for column in plan.columns)
-    return TableStage(TableParameters(grid(plan.query, plan.start_us), None, noise, columns, cells(plan.marginals, domains(plan))))
+    return TableStage(
+        TableParameters(
+            grid(plan.query, plan.start_us),
+            None,
+            noise,
+            columns,
+            cells(plan.marginals, domains(plan)),
+        )
+    )

@@ -33,9 +33,13 @@ def energies_of(domains: Sequence[Domain], size: int) -> dict[Keys, float]:
     named = [*itertools.combinations(range(len(domains)), size)]
     out: dict[Keys, float] = {}
     for keys in named:
-        base = math.prod(domain.size for key, domain in enumerate(domains) if key not in keys) / len(named)
+        base = math.prod(
+            domain.size for key, domain in enumerate(domains) if key not in keys
+        ) / len(named)
         for part in parts(keys):
-            out[part] = out.get(part, 0.0) + base * math.prod(both[key][key in part] for key in keys)
+            out[part] = out.get(part, 0.0) + base * math.prod(
+                both[key][key in part] for key in keys
+            )
     return out
 
 

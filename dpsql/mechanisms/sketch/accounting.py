@@ -45,9 +45,12 @@ def account(plan: SketchPlan, source: Source) -> Cost:
         AccountingError: it is, or the plan is none that this module knows.
     """
     found = check(plan, source)
-    mu2, failure = found.mu**2, found.delta_floor + found.delta_hash
+    mu2 = found.mu**2
+    failure = found.delta_floor + found.delta_hash
     if plan.query.asked.level is PrivacyLevel.EVENT:
-        return Cost(PrivacyLevel.EVENT, mu2, 0.0, failure, Overlap.EVENTS, mu2, failure, found.passing)
+        return Cost(
+            PrivacyLevel.EVENT, mu2, 0.0, failure, Overlap.EVENTS, mu2, failure, found.passing
+        )
     if plan.query.contribution_period is ContributionPeriod.STREAM:
         return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.STREAM, mu2, failure)
     if plan.query.windows.slide_us >= plan.query.windows.size_us:
@@ -62,16 +65,28 @@ def check(plan: SketchPlan, source: Source) -> Spent:
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
-    query, asked = plan.query, plan.query.asked
+    query = plan.query
+    asked = plan.query.asked
     if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
         raise AccountingError("one event has no bounds, and a unit needs them")
-    if [each.mechanism for each in plan.cells] != list(range(1, len(plan.cells) + 1)) or len(plan.cells) != len(asked.wanted):
-        raise AccountingError("sketches must be mechanisms 1, 2, ...: equal numbers share their noise")
+    if [each.mechanism for each in plan.cells] != list(range(1, len(plan.cells) + 1)) or len(
+        plan.cells
+    ) != len(asked.wanted):
+        raise AccountingError(
+            "sketches must be mechanisms 1, 2, ...: equal numbers share their noise"
+        )
     if (plan.beta is None) != (not asked.lists or query.public_groups is not None):
         raise AccountingError("unknown values need the floor test, and nothing else has one")
-    if plan.beta is not None and (query.windows.slide_us < query.windows.size_us or asked.kind is not SketchKind.COUNT_SKETCH):
-        raise AccountingError("the floor test needs signs, and hash keys that are secret until their window closes")
-    if plan.triggers * query.trigger_interval_us < query.windows.size_us + query.allowed_lateness_us:
+    if plan.beta is not None and (
+        query.windows.slide_us < query.windows.size_us or asked.kind is not SketchKind.COUNT_SKETCH
+    ):
+        raise AccountingError(
+            "the floor test needs signs, and hash keys that are secret until their window closes"
+        )
+    if (
+        plan.triggers * query.trigger_interval_us
+        < query.windows.size_us + query.allowed_lateness_us
+    ):
         raise AccountingError("a window has more triggers than the plan")
     found = spent(plan, source)
     parts = {name: getattr(found, name) for name in ("delta_noise", "delta_floor", "delta_hash")}
@@ -85,27 +100,57 @@ def _ratio(cells: CellsPlan, plan: SketchPlan) -> float:
     if cells.rule not in ("rows", "sum", "sum_per_group"):
         raise AccountingError(f"rule {cells.rule} is unknown to the accountant")
     largest = 1.0 if cells.rule == "rows" else max(abs(cells.lower), abs(cells.upper)) * cells.grid
-    copies = sum(1 for k in range(10_000) if k * plan.query.windows.slide_us < plan.query.windows.size_us)
+    copies = sum(
+        1 for k in range(10_000) if k * plan.query.windows.slide_us < plan.query.windows.size_us
+    )
     # Per row and window: the owned keys of a unit lie in different cells, n_j <= c records in each, all together at most `rows`.
     squares = copies * _squares(asked) * largest**2
     if cells.rule == "sum_per_group":
         squares = _per_group(cells, plan, copies) * cells.grid**2
-    return math.sqrt(asked.depth * squares) * factorisation(CounterName.BLT, plan.triggers)[0] / cells.sigma
+    return (
+        math.sqrt(asked.depth * squares)
+        * factorisation(CounterName.BLT, plan.triggers)[0]
+        / cells.sigma
+    )
 
 
 def _per_group(cells: CellsPlan, plan: SketchPlan, copies: int) -> int:
     """Of each value and window what is above zero and what is below shift a cell's path by vectors without a negative inner product."""
-    bounds, size, slide = plan.query.asked.bounds, plan.query.windows.size_us, plan.query.windows.slide_us
-    if bounds is None or plan.beta is not None or plan.query.asked.kind is not SketchKind.COUNT_SKETCH:
-        raise AccountingError("bounds per group are of units, and of values that are listed, in cells with signs")
-    if cells.lower < 0 and float(np.min(response_and_column(CounterName.BLT, plan.triggers)[1])) < 0:
-        raise AccountingError("the counter has a negative entry: bounds per group of both signs would cost more than accounted for")
+    bounds = plan.query.asked.bounds
+    size = plan.query.windows.size_us
+    slide = plan.query.windows.slide_us
+    if (
+        bounds is None
+        or plan.beta is not None
+        or plan.query.asked.kind is not SketchKind.COUNT_SKETCH
+    ):
+        raise AccountingError(
+            "bounds per group are of units, and of values that are listed, in cells with signs"
+        )
+    if (
+        cells.lower < 0
+        and float(np.min(response_and_column(CounterName.BLT, plan.triggers)[1])) < 0
+    ):
+        raise AccountingError(
+            "the counter has a negative entry: bounds per group of both signs would cost more than accounted for"
+        )
     rows = copies * min(bounds.max_rows, bounds.max_keys * bounds.max_rows_per_key)
     # The starts of windows that hold a moment of [0, size); where slides do not divide it they lie otherwise in each period.
-    meeting = sum(1 for k in range(-10_000, 10_000) if -size < k * slide < size) if size % slide == 0 else 1 + (2 * size - 2) // slide
-    groups = rows if plan.query.contribution_period is ContributionPeriod.STREAM else meeting * min(bounds.max_rows, bounds.max_keys)
+    meeting = (
+        sum(1 for k in range(-10_000, 10_000) if -size < k * slide < size)
+        if size % slide == 0
+        else 1 + (2 * size - 2) // slide
+    )
+    groups = (
+        rows
+        if plan.query.contribution_period is ContributionPeriod.STREAM
+        else meeting * min(bounds.max_rows, bounds.max_keys)
+    )
     # At most that in each; or, as all rows add up to `rows` times the largest, in as many as that fills.
-    return min(rows * max(cells.upper, -cells.lower) ** 2, min(rows, groups) * (cells.upper**2 + cells.lower**2))
+    return min(
+        rows * max(cells.upper, -cells.lower) ** 2,
+        min(rows, groups) * (cells.upper**2 + cells.lower**2),
+    )
 
 
 def _squares(asked: Asked) -> int:

@@ -25,10 +25,20 @@ EVENTS = 10
 
 def explain(plan: SketchPlan, source: Source) -> str:
     """The whole explanation as plain text."""
-    query, asked = plan.query, plan.query.asked
+    query = plan.query
+    asked = plan.query.asked
     first, *rest = sentences(plan, source)
-    period = "in its whole life" if query.contribution_period is ContributionPeriod.STREAM else "in one contribution period"
-    lines = [*_short(plan, source).splitlines(), "", f"Promise: protects {first}", *([rest.pop(0)] if asked.bounds is None else [])]
+    period = (
+        "in its whole life"
+        if query.contribution_period is ContributionPeriod.STREAM
+        else "in one contribution period"
+    )
+    lines = [
+        *_short(plan, source).splitlines(),
+        "",
+        f"Promise: protects {first}",
+        *([rest.pop(0)] if asked.bounds is None else []),
+    ]
     lines += ["", live_runs(by_window(grid(plan))), ""]
     lines += [
         f"Windows: {duration(query.windows.size_us)}, a new one every {duration(query.windows.slide_us)}, each released {plan.triggers:,} times, "
@@ -44,7 +54,11 @@ def explain(plan: SketchPlan, source: Source) -> str:
     lines += ["", "What is published:"]
     for wanted in asked.wanted:
         what = "counts" if wanted.weight is None else f"sums of {wanted.weight}"
-        listed = f"the {wanted.number:,} largest {what} by {asked.value}" if wanted.number else f"no list: what is asked of {asked.value}"
+        listed = (
+            f"the {wanted.number:,} largest {what} by {asked.value}"
+            if wanted.number
+            else f"no list: what is asked of {asked.value}"
+        )
         lines += [f"  {wanted.alias}: {listed}."]
     lines += clamps(query.aggregates)
     lines += [f"  {line}" for line in rest]
@@ -53,11 +67,17 @@ def explain(plan: SketchPlan, source: Source) -> str:
 
 
 def _short(plan: SketchPlan, source: Source) -> str:
-    query, asked, unit = plan.query, plan.query.asked, ", ".join(plan.query.privacy_unit)
+    query = plan.query
+    asked = plan.query.asked
+    unit = ", ".join(plan.query.privacy_unit)
     for_ever = query.contribution_period is ContributionPeriod.STREAM
     event = asked.level is PrivacyLevel.EVENT
     period = "for ever" if for_ever else f"in {duration(query.windows.size_us)}"
-    who = f"one row of {query.stream}, not one person" if event else f"everything that one {unit} does {period}"
+    who = (
+        f"one row of {query.stream}, not one person"
+        if event
+        else f"everything that one {unit} does {period}"
+    )
     largest = max((wanted.number for wanted in asked.wanted), default=0)
     bounds = asked.bounds
     left = (
@@ -80,7 +100,10 @@ def _short(plan: SketchPlan, source: Source) -> str:
 
 def _days(plan: SketchPlan, source: Source) -> list[dict[str, Any]]:
     """Return what one unit pays in the windows that some days touch; nothing where they are one period, or rows are protected."""
-    if plan.query.asked.level is PrivacyLevel.EVENT or plan.query.contribution_period is ContributionPeriod.STREAM:
+    if (
+        plan.query.asked.level is PrivacyLevel.EVENT
+        or plan.query.contribution_period is ContributionPeriod.STREAM
+    ):
         return []
     cost = account(plan, source)
     return of_days(cost, plan.delta - cost.failure, plan.query.windows)
@@ -103,7 +126,12 @@ def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
         "sketch_width": asked.width,
         "query_identity": plan.identity,
         "columns": [
-            {"alias": wanted.alias, "listed": wanted.number, "cell_stderr": cells.sd[-1], "estimate_stderr": cells.sd[-1] * plan.stderr}
+            {
+                "alias": wanted.alias,
+                "listed": wanted.number,
+                "cell_stderr": cells.sd[-1],
+                "estimate_stderr": cells.sd[-1] * plan.stderr,
+            }
             for wanted, cells in zip(asked.wanted, plan.cells, strict=True)
         ],
         **figures(plan, source),
@@ -121,7 +149,10 @@ def missing(plan: SketchPlan) -> tuple[str, dict[str, Any]]:
             "  When its window has closed: " + ask[0].lower() + ask[1:],
         ]
     elif plan.query.asked.lists:
-        lines += ["  Listed are the largest of the declared values that stand out of the noise.", f"  {ask}"]
+        lines += [
+            "  Listed are the largest of the declared values that stand out of the noise.",
+            f"  {ask}",
+        ]
     else:
         lines += [f"  COUNT_SKETCH lists none. {ask}"]
     return "\n".join(lines) + "\n", {"unknown": plan.unknown_keys, "beta": plan.beta}
@@ -129,11 +160,14 @@ def missing(plan: SketchPlan) -> tuple[str, dict[str, Any]]:
 
 def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
     """Numbers under stable names; errors are those at a window's last trigger, of the first sketch."""
-    asked, first = plan.query.asked, plan.cells[0]
+    asked = plan.query.asked
+    first = plan.cells[0]
     cells = asked.depth * asked.width * len(plan.cells)
     return {
         "cells": float(cells),
-        "state_bytes_per_window": float(8 * cells * (1 + counter(CounterName.BLT, plan.triggers).width)),
+        "state_bytes_per_window": float(
+            8 * cells * (1 + counter(CounterName.BLT, plan.triggers).width)
+        ),
         "published_bytes_per_trigger": float(8 * cells),
         "cell_stderr": first.sd[-1],
         "estimate_stderr": first.sd[-1] * plan.stderr,
@@ -146,12 +180,17 @@ def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
 
 def sentences(plan: SketchPlan, source: Source) -> list[str]:
     """What is promised and how exact it is, a sentence each; the first ones are the promise."""
-    asked, said = plan.query.asked, figures(plan, source)
+    asked = plan.query.asked
+    said = figures(plan, source)
     promise = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}"
     if asked.level is PrivacyLevel.EVENT:
         ten = account(plan, source).periods(EVENTS)
         many = f"epsilon {epsilon_of(ten.mu, plan.delta):.4g} at the same delta"
-        floor = f", and {ten.failure:.2g} of delta more, because the floor test knows single events" if plan.beta else ""
+        floor = (
+            f", and {ten.failure:.2g} of delta more, because the floor test knows single events"
+            if plan.beta
+            else ""
+        )
         out = [
             f"one event (one row of `{plan.query.stream}`): {promise}.",
             f"Not one person: a person with {EVENTS} events has {many}{floor}.",
@@ -162,20 +201,28 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
         f"Sketch: {asked.depth} rows of {asked.width} cells; state {said['state_bytes_per_window'] / 1e6:.3g} MB per open window, whatever the "
         f"number of values; {said['published_bytes_per_trigger'] / 1e6:.3g} MB published per trigger, before compression."
     )
-    out.append(f"An estimate's noise has standard deviation {said['estimate_stderr']:.4g}; collisions with other values come on top.")
+    out.append(
+        f"An estimate's noise has standard deviation {said['estimate_stderr']:.4g}; collisions with other values come on top."
+    )
     if plan.beta is not None:
         out.append(
             f"Values appear that stand out of the floor: {math.ceil(said['floor']):,} or more in an empty sketch, more in a full one."
         )
-        out.append("Hash key and cells of a window are published when it closes; until then only its list is.")
+        out.append(
+            "Hash key and cells of a window are published when it closes; until then only its list is."
+        )
     else:
-        out.append("The hash key is public from the first release: who knows it can make values that collide with one of their choice.")
+        out.append(
+            "The hash key is public from the first release: who knows it can make values that collide with one of their choice."
+        )
     if asked.bounds is not None:
         out.append(
             f"The one-cell rule leaves out up to {said['left_out']:.2%} of a unit's values in each row; of one value's counts up to "
             f"{said['missed']:.2%}, by which intervals reach further."
         )
-    if asked.depth * asked.width > 2 * source.max_keys:  # of one sketch: a histogram, too, has as many counters as there are columns
+    if (
+        asked.depth * asked.width > 2 * source.max_keys
+    ):  # of one sketch: a histogram, too, has as many counters as there are columns
         out.append("A histogram with GROUP BY is smaller and more accurate here.")
     return out
 
@@ -185,9 +232,12 @@ def _floor(plan: SketchPlan) -> float:
     import numpy as np
     from scipy.special import ndtri
 
-    asked, first = plan.query.asked, plan.cells[0]
+    asked = plan.query.asked
+    first = plan.cells[0]
     # Quantiles in the place of noise: an empty sketch as it is on average.
-    row = np.rint(ndtri((np.arange(asked.width) + 0.5) / asked.width) * first.sd[-1] / first.grid).astype(np.int64)
+    row = np.rint(
+        ndtri((np.arange(asked.width) + 0.5) / asked.width) * first.sd[-1] / first.grid
+    ).astype(np.int64)
     cells = np.tile(row, (asked.depth, 1))
     tried = scales(cells, first.sd[-1] / first.grid)
     counts = []

@@ -33,7 +33,8 @@ class Sketch(Mechanism[Asked, SketchPlan]):
 
     def shape(self, plan: SketchPlan) -> Shape:
         """Windows with their triggers; a list for each sketch that has one, and the second table."""
-        asked, most = plan.query.asked, plan.query.asked.bounds
+        asked = plan.query.asked
+        most = plan.query.asked.bounds
         return Shape(
             schedule=by_window(stages.grid(plan)),
             arguments=tuple(map(Argument, plan.arguments)),
@@ -41,15 +42,26 @@ class Sketch(Mechanism[Asked, SketchPlan]):
             contributions=SCHEMA,
             state={ADMISSION: stages.intake(plan, 0).tables, RELEASE: SketchRelease.tables},
             columns=tuple(
-                OutputColumn(each.alias, each.alias, "TOP_COUNT" if each.weight is None else "TOP_SUM", f"c{i}", Role.LIST)
+                OutputColumn(
+                    each.alias,
+                    each.alias,
+                    "TOP_COUNT" if each.weight is None else "TOP_SUM",
+                    f"c{i}",
+                    Role.LIST,
+                )
                 for i, each in enumerate(asked.wanted)
                 if each.number
             ),
             told=Told(
                 noise=Noise("BLT", plan.triggers),
-                bounds=(None, None, None) if most is None else (most.max_rows, most.max_rows_per_key, most.max_keys),
+                bounds=(None, None, None)
+                if most is None
+                else (most.max_rows, most.max_rows_per_key, most.max_keys),
                 sums=len(plan.cells),
-                grids={each.alias: cells.grid for each, cells in zip(asked.wanted, plan.cells, strict=True)},
+                grids={
+                    each.alias: cells.grid
+                    for each, cells in zip(asked.wanted, plan.cells, strict=True)
+                },
             ),
             drops=REASONS,
             forgets_us=None,

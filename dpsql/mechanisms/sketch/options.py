@@ -25,7 +25,14 @@ _POWER = Check(
 )
 
 
-WIDTH = whole_option("sketch_width = 8192", "columns of a sketch, which has 9 rows of cells", "8192", WIDEST, lambda draft: 8192, _POWER)
+WIDTH = whole_option(
+    "sketch_width = 8192",
+    "columns of a sketch, which has 9 rows of cells",
+    "8192",
+    WIDEST,
+    lambda draft: 8192,
+    _POWER,
+)
 OPTIONS: tuple[Option, ...] = (*options.USUAL, WIDTH)
 
 
@@ -41,7 +48,11 @@ def number_of(call: Call) -> int | None:
     place = 2 if call.function is AggregateFunction.APPROX_TOP_SUM else 1
     if len(call.positional) != place + 1:
         return None
-    text = call.positional[place].name if call.positional[place].is_int and NUMBER.fullmatch(call.positional[place].name) else ""
+    text = (
+        call.positional[place].name
+        if call.positional[place].is_int and NUMBER.fullmatch(call.positional[place].name)
+        else ""
+    )
     return int(text) if text.isdigit() and 1 <= int(text) <= MOST_LISTED else None
 
 
@@ -60,11 +71,15 @@ def read(draft: Draft) -> Asked:
 def _bounds(draft: Draft) -> Bounds:
     rows = draft.value("max_rows_contributed")
     # Values are no keys of GROUP BY, of which there is none: as many as there are rows, unless it is written.
-    groups = draft.value("max_groups_contributed") if draft.given("max_groups_contributed") else rows
+    groups = (
+        draft.value("max_groups_contributed") if draft.given("max_groups_contributed") else rows
+    )
     return Bounds(rows, draft.value("max_rows_per_group"), groups)
 
 
 def _wanted(call: Call) -> Wanted:
     weight = None if call.weight is None else write(call.plain[call.weight])
     bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
-    return (WantedPerGroup if call.per_group else Wanted)(call.item.name or "", number_of(call) or 0, weight, bounds)
+    return (WantedPerGroup if call.per_group else Wanted)(
+        call.item.name or "", number_of(call) or 0, weight, bounds
+    )

@@ -11,7 +11,15 @@ from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.medians import MEDIAN, stderr
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, ParsedQuery, PerGroup, PrivacyLevel
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    ParsedQuery,
+    PerGroup,
+    PrivacyLevel,
+)
 from dpsql.parts.increments import check_noise, increments_of, of_width
 from dpsql.parts.sums import per_group_sensitivity
 from dpsql.privacy.curve import round_down, round_up, total_mu
@@ -23,7 +31,8 @@ PLAN_VERSION = 2
 
 FLOOR_SHARE = 0.1
 """Part of delta for the floor test; its thresholds depend on it only through logarithms."""
-WIDTHS, MOST_LISTED = [1 << k for k in range(6, 25)], 10_000
+WIDTHS = [1 << k for k in range(6, 25)]
+MOST_LISTED = 10_000
 MOST_DRAWS = 1 << 36
 """Cells times triggers: some minutes of noise per window."""
 APART = 16
@@ -44,19 +53,24 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
     Raises:
         ConfigError: no sketch keeps the promise, or none of this shape; says what would be accepted.
     """
-    asked, triggers = query.asked, -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
+    asked = query.asked
+    triggers = -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.windows.size_us // query.windows.slide_us)
     _check(query, triggers, windows)
     unknown = asked.lists and query.public_groups is None
     delta_hash = source.max_users / 2.0**64 if asked.bounds else 0.0
     if delta_hash > IDS_SHARE * query.delta:
-        raise ConfigError(f"delta = {query.delta:g} is too small: collisions of 64-bit ids alone cost {delta_hash:.2g}, over 1% of it")
+        raise ConfigError(
+            f"delta = {query.delta:g} is too small: collisions of 64-bit ids alone cost {delta_hash:.2g}, over 1% of it"
+        )
     delta_floor = FLOOR_SHARE * query.delta if unknown else 0.0
     delta_noise = (query.delta - delta_hash - delta_floor) * (1 - 1e-12)
     if not delta_noise > 0:
         raise ConfigError("a sketch has Gaussian noise: delta must be above 0")
     mu = round_down(total_mu(query.epsilon, delta_noise))
-    arguments = tuple(dict.fromkeys(each.weight for each in asked.wanted if each.weight is not None))
+    arguments = tuple(
+        dict.fromkeys(each.weight for each in asked.wanted if each.weight is not None)
+    )
     plan = SketchPlan(
         query=query,
         triggers=triggers,
@@ -70,7 +84,10 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
         beta=_beta(query, triggers, mu, delta_floor) if unknown else None,
         stderr=stderr(asked.kind, asked.depth),
         hash_scheme=SCHEME,
-        cells=tuple(_cells(query, source, number, each, triggers, windows, arguments, mu) for number, each in enumerate(asked.wanted, 1)),
+        cells=tuple(
+            _cells(query, source, number, each, triggers, windows, arguments, mu)
+            for number, each in enumerate(asked.wanted, 1)
+        ),
         arguments=arguments,
         identity="",
     )
@@ -101,21 +118,33 @@ def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
             f"a sketch has {', '.join(map(str, MEDIAN))} rows, and sketch_width is a power of two, 64 to 2^24; not {asked.depth} and {asked.width}"
         )
     if asked.depth * asked.width * triggers * len(asked.wanted) > MOST_DRAWS:
-        raise ConfigError(f"{asked.depth} x {asked.width} cells at {triggers} triggers are more than 2^36 draws of noise per window")
+        raise ConfigError(
+            f"{asked.depth} x {asked.width} cells at {triggers} triggers are more than 2^36 draws of noise per window"
+        )
     if not asked.wanted or any(not 0 <= each.number <= MOST_LISTED for each in asked.wanted):
         raise ConfigError(f"a list has 1 to {MOST_LISTED:,} values")
     if asked.bounds is not None and asked.width < APART * asked.bounds.keys:
         share = collisions(asked.bounds.keys, asked.width)
         need = min((w for w in WIDTHS if w >= APART * asked.bounds.keys), default=None)
         way = f"sketch_width = {need}" if need else "lower max_groups_contributed"
-        raise ConfigError(f"a user's own values would collide: each row would miss up to {share:.1%} of the counts; {way}")
+        raise ConfigError(
+            f"a user's own values would collide: each row would miss up to {share:.1%} of the counts; {way}"
+        )
     if asked.lists and query.public_groups is None:
         if windows > 1:
-            raise ConfigError("the salt of a window must stay secret until it closes: slide = size, or public_groups")
+            raise ConfigError(
+                "the salt of a window must stay secret until it closes: slide = size, or public_groups"
+            )
         if asked.kind is SketchKind.COUNT_MIN:
-            raise ConfigError("COUNT_MIN has no signs, so a value that no record has cannot be told from others: public_groups")
-    if asked.kind is SketchKind.COUNT_MIN and any(each.bounds and each.bounds[0] < 0 for each in asked.wanted):
-        raise ConfigError("COUNT_MIN takes the smallest cell, which is nothing where values are negative: COUNT_SKETCH")
+            raise ConfigError(
+                "COUNT_MIN has no signs, so a value that no record has cannot be told from others: public_groups"
+            )
+    if asked.kind is SketchKind.COUNT_MIN and any(
+        each.bounds and each.bounds[0] < 0 for each in asked.wanted
+    ):
+        raise ConfigError(
+            "COUNT_MIN takes the smallest cell, which is nothing where values are negative: COUNT_SKETCH"
+        )
 
 
 def _beta(query: ParsedQuery[Asked], triggers: int, mu: float, delta_floor: float) -> float:
@@ -142,11 +171,17 @@ def _squares(bounds: Bounds) -> int:
 
 def _groups(query: ParsedQuery[Asked], windows: int) -> int:
     """(window, value) pairs in which a unit's rows of one period are: windows that meet a period, as it begins with one where slides divide it."""
-    bounds, size, slide = query.asked.bounds, query.windows.size_us, query.windows.slide_us
+    bounds = query.asked.bounds
+    size = query.windows.size_us
+    slide = query.windows.slide_us
     if bounds is None:
         return 1
     meeting = -(-2 * size // slide) - (size % slide == 0)
-    of_values = meeting * bounds.keys if query.contribution_period is ContributionPeriod.WINDOW else windows * bounds.rows
+    of_values = (
+        meeting * bounds.keys
+        if query.contribution_period is ContributionPeriod.WINDOW
+        else windows * bounds.rows
+    )
     return min(windows * bounds.rows, of_values)
 
 
@@ -160,20 +195,34 @@ def _cells(
     arguments: tuple[str, ...],
     mu: float,
 ) -> CellsPlan:
-    asked, chosen = query.asked, counter(CounterName.BLT, triggers)
+    asked = query.asked
+    chosen = counter(CounterName.BLT, triggers)
     rows = asked.bounds.rows if asked.bounds else 1
     function = AggregateFunction.COUNT_ROWS if wanted.weight is None else AggregateFunction.SUM
     per_group = isinstance(wanted, WantedPerGroup) and asked.bounds is not None
-    aggregate = (PerGroup if per_group else Aggregate)(wanted.alias, function, wanted.weight, wanted.bounds)
+    aggregate = (PerGroup if per_group else Aggregate)(
+        wanted.alias, function, wanted.weight, wanted.bounds
+    )
     (added,) = increments_of(aggregate, arguments, of_width(source, 1 if per_group else rows))
-    moved = math.sqrt(windows * asked.depth * (_squares(asked.bounds) if asked.bounds else 1)) * added.largest
+    moved = (
+        math.sqrt(windows * asked.depth * (_squares(asked.bounds) if asked.bounds else 1))
+        * added.largest
+    )
     if per_group and asked.bounds:
-        sums = per_group_sensitivity(added, asked.bounds.max_rows_per_key, windows * rows, _groups(query, windows))
+        sums = per_group_sensitivity(
+            added, asked.bounds.max_rows_per_key, windows * rows, _groups(query, windows)
+        )
         moved = math.sqrt(asked.depth) * sums
     sensitivity = round_up(moved * column_norm(chosen))
     sigma = round_up(sensitivity / (mu / math.sqrt(len(asked.wanted))) * (1 + 1e-12))
     check_noise(wanted.alias, sigma, added.grid, triggers)
-    return CellsPlan(**vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma, sd=tuple(sigma * v for v in path_sd(chosen)))
+    return CellsPlan(
+        **vars(added),
+        mechanism=number,
+        sensitivity=sensitivity,
+        sigma=sigma,
+        sd=tuple(sigma * v for v in path_sd(chosen)),
+    )
 
 
 __all__ = ["collisions", "identity", "make_plan", "missed", "tests"]

@@ -24,7 +24,11 @@ EXAMPLES = {
     AggregateFunction.APPROX_TOP_SUM: f"APPROX_TOP_SUM(page, seconds, 50, {BOUNDS} => (0, 100))",
     AggregateFunction.COUNT_SKETCH: "COUNT_SKETCH(page)",
 }
-NUMBERS = {AggregateFunction.APPROX_TOP_COUNT: 2, AggregateFunction.APPROX_TOP_SUM: 3, AggregateFunction.COUNT_SKETCH: 1}
+NUMBERS = {
+    AggregateFunction.APPROX_TOP_COUNT: 2,
+    AggregateFunction.APPROX_TOP_SUM: 3,
+    AggregateFunction.COUNT_SKETCH: 1,
+}
 """Positional arguments of each."""
 
 
@@ -33,7 +37,11 @@ def keys_beside(draft: Draft) -> Iterator[Problem]:
     for item in draft.keys if draft.sketches else ():
         inside = ", ".join([item.sql, *(write(part) for part in draft.sketches[0].counted_plain)])
         message = "One sketch per key needs state without bound"
-        yield problem(item.span, message, f"count both: APPROX_TOP_COUNT(STRUCT({inside}), 50), and leave the key out of GROUP BY")
+        yield problem(
+            item.span,
+            message,
+            f"count both: APPROX_TOP_COUNT(STRUCT({inside}), 50), and leave the key out of GROUP BY",
+        )
 
 
 def shown_as_listed(draft: Draft) -> Iterator[Problem]:
@@ -41,7 +49,11 @@ def shown_as_listed(draft: Draft) -> Iterator[Problem]:
     for name in sorted(READING):
         if draft.sketches and draft.select.args.get(name):
             message = "HAVING, ORDER BY and LIMIT have no place beside a sketch: a list has the largest values first"
-            yield problem(draft.sketches[0].item.span, message, "write how many are listed: APPROX_TOP_COUNT(x, 10)")
+            yield problem(
+                draft.sketches[0].item.span,
+                message,
+                "write how many are listed: APPROX_TOP_COUNT(x, 10)",
+            )
             return
 
 
@@ -49,7 +61,11 @@ def others_beside(draft: Draft) -> Iterator[Problem]:
     """Aggregates that are no sketch."""
     for call in draft.calls:
         if call.function and not call.of_values:
-            yield problem(call.item.span, f"{call.name.upper()} has no place beside a sketch yet", "write a query of its own for it")
+            yield problem(
+                call.item.span,
+                f"{call.name.upper()} has no place beside a sketch yet",
+                "write a query of its own for it",
+            )
 
 
 def arguments(draft: Draft) -> Iterator[Problem]:
@@ -59,21 +75,39 @@ def arguments(draft: Draft) -> Iterator[Problem]:
         assert function is not None
         example = f"write {EXAMPLES[function]}"
         if call.distinct or len(call.positional) != NUMBERS[function]:
-            what = {1: "one expression", 2: "an expression and a number", 3: "an expression, a weight and a number"}[NUMBERS[function]]
+            what = {
+                1: "one expression",
+                2: "an expression and a number",
+                3: "an expression, a weight and a number",
+            }[NUMBERS[function]]
             yield problem(call.item.span, f"{function} takes {what}", example)
         elif write(call.plain[0]) == "*":
-            yield problem(call.item.span, f"{function}(*) has no meaning: it counts the values of an expression", example)
+            yield problem(
+                call.item.span,
+                f"{function}(*) has no meaning: it counts the values of an expression",
+                example,
+            )
         elif number_of(call) is None:
             yield problem(
-                draft.span(call.positional[-1]), f"The length of the list must be a whole number from 1 to {MOST_LISTED:,}", example
+                draft.span(call.positional[-1]),
+                f"The length of the list must be a whole number from 1 to {MOST_LISTED:,}",
+                example,
             )
         for argument in call.named:
             if argument_name(argument) not in (BOUNDS, PER_GROUP):
                 hint = f"the named arguments are {BOUNDS} and {PER_GROUP}"
-                yield problem(draft.span(argument), f"Unknown argument {argument_name(argument)}", hint)
+                yield problem(
+                    draft.span(argument), f"Unknown argument {argument_name(argument)}", hint
+                )
             elif function is not AggregateFunction.APPROX_TOP_SUM:
-                hint = "leave the argument out, or write max_rows_per_group" if call.per_group else "leave the argument out"
-                yield problem(draft.span(argument), f"{function} has no bounds: every record counts one", hint)
+                hint = (
+                    "leave the argument out, or write max_rows_per_group"
+                    if call.per_group
+                    else "leave the argument out"
+                )
+                yield problem(
+                    draft.span(argument), f"{function} has no bounds: every record counts one", hint
+                )
         for argument in call.bounds_arguments[1:]:
             yield problem(draft.span(argument), "The bounds are written twice", "keep one of them")
 
@@ -84,16 +118,33 @@ def bounds_of_sums(draft: Draft) -> Iterator[Problem]:
         if call.function is not AggregateFunction.APPROX_TOP_SUM:
             continue
         if not call.bounds_arguments:
-            yield problem(call.item.span, "APPROX_TOP_SUM needs bounds for one record's value", f"add {BOUNDS} => (0, 100)")
+            yield problem(
+                call.item.span,
+                "APPROX_TOP_SUM needs bounds for one record's value",
+                f"add {BOUNDS} => (0, 100)",
+            )
             continue
-        written, found = call.bounds_arguments[0], read_bounds(call.bounds_arguments[0])
+        written = call.bounds_arguments[0]
+        found = read_bounds(call.bounds_arguments[0])
         if found is None:
-            yield problem(draft.span(written), "The bounds must be two number literals", f"write {BOUNDS} => (0, 100)")
+            yield problem(
+                draft.span(written),
+                "The bounds must be two number literals",
+                f"write {BOUNDS} => (0, 100)",
+            )
         elif found[0] >= found[1]:
-            yield problem(draft.span(written), "The lower bound must be below the upper bound", f"write {BOUNDS} => (lo, hi) with lo < hi")
+            yield problem(
+                draft.span(written),
+                "The lower bound must be below the upper bound",
+                f"write {BOUNDS} => (lo, hi) with lo < hi",
+            )
         elif found[0] < 0 and draft.paper:
-            message = "The paper takes the smallest cell, which says nothing where values are negative"
-            yield problem(draft.span(written), message, "leave mechanism out, or write a lower bound of 0")
+            message = (
+                "The paper takes the smallest cell, which says nothing where values are negative"
+            )
+            yield problem(
+                draft.span(written), message, "leave mechanism out, or write a lower bound of 0"
+            )
 
 
 def one_expression(draft: Draft) -> Iterator[Problem]:
@@ -102,13 +153,17 @@ def one_expression(draft: Draft) -> Iterator[Problem]:
     for call in draft.sketches[1:]:
         if call.counted and [write(part) for part in call.counted_plain] != first:
             message = "All sketches of a query count the values of one expression"
-            yield problem(call.item.span, message, f"write {', '.join(first)} here too, or a query of its own")
+            yield problem(
+                call.item.span, message, f"write {', '.join(first)} here too, or a query of its own"
+            )
 
 
 def types(draft: Draft) -> Iterator[Problem]:
     """What is counted has a key's type."""
     for part in (part for call in draft.sketches[:1] for part in call.counted):
-        yield from type_problems(draft, "The values of a sketch", part, draft.span(part), write(part))
+        yield from type_problems(
+            draft, "The values of a sketch", part, draft.span(part), write(part)
+        )
 
 
 def lists_only(draft: Draft) -> Iterator[Problem]:
@@ -116,7 +171,9 @@ def lists_only(draft: Draft) -> Iterator[Problem]:
     for given in map(draft.given, ("group_selection_strategy", "public_groups")):
         if given and not lists(draft):
             message = f"{given.name} is of lists, and COUNT_SKETCH has none"
-            yield problem(given.name_span, message, "leave it out, or write APPROX_TOP_COUNT(page, 50)")
+            yield problem(
+                given.name_span, message, "leave it out, or write APPROX_TOP_COUNT(page, 50)"
+            )
 
 
 def unknown_values(draft: Draft) -> Iterator[Problem]:
@@ -124,37 +181,57 @@ def unknown_values(draft: Draft) -> Iterator[Problem]:
     if not lists(draft) or draft.listed:
         return
     if draft.window_times and draft.window_times[1] < draft.window_times[0]:
-        message = "The hash key of a window must stay secret until it closes, and these windows overlap"
+        message = (
+            "The hash key of a window must stay secret until it closes, and these windows overlap"
+        )
         hint = "leave the slide out, or add public_groups = (SELECT page FROM pages)"
         yield problem(draft.span(draft.window_calls[0].expressions[2]), message, hint)
     given = draft.given("mechanism")
     if given and draft.paper:
         message = "The paper's cells have no signs, so a value that no record has cannot be told from others"
-        yield problem(given.name_span, message, "leave mechanism out, or add public_groups = (SELECT page FROM pages)")
+        yield problem(
+            given.name_span,
+            message,
+            "leave mechanism out, or add public_groups = (SELECT page FROM pages)",
+        )
 
 
 def sizes(draft: Draft) -> Iterator[Problem]:
     """Cells and triggers fit each other."""
-    width, triggers = draft.value("sketch_width"), draft.horizon
+    width = draft.value("sketch_width")
+    triggers = draft.horizon
     if triggers is None or not width:
         return
-    place = draft.given("trigger_interval") or draft.given("sketch_width") or draft.given("allowed_lateness")
+    place = (
+        draft.given("trigger_interval")
+        or draft.given("sketch_width")
+        or draft.given("allowed_lateness")
+    )
     span = place.value_span if place else draft.clause_span
     if triggers > HORIZON_LIMIT:
-        message = f"A window would have {triggers:,} triggers; at most {HORIZON_LIMIT:,} are accepted"
-        yield problem(span, message, "write a longer trigger_interval, or a shorter allowed_lateness")
+        message = (
+            f"A window would have {triggers:,} triggers; at most {HORIZON_LIMIT:,} are accepted"
+        )
+        yield problem(
+            span, message, "write a longer trigger_interval, or a shorter allowed_lateness"
+        )
     elif DEPTH * width * triggers * len(draft.sketches) > MOST_DRAWS:
         message = f"{DEPTH} x {width} cells at {triggers:,} triggers are more than 2^36 draws of noise per window"
         yield problem(span, message, "write a longer trigger_interval, or a smaller sketch_width")
     elif (size := 8 * DEPTH * width * len(draft.sketches)) > MOST_BYTES:
         wide = draft.given("sketch_width")
         message = f"{len(draft.sketches)} x {DEPTH} x {width:,} cells are {size / 1e6:.0f} MB at each trigger; at most {MOST_BYTES / 1e6:.0f} MB are accepted"
-        yield problem(wide.value_span if wide else span, message, "write a smaller sketch_width, or one query for each sketch")
+        yield problem(
+            wide.value_span if wide else span,
+            message,
+            "write a smaller sketch_width, or one query for each sketch",
+        )
 
 
 def own_values_apart(draft: Draft) -> Iterator[Problem]:
     """Enough columns for the values of one unit."""
-    rows, width = draft.value("max_rows_contributed"), draft.value("sketch_width")
+    rows = draft.value("max_rows_contributed")
+    width = draft.value("sketch_width")
     if event(draft) or not rows or not width:
         return
     groups = draft.given("max_groups_contributed")
@@ -164,7 +241,11 @@ def own_values_apart(draft: Draft) -> Iterator[Problem]:
     place = draft.given("sketch_width") or groups or draft.given("max_rows_contributed")
     needed = 1 << (APART * keys - 1).bit_length()
     message = f"A user's own values would collide: each row would miss up to {collisions(keys, width):.1%} of the counts"
-    hint = f"write sketch_width = {needed}" if needed <= WIDEST else "write a smaller max_groups_contributed"
+    hint = (
+        f"write sketch_width = {needed}"
+        if needed <= WIDEST
+        else "write a smaller max_groups_contributed"
+    )
     yield problem(place.value_span if place else draft.clause_span, message, hint)
 
 

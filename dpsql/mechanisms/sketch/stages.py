@@ -22,11 +22,15 @@ from dpsql.udfs.sketch.reading import Listed, ReadParameters, Shown
 from dpsql.udfs.sketch.release import ReleaseParameters, ReleaseStage
 
 
-def stages(plan: SketchPlan, public: PublicGroups) -> tuple[EventIntake | UserIntake, SketchRelease]:
+def stages(
+    plan: SketchPlan, public: PublicGroups
+) -> tuple[EventIntake | UserIntake, SketchRelease]:
     """Both, from the first window of the run on."""
     named = None
     if plan.query.public_groups is not None:
-        words = digests(pa.array([digest(name) for name in public.key_bytes], pa.binary(DIGEST_BYTES))).tolist()
+        words = digests(
+            pa.array([digest(name) for name in public.key_bytes], pa.binary(DIGEST_BYTES))
+        ).tolist()
         named = Listed(tuple((a, b, c, d) for a, b, c, d in words), public.key_bytes)
     first = public.first_window_us
     return intake(plan, first), SketchRelease(release(plan, first), reading(plan, named))
@@ -35,7 +39,13 @@ def stages(plan: SketchPlan, public: PublicGroups) -> tuple[EventIntake | UserIn
 def grid(plan: SketchPlan) -> Grid:
     """Windows and triggers."""
     window = plan.query.windows
-    return Grid(window.size_us, window.slide_us, window.offset_us, plan.query.trigger_interval_us, plan.triggers)
+    return Grid(
+        window.size_us,
+        window.slide_us,
+        window.offset_us,
+        plan.query.trigger_interval_us,
+        plan.triggers,
+    )
 
 
 def shape(plan: SketchPlan) -> Shape:
@@ -54,7 +64,9 @@ def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
         contributions=bare(plan.cells),
         unknown_keys=plan.unknown_keys,
         renews=plan.query.contribution_period is ContributionPeriod.WINDOW,
-        bounds=UnitBounds(bounds.max_rows, bounds.max_rows_per_key, bounds.max_keys) if bounds else None,
+        bounds=UnitBounds(bounds.max_rows, bounds.max_rows_per_key, bounds.max_keys)
+        if bounds
+        else None,
     )
     return (UserIntake if bounds else EventIntake)(p, len(plan.arguments))
 
@@ -64,7 +76,9 @@ def release(plan: SketchPlan, first_window_us: int) -> ReleaseStage:
     asked = plan.query.asked
     chosen = counter(CounterName.BLT, plan.triggers)
     noise = tuple(PerturbationParameters(c.mechanism, chosen, c.sigma, c.grid) for c in plan.cells)
-    return ReleaseStage(ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, noise))
+    return ReleaseStage(
+        ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, noise)
+    )
 
 
 def missed_by_a_row(plan: SketchPlan) -> float:
@@ -80,4 +94,6 @@ def reading(plan: SketchPlan, listed: Listed | None = None) -> ReadParameters:
         Shown(w.number, c.grid, c.rule == "rows", tuple(sd / c.grid for sd in c.sd), plan.stderr)
         for w, c in zip(asked.wanted, plan.cells, strict=True)
     )
-    return ReadParameters(shape(plan), plan.triggers, shown, plan.beta, listed, missed_by_a_row(plan))
+    return ReadParameters(
+        shape(plan), plan.triggers, shown, plan.beta, listed, missed_by_a_row(plan)
+    )

@@ -10,7 +10,15 @@ from dpsql.errors import AccountingError
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.privacy.cost import TOLERANCE, Cost, Overlap, PrivacyLevel, check_promise, gamma, gaussian_delta
+from dpsql.privacy.cost import (
+    TOLERANCE,
+    Cost,
+    Overlap,
+    PrivacyLevel,
+    check_promise,
+    gamma,
+    gaussian_delta,
+)
 from dpsql.privacy.table_proof import prove
 
 
@@ -23,12 +31,18 @@ def account(plan: SlidingPlan, source: Source) -> Cost:
     asked = plan.query.asked
     bounds = (asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed)
     named = bool(plan.query.privacy_unit)
-    if asked.privacy_level is PrivacyLevel.EVENT and (named or any(bound is not None for bound in bounds)):
+    if asked.privacy_level is PrivacyLevel.EVENT and (
+        named or any(bound is not None for bound in bounds)
+    ):
         raise AccountingError("one event has no unit and no bounds")
-    if asked.privacy_level is PrivacyLevel.USER and not (named and all(bound is not None and bound >= 1 for bound in bounds)):
+    if asked.privacy_level is PrivacyLevel.USER and not (
+        named and all(bound is not None and bound >= 1 for bound in bounds)
+    ):
         raise AccountingError("a unit needs bounds")
     if [m.mechanism for m in plan.measurements] != list(range(1, len(plan.measurements) + 1)):
-        raise AccountingError("measurements must be mechanisms 1, 2, ...: equal numbers share their noise")
+        raise AccountingError(
+            "measurements must be mechanisms 1, 2, ...: equal numbers share their noise"
+        )
     if plan.query.delta > 0:
         return _gaussian(plan, source)
     return _pure(plan, source)
@@ -36,8 +50,12 @@ def account(plan: SlidingPlan, source: Source) -> Cost:
 
 def _pure(plan: SlidingPlan, source: Source) -> Cost:
     """The theorem's condition (b): over all questions that hold a bin's pane, the shift over the scale, added up exactly."""
-    asked, promised = plan.query.asked, plan.query.epsilon
-    loss = sum((_loss(m, asked.grouping) * _largest(m) * _rows(asked) for m in plan.measurements), Fraction(0))
+    asked = plan.query.asked
+    promised = plan.query.epsilon
+    loss = sum(
+        (_loss(m, asked.grouping) * _largest(m) * _rows(asked) for m in plan.measurements),
+        Fraction(0),
+    )
     epsilon = float(loss) * (1 + TOLERANCE / 2)
     if asked.privacy_level is PrivacyLevel.USER:
         # A unit's id is also another's with probability p; then the two change what each other may do, for twice the loss.
@@ -51,11 +69,16 @@ def _loss(m: MeasurementPlan, grouping: PaneGrouping) -> Fraction:
     for table in (m.fine, m.monitor, m.together):
         if table is not None:
             prove(table)
-    fine, monitor, together = (None if table is None else Fraction(table.epsilon) for table in (m.fine, m.monitor, m.together))
+    fine, monitor, together = (
+        None if table is None else Fraction(table.epsilon)
+        for table in (m.fine, m.monitor, m.together)
+    )
     match grouping:
         case PaneGrouping.NONE if fine is not None and monitor is None and together is None:
             return fine
-        case PaneGrouping.RETROACTIVE if fine is None and monitor is not None and together is not None:
+        case PaneGrouping.RETROACTIVE if (
+            fine is None and monitor is not None and together is not None
+        ):
             return monitor + together
     raise AccountingError(f"a measurement has other noise than grouping {grouping} asks for")
 
@@ -64,7 +87,10 @@ def _rows(asked: Asked) -> int:
     """How many rows of one protected unit can be in all panes together."""
     if asked.max_rows_contributed is None:
         return 1
-    return min(asked.max_rows_contributed, (asked.max_groups_contributed or 0) * (asked.max_rows_per_group or 0))
+    return min(
+        asked.max_rows_contributed,
+        (asked.max_groups_contributed or 0) * (asked.max_rows_per_group or 0),
+    )
 
 
 def _largest(m: MeasurementPlan) -> int:
@@ -78,15 +104,28 @@ def _largest(m: MeasurementPlan) -> int:
 
 def _gaussian(plan: SlidingPlan, source: Source) -> Cost:
     """Joint Gaussian cost: every row moves C x by the norm of C's column, which is the same for all columns, for ever."""
-    asked, query = plan.query.asked, plan.query
-    if asked.grouping is not PaneGrouping.NONE or len(plan.coefficients) < plan.panes or plan.coefficients[0] != 1.0:
+    asked = plan.query.asked
+    query = plan.query
+    if (
+        asked.grouping is not PaneGrouping.NONE
+        or len(plan.coefficients) < plan.panes
+        or plan.coefficients[0] != 1.0
+    ):
         raise AccountingError("WINDOW_SQRT measures no groups, and its matrix begins with 1")
     if not all(m.sigma > 0 for m in plan.measurements):
         raise AccountingError("a sum without noise")
     squared = sum((Fraction(c) ** 2 for c in plan.coefficients), Fraction(0))
     # One unit's rows in a bin move its path by n_g |C| at most, and sum n_g^2 <= c sum n_g <= c min(C, G c).
     times = (asked.max_rows_per_group or 1) * _rows(asked)
-    mu2 = float(sum((squared * times * _largest(m) ** 2 / Fraction(m.sigma) ** 2 for m in plan.measurements), Fraction(0)))
+    mu2 = float(
+        sum(
+            (
+                squared * times * _largest(m) ** 2 / Fraction(m.sigma) ** 2
+                for m in plan.measurements
+            ),
+            Fraction(0),
+        )
+    )
     failure = 0.0 if asked.privacy_level is PrivacyLevel.EVENT else source.max_users / 2.0**64
     delta = gaussian_delta(math.sqrt(mu2), query.epsilon) + failure
     check_promise(plan, {"mu": math.sqrt(mu2), "failure": failure, "delta": delta})

@@ -34,6 +34,10 @@ class Asked:
     @property
     def rows(self) -> int:
         """min(C, G c): rows of the protected unit in one contribution period; one event is one."""
-        if self.max_rows_contributed is None or self.max_rows_per_group is None or self.max_groups_contributed is None:
+        if (
+            self.max_rows_contributed is None
+            or self.max_rows_per_group is None
+            or self.max_groups_contributed is None
+        ):
             return 1
         return min(self.max_rows_contributed, self.max_groups_contributed * self.max_rows_per_group)

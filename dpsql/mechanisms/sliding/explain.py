@@ -37,7 +37,13 @@ PERIODS = (7, 30, 365)
 
 def explain(plan: SlidingPlan, source: Source) -> str:
     """The whole explanation as plain text."""
-    about = _promise(plan, source), live_runs(stages.schedule(plan)), _time(plan), _bounds(plan, source), _keys(plan)
+    about = (
+        _promise(plan, source),
+        live_runs(stages.schedule(plan)),
+        _time(plan),
+        _bounds(plan, source),
+        _keys(plan),
+    )
     ways = _ways(plan).said() if plan.query.asked.grouping is PaneGrouping.NONE else ""
     return wrapped(page(plan, *about, _columns(plan), ways))
 
@@ -49,7 +55,8 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
     of a late window's value; of an average (`stderr_of` is `sum`) that of the sum it divides. `half_width` is that of the exact 95% interval,
     but for the rounding of values.
     """
-    asked, cost = plan.query.asked, account(plan, source)
+    asked = plan.query.asked
+    cost = account(plan, source)
     event = asked.privacy_level is PrivacyLevel.EVENT
     other = _ways(plan)
     return {
@@ -58,8 +65,15 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
         "protects": str(asked.privacy_level),
         "mu": plan.mu,
         "cost": cost.document(),
-        "events": [{"events": n, "epsilon": epsilon_of_several(cost, n, plan.delta)} for n in (1, 2, *EVENTS)] if event else [],
-        "periods": [] if event or not _renews(plan) else [of_periods(cost, plan.delta - cost.failure, n) for n in (1, 2, *PERIODS)],
+        "events": [
+            {"events": n, "epsilon": epsilon_of_several(cost, n, plan.delta)}
+            for n in (1, 2, *EVENTS)
+        ]
+        if event
+        else [],
+        "periods": []
+        if event or not _renews(plan)
+        else [of_periods(cost, plan.delta - cost.failure, n) for n in (1, 2, *PERIODS)],
         "days": [without_infinity(each) for each in _days(plan, cost)],
         "panes": plan.panes,
         "counter": str(plan.counter),
@@ -76,7 +90,11 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
 
 def missing(plan: SlidingPlan) -> tuple[str, dict[str, Any]]:
     """Why a key may be missing."""
-    listed = "A key that the list does not have is never shown." if plan.query.keys else "There is no key: every window has one row."
+    listed = (
+        "A key that the list does not have is never shown."
+        if plan.query.keys
+        else "There is no key: every window has one row."
+    )
     lines = [
         "Why is my key missing?",
         f"  {listed} Every listed key has a row in every window, records or not,",
@@ -86,7 +104,8 @@ def missing(plan: SlidingPlan) -> tuple[str, dict[str, Any]]:
 
 
 def _column_facts(aggregate: Aggregate, parts: tuple[MeasurementPlan, ...]) -> dict[str, Any]:
-    several, noisy = len(parts) > 1, main(parts)
+    several = len(parts) > 1
+    noisy = main(parts)
     return {
         "alias": aggregate.alias,
         "aggregate": str(aggregate.function),
@@ -94,7 +113,11 @@ def _column_facts(aggregate: Aggregate, parts: tuple[MeasurementPlan, ...]) -> d
         "stderr_of": noisy.rule if several else "value",
         "half_width": None if several else noisy.half_width,
         **clamp(aggregate),
-        "parts": [{"of": "count" if m.rule == "valid" else m.rule, "stderr": m.stderr} for m in parts] if several else None,
+        "parts": [
+            {"of": "count" if m.rule == "valid" else m.rule, "stderr": m.stderr} for m in parts
+        ]
+        if several
+        else None,
     }
 
 
@@ -118,14 +141,18 @@ def _days(plan: SlidingPlan, cost: Cost) -> list[dict[str, Any]]:
 
 
 def _promise(plan: SlidingPlan, source: Source) -> str:
-    cost, promise = account(plan, source), f"epsilon {plan.epsilon:g}, delta {plan.delta:g}"
+    cost = account(plan, source)
+    promise = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}"
     lines = ["What is promised"]
     if plan.query.asked.privacy_level is PrivacyLevel.EVENT:
         lines += of_rows(plan.query, cost)
     else:
-        unit, period = ", ".join(plan.query.privacy_unit), duration(plan.query.windows.size_us)
+        unit = ", ".join(plan.query.privacy_unit)
+        period = duration(plan.query.windows.size_us)
         span = f"in one period of {period}" if _renews(plan) else "in the whole stream, for ever"
-        lines.append(f"  protects everything one privacy unit ({unit}) does {span}: {promise}, for the whole infinite output.")
+        lines.append(
+            f"  protects everything one privacy unit ({unit}) does {span}: {promise}, for the whole infinite output."
+        )
         if _renews(plan):
             days = _days(plan, cost)
             two = of_periods(cost, plan.delta - cost.failure, 2)
@@ -135,7 +162,9 @@ def _promise(plan: SlidingPlan, source: Source) -> str:
                 *([f" {too_much(days)}"] if too_much(days) else []),
             ]
     if not plan.delta:
-        lines.append("  delta is 0 for ideal random words; they come from a pseudo-random function (AES), as all noise does.")
+        lines.append(
+            "  delta is 0 for ideal random words; they come from a pseudo-random function (AES), as all noise does."
+        )
     lines += [
         "  On this run alone: what all runs cost together, dpsql budget says.",
         "  Not hidden: when windows end, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves).",
@@ -144,8 +173,10 @@ def _promise(plan: SlidingPlan, source: Source) -> str:
 
 
 def _time(plan: SlidingPlan) -> str:
-    query, window = plan.query, plan.query.windows
-    size, slide = duration(window.size_us), duration(window.slide_us)
+    query = plan.query
+    window = plan.query.windows
+    size = duration(window.size_us)
+    slide = duration(window.slide_us)
     late = f" and {duration(plan.lateness_us)} for late records" if plan.lateness_us else ""
     return "\n".join(
         [
@@ -159,9 +190,12 @@ def _time(plan: SlidingPlan) -> str:
 
 
 def _bounds(plan: SlidingPlan, source: Source) -> str:
-    asked, lines = plan.query.asked, list[str]()
+    asked = plan.query.asked
+    lines = list[str]()
     if asked.privacy_level is PrivacyLevel.USER:
-        period = f"per period of {duration(plan.query.windows.size_us)}" if _renews(plan) else "for ever"
+        period = (
+            f"per period of {duration(plan.query.windows.size_us)}" if _renews(plan) else "for ever"
+        )
         lines += [
             f"  C = {asked.max_rows_contributed} records {period}, c = {asked.max_rows_per_group} of them with one key, "
             f"G = {asked.max_groups_contributed} keys;",
@@ -171,23 +205,33 @@ def _bounds(plan: SlidingPlan, source: Source) -> str:
     if asked.privacy_level is PrivacyLevel.USER:
         lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units.")
         return "\n".join(["What each unit may contribute", *lines])
-    return "\n".join(["What each event may contribute", "  One row, to one pane of one key.", *lines])
+    return "\n".join(
+        ["What each event may contribute", "  One row, to one pane of one key.", *lines]
+    )
 
 
 def _keys(plan: SlidingPlan) -> str:
     what = (
-        "Those that public_groups lists when the run first starts, each one" if plan.query.keys else "There is no key: one row per window,"
+        "Those that public_groups lists when the run first starts, each one"
+        if plan.query.keys
+        else "There is no key: one row per window,"
     )
     return f"Which keys appear\n  {what} in every window, with or without records."
 
 
 def _columns(plan: SlidingPlan) -> str:
-    asked, lines = plan.query.asked, ["How exact the numbers are"]
+    asked = plan.query.asked
+    lines = ["How exact the numbers are"]
     for aggregate, parts in _parts(plan):
-        alias, m = aggregate.alias, parts[0]
+        alias = aggregate.alias
+        m = parts[0]
         if len(parts) > 1:
             *sums, counts = (_figure(part.stderr) for part in parts)
-            of, error = ("noisy sums of values and of squares", "errors") if len(sums) > 1 else ("a noisy sum", "error")
+            of, error = (
+                ("noisy sums of values and of squares", "errors")
+                if len(sums) > 1
+                else ("a noisy sum", "error")
+            )
             lines += [
                 f"  {alias}: {of} (standard {error} {' and '.join(sums)}) over a noisy count n (standard error {counts});",
                 f"  {middle(alias)}",
@@ -212,13 +256,23 @@ def _columns(plan: SlidingPlan) -> str:
                 f"  {alias}_{SMOOTHED}: the better guess, made of released values, so it costs no budget; the interval is that of {alias}."
             )
     if plan.counter is CounterName.WINDOW_SQRT:
-        lines.append("  The first windows have less noise than later ones; their standard errors say so.")
+        lines.append(
+            "  The first windows have less noise than later ones; their standard errors say so."
+        )
     if asked.grouping is PaneGrouping.RETROACTIVE:
-        lines.append("  mechanism = PAPER is worse than the query without it, which measures every pane, on every stream that was tried.")
+        lines.append(
+            "  mechanism = PAPER is worse than the query without it, which measures every pane, on every stream that was tried."
+        )
     return "\n".join(lines)
 
 
 def _ways(plan: SlidingPlan) -> Ways:
     asked = plan.query.asked
     event = asked.privacy_level is PrivacyLevel.EVENT
-    return Ways(query=plan.query, rows=asked.rows, per_key=asked.max_rows_per_group or 1, mine=plan.counter, event=event)
+    return Ways(
+        query=plan.query,
+        rows=asked.rows,
+        per_key=asked.max_rows_per_group or 1,
+        mine=plan.counter,
+        event=event,
+    )

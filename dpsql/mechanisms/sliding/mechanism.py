@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dpsql.description import MEASURED, SMOOTHED, Noise, Role
-from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told, value_and_error
+from dpsql.mechanisms.protocol import (
+    Argument,
+    Mechanism,
+    OutputColumn,
+    Own,
+    RunFacts,
+    Shape,
+    Told,
+    value_and_error,
+)
 from dpsql.mechanisms.sliding import accounting, explain, options, planner, rules, stages
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import SlidingPlan, document
@@ -43,18 +52,32 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
             listed=True,
             contributions=pane_sums(len(plan.measurements)),
             state={ADMISSION: user_state.TABLES if of_unit else {}, RELEASE: state.TABLES},
-            columns=tuple(made for i, aggregate in enumerate(plan.query.aggregates) for made in _columns(plan, aggregate, i)),
+            columns=tuple(
+                made
+                for i, aggregate in enumerate(plan.query.aggregates)
+                for made in _columns(plan, aggregate, i)
+            ),
             told=Told(
                 noise=Noise(str(plan.counter), None, asked.grouping is not PaneGrouping.NONE),
-                bounds=(asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed),
+                bounds=(
+                    asked.max_rows_contributed,
+                    asked.max_rows_per_group,
+                    asked.max_groups_contributed,
+                ),
                 sums=len(plan.measurements),
-                grids={a.alias: s.grids[0] for a, s in zip(plan.query.aggregates, stages.shown(plan), strict=True) if len(s.grids) == 1},
+                grids={
+                    a.alias: s.grids[0]
+                    for a, s in zip(plan.query.aggregates, stages.shown(plan), strict=True)
+                    if len(s.grids) == 1
+                },
             ),
             drops=DROP_REASONS,
             forgets_us=None,  # noise paths, running means and groups go on for ever
         )
 
-    def stages(self, plan: SlidingPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+    def stages(
+        self, plan: SlidingPlan, run: RunFacts
+    ) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
         """Sums by pane; noise, windows."""
         if run.public is None:
             raise ValueError("keys are listed")
@@ -62,7 +85,8 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
 
 
 def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[OutputColumn]:
-    alias, asked = aggregate.alias, plan.query.asked
+    alias = aggregate.alias
+    asked = plan.query.asked
     yield from value_and_error(aggregate, i)
     if plan.smooths and sums_of(aggregate.function) == 1:
         yield OutputColumn(alias, f"{alias}_{SMOOTHED}", "DOUBLE", f"smoothed{i}", Role.BESIDE)

@@ -97,5 +97,7 @@ def document(plan: SlidingPlan) -> dict[str, Any]:
     for shown, measurement in zip(out["measurements"], plan.measurements, strict=True):
         for name in TABLES:
             table = getattr(measurement, name)
-            shown[name] = None if table is None else {"epsilon": table.epsilon, "digest": table.digest}
+            shown[name] = (
+                None if table is None else {"epsilon": table.epsilon, "digest": table.digest}
+            )
     return out

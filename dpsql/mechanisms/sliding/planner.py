@@ -46,8 +46,15 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
     """
     window = query.windows
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
-    added = [each for aggregate in query.aggregates for each in increments_of(aggregate, arguments, _clamp)]
-    sums = [MeasurementPlan(**vars(each), mechanism=number, floor=each.lower >= 0) for number, each in enumerate(added, 1)]
+    added = [
+        each
+        for aggregate in query.aggregates
+        for each in increments_of(aggregate, arguments, _clamp)
+    ]
+    sums = [
+        MeasurementPlan(**vars(each), mechanism=number, floor=each.lower >= 0)
+        for number, each in enumerate(added, 1)
+    ]
     plan = SlidingPlan(
         query=query,
         panes=window.size_us // window.slide_us,
@@ -80,7 +87,9 @@ def pure_epsilon(query: ParsedQuery[Asked], source: Source) -> float:
     if query.asked.privacy_level is PrivacyLevel.EVENT:
         return query.epsilon
     p = source.max_users / 2.0**64
-    left = query.epsilon - math.log1p(p * math.expm1(query.epsilon))  # more than enough: eps' is below epsilon
+    left = query.epsilon - math.log1p(
+        p * math.expm1(query.epsilon)
+    )  # more than enough: eps' is below epsilon
     return left * (1 - 1e-12)
 
 
@@ -93,25 +102,35 @@ def _check_sizes(plan: SlidingPlan, source: Source) -> None:
     """Sums of a window and their noise must fit into 64 bits."""
     rows = plan.query.asked.rows * source.max_users
     for m in plan.measurements:
-        if plan.query.asked.privacy_level is PrivacyLevel.USER and max(abs(m.lower), abs(m.upper)) * rows * 2 >= MAX_EXACT:
+        if (
+            plan.query.asked.privacy_level is PrivacyLevel.USER
+            and max(abs(m.lower), abs(m.upper)) * rows * 2 >= MAX_EXACT
+        ):
             raise ConfigError(
                 f"sums over {source.max_users} users could overflow 64 bits: lower max_rows_contributed, or declare fewer at "
                 f"sources.{source.name}.max_users"
             )
         if MAX_NORMAL * m.sigma * len(plan.sd) >= MAX_EXACT // 2:
-            raise ConfigError("noise could overflow 64 bits: raise epsilon, or lower max_rows_contributed")
+            raise ConfigError(
+                "noise could overflow 64 bits: raise epsilon, or lower max_rows_contributed"
+            )
 
 
 def _clamp(alias: str, lo: float, hi: float) -> tuple[float, int, int]:
     """Grid of a power of two and the clamp in its units, rounded inwards."""
     largest = max(abs(lo), abs(hi))
     if not 1e-100 <= largest <= 1e100:
-        raise ConfigError(f"the bounds of {alias} reach to {largest:g}: scale the values so that it is between 1e-100 and 1e+100")
+        raise ConfigError(
+            f"the bounds of {alias} reach to {largest:g}: scale the values so that it is between 1e-100 and 1e+100"
+        )
     mantissa, exponent = math.frexp(largest)
     grid = math.ldexp(1.0, exponent - BITS_OF_A_SUM - (1 if mantissa == 0.5 else 0))
-    lower, upper = math.ceil(lo / grid), math.floor(hi / grid)
+    lower = math.ceil(lo / grid)
+    upper = math.floor(hi / grid)
     if lower >= upper:
-        raise ConfigError(f"the bounds of {alias} are too close together for where they are: subtract a constant from the values")
+        raise ConfigError(
+            f"the bounds of {alias} are too close together for where they are: subtract a constant from the values"
+        )
     return grid, lower, upper
 
 
@@ -123,12 +142,14 @@ def _pane_plan(plan: SlidingPlan, m: MeasurementPlan, epsilon: float) -> Measure
     fine = monitor = together = None
     if asked.grouping is PaneGrouping.RETROACTIVE:
         watch = round_down(MONITOR_SHARE * per_step, EPSILON_BITS)
-        monitor, together = _table(watch), _table(round_down(per_step - watch, EPSILON_BITS))
+        monitor = _table(watch)
+        together = _table(round_down(per_step - watch, EPSILON_BITS))
     else:
         fine = _table(per_step)
     noise = fine or together
     assert noise is not None
-    stderr, bar = math.sqrt(plan.panes * noise.variance) * m.step, None
+    stderr = math.sqrt(plan.panes * noise.variance) * m.step
+    bar = None
     if asked.grouping is PaneGrouping.NONE:
         # Each pane of a sum may be half a step off by its rounding, all of them to one side.
         bar = (half_width(per_step, plan.panes) + (plan.panes / 2 if m.bits else 0)) * m.step
@@ -137,18 +158,30 @@ def _pane_plan(plan: SlidingPlan, m: MeasurementPlan, epsilon: float) -> Measure
 
 def _table(epsilon: float) -> DiscreteLaplace:
     if not SMALLEST <= epsilon <= LARGEST:
-        way = "lower max_rows_contributed or raise epsilon" if epsilon < SMALLEST else f"promise an epsilon of at most {LARGEST:g}"
-        raise ConfigError(f"noise of epsilon {epsilon:g} per step cannot be drawn from a table: {way}")
+        way = (
+            "lower max_rows_contributed or raise epsilon"
+            if epsilon < SMALLEST
+            else f"promise an epsilon of at most {LARGEST:g}"
+        )
+        raise ConfigError(
+            f"noise of epsilon {epsilon:g} per step cannot be drawn from a table: {way}"
+        )
     return discrete_laplace(epsilon)
 
 
 def _window_sqrt(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source) -> SlidingPlan:
-    asked, panes, delta = plan.query.asked, plan.panes, plan.delta
+    asked = plan.query.asked
+    panes = plan.panes
+    delta = plan.delta
     if panes > MOST_PANES:
-        raise ConfigError(f"with a delta a window has at most {MOST_PANES} slides, not {panes}: let it slide further, or write delta = 0")
+        raise ConfigError(
+            f"with a delta a window has at most {MOST_PANES} slides, not {panes}: let it slide further, or write delta = 0"
+        )
     failure = 0.0 if asked.privacy_level is PrivacyLevel.EVENT else source.max_users / 2.0**64
     if failure > 0.01 * delta:
-        raise ConfigError(f"delta = {delta:g} is too small: collisions of 64-bit ids alone cost {failure:.2g}, over 1% of it")
+        raise ConfigError(
+            f"delta = {delta:g} is too small: collisions of 64-bit ids alone cost {failure:.2g}, over 1% of it"
+        )
     mu = round_down(total_mu(plan.epsilon, (delta - failure) * (1 - 1e-12)))
     c = coefficients(panes)
     norm = math.sqrt(math.fsum(value * value for value in c)) * (1 + 1e-14)
@@ -157,7 +190,20 @@ def _window_sqrt(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source)
     rows = math.sqrt((asked.max_rows_per_group or 1) * asked.rows)
     plans = []
     for m in sums:
-        sigma = round_up(max(abs(m.lower), abs(m.upper)) * rows * norm / (mu / math.sqrt(len(sums))) * (1 + 1e-12))
+        sigma = round_up(
+            max(abs(m.lower), abs(m.upper))
+            * rows
+            * norm
+            / (mu / math.sqrt(len(sums)))
+            * (1 + 1e-12)
+        )
         stderr = math.sqrt((sigma * float(sd[-1])) ** 2 + 1 / 12) * m.grid
         plans.append(replace(m, sigma=sigma, stderr=stderr, half_width=NORMAL_95 * stderr))
-    return replace(plan, measurements=tuple(plans), mu=mu, coefficients=c, sd=tuple(sd.tolist()), failure=failure)
+    return replace(
+        plan,
+        measurements=tuple(plans),
+        mu=mu,
+        coefficients=c,
+        sd=tuple(sd.tolist()),
+        failure=failure,
+    )

@@ -33,10 +33,15 @@ def distinct_units(draft: Draft) -> Iterator[Problem]:
 
 def one_release(draft: Draft) -> Iterator[Problem]:
     """A window is released once."""
-    given, interval = draft.given("trigger_interval"), draft.value("trigger_interval")
+    given = draft.given("trigger_interval")
+    interval = draft.value("trigger_interval")
     if given and interval and draft.window_times and interval != draft.window_times[1]:
         message = "A window is released once, when its last slide closes"
-        yield problem(given.name_span, message, f"leave trigger_interval out: it is the slide, {show_duration(draft.window_times[1])}")
+        yield problem(
+            given.name_span,
+            message,
+            f"leave trigger_interval out: it is the slide, {show_duration(draft.window_times[1])}",
+        )
 
 
 def whole_panes(draft: Draft) -> Iterator[Problem]:
@@ -47,7 +52,9 @@ def whole_panes(draft: Draft) -> Iterator[Problem]:
     message = f"The window's size {show_duration(size)} is not a multiple of its slide {show_duration(slide)}"
     divisor = show_duration(divisor_near(size, slide))
     yield problem(
-        draft.span(draft.window_calls[0].expressions[2]), message, f"use a slide that divides {show_duration(size)}, such as {divisor}"
+        draft.span(draft.window_calls[0].expressions[2]),
+        message,
+        f"use a slide that divides {show_duration(size)}, such as {divisor}",
     )
 
 
@@ -58,13 +65,21 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
         return
     if not event(draft) or draft.value("delta"):
         hint = "leave it out, or write privacy_level = EVENT and delta = 0"
-        yield problem(given.name_span, "The paper on sliding windows protects events, without a delta", hint)
+        yield problem(
+            given.name_span, "The paper on sliding windows protects events, without a delta", hint
+        )
     if len(draft.calls) > 1:
-        yield problem(given.name_span, "The paper measures one aggregate", "write a query for each aggregate, or leave mechanism out")
+        yield problem(
+            given.name_span,
+            "The paper measures one aggregate",
+            "write a query for each aggregate, or leave mechanism out",
+        )
     for call in draft.calls:
         if call.function is not None and sums_of(call.function) > 1:
             yield problem(
-                call.item.span, f"The paper does not take {call.name.upper()}, which is several sums", "write SUM, or leave mechanism out"
+                call.item.span,
+                f"The paper does not take {call.name.upper()}, which is several sums",
+                "write SUM, or leave mechanism out",
             )
 
 

@@ -15,7 +15,13 @@ from dpsql.schedule import Schedule, by_window
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn
-from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneBounding, PaneGrid, UnitIntake
+from dpsql.udfs.sliding.intake import (
+    EventIntake,
+    EventParameters,
+    PaneBounding,
+    PaneGrid,
+    UnitIntake,
+)
 from dpsql.udfs.sliding.measurement import Measurement
 from dpsql.udfs.sliding.panes import Panes
 from dpsql.udfs.sliding.plain import EveryPane
@@ -34,23 +40,41 @@ def pane_grid(plan: SlidingPlan) -> PaneGrid:
     """Panes as windows that close once."""
     window = plan.query.windows
     slide = window.slide_us
-    return PaneGrid(slide, slide, window.offset_us, slide, 1 + plan.lateness_us // slide, window.size_us)
+    return PaneGrid(
+        slide, slide, window.offset_us, slide, 1 + plan.lateness_us // slide, window.size_us
+    )
 
 
 def schedule(plan: SlidingPlan) -> Schedule:
     """A window is released once, when its last pane closes; contributions are of panes."""
-    window, panes = plan.query.windows, pane_grid(plan)
-    grid = Grid(window.size_us, window.slide_us, window.offset_us, window.size_us + plan.lateness_us, 1)
-    return replace(by_window(panes), grid=grid, offset_us=window.offset_us + plan.lateness_us % window.slide_us, replayed=True)
+    window = plan.query.windows
+    panes = pane_grid(plan)
+    grid = Grid(
+        window.size_us, window.slide_us, window.offset_us, window.size_us + plan.lateness_us, 1
+    )
+    return replace(
+        by_window(panes),
+        grid=grid,
+        offset_us=window.offset_us + plan.lateness_us % window.slide_us,
+        replayed=True,
+    )
 
 
 def intake(plan: SlidingPlan, public: PublicGroups) -> EventIntake | UnitIntake:
     """Sums of single events, or of what a unit's bounds admit."""
-    asked, keys, first = plan.query.asked, tuple(sorted(public.keys)), public.first_window_us
+    asked = plan.query.asked
+    keys = tuple(sorted(public.keys))
+    first = public.first_window_us
     increments = bare(plan.measurements)
     if asked.privacy_level is PrivacyLevel.EVENT:
-        return EventIntake(EventParameters(pane_grid(plan), keys, increments, first), len(plan.arguments))
-    if asked.max_rows_contributed is None or asked.max_rows_per_group is None or asked.max_groups_contributed is None:
+        return EventIntake(
+            EventParameters(pane_grid(plan), keys, increments, first), len(plan.arguments)
+        )
+    if (
+        asked.max_rows_contributed is None
+        or asked.max_rows_per_group is None
+        or asked.max_groups_contributed is None
+    ):
         raise ValueError("a plan without bounds of a unit")
     bounding = PaneBounding(
         grid=pane_grid(plan),
@@ -70,13 +94,18 @@ def parameters(plan: SlidingPlan, public: PublicGroups) -> SlidingParameters:
     """Of the release."""
     panes = Panes(plan.query.windows.slide_us, plan.panes, public.first_window_us, plan.lateness_us)
     bits = tuple(m.bits for m in plan.measurements)
-    return SlidingParameters(panes, measurements(plan), bits, shown(plan), public.keys, public.key_bytes)
+    return SlidingParameters(
+        panes, measurements(plan), bits, shown(plan), public.keys, public.key_bytes
+    )
 
 
 def parts(plan: SlidingPlan) -> tuple[tuple[MeasurementPlan, ...], ...]:
     """What each aggregate is made of, in their order."""
     left = iter(plan.measurements)
-    return tuple(tuple(itertools.islice(left, sums_of(aggregate.function))) for aggregate in plan.query.aggregates)
+    return tuple(
+        tuple(itertools.islice(left, sums_of(aggregate.function)))
+        for aggregate in plan.query.aggregates
+    )
 
 
 def shown(plan: SlidingPlan) -> tuple[OutputColumn, ...]:
@@ -96,5 +125,9 @@ def _measurement(plan: SlidingPlan, m: MeasurementPlan, of_several: bool) -> Mea
         return Retroactive(plan.panes, m.monitor, m.together)
     if m.fine is None:
         raise ValueError("a plan without noise")
-    smoother = LimitedTranslation(plan.panes, m.fine.variance, m.floor) if plan.smooths and not of_several else None
+    smoother = (
+        LimitedTranslation(plan.panes, m.fine.variance, m.floor)
+        if plan.smooths and not of_several
+        else None
+    )
     return EveryPane(plan.panes, m.fine, smoother)

@@ -13,7 +13,8 @@ def test_kills_leave_what_an_uninterrupted_run_leaves(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "stage", 1)
     stage.prepare()
     stage.bring(0)
-    whole, lake = stage.lake("whole"), stage.lake("killed")
+    whole = stage.lake("whole")
+    lake = stage.lake("killed")
     assert stage.start(stage.command(whole, 0)) == 0
     assert len(left(whole)["histogram"]) >= 3
     assert stage.start(stage.command(lake, 0), "admission: rows appended") == KILLED
@@ -37,7 +38,8 @@ def test_kills_of_sliding_windows_leave_the_same_table(tmp_path: Path) -> None:
     stage = UnitStage(tmp_path / "stage", 1)
     stage.prepare()
     stage.bring(0)
-    whole, lake = stage.lake("whole"), stage.lake("killed")
+    whole = stage.lake("whole")
+    lake = stage.lake("killed")
     assert stage.start(stage.command(whole, 0)) == 0
     assert len(left(whole)["histogram"]) == 20  # five pages, windows that end from 6:00 to 12:00
     # Where the step is this mechanism's own; that rows come once is the same code for all.

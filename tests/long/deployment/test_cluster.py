@@ -29,7 +29,13 @@ main()
 
 def committed(lake: Path) -> int:
     """Micro-batches of the first query that Spark has finished."""
-    return len([path for path in (lake / "private/visits/checkpoints/admission/commits").glob("*") if path.name.isdigit()])
+    return len(
+        [
+            path
+            for path in (lake / "private/visits/checkpoints/admission/commits").glob("*")
+            if path.name.isdigit()
+        ]
+    )
 
 
 def rows(lake: Path) -> pa.Table:
@@ -52,18 +58,31 @@ def strangers_get_nothing(folder: Path, secret: str, jobs: list[int]) -> None:
 def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
     """The page's spark-submit; an executor is killed after the first micro-batch, a worker after the second. `dpsql verify` recomputes
     every published row on one core, without Spark."""
-    query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(visits()), PARTS))
-    lake, env = tmp_path / "lake", environment(tmp_path)
+    query, sources = write_query(
+        tmp_path, write_files(tmp_path / "visits", json_lines(visits()), PARTS)
+    )
+    lake = tmp_path / "lake"
+    env = environment(tmp_path)
     with Cluster(tmp_path / "cluster", env) as cluster:
-        job = cluster.start(SUBMIT, tmp_path, query, "--sources", str(sources), "--until", UNTIL, "--buckets", "2")
+        job = cluster.start(
+            SUBMIT, tmp_path, query, "--sources", str(sources), "--until", UNTIL, "--buckets", "2"
+        )
         try:
-            wait_until(lambda: committed(lake) >= 1 or job.poll() is not None, "the first micro-batch", 400)
+            wait_until(
+                lambda: committed(lake) >= 1 or job.poll() is not None, "the first micro-batch", 400
+            )
             assert job.poll() is None, job.communicate()
             strangers_get_nothing(
-                tmp_path, cluster.secret, [job.pid, *(daemon.process.pid for daemon in (cluster.master, *cluster.workers))]
+                tmp_path,
+                cluster.secret,
+                [job.pid, *(daemon.process.pid for daemon in (cluster.master, *cluster.workers))],
             )
             os.kill(cluster.executors()[0], signal.SIGKILL)
-            wait_until(lambda: committed(lake) >= 2 or job.poll() is not None, "the second micro-batch", 400)
+            wait_until(
+                lambda: committed(lake) >= 2 or job.poll() is not None,
+                "the second micro-batch",
+                400,
+            )
             assert job.poll() is None, job.communicate()
             cluster.workers[1].kill()
             out, err = job.communicate(timeout=300)
@@ -75,7 +94,9 @@ def test_rows_are_recomputed_after_kills(tmp_path: Path) -> None:
     assert job.returncode == 0, err
     assert "\npublished 2 triggers with 6 rows\n" in out, out
     assert committed(lake) == PARTS
-    daemons = "".join(path.read_text(errors="replace") for path in (tmp_path / "cluster").glob("*.log"))
+    daemons = "".join(
+        path.read_text(errors="replace") for path in (tmp_path / "cluster").glob("*.log")
+    )
     assert "Successfully registered with master" in daemons
     assert cluster.secret not in daemons + logs + out + err
     # what the executors say of failed tasks shows no record
@@ -92,35 +113,59 @@ def test_a_cluster_that_runs_the_programs_of_strangers_is_refused(tmp_path: Path
     with Cluster(tmp_path / "cluster", env, workers=0, rest=port) as cluster:
         assert answers([cluster.master.process.pid])[f"127.0.0.1:{port}"]["ran"]
         flags = ["--sources", str(sources), "--lake", str(tmp_path / "lake"), "--until-caught-up"]
-        refused = dpsql("run", str(query), *flags, "--master", cluster.url, env=env | cluster.settings)
+        refused = dpsql(
+            "run", str(query), *flags, "--master", cluster.url, env=env | cluster.settings
+        )
     assert refused.returncode == 2
     assert f"runs the programs of whoever connects to its port {port}, " in refused.stderr
     assert "`spark.master.rest.enabled false`" in refused.stderr
     assert not (tmp_path / "lake").exists()  # nothing is begun or spent
 
 
-def test_strangers_get_nothing_of_a_live_run_and_it_ends_when_its_master_has_forgotten_it(tmp_path: Path) -> None:
+def test_strangers_get_nothing_of_a_live_run_and_it_ends_when_its_master_has_forgotten_it(
+    tmp_path: Path,
+) -> None:
     """The page's `dpsql run`, live. Every port of driver, master, worker and executor is asked to run, to kill and to tell something. That
     the client would find something is shown above. A master that was killed and started anew knows no application, and takes its executors
     away: Spark would wait for others for ever."""
-    today = [visit | {"ts": f"{datetime.now(UTC):%Y-%m-%d}{visit['ts'][10:]}"} for visit in visits()]
+    today = [
+        visit | {"ts": f"{datetime.now(UTC):%Y-%m-%d}{visit['ts'][10:]}"} for visit in visits()
+    ]
     query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(today)))
-    env, lake = environment(tmp_path), ["--lake", str(tmp_path / "lake")]
+    env = environment(tmp_path)
+    lake = ["--lake", str(tmp_path / "lake")]
     with Cluster(tmp_path / "cluster", env, workers=1) as cluster:
         (tmp_path / "dpsql").write_text(IMPATIENT)
         (tmp_path / "dpsql").chmod(0o700)
-        job = cluster.start(RUN.replace(" --until-caught-up", ""), tmp_path, query, "--sources", str(sources))
+        job = cluster.start(
+            RUN.replace(" --until-caught-up", ""), tmp_path, query, "--sources", str(sources)
+        )
         try:
-            wait_until(lambda: committed(tmp_path / "lake") >= 1 or job.poll() is not None, "the backlog", 200)
+            wait_until(
+                lambda: committed(tmp_path / "lake") >= 1 or job.poll() is not None,
+                "the backlog",
+                200,
+            )
             assert job.poll() is None, job.communicate()
-            processes = {"driver": job.pid, "master": cluster.master.process.pid, "worker": cluster.workers[0].process.pid}
+            processes = {
+                "driver": job.pid,
+                "master": cluster.master.process.pid,
+                "worker": cluster.workers[0].process.pid,
+            }
             for name, pid in processes.items():
                 asked = answers(children(pid))
-                assert name != "driver" or len(asked) == 4, "RPC, blocks, and py4j's two: all else between Python and JVM goes by files"
+                assert name != "driver" or len(asked) == 4, (
+                    "RPC, blocks, and py4j's two: all else between Python and JVM goes by files"
+                )
                 for place, got in asked.items():
-                    print(f"{name} {place}: {got['is']}, {len(got['pages'])} pages, {len(got['blocks'])} blocks")
+                    print(
+                        f"{name} {place}: {got['is']}, {len(got['pages'])} pages, {len(got['blocks'])} blocks"
+                    )
                     assert not got["ran"] and not got["blocks"], (name, place)
-                    assert not re.findall(rf"{cluster.secret}|\bu17\b", str(got["pages"])), (name, place)
+                    assert not re.findall(rf"{cluster.secret}|\bu17\b", str(got["pages"])), (
+                        name,
+                        place,
+                    )
             assert len(cluster.executors()) == 1 and job.poll() is None, "a stranger has killed it"
             cluster.master.kill()
             cluster.master = cluster._daemon("master", "--port", str(cluster.port))
@@ -130,19 +175,27 @@ def test_strangers_get_nothing_of_a_live_run_and_it_ends_when_its_master_has_for
                 os.killpg(job.pid, signal.SIGKILL)
                 job.wait()
     assert job.returncode == 1, out + err
-    assert "warning: this run has no executor: " in err and "the same command goes on from there" in err, err
+    assert (
+        "warning: this run has no executor: " in err
+        and "the same command goes on from there" in err
+    ), err
     failed = dpsql("status", "visits", *lake, env=env)
     assert failed.returncode == 4 and failed.stdout.startswith("visits: failed;"), failed.stdout
 
 
 def test_a_live_run_without_its_cluster_stops_at_once(tmp_path: Path) -> None:
     """Catches: a machine that shuts down, and kills the run after its grace, since its micro-batch waits for executors."""
-    today = [visit | {"ts": f"{datetime.now(UTC):%Y-%m-%d}{visit['ts'][10:]}"} for visit in visits()]
+    today = [
+        visit | {"ts": f"{datetime.now(UTC):%Y-%m-%d}{visit['ts'][10:]}"} for visit in visits()
+    ]
     query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(today)))
-    env, lake = environment(tmp_path), tmp_path / "lake"
+    env = environment(tmp_path)
+    lake = tmp_path / "lake"
     live = RUN.replace(" --until-caught-up", "")
     with Cluster(tmp_path / "cluster", env, workers=1) as cluster:
-        job = cluster.start(live, tmp_path, query, "--sources", str(sources), "--interval", "2 seconds")
+        job = cluster.start(
+            live, tmp_path, query, "--sources", str(sources), "--interval", "2 seconds"
+        )
         try:
             checkpoints = lake / "private/visits/checkpoints"
             released = checkpoints / "release/commits/0"

@@ -31,7 +31,14 @@ LOOK, SECOND = (shlex.split(line)[2:] for line in COMPOSE.replace("\\\n", "").sp
 NEWEST = "import dpsql; print(dpsql.latest('/lake', 'edits').trigger_time.max())"
 NOTEBOOK = "import nbformat, nbclient; b = nbformat.read('conf/live/histogram.ipynb', 4); nbclient.NotebookClient(b).execute(); print(b.cells[0].outputs)"
 SUBMIT = "spark-submit --deploy-mode cluster --master spark://master:7077 --name stranger --class Any local:///none.jar"
-SUBMISSIONS = (["python", "-c", "from pyspark import SparkContext; SparkContext('spark://master:7077', 'stranger')"], SUBMIT.split())
+SUBMISSIONS = (
+    [
+        "python",
+        "-c",
+        "from pyspark import SparkContext; SparkContext('spark://master:7077', 'stranger')",
+    ],
+    SUBMIT.split(),
+)
 READERS = "page", "notebook"
 
 
@@ -100,7 +107,12 @@ def stack() -> Iterator[Stack]:
     try:
         began = time.monotonic()
         stack.compose("build", timeout=1800)
-        size = subprocess.run(["docker", "image", "inspect", "-f", "{{.Size}}", "dpsql"], capture_output=True, text=True, check=True).stdout
+        size = subprocess.run(
+            ["docker", "image", "inspect", "-f", "{{.Size}}", "dpsql"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         said(f"built in {time.monotonic() - began:.0f} s; dpsql has {int(size) / 1e9:.2f} GB")
         assert int(size) < 2.1e9
         stack.compose("up", "-d", timeout=600)
@@ -117,14 +129,21 @@ def stack() -> Iterator[Stack]:
 def test_a_live_histogram_comes_to_a_page_and_a_notebook(stack: Stack) -> None:
     def rows() -> bool:
         job = stack.compose("ps", "-a", "--format", "{{.Service}} {{.State}} {{.ExitCode}}")
-        assert not re.search(r"^job exited", job, re.MULTILINE), stack.compose("logs", "job")[-3000:]
+        assert not re.search(r"^job exited", job, re.MULTILINE), stack.compose("logs", "job")[
+            -3000:
+        ]
         return "#en.wikipedia" in opened(stack.page)
 
     wait_until(rows, "a page with rows", 400)
     said(f"live rows on the page and in the notebook: {stack.newest()}")
-    assert "#en.wikipedia" in stack.inside("notebook", "/opt/dpsql/.venv/bin/python", "-c", NOTEBOOK)
+    assert "#en.wikipedia" in stack.inside(
+        "notebook", "/opt/dpsql/.venv/bin/python", "-c", NOTEBOOK
+    )
     assert "Jupyter" in opened(stack.notebook, "/login")
-    assert [stack.inside(reader, "ls", "/lake").split() for reader in READERS] == [["public"], ["public"]]
+    assert [stack.inside(reader, "ls", "/lake").split() for reader in READERS] == [
+        ["public"],
+        ["public"],
+    ]
     assert stack.compose(*LOOK).startswith("edits: running; ")
 
 
@@ -137,7 +156,9 @@ def test_kills_and_restarts_change_no_row(stack: Stack) -> None:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     time.sleep(45)
-    assert containers <= set(stack.compose("ps", "-q").split()), "a second run throws the cluster away"
+    assert containers <= set(stack.compose("ps", "-q").split()), (
+        "a second run throws the cluster away"
+    )
     before = stack.newest()
     for service in ("worker", "master"):
         stack.inside(service, "sh", "-c", KILL, check=False)
@@ -148,24 +169,34 @@ def test_kills_and_restarts_change_no_row(stack: Stack) -> None:
     said("made Kafka's container anew and restarted the job")
     out = run.communicate(timeout=600)[0]
     assert run.returncode == 0, out
-    verified = stack.inside("job", "dpsql", "verify", "demo", "--sources", "conf-mounted/sources.yaml")
+    verified = stack.inside(
+        "job", "dpsql", "verify", "demo", "--sources", "conf-mounted/sources.yaml"
+    )
     assert verified.startswith("identical: all "), verified
     said(verified.splitlines()[0])
     stack.goes_on(before)
     restarts = subprocess.run(
-        ["docker", "inspect", "-f", "{{.RestartCount}}", stack.containers()["job-1"]], capture_output=True, text=True, check=True
+        ["docker", "inspect", "-f", "{{.RestartCount}}", stack.containers()["job-1"]],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    said(f"the live run goes on, restarted by Docker {restarts.stdout.strip()} times: {stack.newest()}")
+    said(
+        f"the live run goes on, restarted by Docker {restarts.stdout.strip()} times: {stack.newest()}"
+    )
 
 
 def docker(*words: str) -> str:
     """Return what a command of Docker prints."""
-    return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["docker", *words], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_five_kills_of_the_job_leave_it_at_work(stack: Stack) -> None:
     """Catches: a restart policy that counts the failures in the life of a container."""
-    before, name = stack.newest(), stack.containers()["job-1"]
+    before = stack.newest()
+    name = stack.containers()["job-1"]
     for _ in range(5):
         stack.inside("job", "sh", "-c", KILL_JOB, check=False)
         time.sleep(12)
@@ -191,7 +222,9 @@ def test_a_refused_job_waits_for_a_person(stack: Stack) -> None:
 
 def ports_of(stack: Stack, name: str) -> dict[str, list[int]]:
     """The ports that are listened on in a container: of its address in the network, and of its loopback alone."""
-    text = subprocess.run(["docker", "exec", name, "sh", "-c", LISTENING], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        ["docker", "exec", name, "sh", "-c", LISTENING], capture_output=True, text=True, check=True
+    ).stdout
     found: dict[str, set[int]] = {"network": set(), "loopback": set()}
     for line in text.splitlines():
         fields = line.split()
@@ -206,7 +239,13 @@ def ports_of(stack: Stack, name: str) -> dict[str, list[int]]:
 
 def asked(places: list[str], *how: str) -> dict[str, Any]:
     """What a stranger gets of places, from where `how` says."""
-    command = [*how, "python3" if how else sys.executable, "-S", f"{'/clients' if how else CLIENTS}/port_client.py", *places]
+    command = [
+        *how,
+        "python3" if how else sys.executable,
+        "-S",
+        f"{'/clients' if how else CLIENTS}/port_client.py",
+        *places,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -214,14 +253,29 @@ def asked(places: list[str], *how: str) -> dict[str, Any]:
 
 def test_no_port_runs_kills_or_tells_anything_without_the_secret(stack: Stack) -> None:
     """Asked from another container of the same network, as another user inside each container, and as another user of the machine."""
-    shared = re.search(r"secret ([0-9a-f]{64})", stack.inside("job", "cat", "/spark-conf/spark-defaults.conf"))
-    secret = stack.inside("job", "od", "-An", "-tx1", "/secret/secret").replace(" ", "").replace("\n", "")
+    shared = re.search(
+        r"secret ([0-9a-f]{64})", stack.inside("job", "cat", "/spark-conf/spark-defaults.conf")
+    )
+    secret = (
+        stack.inside("job", "od", "-An", "-tx1", "/secret/secret")
+        .replace(" ", "")
+        .replace("\n", "")
+    )
     assert shared and secret
     user = "import pyarrow.parquet as p; print(p.read_table('/opt/dpsql/conf/demo/wiki').column('user_id')[0])"
-    password = re.search(r'password="([0-9a-f]{64})"', stack.inside("job", "cat", "/kafka-secret/login"))
+    password = re.search(
+        r'password="([0-9a-f]{64})"', stack.inside("job", "cat", "/kafka-secret/login")
+    )
     assert password
-    needles = (shared[1], secret, password[1], stack.inside("job", "python", "-c", user).strip(), "#en.wikipedia")
-    before, containers = stack.newest(), stack.containers()
+    needles = (
+        shared[1],
+        secret,
+        password[1],
+        stack.inside("job", "python", "-c", user).strip(),
+        "#en.wikipedia",
+    )
+    before = stack.newest()
+    containers = stack.containers()
     client = ["docker", "run", "--rm", "-i", "-v", f"{CLIENTS}:/clients:ro", "--network"]
     for number, name in sorted(containers.items()):
         service = number.rpartition("-")[0]
@@ -232,28 +286,75 @@ def test_no_port_runs_kills_or_tells_anything_without_the_secret(stack: Stack) -
         places = [f"{address}:{port}" for port in ports["network"]]
         network = f"{PROJECT}_{'reading' if service in READERS else 'cluster'}"
         answers = (
-            {("a container beside it", place): got for place, got in asked(places, *client, network, "dpsql").items()} if places else {}
+            {
+                ("a container beside it", place): got
+                for place, got in asked(places, *client, network, "dpsql").items()
+            }
+            if places
+            else {}
         )
-        answers |= {("a user of the machine", place): got for place, got in asked(places).items()} if places else {}
+        answers |= (
+            {("a user of the machine", place): got for place, got in asked(places).items()}
+            if places
+            else {}
+        )
         inner = [f"127.0.0.1:{port}" for port in (*ports["network"], *ports["loopback"])]
         if inner:
-            answers |= {("a user inside", place): got for place, got in asked(inner, *client, f"container:{name}", "dpsql").items()}
+            answers |= {
+                ("a user inside", place): got
+                for place, got in asked(inner, *client, f"container:{name}", "dpsql").items()
+            }
         for (who, place), got in answers.items():
-            said(f"{number} {place} asked by {who}: {got['is']}, {len(got['pages'])} pages, {len(got['blocks'])} blocks")
-            assert not got["ran"] and not got["blocks"] and not (got["pages"] and service == "kafka"), (number, place, got)
+            said(
+                f"{number} {place} asked by {who}: {got['is']}, {len(got['pages'])} pages, {len(got['blocks'])} blocks"
+            )
+            assert (
+                not got["ran"] and not got["blocks"] and not (got["pages"] and service == "kafka")
+            ), (number, place, got)
             # Page and notebook show what is published
-            told = [needle for needle in needles[: 4 if service in READERS else 5] if needle in json.dumps(got)]
+            told = [
+                needle
+                for needle in needles[: 4 if service in READERS else 5]
+                if needle in json.dumps(got)
+            ]
             assert not told, (number, place, told)
         if service not in READERS and places:
-            out = ["docker", "run", "--rm", "--network", f"{PROJECT}_reading", "dpsql", "python", "-c"]
+            out = [
+                "docker",
+                "run",
+                "--rm",
+                "--network",
+                f"{PROJECT}_reading",
+                "dpsql",
+                "python",
+                "-c",
+            ]
             code = f"import socket; [socket.create_connection(('{address}', port), 3) for port in {ports['network']}]"
-            assert subprocess.run([*out, code], capture_output=True, check=False).returncode != 0, f"{number} can be reached by readers"
+            assert subprocess.run([*out, code], capture_output=True, check=False).returncode != 0, (
+                f"{number} can be reached by readers"
+            )
     for words in SUBMISSIONS:
-        command = ["docker", "run", "--rm", "--network", f"{PROJECT}_cluster", "dpsql", "timeout", "90", *words]
+        command = [
+            "docker",
+            "run",
+            "--rm",
+            "--network",
+            f"{PROJECT}_cluster",
+            "dpsql",
+            "timeout",
+            "90",
+            *words,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         why = re.findall(r"\S*Exception.*", done.stdout + done.stderr)
-        said(f"{' '.join(words[:4])} without the secret: exit code {done.returncode}, {why[-1][:150] if why else 'it waits'}")
+        said(
+            f"{' '.join(words[:4])} without the secret: exit code {done.returncode}, {why[-1][:150] if why else 'it waits'}"
+        )
     master = stack.compose("logs", "--no-log-prefix", "master")
     applications = set(re.findall(r"Registered app (\S+)", master))
-    assert applications == {"dpsql"} and "Driver submitted" not in master and "Launching driver" not in master, applications
+    assert (
+        applications == {"dpsql"}
+        and "Driver submitted" not in master
+        and "Launching driver" not in master
+    ), applications
     stack.goes_on(before)

@@ -21,10 +21,30 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     (tmp_path / "conf" / "visits").mkdir()
     checkout = Path(__file__).resolve().parents[2]
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        (tmp_path / "spark.conf").write_text(f"spark.driver.port {taken.getsockname()[1]}\nspark.port.maxRetries 0\n")
-        words = ["-m", "dpsql.jobs.cli", "run", "views.sql", "--lake", "lake", "--properties-file", "spark.conf"]
+        (tmp_path / "spark.conf").write_text(
+            f"spark.driver.port {taken.getsockname()[1]}\nspark.port.maxRetries 0\n"
+        )
+        words = [
+            "-m",
+            "dpsql.jobs.cli",
+            "run",
+            "views.sql",
+            "--lake",
+            "lake",
+            "--properties-file",
+            "spark.conf",
+        ]
         environment = os.environ | {"PYTHONPATH": str(checkout)}
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("Spark cannot listen on the port or address that its settings name (sparkDriver)")
+    assert done.stderr.splitlines()[-1].startswith(
+        "Spark cannot listen on the port or address that its settings name (sparkDriver)"
+    )
     assert "Traceback" not in done.stderr and done.stdout == ""

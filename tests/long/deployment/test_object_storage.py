@@ -19,17 +19,30 @@ __all__ = ["_credentials", "store"]
 def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path: Path) -> None:
     query, sources = write_query(tmp_path, write_files(tmp_path / "visits", json_lines(visits())))
     properties = tmp_path / "spark.conf"
-    properties.write_text(SMALL_SPARK + "spark.jars " + ",".join(map(str, jars.ensure(jars.SPARK, jars.S3))))
+    properties.write_text(
+        SMALL_SPARK + "spark.jars " + ",".join(map(str, jars.ensure(jars.SPARK, jars.S3)))
+    )
     env = environment(tmp_path, **store.environment)
     lake = ("--lake", "s3a://lake/one")
-    flags = (*lake, "--sources", str(sources), "--properties-file", str(properties), "--buckets", "1", "--until-caught-up")
+    flags = (
+        *lake,
+        "--sources",
+        str(sources),
+        "--properties-file",
+        str(properties),
+        "--buckets",
+        "1",
+        "--until-caught-up",
+    )
     done = dpsql("run", str(query), *flags, "--until", UNTIL, "--master", "local[1]", env=env)
     assert done.returncode == 0, done.stderr
     verified = dpsql("verify", "visits", *lake, "--sources", str(sources), env=env)
     assert verified.stdout.startswith("identical: all "), verified.stderr
     one = Lake("s3a://lake/one")
     assert set(newest(one, "visits")["page"]) == {"p0", "p1", "p2"}
-    assert [(listed.name, listed.state) for listed in list_queries(one)] == [("visits", "published")]
+    assert [(listed.name, listed.state) for listed in list_queries(one)] == [
+        ("visits", "published")
+    ]
     assert read_run(one, "visits").name == "visits"
     # everything of the run is in the bucket, and the credentials are nowhere
     private = sorted(entry.name for entry in one.private("visits").iterdir())

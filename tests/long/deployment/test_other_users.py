@@ -17,11 +17,14 @@ from tests.deployment.spark_cluster import SUBMIT, Cluster
 from tests.deployment.unprotected_run import AT_WORK
 from tests.deployment.workload import UNTIL, json_lines, visits, write_files, write_query
 
-USER, RARE_KEY = "planted-user-5e1f", "planted-rare-page-0c77"
+USER = "planted-user-5e1f"
+RARE_KEY = "planted-rare-page-0c77"
 SECRET = bytes(range(190, 222))
 
 
-def adopted(folder: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, list[bytes]]]:
+def adopted(
+    folder: Path, *more: str
+) -> tuple[dict[str, bytes], dict[str, bytes], dict[str, list[bytes]]]:
     """Blocks and files that a stranger reads of a live run in a session of the caller's, and the needles to look for."""
     query, sources = plant(folder)
     (folder / "tmp").mkdir()
@@ -29,7 +32,9 @@ def adopted(folder: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes
         sys.executable, "-m", "tests.deployment.adopted_run", str(folder), str(query), str(sources), ",".join(map(str, jars.ensure())),
     ]  # fmt: skip
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    job = subprocess.Popen([*command, *more], env=environment(folder), cwd=CHECKOUT, text=True, **pipes)
+    job = subprocess.Popen(
+        [*command, *more], env=environment(folder), cwd=CHECKOUT, text=True, **pipes
+    )
     try:
         assert job.stdout is not None
         said = job.stdout.readline()
@@ -45,7 +50,11 @@ def adopted(folder: Path, *more: str) -> tuple[dict[str, bytes], dict[str, bytes
 def needles_of(lake: Lake, name: str) -> dict[str, list[bytes]]:
     run = read_run(lake, name)
     secret = Secret(SECRET).of_ledger(run.ledger_id)
-    return {"noise key": [secret.noise_key(run.run_id, run.query_identity)], "salt": [secret.salt(run.run_id)], "rows": [RARE_KEY.encode()]}
+    return {
+        "noise key": [secret.noise_key(run.run_id, run.query_identity)],
+        "salt": [secret.salt(run.run_id)],
+        "rows": [RARE_KEY.encode()],
+    }
 
 
 def plant(folder: Path) -> tuple[Path, Path]:
@@ -80,7 +89,9 @@ def test_an_adopted_session_serves_nothing(tmp_path: Path) -> None:
     assert (blocks, files) == ({}, {})
 
 
-def test_without_the_protection_the_same_client_finds_noise_key_salt_and_rows(tmp_path: Path) -> None:
+def test_without_the_protection_the_same_client_finds_noise_key_salt_and_rows(
+    tmp_path: Path,
+) -> None:
     """The test above could not fail if its client found nothing anywhere."""
     blocks, files, needles = adopted(tmp_path, "open")
     assert named(needles, b"".join(blocks.values())) == {"noise key", "salt", "rows"}
@@ -88,23 +99,52 @@ def test_without_the_protection_the_same_client_finds_noise_key_salt_and_rows(tm
 
 
 def flags_of(folder: Path, sources: Path) -> list[str]:
-    lake = ["--sources", str(sources), "--lake", str(folder / "lake"), "--secret-file", str(folder / "secret" / "secret")]
+    lake = [
+        "--sources",
+        str(sources),
+        "--lake",
+        str(folder / "lake"),
+        "--secret-file",
+        str(folder / "secret" / "secret"),
+    ]
     return [*lake, "--until-caught-up", "--until", UNTIL, "--buckets", "1"]
 
 
 def test_so_it_does_with_a_local_master_and_with_a_cluster(tmp_path: Path) -> None:
     """Nor could `test_least_privilege.py` and `test_cluster.py` fail, which ask the same client."""
-    local, submitted = tmp_path / "local", tmp_path / "submitted"
+    local = tmp_path / "local"
+    submitted = tmp_path / "submitted"
     query, sources = plant(local)
     properties = local / "spark.conf"
-    properties.write_text(f"{SMALL_SPARK}spark.jars {','.join(map(str, jars.ensure()))}\nspark.cleaner.referenceTracking false\n")
-    command = [sys.executable, "-m", "tests.deployment.unprotected_run", "run", str(query), *flags_of(local, sources)]
+    properties.write_text(
+        f"{SMALL_SPARK}spark.jars {','.join(map(str, jars.ensure()))}\nspark.cleaner.referenceTracking false\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "tests.deployment.unprotected_run",
+        "run",
+        str(query),
+        *flags_of(local, sources),
+    ]
     job = subprocess.Popen(
         [*command, "--master", "local[1]", "--properties-file", str(properties)], env=environment(local), cwd=local,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     assert found_of(job, local) == {"noise key", "salt", "rows"}
     query, sources = plant(submitted)
-    with Cluster(submitted / "cluster", environment(submitted), workers=1, protected=False) as cluster:
-        job = cluster.start(SUBMIT, submitted, query, *flags_of(submitted, sources), script="tests/deployment/unprotected_run.py")
-        assert found_of(job, submitted, [cluster.workers[0].process.pid]) == {"noise key", "salt", "rows"}
+    with Cluster(
+        submitted / "cluster", environment(submitted), workers=1, protected=False
+    ) as cluster:
+        job = cluster.start(
+            SUBMIT,
+            submitted,
+            query,
+            *flags_of(submitted, sources),
+            script="tests/deployment/unprotected_run.py",
+        )
+        assert found_of(job, submitted, [cluster.workers[0].process.pid]) == {
+            "noise key",
+            "salt",
+            "rows",
+        }

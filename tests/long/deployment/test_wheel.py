@@ -28,7 +28,11 @@ def _environment(folder: Path) -> dict[str, str]:
     """A home of its own, with a link to the jars of the checkout, so that nothing is fetched again."""
     (folder / "cache" / "dpsql").mkdir(parents=True)
     (folder / "cache" / "dpsql" / "jars").symlink_to(CHECKOUT / ".jars")
-    home = {"XDG_CACHE_HOME": str(folder / "cache"), "DPSQL_SECRET_FILE": str(folder / "keys" / "secret"), "DPSQL_LAKE": "lake"}
+    home = {
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "DPSQL_SECRET_FILE": str(folder / "keys" / "secret"),
+        "DPSQL_LAKE": "lake",
+    }
     return home | {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
@@ -45,11 +49,17 @@ def test_a_wheel_runs_spark(installed: Path, tmp_path: Path) -> None:
 
 def test_every_command_works_after_a_run_without_extras(bare: Path, tmp_path: Path) -> None:
     """Catches: a module that only an extra brings, in a command or in a worker of Spark; a reader that fails on quantiles or lists."""
-    own = os.environ | _environment(tmp_path) | {"PYSPARK_PYTHON": str(bare), "PYSPARK_DRIVER_PYTHON": str(bare)}
+    own = (
+        os.environ
+        | _environment(tmp_path)
+        | {"PYSPARK_PYTHON": str(bare), "PYSPARK_DRIVER_PYTHON": str(bare)}
+    )
 
     def ran(words: str) -> subprocess.CompletedProcess[str]:
         command = [str(bare.with_name("dpsql")), *words.split()]
-        return subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False
+        )
 
     assert ran("init here").returncode == 0
     (tmp_path / "middle.sql").write_text(QUANTILES)

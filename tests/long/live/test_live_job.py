@@ -17,19 +17,34 @@ from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.local.verification import verify_run
 from dpsql.published.histogram import read_histogram
 from dpsql.streaming.published_table import PublishedTable
-from tests.live.test_live_job import HORIZON, PATIENCE, TRIGGER, WINDOW, Case, case, no_trigger_is_lost_or_doubled, until
+from tests.live.test_live_job import (
+    HORIZON,
+    PATIENCE,
+    TRIGGER,
+    WINDOW,
+    Case,
+    case,
+    no_trigger_is_lost_or_doubled,
+    until,
+)
 from tests.streaming.conftest import BrokenOff
 
 __all__ = ["case"]
-POINTS: list[tuple[Any, str]] = [(Manifest, "commit"), *((Contributions, name) for name in ("append", "tick_by_clock"))]
+POINTS: list[tuple[Any, str]] = [
+    (Manifest, "commit"),
+    *((Contributions, name) for name in ("append", "tick_by_clock")),
+]
 POINTS += [(PublishedTable, "publish")]
 
 
 def test_broken_off_anywhere_and_started_again(case: Case) -> None:
     for turn, (owner, name) in enumerate(POINTS):
-        original, calls = getattr(owner, name), 0
+        original = getattr(owner, name)
+        calls = 0
 
-        def broken(*given: Any, _original: Any = original, _after: bool = turn % 2 == 0, **named: Any) -> Any:
+        def broken(
+            *given: Any, _original: Any = original, _after: bool = turn % 2 == 0, **named: Any
+        ) -> Any:
             nonlocal calls
             calls += 1
             if calls == 3 and not _after:
@@ -49,10 +64,15 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
     case.writing.clear()
     quiet = time.time()
     # Silence: the windows of the last records are released to their last trigger
-    until(lambda: max(window + trigger * TRIGGER for window, trigger, _ in case.rows()) > quiet + TRIGGER)
+    until(
+        lambda: (
+            max(window + trigger * TRIGGER for window, trigger, _ in case.rows()) > quiet + TRIGGER
+        )
+    )
     assert handle.running and handle.progress.rows > 0
     assert [listed.state for listed in list_queries(case.lake)] == ["running"]
-    version, threads = handle.progress.triggers, threading.active_count()
+    version = handle.progress.triggers
+    threads = threading.active_count()
     time.sleep(HORIZON * TRIGGER)
     # Ticks of a live run come for months: a thread that each of them leaves behind would end it.
     assert threading.active_count() <= threads
@@ -69,10 +89,17 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
     handle.stop()
     found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
     assert found.identical and found.published > 20
-    case.start(until_caught_up=True, until_us=(time.time_ns() // 1000) + 3_600_000_000).wait(PATIENCE)
-    with pytest.raises(LakeError, match="which is still to come: a live run would drop every record"):
+    case.start(until_caught_up=True, until_us=(time.time_ns() // 1000) + 3_600_000_000).wait(
+        PATIENCE
+    )
+    with pytest.raises(
+        LakeError, match="which is still to come: a live run would drop every record"
+    ):
         case.start().wait(PATIENCE)
-    with exclusive(case.lake.private("visits")), pytest.raises(LakeError, match="is running already"):
+    with (
+        exclusive(case.lake.private("visits")),
+        pytest.raises(LakeError, match="is running already"),
+    ):
         case.start().wait(PATIENCE)
 
 
@@ -85,7 +112,10 @@ def test_sigterm_start_again_and_stop(tmp_path: Path) -> None:
 
     def newest() -> float:
         try:
-            return max(time.timestamp() for time in read_histogram(lake, "soak")["trigger_time"].to_pylist())
+            return max(
+                time.timestamp()
+                for time in read_histogram(lake, "soak")["trigger_time"].to_pylist()
+            )
         except (LakeError, ValueError):
             return 0.0
 
@@ -107,6 +137,8 @@ def test_sigterm_start_again_and_stop(tmp_path: Path) -> None:
             job.process.wait()
     table = read_histogram(lake, "soak")
     seconds = [round(start.timestamp()) for start in table["window_start"].to_pylist()]
-    no_trigger_is_lost_or_doubled(sorted(zip(seconds, table["trigger"].to_pylist(), table["page"].to_pylist(), strict=True)))
+    no_trigger_is_lost_or_doubled(
+        sorted(zip(seconds, table["trigger"].to_pylist(), table["page"].to_pylist(), strict=True))
+    )
     assert job.verify().startswith("identical: all")
     assert job.command("stop", "soak") == "query 'soak' is not running"

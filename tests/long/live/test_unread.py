@@ -65,7 +65,14 @@ class Clicks:
     def put(self, age: float = 0.3) -> None:
         """Add five records that began so many seconds ago."""
         begun = datetime.fromtimestamp(time.time() - age, UTC)
-        records = [{"user_id": f"u{self.written + i}", "ts": begun + timedelta(seconds=0.05 * i), "page": "/a"} for i in range(5)]
+        records = [
+            {
+                "user_id": f"u{self.written + i}",
+                "ts": begun + timedelta(seconds=0.05 * i),
+                "page": "/a",
+            }
+            for i in range(5)
+        ]
         if self.form == "delta":
             write_deltalake(self.folder / "data", pa.Table.from_pylist(records), mode="append")
         else:
@@ -99,12 +106,21 @@ class LiveRun:
         command = self.dpsql("run", "q.sql", *options, slow=slow)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "DPSQL_SOURCES": "sources.yaml"}
         with (self.folder / "said").open("w") as said:
-            self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=said, stderr=said)
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=said, stderr=said
+            )
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another command to its end."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "DPSQL_SOURCES": "sources.yaml"}
-        return subprocess.run(self.dpsql(*arguments), cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            self.dpsql(*arguments),
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Return what `--log` has of a kind."""
@@ -203,7 +219,10 @@ def test_more_files_than_are_read_lose_nothing(begin: Callable[..., LiveRun]) ->
     live = begin("json", rate=30, maxFilesPerTrigger=60)
     writer = written_while(live, 40)
     (alarm,) = live.events("alarm")
-    assert (alarm["alarm"], "the source brings more files than are read" in alarm["text"]) == ("behind", True)
+    assert (alarm["alarm"], "the source brings more files than are read" in alarm["text"]) == (
+        "behind",
+        True,
+    )
     status = live.ask("status", "clicks", "--lake", "lake")
     assert (status.returncode, f"alarm: {alarm['text']}" in status.stdout) == (4, True), status
     is_released_whole(live, writer)

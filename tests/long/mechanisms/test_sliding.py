@@ -21,11 +21,15 @@ from tests.mechanisms.sliding.test_end_to_end import FILES, TEXTS, both, compile
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
     both(spark, tmp_path, name)
 
 
-def test_a_savepoint_is_restored_with_other_buckets_to_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_savepoint_is_restored_with_other_buckets_to_the_same_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """State of both steps: bounds of units, pending sums, noise paths."""
     stream = same_rows.wiki("2 hours", "20 minutes", 3)
     query = compiled("units", stream, tmp_path)
@@ -39,7 +43,9 @@ def test_a_savepoint_is_restored_with_other_buckets_to_the_same_rows(spark: Spar
         shutil.rmtree(path)
     with pytest.raises(LakeError, match="dpsql restore"):
         same_rows.start(spark, query, lake, stream.until_us, (2, 3))
-    done = CliRunner().invoke(main, ["restore", "q", "--lake", str(lake.root), "--to", "middle", "--buckets", "4"])
+    done = CliRunner().invoke(
+        main, ["restore", "q", "--lake", str(lake.root), "--to", "middle", "--buckets", "4"]
+    )
     assert done.exit_code == 0, done.output
     same_rows.start(spark, query, lake, stream.until_us, (4, 4))
     assert same_rows.same(same_rows.ordered(read_histogram(lake, "q"), query), expected)

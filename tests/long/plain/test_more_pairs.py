@@ -8,14 +8,26 @@ from pyspark.sql import SparkSession
 from dpsql.local.verification import count_differences
 from tests.plain import product
 from tests.plain.pairs import make
-from tests.plain.test_plain_reading import AT_ONCE, ON_SPARK, SEEDS, STDERRS, differences, read, wrong_locally
+from tests.plain.test_plain_reading import (
+    AT_ONCE,
+    ON_SPARK,
+    SEEDS,
+    STDERRS,
+    differences,
+    read,
+    wrong_locally,
+)
 
 MORE = range(SEEDS.stop, 200)
 
 
 @pytest.mark.parametrize("first", MORE[::AT_ONCE])
 def test_the_local_engine_publishes_what_the_plain_reading_says(tmp_path: Path, first: int) -> None:
-    wrong = [what for seed in range(first, first + AT_ONCE) for what in wrong_locally(seed, tmp_path / str(seed))]
+    wrong = [
+        what
+        for seed in range(first, first + AT_ONCE)
+        for what in wrong_locally(seed, tmp_path / str(seed))
+    ]
     assert not wrong, "\n".join(wrong[:20])
 
 
@@ -27,6 +39,10 @@ def test_spark_publishes_the_same(spark: SparkSession, tmp_path: Path, seed: int
     there = product.ran(pair, query, tmp_path, spark)
     wrong = list(differences(pair, query, read(pair), there, STDERRS))
     here = product.tried(pair, query, tmp_path)
-    wrong += [f"{count_differences(there.rows, here.rows)} rows differ"] * (count_differences(there.rows, here.rows) > 0)
-    wrong += ["other drops"] * (there.drops != {reason: count for reason, count in here.drops.items() if count})
+    wrong += [f"{count_differences(there.rows, here.rows)} rows differ"] * (
+        count_differences(there.rows, here.rows) > 0
+    )
+    wrong += ["other drops"] * (
+        there.drops != {reason: count for reason, count in here.drops.items() if count}
+    )
     assert not wrong, "\n".join(wrong[:20])

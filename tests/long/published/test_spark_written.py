@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module", params=[kind for kind in KINDS if kind not in SHORT])
-def made(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Path]:
+def made(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Query, Path]:
     """Of all kinds that the short test leaves out."""
     return spark_wrote(spark, request.param, tmp_path_factory.mktemp("reader"))

@@ -13,12 +13,16 @@ from dpsql.lake.catch_up import read_catch_up
 from tests.long.streaming.test_restore import content, copy, dpsql, verified
 from tests.streaming.conftest import DAY, START, BrokenOff, break_off, run_file
 
-MIDDLE, END = START + DAY // 2, START + 30 * DAY
+MIDDLE = START + DAY // 2
+END = START + 30 * DAY
 
 
 def newest(folder: Path, pattern: str = "*") -> Path:
     """The file with the largest number in a folder."""
-    return max((path for path in folder.glob(pattern) if path.stem.isdigit()), key=lambda path: int(path.stem))
+    return max(
+        (path for path in folder.glob(pattern) if path.stem.isdigit()),
+        key=lambda path: int(path.stem),
+    )
 
 
 def checkpoint(one: Any, operator: str) -> Path:
@@ -81,7 +85,9 @@ def whole(case: Any, write: Any, visits: Any) -> Any:
     return one
 
 
-def test_every_damaged_file_is_named_and_mended_by_the_command(whole: Any, write: Any, visits: Any) -> None:
+def test_every_damaged_file_is_named_and_mended_by_the_command(
+    whole: Any, write: Any, visits: Any
+) -> None:
     damaged = {what: copy(whole, f"damaged{i}") for i, what in enumerate(ROWS)}
     write(visits(users=40, pages=2, days=1, first_day=1), 1, first=2)
     whole.go(END)
@@ -92,11 +98,16 @@ def test_every_damaged_file_is_named_and_mended_by_the_command(whole: Any, write
         damage(file)
         go_on(one, file, what)
         assert one.histogram() == whole.histogram(), what
-        assert dpsql("restore", "demo", "--lake", str(one.lake.root)) == "nothing is lost: the run can go on as it is\n", what
+        assert (
+            dpsql("restore", "demo", "--lake", str(one.lake.root))
+            == "nothing is lost: the run can go on as it is\n"
+        ), what
     assert verified(one)
 
 
-def test_what_only_spark_notices_is_told_with_a_command_that_works(whole: Any, write: Any, visits: Any) -> None:
+def test_what_only_spark_notices_is_told_with_a_command_that_works(
+    whole: Any, write: Any, visits: Any
+) -> None:
     """No checksum tells of a state file of Spark's that is cut on a disk without them, or gone."""
     damaged = {what: copy(whole, what) for what in ("cut", "gone")}
     write(visits(users=40, pages=2, days=1, first_day=1), 1, first=2)
@@ -122,7 +133,8 @@ def test_what_only_spark_notices_is_told_with_a_command_that_works(whole: Any, w
 def test_a_lost_note_of_an_interrupted_catch_up(case: Any, write: Any, visits: Any) -> None:
     """The tick is there and nothing is released: its number must not be given twice, and what it closed is released."""
     write(visits(users=40, pages=2, days=1), 2)
-    reference, one = case(), case()
+    reference = case()
+    one = case()
     reference.go(END, buckets=(1, 1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpsql.streaming.context.RunContext.release", break_off)
@@ -132,11 +144,17 @@ def test_a_lost_note_of_an_interrupted_catch_up(case: Any, write: Any, visits: A
     assert one.histogram() == []
     # The tick's own commit is cut, too.
     cut(newest_commit(one.private / "contributions"))
-    with pytest.raises(LakeError, match=r"\.json, the newest commit of the table contributions, is damaged; nothing was touched"):
+    with pytest.raises(
+        LakeError,
+        match=r"\.json, the newest commit of the table contributions, is damaged; nothing was touched",
+    ):
         one.go()
     cut(one.private / "catch_up.json")
     told = dpsql("restore", "demo", "--lake", str(one.lake.root))
-    assert "catch_up.json: made anew" in told and "contributions: its newest commit was damaged" in told
+    assert (
+        "catch_up.json: made anew" in told
+        and "contributions: its newest commit was damaged" in told
+    )
     assert read_catch_up(one.private).released
     one.go(END)
     assert one.histogram() == reference.histogram()

@@ -30,7 +30,8 @@ from dpsql.streaming.published_table import PublishedTable
 from dpsql.udfs.bucket_state import BucketFiles
 from tests.streaming.conftest import DAY, START, BrokenOff, break_off, run_file
 
-MIDDLE, END = START + DAY + DAY // 2, START + 30 * DAY
+MIDDLE = START + DAY + DAY // 2
+END = START + 30 * DAY
 OPTIONS = (("maxFilesPerTrigger", "1"),)
 
 
@@ -45,7 +46,11 @@ def admitted(one: Any) -> Counter[tuple[int, int, int, str]]:
     """Sums of all contributions that count, by window, trigger, key and column: whatever micro-batches and buckets they came in."""
     engine = json.loads((one.private / "engine.json").read_text())
     rows = read_rows(one.private / "contributions").to_pylist()
-    rows = [row for row in rows if row["kind"] == 0 and not any(a <= row["batch"] <= b for a, b in engine["void"])]
+    rows = [
+        row
+        for row in rows
+        if row["kind"] == 0 and not any(a <= row["batch"] <= b for a, b in engine["void"])
+    ]
     sums: Counter[tuple[int, int, int, str]] = Counter()
     for row in rows:
         for name in ("weight", "users", "v0", "v1"):
@@ -65,7 +70,11 @@ def dpsql(*words: str) -> str:
 
 def content(one: Any) -> dict[str, bytes]:
     """Every file of a lake but the one for `dpsql status`, which says how a start ended."""
-    return {str(path): path.read_bytes() for path in one.lake.root.rglob("*") if path.is_file() and path.name != "status.json"}
+    return {
+        str(path): path.read_bytes()
+        for path in one.lake.root.rglob("*")
+        if path.is_file() and path.name != "status.json"
+    }
 
 
 def lose(one: Any, *operators: str) -> None:
@@ -87,13 +96,30 @@ def lose_newest_listing(one: Any) -> None:
     lose_newest_version(one.private / "files")
 
 
-OPERATORS, FROM_THE_BEGINNING = ("admission", "release"), "release: goes on from the beginning\n"
+OPERATORS = ("admission", "release")
+FROM_THE_BEGINNING = "release: goes on from the beginning\n"
 DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
-    "admission": (lambda one: lose(one, "admission"), (), "admission: goes on after micro-batch 3\n"),
-    "both, other buckets": (lambda one: lose(one, *OPERATORS), ("--buckets", "3"), "release: goes on after micro-batch 0\n"),
+    "admission": (
+        lambda one: lose(one, "admission"),
+        (),
+        "admission: goes on after micro-batch 3\n",
+    ),
+    "both, other buckets": (
+        lambda one: lose(one, *OPERATORS),
+        ("--buckets", "3"),
+        "release: goes on after micro-batch 0\n",
+    ),
     "release, with its state": (lose_release, (), FROM_THE_BEGINNING),
-    "newest version of the histogram": (lambda one: lose_newest_version(one.lake.histogram("demo")), (), FROM_THE_BEGINNING),
-    "newest version of the manifest": (lose_newest_listing, (), "release: its newest state is listed again\n"),
+    "newest version of the histogram": (
+        lambda one: lose_newest_version(one.lake.histogram("demo")),
+        (),
+        FROM_THE_BEGINNING,
+    ),
+    "newest version of the manifest": (
+        lose_newest_listing,
+        (),
+        "release: its newest state is listed again\n",
+    ),
 }
 
 
@@ -125,7 +151,9 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
     assert list(users.columns) == ["period", "user", "part", "fingerprint", "rows"]
     assert users["rows"].sum() == 400
     assert set(pd.read_parquet(saved.folder / "groups")["selected_at"]) == {1}
-    assert {folder.stat().st_mode & 0o777 for folder in (saved.folder, saved.folder.parent)} == {0o700}
+    assert {folder.stat().st_mode & 0o777 for folder in (saved.folder, saved.folder.parent)} == {
+        0o700
+    }
     with pytest.raises(LakeError, match="is there already"):
         take_savepoint(whole.lake, "demo", "middle")
     refused_savepoints(whole, saved.folder.with_suffix(".json"))
@@ -133,7 +161,10 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
     unread = copy(whole, "unread")
     lose_newest_version(unread.private / "contributions")
     for start in (lambda: unread.go(END), lambda: restore.restore(unread.lake, "demo")):
-        with pytest.raises(LakeError, match=r"contributions at .* has lost versions after \d+ that were read already.* --new-run$"):
+        with pytest.raises(
+            LakeError,
+            match=r"contributions at .* has lost versions after \d+ that were read already.* --new-run$",
+        ):
             start()
     bring(2, 4)
     whole.go(END)
@@ -141,7 +172,10 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
         one = damaged[what]
         damage(one)
         before = content(one)
-        with pytest.raises(LakeError, match=rf"nothing was touched\. .*: dpsql restore demo --lake {one.lake.root}$"):
+        with pytest.raises(
+            LakeError,
+            match=rf"nothing was touched\. .*: dpsql restore demo --lake {one.lake.root}$",
+        ):
             one.go(END)
         assert content(one) == before
         assert says in dpsql("restore", "demo", "--lake", str(one.lake.root), *options)
@@ -152,10 +186,16 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
         assert verified(one), what
         assert one.histogram() == whole.histogram(), what
         assert admitted(one) == admitted(whole), what
-        assert dpsql("restore", "demo", "--lake", str(one.lake.root)) == "nothing is lost: the run can go on as it is\n"
+        assert (
+            dpsql("restore", "demo", "--lake", str(one.lake.root))
+            == "nothing is lost: the run can go on as it is\n"
+        )
     told = json.loads(dpsql("restore", "demo", "--lake", str(whole.lake.root), "--json"))
     assert told == {"name": "demo", "new_run": False, "listed": [], "batches": {}, "mended": []}
-    with pytest.raises(LakeError, match=r"savepoint 'middle' is older than the last published trigger: .* --new-run"):
+    with pytest.raises(
+        LakeError,
+        match=r"savepoint 'middle' is older than the last published trigger: .* --new-run",
+    ):
         restore.restore(whole.lake, "demo", savepoint="middle")
 
 
@@ -163,8 +203,14 @@ def refused_savepoints(one: Any, file: Path) -> None:
     """Savepoints of a job that went on in between, or was restored since: they would renew allowances, or lose rows."""
     good = file.read_text()
     for change, message in (
-        (lambda content: content["points"]["admission"].update(batch=1), "older than the last published trigger"),
-        (lambda content: content.update(void=[[7, 9]]), "before the run was restored to an earlier state"),
+        (
+            lambda content: content["points"]["admission"].update(batch=1),
+            "older than the last published trigger",
+        ),
+        (
+            lambda content: content.update(void=[[7, 9]]),
+            "before the run was restored to an earlier state",
+        ),
     ):
         content = json.loads(good)
         change(content)
@@ -179,7 +225,9 @@ def refused_savepoints(one: Any, file: Path) -> None:
             take_savepoint(one.lake, "demo", "unsettled")
 
 
-def test_without_the_protections_the_same_losses_do_harm(whole: Any, bring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_protections_the_same_losses_do_harm(
+    whole: Any, bring: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     twice = copy(whole, "twice")
     bring(2, 3)
     # Without the refusal of a fresh checkpoint, state that the manifest lists is overwritten.
@@ -205,7 +253,10 @@ def test_a_new_run_leaves_published_windows_alone(whole: Any, bring: Any, tmp_pa
     ended = whole
     bring(2, 4)
     shutil.rmtree(ended.private / "contributions")
-    with pytest.raises(LakeError, match=r"contributions .* is lost.* begin a new run: dpsql restore demo --lake .* --new-run$"):
+    with pytest.raises(
+        LakeError,
+        match=r"contributions .* is lost.* begin a new run: dpsql restore demo --lake .* --new-run$",
+    ):
         ended.go(END)
     ledger = Ledger(tmp_path / "ledger")
     begin_new_run(ended.lake, "demo", ended.query, Secret(bytes(range(32))), ledger)
@@ -214,20 +265,30 @@ def test_a_new_run_leaves_published_windows_alone(whole: Any, bring: Any, tmp_pa
     assert [line.run_id for line in ledger.lines()] == [new.run_id]
     # Broken off between its two renames, it is finished by the same command, and no other run begins meanwhile.
     ended.private.rename(ended.private.with_name(".demo.next"))
-    with pytest.raises(LakeError, match=r"was begun and broken off; finish it: dpsql restore demo --lake .* --new-run$"):
-        open_run(ended.lake, "demo", ended.query, Secret(bytes(range(32))), ledger, ended.query.source)
+    with pytest.raises(
+        LakeError,
+        match=r"was begun and broken off; finish it: dpsql restore demo --lake .* --new-run$",
+    ):
+        open_run(
+            ended.lake, "demo", ended.query, Secret(bytes(range(32))), ledger, ended.query.source
+        )
     assert finish_new_run(ended.lake, "demo") == new
     old = ended.histogram()
     later = replace(ended, run_id=new)
     later.go(END)
-    assert [row for row in later.histogram() if row["window_start"] in {row["window_start"] for row in old}] == old
+    assert [
+        row
+        for row in later.histogram()
+        if row["window_start"] in {row["window_start"] for row in old}
+    ] == old
     assert {row["window_start"].day for row in later.histogram()} == {9, 10, 11, 12}
     assert verified(later)
 
 
 def test_what_is_read_again_counts_once(case: Any, write: Any, visits: Any) -> None:
     write(visits(users=100, pages=2, days=2), 4)
-    whole, broken = case(options=OPTIONS), case(options=OPTIONS)
+    whole = case(options=OPTIONS)
+    broken = case(options=OPTIONS)
     whole.go(END)
     # Three micro-batches are read, the third is not listed any more; nothing has ticked, so it is read again.
     with pytest.MonkeyPatch.context() as patch:
@@ -238,8 +299,12 @@ def test_what_is_read_again_counts_once(case: Any, write: Any, visits: Any) -> N
     take_savepoint(broken.lake, "demo", "read")
     lose(broken, "admission")
     lose_newest_listing(broken)
-    doubled, saved = copy(broken, "doubled"), copy(broken, "saved")
-    assert restore.restore(saved.lake, "demo", savepoint="read").batches == {"admission": 3, "release": -1}
+    doubled = copy(broken, "doubled")
+    saved = copy(broken, "saved")
+    assert restore.restore(saved.lake, "demo", savepoint="read").batches == {
+        "admission": 3,
+        "release": -1,
+    }
     saved.go(END)
     assert (saved.histogram(), admitted(saved)) == (whole.histogram(), admitted(whole))
     for one in (broken, doubled):
@@ -254,14 +319,21 @@ def test_what_is_read_again_counts_once(case: Any, write: Any, visits: Any) -> N
     assert doubled.histogram() != whole.histogram()
 
 
-def test_a_restore_that_breaks_off_changes_nothing_and_is_done_again(case: Any, write: Any, visits: Any) -> None:
+def test_a_restore_that_breaks_off_changes_nothing_and_is_done_again(
+    case: Any, write: Any, visits: Any
+) -> None:
     write(visits(users=60, pages=2, days=1))
     whole = case()
     whole.go(END)
     run_file(whole)
     lose(whole, "admission", "release")
     kept = (whole.private / "engine.json").read_bytes()
-    for owner, name in ((BucketFiles, "store"), (Manifest, "commit"), (restore, "_skip_files"), (restore, "write_engine")):
+    for owner, name in (
+        (BucketFiles, "store"),
+        (Manifest, "commit"),
+        (restore, "_skip_files"),
+        (restore, "write_engine"),
+    ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, break_off)
             with pytest.raises(BrokenOff):

@@ -60,7 +60,9 @@ Sums = dict[tuple[int, int], list[int]]
 """(trigger, key) -> weight, users, increments."""
 
 
-def histories(batches: Iterable[tuple[list[Image], Clock]], p: FeedParameters) -> dict[int, History]:
+def histories(
+    batches: Iterable[tuple[list[Image], Clock]], p: FeedParameters
+) -> dict[int, History]:
     """Every unit's own."""
     out: dict[int, History] = defaultdict(History)
     for given, clock in batches:
@@ -70,7 +72,14 @@ def histories(batches: Iterable[tuple[list[Image], Clock]], p: FeedParameters) -
             out[user].drops["too_far_ahead"] += len(kept) - len(timely)
             for image in _order(timely, p):
                 _take(
-                    out[user], image, max((image.ts - p.grid.offset_us) // p.grid.trigger_us + 1, p.grid.closed(clock.closed_us) + 1, 1), p
+                    out[user],
+                    image,
+                    max(
+                        (image.ts - p.grid.offset_us) // p.grid.trigger_us + 1,
+                        p.grid.closed(clock.closed_us) + 1,
+                        1,
+                    ),
+                    p,
                 )
     return out
 
@@ -101,7 +110,13 @@ def content(image: Image) -> int:
 
 def row_of(image: Image, p: FeedParameters) -> int:
     return (
-        int(mix(np.array([image.row]), np.array([content(image)], np.uint64).view(np.int64)).view(np.int64)[0]) if p.copies else image.row
+        int(
+            mix(np.array([image.row]), np.array([content(image)], np.uint64).view(np.int64)).view(
+                np.int64
+            )[0]
+        )
+        if p.copies
+        else image.row
     )
 
 
@@ -120,14 +135,26 @@ def _kept(given: list[Image], p: FeedParameters) -> list[Image]:
 def _order(given: list[Image], p: FeedParameters) -> list[Image]:
     out = []
     for row in {row_of(image, p) for image in given}:
-        mine = sorted((image for image in given if row_of(image, p) == row), key=lambda i: (i.seq, i.kind, content(i), i.ts))
+        mine = sorted(
+            (image for image in given if row_of(image, p) == row),
+            key=lambda i: (i.seq, i.kind, content(i), i.ts),
+        )
         latest = min(image.ts for image in mine)
         places: dict[int, list[int]] = defaultdict(list)
         for image in mine:
             latest = max(latest, image.ts)
             if image.seq not in places[latest]:
                 places[latest].append(image.seq)
-            out.append((latest, len(places[latest]), image.kind, row, content(image), image._replace(row=row, ts=latest)))
+            out.append(
+                (
+                    latest,
+                    len(places[latest]),
+                    image.kind,
+                    row,
+                    content(image),
+                    image._replace(row=row, ts=latest),
+                )
+            )
     return [image for *_, image in sorted(out)]
 
 
@@ -159,7 +186,14 @@ def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
     if p.max_rows_per_group < p.max_rows:
         taken = {v.slot for v in counted if v.key == image.key and v.end is None}
         free = {
-            slot: max((v.end for v in counted if v.key == image.key and v.slot == slot and v.end is not None), default=0)
+            slot: max(
+                (
+                    v.end
+                    for v in counted
+                    if v.key == image.key and v.slot == slot and v.end is not None
+                ),
+                default=0,
+            )
             for slot in range(p.max_rows_per_group)
             if slot not in taken
         }
@@ -170,12 +204,29 @@ def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
         version.begin = max(trigger, free[version.slot])
     version.counted = True
     if not any(v.key == image.key and v.end is None for v in counted):
-        before = max((spell.end for spell in unit.spells if spell.key == image.key and spell.end is not None), default=0)
+        before = max(
+            (
+                spell.end
+                for spell in unit.spells
+                if spell.key == image.key and spell.end is not None
+            ),
+            default=0,
+        )
         unit.spells.append(Spell(image.key, max(version.begin, before), len(unit.spells) + 1))
 
 
 def _end(unit: History, version: Version, trigger: int) -> None:
     version.end = max(trigger, version.begin) if version.counted else trigger
-    if version.counted and not any(v.counted and v.key == version.key and v.end is None for v in unit.versions):
-        spell = next(spell for spell in unit.spells if spell.key == version.key and spell.end is None)
-        spell.end = max([v.end for v in unit.versions if v.counted and v.key == version.key and v.end is not None])
+    if version.counted and not any(
+        v.counted and v.key == version.key and v.end is None for v in unit.versions
+    ):
+        spell = next(
+            spell for spell in unit.spells if spell.key == version.key and spell.end is None
+        )
+        spell.end = max(
+            [
+                v.end
+                for v in unit.versions
+                if v.counted and v.key == version.key and v.end is not None
+            ]
+        )

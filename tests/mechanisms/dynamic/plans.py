@@ -23,11 +23,29 @@ def source(**changes: Any) -> Source:
 def query(**changes: Any) -> ParsedQuery[Asked]:
     """The table per page, every hour, C = 4; any field can be changed. With a `feed` its rows end; with `tree`, too, by an interval tree."""
     rows = changes.get("max_rows_contributed", 4)
-    fields: dict[str, Any] = {"max_rows_contributed": rows, "max_rows_per_group": rows, "max_groups_contributed": rows}
-    fields |= {"min_privacy_units_per_group": 1, "max_triggers": None, "epsilon": 6.0, "delta": 1e-9}
-    fields |= {"contribution_period": ContributionPeriod.STREAM, "window": None, "keys": (Key("page", "page"),)}
-    fields |= {"aggregates": (COUNT, USERS, SUM), "columns_in_order": ("page", "views", "visitors", "time_spent")}
-    feed, tree, spells = changes.pop("feed", None), changes.pop("tree", False), changes.pop("max_spells_contributed", rows)
+    fields: dict[str, Any] = {
+        "max_rows_contributed": rows,
+        "max_rows_per_group": rows,
+        "max_groups_contributed": rows,
+    }
+    fields |= {
+        "min_privacy_units_per_group": 1,
+        "max_triggers": None,
+        "epsilon": 6.0,
+        "delta": 1e-9,
+    }
+    fields |= {
+        "contribution_period": ContributionPeriod.STREAM,
+        "window": None,
+        "keys": (Key("page", "page"),),
+    }
+    fields |= {
+        "aggregates": (COUNT, USERS, SUM),
+        "columns_in_order": ("page", "views", "visitors", "time_spent"),
+    }
+    feed = changes.pop("feed", None)
+    tree = changes.pop("tree", False)
+    spells = changes.pop("max_spells_contributed", rows)
     ends = {"feed": feed, "max_spells_contributed": spells} if feed else {}
     kind = Asked if feed is None else AskedOfTree if tree else AskedOfChanges
     return plans.parsed(plans.COMMON | fields | ends | changes, "dynamic", kind)

@@ -38,10 +38,14 @@ Noise = Callable[[int, int, int], float]
 @lru_cache(maxsize=8)
 def toeplitz(theta: tuple[float, ...], omega: tuple[float, ...], count: int) -> tuple[float, ...]:
     """First column of B: running sums of the power series of 1 / C."""
-    c = [1.0] + [math.fsum(w * t**k for t, w in zip(theta, omega, strict=True)) for k in range(count - 1)]
+    c = [1.0] + [
+        math.fsum(w * t**k for t, w in zip(theta, omega, strict=True)) for k in range(count - 1)
+    ]
     inverse: list[float] = []
     for k in range(count):
-        inverse.append((1.0 if k == 0 else 0.0) - math.fsum(c[j] * inverse[k - j] for j in range(1, k + 1)))
+        inverse.append(
+            (1.0 if k == 0 else 0.0) - math.fsum(c[j] * inverse[k - j] for j in range(1, k + 1))
+        )
     return tuple(math.fsum(inverse[: k + 1]) for k in range(count))
 
 
@@ -53,14 +57,19 @@ def keyed(p: TableParameters, noise_key: bytes, last: int) -> Noise:
 
     @cache
     def draws(key: int, mechanism: int) -> np.ndarray:
-        tag = np.repeat(tags(noise_key, np.zeros(1, np.int64), np.array([key], np.int64)), last, axis=0)
+        tag = np.repeat(
+            tags(noise_key, np.zeros(1, np.int64), np.array([key], np.int64)), last, axis=0
+        )
         return normals(noise_key, tag, mechanism, 0, np.arange(1, last + 1))
 
     def path(key: int, mechanism: int, trigger: int) -> float:
         chosen = counters[mechanism]
         assert not hasattr(chosen, "levels"), "a Toeplitz counter"
         b = toeplitz(chosen.theta, chosen.omega, last)  # type: ignore[union-attr]
-        return math.fsum(b[trigger - step] * z for step, z in enumerate(draws(key, mechanism)[:trigger].tolist(), start=1))
+        return math.fsum(
+            b[trigger - step] * z
+            for step, z in enumerate(draws(key, mechanism)[:trigger].tolist(), start=1)
+        )
 
     return path
 
@@ -77,7 +86,8 @@ def variance(chosen: object, trigger: int) -> float:
 
 def release(changes: Iterable[Change], last: int, p: TableParameters, noise: Noise) -> list[tuple]:
     """Every released row (trigger, key bytes, then value and stderr per column; None for NaN) of triggers 1..last, sorted by trigger and key."""
-    rows, everything = [], list(changes)
+    rows = []
+    everything = list(changes)
     selected: set[int] = set()
     keys = {change.key: change.key_bytes for change in everything}
     if p.public:
@@ -86,15 +96,24 @@ def release(changes: Iterable[Change], last: int, p: TableParameters, noise: Noi
         for key, name in keys.items():
             so_far = [c for c in everything if c.key == key and c.trigger <= trigger]
             if p.selection is not None:
-                weight = sum(c.weight for c in so_far) / 2.0**20 + p.selection.sigma * noise(key, SELECTION, trigger)
+                weight = sum(c.weight for c in so_far) / 2.0**20 + p.selection.sigma * noise(
+                    key, SELECTION, trigger
+                )
                 block = max(i for i, begin in enumerate(p.selection.first) if begin <= trigger)
-                if sum(c.users for c in so_far) >= p.selection.min_users and weight >= p.selection.thresholds[block] / 2.0**20:
+                if (
+                    sum(c.users for c in so_far) >= p.selection.min_users
+                    and weight >= p.selection.thresholds[block] / 2.0**20
+                ):
                     selected.add(key)
                 if key not in selected or weight < p.selection.shown_from[block] / 2.0**20:
                     continue
-            noisy, error = [], []
+            noisy = []
+            error = []
             for j, q in enumerate(p.perturbations):
-                noisy.append(sum(c.values[j] for c in so_far) + round(q.sigma / q.grid * noise(key, q.mechanism, trigger)))
+                noisy.append(
+                    sum(c.values[j] for c in so_far)
+                    + round(q.sigma / q.grid * noise(key, q.mechanism, trigger))
+                )
                 error.append(math.sqrt(q.sigma**2 * variance(q.counter, trigger) + q.grid**2 / 12))
             row: list[object] = [trigger, name]
             for column in p.columns:
@@ -104,6 +123,9 @@ def release(changes: Iterable[Change], last: int, p: TableParameters, noise: Noi
                     found = combine(column, [np.array([value]) for value in noisy], each)
                     row += [None if np.isnan(made[0]) else float(made[0]) for made in found]
                 else:
-                    row += [noisy[j] * column.grids[0] if column.kind == "sum" else noisy[j], error[j]]
+                    row += [
+                        noisy[j] * column.grids[0] if column.kind == "sum" else noisy[j],
+                        error[j],
+                    ]
             rows.append(tuple(row))
     return sorted(rows, key=lambda row: row[:2])

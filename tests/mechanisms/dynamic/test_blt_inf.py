@@ -17,7 +17,16 @@ from tests.mechanisms.dynamic.reference import toeplitz
 CHOSEN = BltInf()
 KEY = bytes(32)
 # f * sd(path), by trigger: what the counter was fitted to; from the model that chose its constants.
-FIGURES = {10: 2.37, 100: 3.36, 1_000: 4.27, 8_760: 5.23, 10_000: 5.29, 100_000: 6.26, 2**20: 7.26, 10**7: 12.0}
+FIGURES = {
+    10: 2.37,
+    100: 3.36,
+    1_000: 4.27,
+    8_760: 5.23,
+    10_000: 5.29,
+    100_000: 6.26,
+    2**20: 7.26,
+    10**7: 12.0,
+}
 
 
 def stepped(z: np.ndarray, state: np.ndarray | None = None) -> np.ndarray:
@@ -51,15 +60,21 @@ def test_closed_forms_are_those_of_the_power_series() -> None:
 def test_the_noise_matrix_times_the_strategy_is_the_prefix_sum() -> None:
     """A = B C for a dense C of its definition. Catches: a recurrence that is not the inverse of the strategy."""
     n = 300
-    c = [1.0] + [sum(w * t**k for t, w in zip(CHOSEN.theta, CHOSEN.omega, strict=True)) for k in range(n - 1)]
+    c = [1.0] + [
+        sum(w * t**k for t, w in zip(CHOSEN.theta, CHOSEN.omega, strict=True)) for k in range(n - 1)
+    ]
     strategy = np.array([[c[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
     for t in (1, 2, 7, n):
         row = stepped(np.eye(n)[:, :t])[:, 0]  # row t of B
         np.testing.assert_allclose(row[:t], CHOSEN.response(np.arange(t - 1, -1, -1)), rtol=1e-14)
         np.testing.assert_allclose(row @ strategy, np.arange(n) < t, atol=1e-12)
     # Columns of C are the first one moved down and cut off, so none is larger, and f is over infinite time.
-    tail = sum(w * v * (t * u) ** (n - 1) / (1 - t * u) for t, w in _constants() for u, v in _constants())
-    assert float(np.sum(strategy[:, 0] ** 2) + tail) == pytest.approx(CHOSEN.squared_norm(), rel=1e-13)
+    tail = sum(
+        w * v * (t * u) ** (n - 1) / (1 - t * u) for t, w in _constants() for u, v in _constants()
+    )
+    assert float(np.sum(strategy[:, 0] ** 2) + tail) == pytest.approx(
+        CHOSEN.squared_norm(), rel=1e-13
+    )
 
 
 def _constants() -> list[tuple[float, float]]:
@@ -71,27 +86,37 @@ def test_zeros_and_residues_are_those_of_the_counter() -> None:
     roots, residues = CHOSEN._poles
     with mpmath.workprec(400):
         zeros = [mpmath.mpf(x) / mpmath.mpf(2) ** 256 for x in roots]
-        theta, omega = [mpmath.mpf(v) for v in CHOSEN.theta], [mpmath.mpf(v) for v in CHOSEN.omega]
+        theta = [mpmath.mpf(v) for v in CHOSEN.theta]
+        omega = [mpmath.mpf(v) for v in CHOSEN.omega]
         for lower, upper in zip(zeros[1:], theta, strict=True):
             assert lower < upper
-            assert abs(1 + sum(w / (lower - t) for w, t in zip(omega, theta, strict=True))) < mpmath.mpf(2) ** -180
+            assert (
+                abs(1 + sum(w / (lower - t) for w, t in zip(omega, theta, strict=True)))
+                < mpmath.mpf(2) ** -180
+            )
         assert all(t < x for t, x in zip(theta, zeros[2:], strict=False))
         r = [mpmath.mpf(v) / mpmath.mpf(2) ** 256 for v in residues]
         assert min(r) > 0
         assert abs(sum(r) - 1) < mpmath.mpf(2) ** -180  # b_0
-        assert abs(sum(v * x for v, x in zip(r, zeros, strict=True)) - (1 - sum(omega))) < mpmath.mpf(2) ** -180  # b_1 = 1 - C_1
+        assert (
+            abs(sum(v * x for v, x in zip(r, zeros, strict=True)) - (1 - sum(omega)))
+            < mpmath.mpf(2) ** -180
+        )  # b_1 = 1 - C_1
 
 
 def test_paths_are_exact_after_ten_million_steps() -> None:
     """One draw of 1 at the first step, then none: the path is b. Catches: a state that drifts, in steps, jumps or powers."""
     first = np.zeros((1, 1))
     first[0, 0] = 1.0
-    state, step = stepped(first), 1
+    state = stepped(first)
+    step = 1
     for jump in (9, 90, 900, 9_000, 90_000, 900_000):
-        state, step = CHOSEN.jump(state, np.zeros((1, jump))), step + jump
+        state = CHOSEN.jump(state, np.zeros((1, jump)))
+        step = step + jump
         assert state[0, 0] == pytest.approx(_b(step - 1), rel=1e-14)
     for power in (1 << 22, 1 << 22):
-        state, step = CHOSEN._move(state, power), step + power
+        state = CHOSEN._move(state, power)
+        step = step + power
     assert step == 9_388_608
     assert state[0, 0] == pytest.approx(_b(step - 1), rel=1e-13)
 
@@ -101,17 +126,28 @@ def _b(k: int) -> float:
     roots, residues = CHOSEN._poles
     with mpmath.workprec(300):
         one = mpmath.mpf(2) ** 256
-        return float(sum(mpmath.mpf(r) / one * (mpmath.mpf(x) / one) ** k for x, r in zip(roots, residues, strict=True)))
+        return float(
+            sum(
+                mpmath.mpf(r) / one * (mpmath.mpf(x) / one) ** k
+                for x, r in zip(roots, residues, strict=True)
+            )
+        )
 
 
-@pytest.mark.parametrize(("done", "more"), [(0, 1), (0, 64), (0, 65), (0, 1000), (3, 200), (500, 129)])
+@pytest.mark.parametrize(
+    ("done", "more"), [(0, 1), (0, 64), (0, 65), (0, 1000), (3, 200), (500, 129)]
+)
 def test_a_jump_is_its_steps(done: int, more: int) -> None:
     z = np.random.default_rng(more).standard_normal((3, done + more))
     before = stepped(z[:, :done])
     off = np.abs(whole(CHOSEN.jump(before, z[:, done:])) - whole(stepped(z[:, done:], before)))
     assert float(off.max()) < 1e-17  # longdouble has 64 bits
-    one_by_one = np.concatenate([CHOSEN.jump(before[i : i + 1], z[i : i + 1, done:]) for i in range(3)])
-    assert np.array_equal(one_by_one, CHOSEN.jump(before, z[:, done:]))  # whatever is computed beside it
+    one_by_one = np.concatenate(
+        [CHOSEN.jump(before[i : i + 1], z[i : i + 1, done:]) for i in range(3)]
+    )
+    assert np.array_equal(
+        one_by_one, CHOSEN.jump(before, z[:, done:])
+    )  # whatever is computed beside it
 
 
 def test_double_doubles_are_as_exact_as_stated() -> None:
@@ -144,10 +180,22 @@ def test_keyed_paths_are_within_their_bound_and_their_words_decide(step: int) ->
     computed = CHOSEN.jump(np.zeros((1, CHOSEN.width)), z[None, :])[0, 0]
     drawn = words(KEY, np.repeat(tag, step, axis=0), 1, 0, np.arange(1, step + 1)).tolist()
     bits = 128
-    exact = exact_path(CHOSEN, [quantile(h, low, at, bits + GUARD) for (h, low), at in zip(drawn, z.tolist(), strict=True)], step, bits)
-    assert abs(Fraction(float(computed)) - Fraction(exact, 1 << bits)) < Fraction(CHOSEN.error(step))
+    exact = exact_path(
+        CHOSEN,
+        [
+            quantile(h, low, at, bits + GUARD)
+            for (h, low), at in zip(drawn, z.tolist(), strict=True)
+        ],
+        step,
+        bits,
+    )
+    assert abs(Fraction(float(computed)) - Fraction(exact, 1 << bits)) < Fraction(
+        CHOSEN.error(step)
+    )
     scale = 2.0**30
-    again = Redraw(KEY, tag, np.zeros(1, np.int64), 1, 0, CHOSEN).rounded(np.zeros(1, np.int64), step, scale)[0]
+    again = Redraw(KEY, tag, np.zeros(1, np.int64), 1, 0, CHOSEN).rounded(
+        np.zeros(1, np.int64), step, scale
+    )[0]
     assert again == round(Fraction(exact, 1 << bits) * Fraction(scale))
 
 

@@ -24,7 +24,13 @@ Batches = list[tuple[list[Image], Clock]]
 
 
 def parameters(**changes: object) -> FeedParameters:
-    given = {"grid": TableGrid.of(3, 2), "max_rows": 6, "max_rows_per_group": 2, "max_groups": 2, "weights": (900, 500, 300)}
+    given = {
+        "grid": TableGrid.of(3, 2),
+        "max_rows": 6,
+        "max_rows_per_group": 2,
+        "max_groups": 2,
+        "weights": (900, 500, 300),
+    }
     return FeedParameters(**(given | {"increments": RULES, "copies": False} | changes))  # type: ignore[arg-type]
 
 
@@ -32,21 +38,38 @@ def images() -> st.SearchStrategy[Image]:
     """Ends first, twice, of rows that nobody has seen; rows that begin twice; no time order, no place in the feed."""
     seq = st.one_of(st.integers(0, 9), st.just(NOWHERE))
     ts = st.one_of(st.integers(-5, 30), st.sampled_from([LATEST, LATEST + 1, 10**6]))
-    small, kind = st.integers(1, 3), st.sampled_from([1, 1, -1])
-    return st.builds(lambda *part: Image(*part[:6], (1, 1, part[6])), small, small, seq, kind, ts, small, st.integers(-3, 3))
+    small = st.integers(1, 3)
+    kind = st.sampled_from([1, 1, -1])
+    return st.builds(
+        lambda *part: Image(*part[:6], (1, 1, part[6])),
+        small,
+        small,
+        seq,
+        kind,
+        ts,
+        small,
+        st.integers(-3, 3),
+    )
 
 
 def rows(given: list[Image]) -> pa.Table:
-    columns = {name: pa.array([getattr(image, name) for image in given], pa.int64()) for name in ("user", "ts", "key", "row", "seq")}
+    columns = {
+        name: pa.array([getattr(image, name) for image in given], pa.int64())
+        for name in ("user", "ts", "key", "row", "seq")
+    }
     columns["kind"] = pa.array([image.kind for image in given], pa.int8())
     columns["drop"] = pa.array([0] * len(given), pa.int8())
     columns["key_bytes"] = pa.array([b"%d" % image.key for image in given], pa.binary())
-    return pa.table(columns | {"a0": pa.array([image.values[-1] * 0.5 for image in given], pa.float64())})
+    return pa.table(
+        columns | {"a0": pa.array([image.values[-1] * 0.5 for image in given], pa.float64())}
+    )
 
 
 def run(batches: Batches, p: FeedParameters) -> tuple[Sums, Tables | None, Counter[str]]:
     """All contributions, summed, the state and what was dropped; every micro-batch in an order of its own."""
-    state, drops, out = None, Counter[str](), defaultdict(lambda: [0] * (2 + len(p.increments)))
+    state = None
+    drops = Counter[str]()
+    out = defaultdict(lambda: [0] * (2 + len(p.increments)))
     for number, (some, clock) in enumerate(batches):
         shuffled = random.Random(number).sample(some, len(some))
         done: Admission = admit_changes(state, rows(shuffled), clock, p)
@@ -54,15 +77,20 @@ def run(batches: Batches, p: FeedParameters) -> tuple[Sums, Tables | None, Count
         drops.update(done.drops)
         for row in done.contributions.to_pylist():
             cell = out[row["trigger"], row["key"]]
-            for i, name in enumerate(("weight", "users", *(f"v{j}" for j in range(len(p.increments))))):
+            for i, name in enumerate(
+                ("weight", "users", *(f"v{j}" for j in range(len(p.increments))))
+            ):
                 cell[i] += row[name]
-            assert row["key_bytes"] == b"%d" % row["key"] and row["trigger"] > p.grid.closed(clock.closed_us)
+            assert row["key_bytes"] == b"%d" % row["key"] and row["trigger"] > p.grid.closed(
+                clock.closed_us
+            )
     return {cell: row for cell, row in out.items() if any(row)}, state, +drops
 
 
 def cut(given: list[Image], sizes: list[int]) -> Batches:
     """Micro-batches; the clock goes on by three from one to the next."""
-    out, left = [], given
+    out = []
+    left = given
     for number, size in enumerate([*sizes, len(given)]):
         out.append((left[:size], Clock(3 * number, LATEST)))
         left = left[size:]
@@ -82,9 +110,17 @@ BOUNDS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, derandomize=True, database=None, max_examples=120, phases=[Phase.explicit, Phase.generate])
+@settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=120,
+    phases=[Phase.explicit, Phase.generate],
+)
 @given(st.lists(images(), max_size=24), st.lists(st.integers(0, 9), max_size=4), BOUNDS)
-def test_every_feed_is_followed_as_the_plain_reading_does(some: list[Image], sizes: list[int], bounds: dict[str, object]) -> None:
+def test_every_feed_is_followed_as_the_plain_reading_does(
+    some: list[Image], sizes: list[int], bounds: dict[str, object]
+) -> None:
     """And the units are followed by themselves: together they add what each adds alone. Catches: a bad feed that stops a run, or moves others."""
     p = parameters(**bounds)
     p = replace(p, max_rows_per_group=min(p.max_rows_per_group, p.max_rows))
@@ -95,7 +131,9 @@ def test_every_feed_is_followed_as_the_plain_reading_does(some: list[Image], siz
     assert drops == sum((unit.drops for unit in known.values()), Counter())
     alone: Sums = defaultdict(lambda: [0] * (2 + len(p.increments)))
     for user in known:
-        for cell, row in run([([i for i in batch if i.user == user], clock) for batch, clock in batches], p)[0].items():
+        for cell, row in run(
+            [([i for i in batch if i.user == user], clock) for batch, clock in batches], p
+        )[0].items():
             alone[cell] = [a + b for a, b in zip(alone[cell], row, strict=True)]
     assert found == {cell: row for cell, row in alone.items() if any(row)}
 
@@ -104,7 +142,9 @@ def test_every_feed_is_followed_as_the_plain_reading_does(some: list[Image], siz
 def gram(size: int) -> np.ndarray:
     """C^T C of BLT_INF: C is cut off far beyond the last trigger."""
     chosen = BltInf()
-    column = np.array([1.0, *(np.array(chosen.theta) ** k @ np.array(chosen.omega) for k in range(6000))])
+    column = np.array(
+        [1.0, *(np.array(chosen.theta) ** k @ np.array(chosen.omega) for k in range(6000))]
+    )
     g = np.array([float(column[: len(column) - lag] @ column[lag:]) for lag in range(size)])
     return g[np.abs(np.subtract.outer(np.arange(size), np.arange(size)))]
 
@@ -121,18 +161,39 @@ def shift(found: Sums, which: int, matrix: np.ndarray) -> float:
 @pytest.mark.parametrize("copies", [False, True])
 def test_no_feed_of_one_unit_is_beyond_the_bound(late: bool, copies: bool) -> None:
     """100 feeds each, searched for long lives and for flicker; T = 120, dense. Catches: slots or spells by arrival, no factor of 2, c in lives."""
-    matrix, most, chance = gram(120), [0.0] * 3, random.Random(7)
+    matrix = gram(120)
+    most = [0.0] * 3
+    chance = random.Random(7)
     f2 = matrix[0, 0]
     for trial in range(100):
         c = chance.choice([1, 2, 3])
-        p = parameters(max_rows=6, max_rows_per_group=c, max_groups=chance.choice([1, 2]), grid=TableGrid.of(0, 1), copies=copies)
-        some, step = [], chance.choice([1, 2, 15])
+        p = parameters(
+            max_rows=6,
+            max_rows_per_group=c,
+            max_groups=chance.choice([1, 2]),
+            grid=TableGrid.of(0, 1),
+            copies=copies,
+        )
+        some = []
+        step = chance.choice([1, 2, 15])
         for number in range(30):
             ts = chance.randrange(118) if late else min(number * step, 117)
             some.append(
-                Image(1, chance.randrange(4), number, chance.choice([1, -1]), ts, chance.randrange(2), (1, 1, chance.choice([-8, 12])))
+                Image(
+                    1,
+                    chance.randrange(4),
+                    number,
+                    chance.choice([1, -1]),
+                    ts,
+                    chance.randrange(2),
+                    (1, 1, chance.choice([-8, 12])),
+                )
             )
-        batches = [(some[i : i + 3], Clock(latest_us=200)) for i in range(0, 30, 3)] if trial % 2 else [(some, Clock(latest_us=200))]
+        batches = (
+            [(some[i : i + 3], Clock(latest_us=200)) for i in range(0, 30, 3)]
+            if trial % 2
+            else [(some, Clock(latest_us=200))]
+        )
         found, *_ = run(batches, p)
         for which, bound in (
             (2, 2 * c * p.max_rows * f2),
@@ -147,22 +208,37 @@ def test_no_feed_of_one_unit_is_beyond_the_bound(late: bool, copies: bool) -> No
 
 def test_counts_are_those_of_the_bounded_table() -> None:
     """A right feed within all bounds: at every trigger the sums are what is in the table then."""
-    chance, p = random.Random(3), parameters(max_rows=200, max_rows_per_group=200, max_groups=3, weights=(7,) * 200)
+    chance = random.Random(3)
+    p = parameters(max_rows=200, max_rows_per_group=200, max_groups=3, weights=(7,) * 200)
     there: dict[tuple[int, int], Image] = {}
-    batches, contents = [], list[dict[int, int]]()
+    batches = []
+    contents = list[dict[int, int]]()
     for step in range(40):
         some = []
         for at in chance.sample([(user, row) for user in range(5) for row in range(4)], 6):
-            some += [there.pop(at)._replace(kind=-1, seq=step, ts=2 * step + 3)] if at in there else []
+            some += (
+                [there.pop(at)._replace(kind=-1, seq=step, ts=2 * step + 3)] if at in there else []
+            )
             if chance.random() < 0.6:
                 there[at] = Image(*at, step, 1, 2 * step + 3, chance.randrange(3), (1, 1, 5))
                 some.append(there[at])
         batches.append((some, Clock(2 * step + 3, 10**6)))
-        contents.append({key: sum(image.key == key for image in there.values()) for key in range(3)})
+        contents.append(
+            {key: sum(image.key == key for image in there.values()) for key in range(3)}
+        )
     found, state, _ = run(batches, p)
     for step, table in enumerate(contents, start=1):
-        assert {key: sum(row[2] for (trigger, k), row in found.items() if k == key and trigger <= step) for key in range(3)} == table
-        assert min(sum(row[1] for (t, k), row in found.items() if k == key and t <= step) for key in range(3)) >= 0
+        assert {
+            key: sum(row[2] for (trigger, k), row in found.items() if k == key and trigger <= step)
+            for key in range(3)
+        } == table
+        assert (
+            min(
+                sum(row[1] for (t, k), row in found.items() if k == key and t <= step)
+                for key in range(3)
+            )
+            >= 0
+        )
     assert state is not None and state["live"].num_rows == len(there)
 
 
@@ -170,7 +246,8 @@ def test_counts_are_those_of_the_bounded_table() -> None:
 def test_large_feeds_are_followed_as_the_plain_reading_does(number: int) -> None:
     """Catches: units that meet where arrays do, an order of slots that turns change."""
     chance = random.Random(number)
-    c, most = chance.choice([1, 2, 3, 40]), chance.choice([3, 6, 40])
+    c = chance.choice([1, 2, 3, 40])
+    most = chance.choice([3, 6, 40])
     p = parameters(
         max_rows=most,
         max_rows_per_group=min(c, most),
@@ -182,10 +259,22 @@ def test_large_feeds_are_followed_as_the_plain_reading_does(number: int) -> None
 
     def image(step: int) -> Image:
         ts = chance.choice([chance.randint(-5, LATEST + 1), 5 * step, 10**6])
-        seq, values = chance.choice([NOWHERE, chance.randint(0, 9), 10 * step]), (1, 1, chance.choice([1, 1, -2]))
-        return Image(chance.randint(1, 9), chance.randint(1, 3), seq, chance.choice([1, 1, -1]), ts, chance.randint(1, 3), values)
+        seq = chance.choice([NOWHERE, chance.randint(0, 9), 10 * step])
+        values = (1, 1, chance.choice([1, 1, -2]))
+        return Image(
+            chance.randint(1, 9),
+            chance.randint(1, 3),
+            seq,
+            chance.choice([1, 1, -1]),
+            ts,
+            chance.randint(1, 3),
+            values,
+        )
 
-    batches = [([image(step) for _ in range(chance.choice([0, 1, 40, 200]))], Clock(4 * step, LATEST)) for step in range(6)]
+    batches = [
+        ([image(step) for _ in range(chance.choice([0, 1, 40, 200]))], Clock(4 * step, LATEST))
+        for step in range(6)
+    ]
     read, (found, _, drops) = histories(batches, p), run(batches, p)
     assert found == sums(read.values(), p)
     assert drops == sum((unit.drops for unit in read.values()), Counter())

@@ -33,7 +33,16 @@ LAST = 75
 
 def plan(**given: Any) -> TreePlan:
     made = make_plan(
-        query(**{"public_groups": "SELECT page FROM pages", "aggregates": (COUNT, SUM), "feed": FEED, "tree": True} | given), source()
+        query(
+            **{
+                "public_groups": "SELECT page FROM pages",
+                "aggregates": (COUNT, SUM),
+                "feed": FEED,
+                "tree": True,
+            }
+            | given
+        ),
+        source(),
     )
     assert isinstance(made, TreePlan)
     return made
@@ -42,28 +51,50 @@ def plan(**given: Any) -> TreePlan:
 def feed(rows: list[tuple[int, int, int, int, int]]) -> pa.Table:
     """Images (trigger, unit, row, key, BEGIN or END)."""
     at, user, row, key, kind = np.array(rows, np.int64).T
-    table = {"drop": np.zeros(len(at), np.int8), "user": user, "row": row, "seq": at, "ts": START + (at - 1) * HOUR + 1, "key": key}
-    table |= {"kind": kind.astype(np.int8), "key_bytes": [LISTED.key_bytes[LISTED.keys.index(k)] for k in key.tolist()], "a0": row * 1.0}
+    table = {
+        "drop": np.zeros(len(at), np.int8),
+        "user": user,
+        "row": row,
+        "seq": at,
+        "ts": START + (at - 1) * HOUR + 1,
+        "key": key,
+    }
+    table |= {
+        "kind": kind.astype(np.int8),
+        "key_bytes": [LISTED.key_bytes[LISTED.keys.index(k)] for k in key.tolist()],
+        "a0": row * 1.0,
+    }
     return pa.table(table)
 
 
 def added(rows: list[tuple[int, int, int, int, int]], cuts: tuple[int, ...] = ()) -> pa.Table:
     """What the intake makes of images, in micro-batches that each see triggers up to their own closed."""
-    intake, out = stages(plan(max_rows_contributed=8), LISTED)[0], []
-    state, edges = intake.empty(), (0, *cuts, LAST + 1)
+    intake = stages(plan(max_rows_contributed=8), LISTED)[0]
+    out = []
+    state = intake.empty()
+    edges = (0, *cuts, LAST + 1)
     for low, high in itertools.pairwise(edges):
         mine = [row for row in rows if low < row[0] <= high]
         if mine:
-            done = intake.step(state, feed(mine).select(intake.takes.names), Clock(START + low * HOUR, START + 2 * LAST * HOUR), b"")
+            done = intake.step(
+                state,
+                feed(mine).select(intake.takes.names),
+                Clock(START + low * HOUR, START + 2 * LAST * HOUR),
+                b"",
+            )
             state = done.state
-            out.append(done.rows.append_column("batch", pa.array(np.zeros(done.rows.num_rows, np.int64))))
+            out.append(
+                done.rows.append_column("batch", pa.array(np.zeros(done.rows.num_rows, np.int64)))
+            )
     return pa.concat_tables(out)
 
 
 def silent(sums: int = 2) -> TreeParameters:
     """Next to no noise."""
     release = stages(plan(), LISTED)[1]
-    tiny = tuple(TreeSum(j + 1, 1e-12, 1e-12, q.grid) for j, q in enumerate(release.parameters.sums[:sums]))
+    tiny = tuple(
+        TreeSum(j + 1, 1e-12, 1e-12, q.grid) for j, q in enumerate(release.parameters.sums[:sums])
+    )
     return dataclasses.replace(release.parameters, size=1e-9, gone=1e-9, sums=tiny)
 
 
@@ -72,7 +103,10 @@ def counts(contributions: pa.Table) -> dict[tuple[int, bytes], int]:
     found: dict[tuple[int, bytes], int] = {}
     for name in LISTED.key_bytes:
         mine = [row for row in contributions.to_pylist() if row["key_bytes"] == name]
-        found |= {(trigger, name): sum(row["v1"] for row in mine if row["trigger"] <= trigger) for trigger in range(1, LAST + 1)}
+        found |= {
+            (trigger, name): sum(row["v1"] for row in mine if row["trigger"] <= trigger)
+            for trigger in range(1, LAST + 1)
+        }
     return found
 
 
@@ -86,7 +120,8 @@ def random_feed(seed: int) -> list[tuple[int, int, int, int, int]]:
     pick = np.random.default_rng(seed)
     rows = []
     for row in range(300):
-        begin, key = int(pick.integers(1, LAST)), (3, 5)[row % 2]
+        begin = int(pick.integers(1, LAST))
+        key = (3, 5)[row % 2]
         rows.append((begin, row, row, key, BEGIN))
         if pick.random() < 0.6:
             rows.append((begin + int(pick.integers(0, 30)), row, row, key, END))
@@ -115,7 +150,11 @@ def test_an_error_is_told_only_where_a_node_answers() -> None:
     assert len(rows) == 16
     for row in rows:
         answers = row["key_bytes"] == b"a" and row["trigger"] > 1
-        assert (row["c0"], math.isnan(row["s0"]), math.isnan(row["s1"])) == (40 * answers, not answers, not answers)
+        assert (row["c0"], math.isnan(row["s0"]), math.isnan(row["s1"])) == (
+            40 * answers,
+            not answers,
+            not answers,
+        )
 
 
 NODES = {
@@ -135,17 +174,24 @@ def test_levels_are_those_of_the_node_with_the_row() -> None:
     for trigger in range(2, 70):
         nodes = nodes_at(trigger - 1)
         begins = np.arange(1, trigger)
-        expected = [next(level for level, node in nodes if node - (1 << level - 1) < begin <= node) for begin in begins.tolist()]
+        expected = [
+            next(level for level, node in nodes if node - (1 << level - 1) < begin <= node)
+            for begin in begins.tolist()
+        ]
         assert level_before(begins, np.full(len(begins), trigger)).tolist() == expected
     assert level_before(np.array([4]), np.array([4])).tolist() == [0]
 
 
 def formula(mu: float, trigger: int, sums: int) -> float:
     """Standard deviation of a count where no round has ended: shares 6 / (pi l)^2 of a level, 6 / pi^2 of round 1, 3/8 twice; one version."""
-    z, f2, variance = 6 / math.pi**2, BltInf().squared_norm(), 0.0
+    z = 6 / math.pi**2
+    f2 = BltInf().squared_norm()
+    variance = 0.0
     for level, node in nodes_at(trigger):
         mu2 = z / level**2 * mu**2 * z * 3 / 8 / sums
-        variance += (1 + (f2 * BltInf().path_variance(trigger - node) if trigger > node else 0)) / mu2
+        variance += (
+            1 + (f2 * BltInf().path_variance(trigger - node) if trigger > node else 0)
+        ) / mu2
     return math.sqrt(variance)
 
 
@@ -158,18 +204,35 @@ def test_the_figures_are_those_of_the_formula() -> None:
     assert q.stderr(1023) == pytest.approx(1031, rel=0.01)
 
 
-KEYS, UNTIL = 2_000, 13
+KEYS = 2_000
+UNTIL = 13
 
 
 def large(gone_at: int | None = None) -> pa.Table:
     """A million rows of each key begin at each trigger; nearly all that there are end at one."""
-    keys, out = np.arange(KEYS), []
+    keys = np.arange(KEYS)
+    out = []
     for trigger in range(1, UNTIL + 1):
         size = 0 if gone_at is not None and trigger >= gone_at else 1_000_000
-        parts = [(0, size)] + [(level, -900_000 * (node & -node)) for level, node in nodes_at(trigger - 1) if trigger == gone_at]
+        parts = [(0, size)] + [
+            (level, -900_000 * (node & -node))
+            for level, node in nodes_at(trigger - 1)
+            if trigger == gone_at
+        ]
         for level, rows in parts:
-            table = {"window": START + 0 * keys, "trigger": trigger + 0 * keys, "key": keys, "weight": 0 * keys, "users": 0 * keys}
-            values = {"v0": rows + 0 * keys, "v1": rows + 0 * keys, "level": level + 0 * keys, "batch": 0 * keys}
+            table = {
+                "window": START + 0 * keys,
+                "trigger": trigger + 0 * keys,
+                "key": keys,
+                "weight": 0 * keys,
+                "users": 0 * keys,
+            }
+            values = {
+                "v0": rows + 0 * keys,
+                "v1": rows + 0 * keys,
+                "level": level + 0 * keys,
+                "batch": 0 * keys,
+            }
             out.append(pa.table(table | {"key_bytes": [b"%05d" % key for key in keys]} | values))
     return pa.concat_tables(out)
 
@@ -180,7 +243,9 @@ def noisy(contributions: pa.Table) -> tuple[TreePlan, np.ndarray, np.ndarray]:
     public = PublicGroups(tuple(range(KEYS)), tuple(b"%05d" % key for key in range(KEYS)), START)
     release = stages(made, public)[1]
     rows = grow(None, contributions, [Tick(0, START + UNTIL * HOUR)], release.parameters, KEY).rows
-    return made, *(rows[name].to_numpy().reshape(UNTIL, KEYS).astype(np.float64) for name in ("c0", "s0"))
+    return made, *(
+        rows[name].to_numpy().reshape(UNTIL, KEYS).astype(np.float64) for name in ("c0", "s0")
+    )
 
 
 def test_noise_is_as_large_as_the_formula_says() -> None:
@@ -197,7 +262,9 @@ def test_a_second_round_has_twice_the_noise() -> None:
     """At trigger 11 nearly all rows of nodes 8 and 10 have ended."""
     made, values, errors = noisy(large(gone_at=11))
     z = 6 / math.pi**2
-    expected = math.sqrt(sum((2 * level) ** 2 for level, node in nodes_at(10)) / (z * made.mu**2 * z * 3 / 8))
+    expected = math.sqrt(
+        sum((2 * level) ** 2 for level, node in nodes_at(10)) / (z * made.mu**2 * z * 3 / 8)
+    )
     noise = values[10] - 1_000_000
     assert np.std(noise) == pytest.approx(expected, rel=0.05)
     assert has_sd(noise, float(errors[10][0]))
@@ -218,27 +285,42 @@ def test_no_word_is_used_twice() -> None:
 def test_when_a_round_ends_is_a_function_of_noisy_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Theorem 28: a round's end is seen, so nothing exact may decide it. Fewer rows that have gone, and as much more noise on their count: the
     same keys begin a round at each trigger."""
-    keys, fewer, first = np.arange(300), 70, 8
+    keys = np.arange(300)
+    fewer = 70
+    first = 8
     public = PublicGroups(tuple(keys.tolist()), tuple(b"%05d" % key for key in keys), START)
     p = dataclasses.replace(silent(), public=public, gone=10.0, size=5.0)
 
     def begun(less: int) -> list[np.ndarray]:
         """Of every trigger after the first 8, whether node 8 is in a later round; it has 4,000 rows, and 425 of them go at a time."""
-        state, out = None, []
+        state = None
+        out = []
         for trigger in range(1, 16):
             level, rows = (0, 500) if trigger <= first else (4, less * (trigger == first + 1) - 425)
-            columns = {"window": START, "trigger": trigger, "level": level, **dict.fromkeys(("weight", "users", "batch"), 0)}
+            columns = {
+                "window": START,
+                "trigger": trigger,
+                "level": level,
+                **dict.fromkeys(("weight", "users", "batch"), 0),
+            }
             columns |= dict.fromkeys(("v0", "v1", "v2"), rows)
-            table = pa.table({name: np.full(len(keys), value) for name, value in columns.items()} | {"key": keys})
+            table = pa.table(
+                {name: np.full(len(keys), value) for name, value in columns.items()} | {"key": keys}
+            )
             state = grow(state, table, [Tick(0, START + trigger * HOUR)], p, KEY).state
             if trigger > first:
-                out.append(state.nodes.filter(pc.equal(state.nodes["level"], 4))["round"].to_numpy() > 1)
+                out.append(
+                    state.nodes.filter(pc.equal(state.nodes["level"], 4))["round"].to_numpy() > 1
+                )
         return out
 
-    as_it_is, reached = begun(0), Paths.reached
+    as_it_is = begun(0)
+    reached = Paths.reached
     assert any(0.1 < some.mean() < 0.9 for some in as_it_is)
 
-    def louder(self: Paths, state: Any, groups: Int, trigger: int, sigma: float, margin: Any) -> Any:
+    def louder(
+        self: Paths, state: Any, groups: Int, trigger: int, sigma: float, margin: Any
+    ) -> Any:
         return reached(self, state, groups, trigger, sigma, margin - fewer * (sigma == p.gone * 4))
 
     monkeypatch.setattr(Paths, "reached", louder)
@@ -254,7 +336,11 @@ def test_the_budget_is_kept_and_little_is_wasted() -> None:
 @pytest.mark.parametrize("name", ["size", "gone", "removed"])
 def test_a_number_that_is_too_small_is_refused(name: str) -> None:
     made = plan()
-    less = (made.removed[0], made.removed[1] * 0.999) if name == "removed" else getattr(made, name) * 0.99
+    less = (
+        (made.removed[0], made.removed[1] * 0.999)
+        if name == "removed"
+        else getattr(made, name) * 0.99
+    )
     with pytest.raises(AccountingError):
         account(dataclasses.replace(made, **{name: less}), source())
 
@@ -263,5 +349,7 @@ def test_state_is_a_node_per_binary_digit() -> None:
     contributions = added(random_feed(2))
     state = grow(None, contributions, [Tick(0, START + 63 * HOUR)], silent(), KEY).state
     assert state.nodes.num_rows == 2 * 6
-    state = grow(state, contributions.slice(0, 0), [Tick(1, START + 64 * HOUR)], silent(), KEY).state
+    state = grow(
+        state, contributions.slice(0, 0), [Tick(1, START + 64 * HOUR)], silent(), KEY
+    ).state
     assert state.nodes.num_rows == 2

@@ -23,7 +23,8 @@ from tests.property.plans import SUM
 from tests.statistical.noise import CERTAIN, contributions, group_keys, noise_key
 from tests.statistical.sampling import PAIRS, has_covariance, has_sd, independent
 
-LAST, SIGMA = 12, 40.0
+LAST = 12
+SIGMA = 40.0
 LATE = 300
 """Keys that appear only then have caught up in one go."""
 
@@ -31,14 +32,20 @@ LATE = 300
 @cache
 def measured(late: bool, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """(noise[key, trigger], stderr[trigger]) of triggers 1..LAST, or of LAST triggers from LATE on."""
-    counter, first = BltInf(), LATE if late else 1
+    counter = BltInf()
+    first = LATE if late else 1
     selection = Selection(counter, 1.0, (1,), (1 << 20,), (0,), 1)
-    p = TableParameters(TableGrid.of(START, STEP), selection, (Perturbation(1, counter, SIGMA, 1.0),), (COUNT,))
+    p = TableParameters(
+        TableGrid.of(START, STEP), selection, (Perturbation(1, counter, SIGMA, 1.0),), (COUNT,)
+    )
     keys = np.sort(group_keys(PAIRS))
     ones = np.ones(PAIRS, np.int64)
     rows = contributions(keys, 0 * ones, ones * first, ones * CERTAIN, [1000 * np.arange(PAIRS)])
     out = release(None, rows, [Tick(0, START + STEP * (first + LAST - 1))], p, noise_key(seed)).rows
-    values = out.column("c0").to_numpy().astype(np.float64).reshape(LAST, PAIRS).T - 1000 * np.arange(PAIRS)[:, None]
+    values = (
+        out.column("c0").to_numpy().astype(np.float64).reshape(LAST, PAIRS).T
+        - 1000 * np.arange(PAIRS)[:, None]
+    )
     return values, out.column("s0").to_numpy().reshape(LAST, PAIRS)[:, 0]
 
 
@@ -46,7 +53,9 @@ def covariance(first: int) -> np.ndarray:
     """B B^T at the measured triggers, dense, from the power series; and the rounding."""
     size = first + LAST - 1
     b = toeplitz(BltInf().theta, BltInf().omega, size)
-    matrix = np.array([[b[i - j] if i >= j else 0.0 for j in range(size)] for i in range(size)])[first - 1 :]
+    matrix = np.array([[b[i - j] if i >= j else 0.0 for j in range(size)] for i in range(size)])[
+        first - 1 :
+    ]
     return SIGMA**2 * matrix @ matrix.T + np.eye(LAST) / 12
 
 
@@ -79,11 +88,22 @@ def test_keys_and_runs_are_independent() -> None:
 
 def test_figures_of_explain_are_those_of_10_000_paths() -> None:
     """Both steps of a plan, 10,000 listed keys: standard errors as `explain` tells them, within 3%. A planted 5% are found."""
-    listed = PublicGroups(tuple(range(10_000)), tuple(b"%05d" % key for key in range(10_000)), plans.START)
-    asked = {"public_groups": "SELECT page FROM pages", "aggregates": (COUNT_ROWS, SUM), "feed": plans.FEED}
+    listed = PublicGroups(
+        tuple(range(10_000)), tuple(b"%05d" % key for key in range(10_000)), plans.START
+    )
+    asked = {
+        "public_groups": "SELECT page FROM pages",
+        "aggregates": (COUNT_ROWS, SUM),
+        "feed": plans.FEED,
+    }
     plan = make_plan(plans.query(**asked), plans.source())
     stage = stages(plan, listed)[1]
-    rows = stage.step(stage.empty(), stage.takes.empty_table(), [Tick(0, plans.START + 100 * plans.HOUR)], noise_key(7)).rows
+    rows = stage.step(
+        stage.empty(),
+        stage.takes.empty_table(),
+        [Tick(0, plans.START + 100 * plans.HOUR)],
+        noise_key(7),
+    ).rows
     columns = facts(plan, plans.source())["columns"]
     for trigger in (1, 10, 100):
         of_trigger = rows.filter(pa.array(rows["trigger"].to_numpy() == trigger))

@@ -39,10 +39,22 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
     some = [a for a in (USERS, SUM, AVG, SPREAD) if pick.random() < 0.5]
     last = None if pick.random() < 0.5 else int(pick.choice([1, 2, 7, 100, 1000]))
     public = pick.random() < 0.25
-    given: dict[str, Any] = {"epsilon": float(pick.choice([0.5, 1.0, 6.0])), "delta": float(pick.choice([1e-6, 1e-9]))}
-    given |= {"max_rows_per_group": int(pick.integers(1, rows + 1)), "max_groups_contributed": int(pick.integers(1, rows + 1))}
-    given |= {"min_privacy_units_per_group": int(pick.choice([1, 3])), "public_groups": "SELECT page FROM pages" if public else None}
-    given |= {"feed": None if pick.random() < 0.5 else FEED, "max_spells_contributed": int(pick.integers(1, rows + 1))}
+    given: dict[str, Any] = {
+        "epsilon": float(pick.choice([0.5, 1.0, 6.0])),
+        "delta": float(pick.choice([1e-6, 1e-9])),
+    }
+    given |= {
+        "max_rows_per_group": int(pick.integers(1, rows + 1)),
+        "max_groups_contributed": int(pick.integers(1, rows + 1)),
+    }
+    given |= {
+        "min_privacy_units_per_group": int(pick.choice([1, 3])),
+        "public_groups": "SELECT page FROM pages" if public else None,
+    }
+    given |= {
+        "feed": None if pick.random() < 0.5 else FEED,
+        "max_spells_contributed": int(pick.integers(1, rows + 1)),
+    }
     if given["feed"] is None and pick.random() < 0.3:
         uncounted = {"max_rows_contributed": math.inf, "max_rows_per_group": math.inf}
         return query(**given | uncounted, max_triggers=last, aggregates=(CAPPED, FEW, USERS))
@@ -72,7 +84,10 @@ def smaller(plan: TablePlan) -> dict[str, TablePlan]:
     out = {}
     s = plan.selection
     for name, changed in {
-        "thresholds": dataclasses.replace(s, thresholds=tuple(int((t - s.weights[0]) * 0.999) + s.weights[0] for t in s.thresholds)),
+        "thresholds": dataclasses.replace(
+            s,
+            thresholds=tuple(int((t - s.weights[0]) * 0.999) + s.weights[0] for t in s.thresholds),
+        ),
         "weights": dataclasses.replace(s, weights=tuple(int(w * 1.002) for w in s.weights)),
     }.items():
         out[name] = dataclasses.replace(plan, selection=changed)
@@ -89,8 +104,12 @@ NAMES = sorted(smaller(make_plan(query(aggregates=(COUNT, USERS, SUM, SPREAD)), 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("last", "feed"), [(None, None), (100, None), (None, FEED)])
-def test_a_number_that_is_too_small_is_refused(name: str, last: int | None, feed: Feed | None) -> None:
-    plan = make_plan(query(aggregates=(COUNT, USERS, SUM, SPREAD), max_triggers=last, feed=feed), source())
+def test_a_number_that_is_too_small_is_refused(
+    name: str, last: int | None, feed: Feed | None
+) -> None:
+    plan = make_plan(
+        query(aggregates=(COUNT, USERS, SUM, SPREAD), max_triggers=last, feed=feed), source()
+    )
     account(plan, source())
     with pytest.raises(AccountingError):
         account(smaller(plan)[name], source())
@@ -101,15 +120,26 @@ def test_thresholds_that_end_before_the_run_are_refused(blocks: slice) -> None:
     """The last block goes on for ever. Catches: a plan whose thresholds are those of a finite horizon."""
     plan = make_plan(query(), source())
     assert plan.selection is not None
-    left = dataclasses.replace(plan.selection, first=plan.selection.first[blocks], thresholds=plan.selection.thresholds[blocks])
+    left = dataclasses.replace(
+        plan.selection,
+        first=plan.selection.first[blocks],
+        thresholds=plan.selection.thresholds[blocks],
+    )
     with pytest.raises(AccountingError):
         account(dataclasses.replace(plan, selection=left), source())
 
 
 def test_rows_that_end_cost_a_root_of_two_and_their_spells() -> None:
     """Catches: the numbers of a table that only grows, planned or accounted for one whose rows end."""
-    growing, ending = (make_plan(query(aggregates=(COUNT, USERS), feed=feed, max_spells_contributed=2), source()) for feed in (None, FEED))
-    for (a, b), times in zip(zip(growing.perturbations, ending.perturbations, strict=True), (math.sqrt(2), 1.0), strict=True):
+    growing, ending = (
+        make_plan(query(aggregates=(COUNT, USERS), feed=feed, max_spells_contributed=2), source())
+        for feed in (None, FEED)
+    )
+    for (a, b), times in zip(
+        zip(growing.perturbations, ending.perturbations, strict=True),
+        (math.sqrt(2), 1.0),
+        strict=True,
+    ):
         assert b.sensitivity / a.sensitivity == pytest.approx(times)
     cheap = dataclasses.replace(ending, selection=growing.selection)
     with pytest.raises(AccountingError, match="begin to count 2 times"):
@@ -130,8 +160,16 @@ def test_the_document_and_identity_say_everything() -> None:
     assert plan.identity == identity(plan) == make_plan(query(), source()).identity
     assert document(plan)["query"]["max_triggers"] is None
     assert make_plan(query(), source(start_us=START + HOUR)).identity != plan.identity
-    others = [{"min_privacy_units_per_group": 2}, {"max_triggers": 10_000}, {"trigger_interval_us": 2 * HOUR}, {"max_rows_contributed": 5}]
-    assert len({plan.identity, *(make_plan(query(**other), source()).identity for other in others)}) == 5
+    others = [
+        {"min_privacy_units_per_group": 2},
+        {"max_triggers": 10_000},
+        {"trigger_interval_us": 2 * HOUR},
+        {"max_rows_contributed": 5},
+    ]
+    assert (
+        len({plan.identity, *(make_plan(query(**other), source()).identity for other in others)})
+        == 5
+    )
 
 
 def test_noise_that_could_overflow_is_refused() -> None:
@@ -146,28 +184,59 @@ def records(count: int, seed: int) -> list[tuple[int, int, int, float]]:
     pick = np.random.default_rng(seed)
     ts = START + pick.integers(-3 * HOUR, 40 * HOUR, count)
     return list(
-        zip(*(c.tolist() for c in (pick.integers(0, 900, count), ts, pick.zipf(1.6, count) % 9, pick.uniform(-9, 99, count))), strict=True)
+        zip(
+            *(
+                c.tolist()
+                for c in (
+                    pick.integers(0, 900, count),
+                    ts,
+                    pick.zipf(1.6, count) % 9,
+                    pick.uniform(-9, 99, count),
+                )
+            ),
+            strict=True,
+        )
     )
 
 
 def table(rows: list[tuple[int, int, int, float]]) -> pa.Table:
-    columns = {"user": [r[0] for r in rows], "ts": [r[1] for r in rows], "key": [r[2] for r in rows]}
+    columns = {
+        "user": [r[0] for r in rows],
+        "ts": [r[1] for r in rows],
+        "key": [r[2] for r in rows],
+    }
     ints = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
     names = pa.array([b"0001%d" % r[2] for r in rows], pa.binary())
     drop = pa.array(np.zeros(len(rows), np.int8))
-    return pa.table({"drop": drop, **ints, "key_bytes": names, "a0": pa.array([r[3] for r in rows], pa.float64())})
+    return pa.table(
+        {
+            "drop": drop,
+            **ints,
+            "key_bytes": names,
+            "a0": pa.array([r[3] for r in rows], pa.float64()),
+        }
+    )
 
 
 @pytest.mark.parametrize("last", [None, 30])
 @pytest.mark.parametrize("public", [False, True])
-def test_both_steps_are_a_count_of_the_bounded_table_and_the_stated_noise(last: int | None, public: bool) -> None:
+def test_both_steps_are_a_count_of_the_bounded_table_and_the_stated_noise(
+    last: int | None, public: bool
+) -> None:
     """Records in six micro-batches, late ones too, through both steps with a plan's numbers. Catches: rows before the start or late ones that
     are lost, a trigger too early, a bound per window instead of for ever, noise that is not the column's."""
     listed = PublicGroups((3, 5), (b"00013", b"00015"), START) if public else None
     groups = "SELECT page FROM pages" if public else None
-    plan = make_plan(query(max_triggers=last, public_groups=groups, max_ahead_us=100 * HOUR), source())
-    intake, output = bounding_parameters(plan, listed), table_parameters(plan, listed)
-    rows, state, groups, counted, released = records(4000, 5), None, None, defaultdict(int), []
+    plan = make_plan(
+        query(max_triggers=last, public_groups=groups, max_ahead_us=100 * HOUR), source()
+    )
+    intake = bounding_parameters(plan, listed)
+    output = table_parameters(plan, listed)
+    rows = records(4000, 5)
+    state = None
+    groups = None
+    counted = defaultdict(int)
+    released = []
     expected: dict[tuple[int, int], int] = defaultdict(int)
     for batch in range(6):
         closed = START + (7 * batch - 1) * HOUR if batch else START - HOUR
@@ -176,19 +245,31 @@ def test_both_steps_are_a_count_of_the_bounded_table_and_the_stated_noise(last: 
         state = done.state
         for user, ts, key, _ in mine:
             trigger = max((ts - START) // HOUR + 1, 1, (closed - START) // HOUR + 1)
-            if (public and key not in (3, 5)) or (last is not None and trigger > last) or counted[user] >= 4:
+            if (
+                (public and key not in (3, 5))
+                or (last is not None and trigger > last)
+                or counted[user] >= 4
+            ):
                 continue
             counted[user] += 1
             expected[key, trigger] += 1
-        given = done.contributions.append_column("batch", pa.array(np.full(done.contributions.num_rows, batch, np.int64)))
+        given = done.contributions.append_column(
+            "batch", pa.array(np.full(done.contributions.num_rows, batch, np.int64))
+        )
         out = release(groups, given, [Tick(batch, START + (7 * batch + 6) * HOUR)], output, KEY)
         groups = out.state
         released += out.rows.to_pylist()
     assert max(row["trigger"] for row in released) == (last or 41)
-    assert {row["key_bytes"] for row in released} >= ({b"00013", b"00015"} if public else {b"00011"})
+    assert {row["key_bytes"] for row in released} >= (
+        {b"00013", b"00015"} if public else {b"00011"}
+    )
     off = []
     for row in released:
-        exact = sum(n for (key, trigger), n in expected.items() if key == int(row["key_bytes"][4:]) and trigger <= row["trigger"])
+        exact = sum(
+            n
+            for (key, trigger), n in expected.items()
+            if key == int(row["key_bytes"][4:]) and trigger <= row["trigger"]
+        )
         off.append((row["c0"] - exact) / row["s0"])
     # 41 triggers or fewer of some keys, strongly correlated: a sum of the wrong rows is tens of deviations off.
     assert max(map(abs, off)) < 6
@@ -196,7 +277,14 @@ def test_both_steps_are_a_count_of_the_bounded_table_and_the_stated_noise(last: 
 
 
 def test_what_is_shown_counts_row_versions_where_rows_end() -> None:
-    plans = (make_plan(query(max_rows_contributed=8, max_rows_per_group=4, **kind), source()) for kind in ({}, {"feed": FEED}))
+    plans = (
+        make_plan(query(max_rows_contributed=8, max_rows_per_group=4, **kind), source())
+        for kind in ({}, {"feed": FEED})
+    )
     growing, changes = (left_out(of_plan(plan))[1] for plan in plans)
-    assert growing.startswith("One user_id counts with at most 8 records in the whole stream, 4 per page")
-    assert changes.startswith("One user_id counts with at most 8 row versions in the whole stream, 4 per page at the same time")
+    assert growing.startswith(
+        "One user_id counts with at most 8 records in the whole stream, 4 per page"
+    )
+    assert changes.startswith(
+        "One user_id counts with at most 8 row versions in the whole stream, 4 per page at the same time"
+    )

@@ -31,7 +31,10 @@ ONE = PublicGroups((7,), (b"",), START)
 def strategy() -> np.ndarray:
     """Node by leaf: what each node counts."""
     leaf = np.arange(LEAVES)
-    levels = [leaf[None, :] // width == np.arange(LEAVES // width)[:, None] for width in (1, FAN_OUT, FAN_OUT**2)]
+    levels = [
+        leaf[None, :] // width == np.arange(LEAVES // width)[:, None]
+        for width in (1, FAN_OUT, FAN_OUT**2)
+    ]
     return np.concatenate(levels).astype(float)
 
 
@@ -41,26 +44,41 @@ def test_estimates_are_least_squares() -> None:
     found = np.diff(quantiles.cumulated(noisy), axis=1, prepend=0) / WHOLE
     w = strategy()
     assert np.abs(w.T @ (noisy - found @ w.T).T).max() < 1e-6
-    assert quantiles.cumulated(quantiles.nodes(noisy[:, :LEAVES])).tolist() == (np.cumsum(noisy[:, :LEAVES], axis=1) * WHOLE).tolist()
+    assert (
+        quantiles.cumulated(quantiles.nodes(noisy[:, :LEAVES])).tolist()
+        == (np.cumsum(noisy[:, :LEAVES], axis=1) * WHOLE).tolist()
+    )
 
 
 def test_the_error_of_a_rank_is_what_noise_does() -> None:
     """By what each node's noise does to the estimates, not by their parts."""
     squares = []
     for low in range(0, NODES, 546):  # what a count of one in each node does to the estimates
-        squares.append(quantiles.cumulated(np.eye(min(546, NODES - low), NODES, low, dtype=np.int64)) / WHOLE)
+        squares.append(
+            quantiles.cumulated(np.eye(min(546, NODES - low), NODES, low, dtype=np.int64)) / WHOLE
+        )
     effect = np.concatenate(squares)
 
     def variance(place: int, share: float) -> float:
         return float(((effect[:, place - 1] - share * effect[:, -1]) ** 2).sum())
 
-    for place, parts, which in ((1, 4, 1), (700, 10, 3), (2048, 2, 1), (4001, 100, 99), (4096, 2, 1)):
+    for place, parts, which in (
+        (1, 4, 1),
+        (700, 10, 3),
+        (2048, 2, 1),
+        (4001, 100, 99),
+        (4096, 2, 1),
+    ):
         share = which / parts
-        assert quantiles._variance(np.array([place]), np.array([share]))[0] == pytest.approx(variance(place, share), rel=1e-9)
+        assert quantiles._variance(np.array([place]), np.array([share]))[0] == pytest.approx(
+            variance(place, share), rel=1e-9
+        )
     sums = np.full((1, LEAVES), 500 * WHOLE)
     places = np.array([[100, 2048, 4000]])
     worst = max(variance(m, s) for m, s in zip(places[0], (0.25, 0.5, 0.75), strict=True))
-    assert quantiles.rank_error(places, sums, 3.0)[0] == pytest.approx(3 * math.sqrt(worst) / 500, rel=1e-9)
+    assert quantiles.rank_error(places, sums, 3.0)[0] == pytest.approx(
+        3 * math.sqrt(worst) / 500, rel=1e-9
+    )
 
 
 def test_values_are_the_edges_that_shares_reach() -> None:
@@ -83,7 +101,9 @@ def test_a_value_on_an_edge_belongs_to_the_leaf_below() -> None:
 
 
 def plan(**changes_: Any) -> TablePlan:
-    return make_plan(query(**{"keys": (), "aggregates": (COUNT, DECILES), "epsilon": 60.0} | changes_), source())
+    return make_plan(
+        query(**{"keys": (), "aggregates": (COUNT, DECILES), "epsilon": 60.0} | changes_), source()
+    )
 
 
 def images(rows: list[tuple[int, int, int, float, int]]) -> pa.Table:
@@ -95,13 +115,18 @@ def images(rows: list[tuple[int, int, int, float, int]]) -> pa.Table:
     ints = {"user": user, "row": row, "seq": ts, "ts": ts, "key": [7] * len(rows)}
     table = {name: pa.array(list(column), pa.int64()) for name, column in ints.items()}
     table |= {"drop": pa.array([0] * len(rows), pa.int8()), "kind": pa.array(list(kind), pa.int8())}
-    return pa.table(table | {"key_bytes": pa.array([b""] * len(rows)), "a0": pa.array(list(value), pa.float64())})
+    return pa.table(
+        table
+        | {"key_bytes": pa.array([b""] * len(rows)), "a0": pa.array(list(value), pa.float64())}
+    )
 
 
 def feed() -> list[tuple[int, int, int, float, int]]:
     """40 units, C = 4: rows come, end, and come again with other values."""
     chance = np.random.default_rng(4)
-    out = [(unit, row, 1, float(chance.integers(0, 61)), 0) for unit in range(40) for row in range(2)]
+    out = [
+        (unit, row, 1, float(chance.integers(0, 61)), 0) for unit in range(40) for row in range(2)
+    ]
     out += [(unit, 0, -1, value, 2) for unit, row, _, value, _ in out if row == 0 and unit % 2]
     return out + [(unit, 5, 1, float(chance.integers(30, 61)), 4) for unit in range(40)]
 
@@ -111,7 +136,11 @@ def there(given: list[tuple[int, int, int, float, int]], trigger: int) -> np.nda
     live: dict[tuple[int, int], float] = {}
     for unit, row, kind, value, hour in given:
         if hour < trigger:
-            live = live | {(unit, row): value} if kind == 1 else {k: v for k, v in live.items() if k != (unit, row)}
+            live = (
+                live | {(unit, row): value}
+                if kind == 1
+                else {k: v for k, v in live.items() if k != (unit, row)}
+            )
     places = [min(max(math.ceil(value / (60 / LEAVES)), 1), LEAVES) - 1 for value in live.values()]
     return np.bincount(places, minlength=LEAVES)
 
@@ -119,14 +148,20 @@ def there(given: list[tuple[int, int, int, float, int]], trigger: int) -> np.nda
 def released(chosen: TablePlan, cuts: tuple[int, ...] = (6,)) -> list[dict[str, Any]]:
     """The rows of both stages, ticks at these hours."""
     intake, release = stages(chosen, ONE)
-    state, tables, rows, before = intake.empty(), release.empty(), list[dict[str, Any]](), 0
+    state = intake.empty()
+    tables = release.empty()
+    rows = list[dict[str, Any]]()
+    before = 0
     for batch, until in enumerate(cuts):
         given = [row for row in feed() if before <= row[4] < until]
-        done = intake.step(state, images(given), Clock(START + before * HOUR, START + 99 * HOUR), b"")
+        done = intake.step(
+            state, images(given), Clock(START + before * HOUR, START + 99 * HOUR), b""
+        )
         state = done.state
         found = done.rows.append_column("batch", pa.array(np.full(done.rows.num_rows, batch)))
         stepped = release.step(tables, found, [Tick(batch, START + until * HOUR)], NOISE_KEY)
-        tables, before = stepped.state, until
+        tables = stepped.state
+        before = until
         rows += stepped.rows.to_pylist()
     return rows
 
@@ -135,12 +170,23 @@ def expected(chosen: TablePlan, last: int) -> list[list[float]]:
     """Exact counts of nodes plus the path of each, by the power series of B; then the same post-processing."""
     (tree,) = chosen.trees
     tag = np.repeat(tags(NOISE_KEY, np.zeros(1, np.int64), np.array([7])), NODES, axis=0)
-    draws = np.array([normals(NOISE_KEY, tag, tree.mechanism, np.arange(NODES), step) for step in range(1, last + 1)])
+    draws = np.array(
+        [
+            normals(NOISE_KEY, tag, tree.mechanism, np.arange(NODES), step)
+            for step in range(1, last + 1)
+        ]
+    )
     out = []
     for trigger in range(1, last + 1):
         path = BltInf().response(np.arange(trigger - 1, -1, -1)) @ draws[:trigger]
-        sums = quantiles.cumulated((quantiles.nodes(there(feed(), trigger)[None]) + np.rint(path * tree.sigma)).astype(np.int64))
-        out.append(quantiles.values(quantiles.places(sums, tree.parts), sums, 0.0, 60.0)[0].tolist())
+        sums = quantiles.cumulated(
+            (quantiles.nodes(there(feed(), trigger)[None]) + np.rint(path * tree.sigma)).astype(
+                np.int64
+            )
+        )
+        out.append(
+            quantiles.values(quantiles.places(sums, tree.parts), sums, 0.0, 60.0)[0].tolist()
+        )
     return out
 
 
@@ -179,7 +225,8 @@ def shift(chosen: TablePlan, given: list[tuple[int, int, int, float, int]]) -> f
         if row["leaf"]:
             increments[row["trigger"] - 1, row["leaf"] - 1] += row["v1"]
     lags = np.arange(last)
-    omega, theta = np.array(BltInf().omega), np.array(BltInf().theta)
+    omega = np.array(BltInf().omega)
+    theta = np.array(BltInf().theta)
     column = np.where(lags == 0, 1.0, (omega * theta ** (lags[:, None] - 1.0)).sum(axis=1))
     c = np.tril(column[np.abs(lags[:, None] - lags)])
     by_node = quantiles.nodes(increments)
@@ -196,7 +243,11 @@ def test_no_unit_moves_the_trees_by_more_than_is_charged() -> None:
         for turn in range(4):
             value = 30.0 if same else 15.0 * turn
             hours = turn * (gap + apart), turn * (gap + apart) + gap
-            rows += [(1, 2 * turn + twin, kind, value, hours[kind < 0]) for twin in (0, 1) for kind in (1, -1)]
+            rows += [
+                (1, 2 * turn + twin, kind, value, hours[kind < 0])
+                for twin in (0, 1)
+                for kind in (1, -1)
+            ]
         worst = max(worst, shift(chosen, rows))
     assert worst <= tree.sensitivity**2
     assert worst > tree.sensitivity**2 * 2 / 3, "two levels' worth would be too little"
@@ -211,7 +262,10 @@ def test_the_projection_is_near_what_is_true() -> None:
     """Theorem 27: of n rows of X kinds and a workload of noisy counts, the nearest table of n rows; and a radius that is too small is found."""
     chance = np.random.default_rng(2)
     w = strategy()[LEAVES:, :: LEAVES // 64]
-    n, s, beta, far = 400, 25.0, 0.05, 0
+    n = 400
+    s = 25.0
+    beta = 0.05
+    far = 0
     for _ in range(20):
         x = chance.multinomial(n, np.ones(64) / 64)
         y = w @ x + s * chance.normal(size=len(w))
@@ -220,7 +274,9 @@ def test_the_projection_is_near_what_is_true() -> None:
             corner = np.zeros(64)
             corner[np.argmin(w.T @ (w @ guess - y))] = n
             guess += 2 / (step + 2) * (corner - guess)
-        bound = 2 * n * s * math.sqrt((w**2).sum(axis=0).max()) * math.sqrt(2 * math.log(2 * 64 / beta))
+        bound = (
+            2 * n * s * math.sqrt((w**2).sum(axis=0).max()) * math.sqrt(2 * math.log(2 * 64 / beta))
+        )
         moved = float(((w @ guess - w @ x) ** 2).sum())
         assert moved <= bound
         far += moved > bound / 1000
@@ -229,6 +285,11 @@ def test_the_projection_is_near_what_is_true() -> None:
 
 def test_counters_do_not_share_words() -> None:
     """Node n of mechanism m has cell (m, round n): of plain sums, and of other columns, no cell is one of these."""
-    p = table_parameters(plan(aggregates=(COUNT, DECILES, dataclasses.replace(DECILES, alias="again", parts=4))), ONE)
-    assert [q.mechanism for q in p.perturbations] == [1] and [q.mechanism for q in p.quantiles] == [2, 3]
+    p = table_parameters(
+        plan(aggregates=(COUNT, DECILES, dataclasses.replace(DECILES, alias="again", parts=4))), ONE
+    )
+    assert [q.mechanism for q in p.perturbations] == [1] and [q.mechanism for q in p.quantiles] == [
+        2,
+        3,
+    ]
     assert (BRANCHES + TWIGS + LEAVES) == NODES < 2**32

@@ -23,14 +23,20 @@ from tests.mechanisms.dynamic.reference import release as reference
 
 KEY = bytes(range(32))
 UNIT = 1 << 20
-START, STEP = 1_000, 10
+START = 1_000
+STEP = 10
 COUNT = OutputColumn("count", (0,), (1.0,), ())
 SUM = OutputColumn("sum", (1,), (0.25,), ())
 AVG = OutputColumn("avg", (1, 0), (0.25, 1.0), (), (-4.0, 4.0), 0.5)
 COUNTERS = {"for ever": BltInf(), "to trigger 40": Blt.of(40)}
 
 
-def parameters(counter: BltInf | Blt = COUNTERS["for ever"], sigma: float = 0.8, tau: float = 2.5, min_users: int = 1) -> TableParameters:
+def parameters(
+    counter: BltInf | Blt = COUNTERS["for ever"],
+    sigma: float = 0.8,
+    tau: float = 2.5,
+    min_users: int = 1,
+) -> TableParameters:
     """Two blocks of thresholds; a key is hidden below half of them."""
     last = None if isinstance(counter, BltInf) else counter.horizon
     taus = (int(tau * UNIT), int((tau + 0.5) * UNIT))
@@ -40,10 +46,14 @@ def parameters(counter: BltInf | Blt = COUNTERS["for ever"], sigma: float = 0.8,
 
 
 def table(changes: list[Change]) -> pa.Table:
-    ints = {name: [getattr(c, name) for c in changes] for name in ("batch", "trigger", "key", "weight", "users")}
+    ints = {
+        name: [getattr(c, name) for c in changes]
+        for name in ("batch", "trigger", "key", "weight", "users")
+    }
     ints |= {f"v{j}": [c.values[j] for c in changes] for j in range(2)}
     return pa.table(
-        {n: pa.array(v, pa.int64()) for n, v in ints.items()} | {"key_bytes": pa.array([c.key_bytes for c in changes], pa.binary())}
+        {n: pa.array(v, pa.int64()) for n, v in ints.items()}
+        | {"key_bytes": pa.array([c.key_bytes for c in changes], pa.binary())}
     )
 
 
@@ -54,12 +64,19 @@ def closing(trigger: int) -> int:
 
 def values(out: pa.Table) -> list[tuple]:
     assert set(out["window"].to_pylist()) <= {START}
-    return [tuple(None if value != value else value for value in row.values()) for row in out.drop_columns(["window"]).to_pylist()]
+    return [
+        tuple(None if value != value else value for value in row.values())
+        for row in out.drop_columns(["window"]).to_pylist()
+    ]
 
 
-def run(changes: list[Change], cuts: list[tuple[int, int]], p: TableParameters, merge: int = 1) -> tuple[TableState | None, list[tuple]]:
+def run(
+    changes: list[Change], cuts: list[tuple[int, int]], p: TableParameters, merge: int = 1
+) -> tuple[TableState | None, list[tuple]]:
     """Steps of `merge` ticks each. cuts: (batch, trigger that closes after it), ascending."""
-    state, rows, given_ = None, [], 0
+    state = None
+    rows = []
+    given_ = 0
     for i in range(0, len(cuts), merge):
         ticks = [Tick(batch, closing(trigger)) for batch, trigger in cuts[i : i + merge]]
         now = [c for c in changes if given_ <= c.batch <= ticks[-1].batch]
@@ -81,7 +98,8 @@ def same(found: list[tuple], expected: list[tuple]) -> None:
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Change], list[tuple[int, int]]]:
     """Ticks that close up to three triggers each, and changes of triggers that are open when they arrive; some end again."""
-    cuts, closed = [], 0
+    cuts = []
+    closed = 0
     for batch in range(draw(st.integers(1, 7))):
         closed += draw(st.integers(0, 3))
         cuts.append((batch, closed))
@@ -90,18 +108,35 @@ def histories(draw: st.DrawFn) -> tuple[list[Change], list[tuple[int, int]]]:
         batch = draw(st.integers(0, len(cuts) - 1))
         trigger = (cuts[batch - 1][1] if batch else 0) + draw(st.integers(1, 4))
         value = draw(st.integers(-9, 9))
-        one = Change(batch, trigger, draw(st.integers(-2, 3)), draw(st.sampled_from([0, UNIT // 2, UNIT])), 1, (1, value))
+        one = Change(
+            batch,
+            trigger,
+            draw(st.integers(-2, 3)),
+            draw(st.sampled_from([0, UNIT // 2, UNIT])),
+            1,
+            (1, value),
+        )
         changes.append(one)
         if draw(st.booleans()):
-            end = dataclasses.replace(one, trigger=trigger + draw(st.integers(0, 5)), weight=-one.weight, users=-1, values=(-1, -value))
+            end = dataclasses.replace(
+                one,
+                trigger=trigger + draw(st.integers(0, 5)),
+                weight=-one.weight,
+                users=-1,
+                values=(-1, -value),
+            )
             changes.append(end)
     return changes, cuts
 
 
 @pytest.mark.parametrize("counter", COUNTERS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
-@given(history=histories(), min_users=st.integers(1, 2), merge=st.integers(1, 3), noisy=st.booleans())
-def test_released_rows_are_the_reference(counter: str, history: tuple, min_users: int, merge: int, noisy: bool) -> None:
+@given(
+    history=histories(), min_users=st.integers(1, 2), merge=st.integers(1, 3), noisy=st.booleans()
+)
+def test_released_rows_are_the_reference(
+    counter: str, history: tuple, min_users: int, merge: int, noisy: bool
+) -> None:
     """Catches: an increment at another trigger, noise that starts anew, a test or a hidden key forgotten, state that depends on cuts."""
     changes, cuts = history
     p = parameters(COUNTERS[counter], min_users=min_users)
@@ -113,7 +148,10 @@ def test_released_rows_are_the_reference(counter: str, history: tuple, min_users
         whole, _ = run(changes, cuts, p)
         assert state is not None and whole is not None and state.groups.equals(whole.groups)
     else:
-        with mock.patch("dpsql.udfs.noise.randomness.words", lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64)):
+        with mock.patch(
+            "dpsql.udfs.noise.randomness.words",
+            lambda _key, tag, *_: np.full((len(tag), 2), 2**64 - 1, np.uint64),
+        ):
             _, found = run(changes, cuts, p, merge)
     same(found, expected)
 
@@ -131,13 +169,20 @@ def test_a_key_appears_late_with_the_noise_of_its_trigger() -> None:
 
 
 def test_public_keys_are_there_from_the_first_trigger() -> None:
-    p = dataclasses.replace(parameters(), selection=None, public=PublicGroups((7, -3), (b"00017", b"0002-3"), START))
+    p = dataclasses.replace(
+        parameters(), selection=None, public=PublicGroups((7, -3), (b"00017", b"0002-3"), START)
+    )
     changes = [Change(0, 2, 7, 0, 1, (5, 1)), Change(1, 4, 7, 0, -1, (-5, -1))]
     state, found = run(changes, [(0, 1), (1, 4)], p)
     same(found, reference(changes, 4, p, keyed(p, KEY, 10)))
-    assert [row[:2] for row in found] == [(t, n) for t in (1, 2, 3, 4) for n in (b"00017", b"0002-3")]
+    assert [row[:2] for row in found] == [
+        (t, n) for t in (1, 2, 3, 4) for n in (b"00017", b"0002-3")
+    ]
     assert state is not None
-    parts = [run([c for c in changes if c.key % 2 == b], [(0, 1), (1, 4)], p.for_bucket(b, 2))[1] for b in (0, 1)]
+    parts = [
+        run([c for c in changes if c.key % 2 == b], [(0, 1), (1, 4)], p.for_bucket(b, 2))[1]
+        for b in (0, 1)
+    ]
     assert sorted(parts[0] + parts[1]) == found
 
 
@@ -162,4 +207,6 @@ def test_after_the_last_trigger_nothing_is_released() -> None:
 @pytest.mark.parametrize("trigger", [1, 50, 3000])
 def test_stderr_is_that_of_the_trigger(trigger: int) -> None:
     q = Perturbation(1, BltInf(), 3.0, 2.0)
-    assert q.stderr(trigger) == pytest.approx(math.sqrt(9 * BltInf().path_variance(trigger) + 4 / 12), rel=1e-12)
+    assert q.stderr(trigger) == pytest.approx(
+        math.sqrt(9 * BltInf().path_variance(trigger) + 4 / 12), rel=1e-12
+    )

@@ -17,9 +17,17 @@ Contributions = Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
 class Reference:
     """The rows (window, trigger, key) that appear up to a time, and when each key was known."""
 
-    def __init__(self, p: ReleaseParameters, noise_key: bytes, given: Contributions, until: int) -> None:
+    def __init__(
+        self, p: ReleaseParameters, noise_key: bytes, given: Contributions, until: int
+    ) -> None:
         assert p.selection is not None and p.selection.carried is not None
-        self.p, self.s, self.c, self.key_of_noise, self.given = p, p.selection, p.selection.carried, noise_key, given
+        self.p, self.s, self.c, self.key_of_noise, self.given = (
+            p,
+            p.selection,
+            p.selection.carried,
+            noise_key,
+            given,
+        )
         self.silent_since: dict[int, int] = {}
         self.known: dict[int, int] = {}
         self.shown_until: dict[int, int] = {}
@@ -51,12 +59,20 @@ class Reference:
                     self.shown_until[key] = self.silent_since[key]
         for window in self._open(time):
             trigger = (time - window) // grid.trigger_us
-            self.rows |= {(window, trigger, key) for key in keys if key in self.known or window < self.shown_until.get(key, NO_CLOCK)}
+            self.rows |= {
+                (window, trigger, key)
+                for key in keys
+                if key in self.known or window < self.shown_until.get(key, NO_CLOCK)
+            }
 
     def _open(self, time: int) -> list[int]:
         grid = self.p.grid
         first = time - grid.horizon * grid.trigger_us
-        return [w for w in range(-(-first // grid.window_us) * grid.window_us, time, grid.window_us) if w + grid.trigger_us <= time]
+        return [
+            w
+            for w in range(-(-first // grid.window_us) * grid.window_us, time, grid.window_us)
+            if w + grid.trigger_us <= time
+        ]
 
     def _epoch(self, key: int) -> int:
         return self.silent_since.get(key, NO_CLOCK)
@@ -75,7 +91,9 @@ class Reference:
     def _several(self, key: int, ended: int) -> bool:
         size = self.p.grid.window_us
         for d, taus in zip(self.c.lengths, self.c.thresholds, strict=True):
-            windows = [w for w in range(ended - (d - 1) * size, ended + 1, size) if w >= self._epoch(key)]
+            windows = [
+                w for w in range(ended - (d - 1) * size, ended + 1, size) if w >= self._epoch(key)
+            ]
             if any(self._sums(w, key)[1] >= max(1, self.s.min_users) for w in windows) and (
                 sum(self._q(w, key) for w in windows) >= taus[len(windows) - 1] * UNIT
             ):
@@ -87,12 +105,20 @@ class Reference:
         for d, least in self.c.kept:
             back = (d - 1) * size
             long_known = self.known[key] <= time - back and self._epoch(key) <= ended - back
-            if long_known and sum(self._q(w, key) for w in range(ended - back, ended + 1, size)) < least * UNIT:
+            if (
+                long_known
+                and sum(self._q(w, key) for w in range(ended - back, ended + 1, size))
+                < least * UNIT
+            ):
                 return True
         return False
 
     def _sums(self, window: int, key: int, trigger: int | None = None) -> tuple[int, int]:
-        rows = [pair for at, pair in self.given.get((window, key), {}).items() if trigger is None or at <= trigger]
+        rows = [
+            pair
+            for at, pair in self.given.get((window, key), {}).items()
+            if trigger is None or at <= trigger
+        ]
         return sum(weight for weight, _ in rows), sum(users for _, users in rows)
 
     def _q(self, window: int, key: int) -> float:
@@ -106,15 +132,23 @@ class Reference:
 
     def _word(self, window: int, key: int) -> float:
         counter = self.s.counter
-        return path_sd(counter)[-1] * float(randomness.normals(self.key_of_noise, self._tag(window, key), 0, 1, counter.horizon)[0])
+        return path_sd(counter)[-1] * float(
+            randomness.normals(self.key_of_noise, self._tag(window, key), 0, 1, counter.horizon)[0]
+        )
 
     def _path(self, window: int, key: int) -> list[float]:
         if (window, key) not in self._paths:
-            counter, tag = self.s.counter, self._tag(window, key)
-            state, out = np.zeros((1, counter.width)), []
+            counter = self.s.counter
+            tag = self._tag(window, key)
+            state = np.zeros((1, counter.width))
+            out = []
             for step in range(1, counter.horizon + 1):
                 state = counter.advance(
-                    state, lambda number, step=step: randomness.normals(self.key_of_noise, tag, 0, 0, step, number), step
+                    state,
+                    lambda number, step=step: randomness.normals(
+                        self.key_of_noise, tag, 0, 0, step, number
+                    ),
+                    step,
                 )
                 out.append(float(state[0, 0]))
             self._paths[window, key] = out

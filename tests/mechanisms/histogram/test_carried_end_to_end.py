@@ -27,12 +27,20 @@ WINDOW = "GROUP BY window(ts, '2 hours'), channel"
 
 def compiled(stream: Stream, folder: Path, more: str) -> dpsql.Query:
     text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({OPTIONS}, {more}) key AS channel, COUNT(*) AS edits FROM wiki {WINDOW}"
-    return dpsql.compile(text, Sources((stream.source("wiki", folder / "data"), *stream.static(folder))))
+    return dpsql.compile(
+        text, Sources((stream.source("wiki", folder / "data"), *stream.static(folder)))
+    )
 
 
-def test_both_engines_carry_the_same_keys_and_a_restore_forgets_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_both_engines_carry_the_same_keys_and_a_restore_forgets_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     stream = same_rows.wiki("2 hours", "30 minutes", 2)
-    query = compiled(stream, tmp_path, "trigger_interval = '30 minutes', allowed_lateness = '30 minutes', carry_windows = 4")
+    query = compiled(
+        stream,
+        tmp_path,
+        "trigger_interval = '30 minutes', allowed_lateness = '30 minutes', carry_windows = 4",
+    )
     assert query.facts(None).first_window_us == query.shape.schedule.window_of(stream.start_us)
     here = same_rows.local_rows(query, stream, 1, (1, 1))
     assert same_rows.same(here, same_rows.local_rows(query, stream, 5, (3, 7)))
@@ -49,7 +57,9 @@ def test_both_engines_carry_the_same_keys_and_a_restore_forgets_none(spark: Spar
     take_savepoint(lake, "q", "middle")
     for path in (lake.private("q") / "state").glob("release-*"):
         shutil.rmtree(path)
-    done = CliRunner().invoke(main, ["restore", "q", "--lake", str(lake.root), "--to", "middle", "--buckets", "4"])
+    done = CliRunner().invoke(
+        main, ["restore", "q", "--lake", str(lake.root), "--to", "middle", "--buckets", "4"]
+    )
     assert done.exit_code == 0, done.output
     start(spark, query, run, lake, stream.until_us, (4, 4))
     assert same_rows.same(same_rows.ordered(read_histogram(lake, "q"), query), here)
@@ -58,13 +68,30 @@ def test_both_engines_carry_the_same_keys_and_a_restore_forgets_none(spark: Spar
 
 def with_older(stream: Stream) -> Stream:
     """With 200 records of 200 units from two days before."""
-    some, ts = stream.records.slice(0, 200), stream.records["ts"][:200].cast(pa.int64()).to_numpy() - 2 * 86_400_000_000
-    older = {"ts": pa.array(ts).cast(some["ts"].type), "user_id": [f"old {i}" for i in range(200)], "key": ["#old"] * 200}
-    parts = [pa.table({name: older.get(name, some[name]) for name in some.column_names}).cast(some.schema), stream.records]
+    some = stream.records.slice(0, 200)
+    ts = stream.records["ts"][:200].cast(pa.int64()).to_numpy() - 2 * 86_400_000_000
+    older = {
+        "ts": pa.array(ts).cast(some["ts"].type),
+        "user_id": [f"old {i}" for i in range(200)],
+        "key": ["#old"] * 200,
+    }
+    parts = [
+        pa.table({name: older.get(name, some[name]) for name in some.column_names}).cast(
+            some.schema
+        ),
+        stream.records,
+    ]
     return replace(stream, records=pa.concat_tables(parts).combine_chunks())
 
 
-def start(spark: SparkSession, query: dpsql.Query, named: Run, lake: Lake, until_us: int, buckets: tuple[int, int]) -> None:
+def start(
+    spark: SparkSession,
+    query: dpsql.Query,
+    named: Run,
+    lake: Lake,
+    until_us: int,
+    buckets: tuple[int, int],
+) -> None:
     from dpsql.streaming.job import run
 
     run(spark, query, named, lake, SECRET, until_caught_up=True, until_us=until_us, buckets=buckets)

@@ -26,9 +26,12 @@ BEFORE = 8
 """Windows that close before the first record: ranges reach back to them."""
 
 
-def planned(windows: int, weight: float, least: int, delta: float, triggers: int = 2) -> ReleaseParameters:
+def planned(
+    windows: int, weight: float, least: int, delta: float, triggers: int = 2
+) -> ReleaseParameters:
     """The planner's own numbers for one group of a unit, half of delta for own and half for carried tests; nothing is reviewed."""
-    chosen, first = counter("BLT", triggers), int(weight * UNIT)
+    chosen = counter("BLT", triggers)
+    first = int(weight * UNIT)
     sd = path_sd(chosen)
     plan = carried_plan(windows, first, sd[-1], least, 1, delta / 2)
     own = thresholds((first,), sd, failure_probabilities(delta / 2, triggers), least)
@@ -36,14 +39,17 @@ def planned(windows: int, weight: float, least: int, delta: float, triggers: int
     selection = SelectionParameters(chosen, 1.0, own, least, False, carried)
     column = OutputColumn("count", (0,), (1.0,), ((1.0,) * triggers,))
     grid = Grid(40, 40, 0, 40 // triggers, triggers)
-    return ReleaseParameters(grid, selection, (PerturbationParameters(1, chosen, 1.0, 1.0),), (column,))
+    return ReleaseParameters(
+        grid, selection, (PerturbationParameters(1, chosen, 1.0, 1.0),), (column,)
+    )
 
 
 def from_one_weight(p: ReleaseParameters, weight: float, least: int) -> ReleaseParameters:
     """Planted: sums of k windows are compared with a threshold that starts from one window's users."""
     assert p.selection and p.selection.carried
     lower = tuple(
-        tuple(tau - (k - 1) * least * int(weight * UNIT) for k, tau in enumerate(taus, 1)) for taus in p.selection.carried.thresholds
+        tuple(tau - (k - 1) * least * int(weight * UNIT) for k, tau in enumerate(taus, 1))
+        for taus in p.selection.carried.thresholds
     )
     return changed(p, thresholds=lower)
 
@@ -60,17 +66,32 @@ def appear(p: ReleaseParameters, weight: float, users: dict[int, int]) -> float:
     tables = []
     for window, many in users.items():
         each = np.full(TRIALS, many, np.int64)
-        columns = {"window": np.full(TRIALS, (BEFORE + window) * 40), "trigger": np.full(TRIALS, 1), "key": keys}
+        columns = {
+            "window": np.full(TRIALS, (BEFORE + window) * 40),
+            "trigger": np.full(TRIALS, 1),
+            "key": keys,
+        }
         sums = {"weight": each * int(weight * UNIT), "users": each, "v0": each, "batch": each * 0}
-        tables.append(pa.table(columns | {"key_bytes": pa.array([b"%d" % key for key in keys], pa.binary())} | sums))
-    table = pa.concat_tables(tables).select(["window", "trigger", "key", "key_bytes", "weight", "users", "v0", "batch"])
+        tables.append(
+            pa.table(
+                columns | {"key_bytes": pa.array([b"%d" % key for key in keys], pa.binary())} | sums
+            )
+        )
+    table = pa.concat_tables(tables).select(
+        ["window", "trigger", "key", "key_bytes", "weight", "users", "v0", "batch"]
+    )
     assert p.selection and p.selection.carried
     end = (BEFORE + max(users) + p.selection.carried.windows + 1) * 40
-    return len(set(release(None, table, [Tick(0, end)], p, KEY).rows.column("key_bytes").to_pylist())) / TRIALS
+    return (
+        len(set(release(None, table, [Tick(0, end)], p, KEY).rows.column("key_bytes").to_pylist()))
+        / TRIALS
+    )
 
 
 @pytest.mark.parametrize(("alone", "weight"), [(1, 0.01), (2, 0.3), (7, 0.3)])
-def test_a_unit_alone_in_n_windows_appears_no_oftener_than_n_times(alone: int, weight: float) -> None:
+def test_a_unit_alone_in_n_windows_appears_no_oftener_than_n_times(
+    alone: int, weight: float
+) -> None:
     """5 deviations of the count aside. For n = 1 and a weight that is small against the noise at least 0.4 of it: the promise wastes little."""
     delta = 0.02
     found = appear(planned(8, weight, 1, delta), weight, dict.fromkeys(range(alone), 1))
@@ -93,7 +114,9 @@ def test_thresholds_of_one_windows_users_are_found() -> None:
 
 def test_a_beta_that_is_not_divided_by_the_length_is_found() -> None:
     """Planted 1: 16 ranges of length 16 hold one window of a unit."""
-    right = changed(planned(16, 0.01, 1, 0.004), lengths=(16,), thresholds=(planned_length(16, 0.01, 0.002),))
+    right = changed(
+        planned(16, 0.01, 1, 0.004), lengths=(16,), thresholds=(planned_length(16, 0.01, 0.002),)
+    )
     wrong = changed(right, thresholds=(planned_length(16, 0.01, 0.002 * 16),))
     assert appear(right, 0.01, {0: 1}) <= 0.004 + 5 * (0.004 / TRIALS) ** 0.5
     assert appear(wrong, 0.01, {0: 1}) > 0.004 + 5 * (0.004 / TRIALS) ** 0.5
@@ -103,5 +126,8 @@ def planned_length(d: int, weight: float, delta: float) -> tuple[int, ...]:
     """tau_(d,k) where d is the only length: its beta is delta / d."""
     from scipy.stats import norm
 
-    k, sd = np.arange(1, d + 1), path_sd(counter("BLT", 2))[-1]
-    return tuple(int(v) for v in np.ceil((k * weight + np.sqrt(k) * sd * norm.isf(delta / d)) * UNIT))
+    k = np.arange(1, d + 1)
+    sd = path_sd(counter("BLT", 2))[-1]
+    return tuple(
+        int(v) for v in np.ceil((k * weight + np.sqrt(k) * sd * norm.isf(delta / d)) * UNIT)
+    )

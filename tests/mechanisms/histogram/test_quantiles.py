@@ -25,27 +25,39 @@ from tests.mechanisms.histogram.contract_cases import QUARTILES
 from tests.property.plans import COUNT, DAY, HOUR, query, source
 
 BOUNDS = {"max_rows_contributed": 2000, "max_rows_per_group": 2000, "max_groups_contributed": 2000}
-START, ROWS = contract.START + DAY, 4000
+START = contract.START + DAY
+ROWS = 4000
 
 
 def plan_of(**changes: Any) -> PrivacyPlan:
-    given = {"public_groups": "SELECT page FROM pages", "aggregates": (QUARTILES, COUNT)} | BOUNDS | changes
+    given = (
+        {"public_groups": "SELECT page FROM pages", "aggregates": (QUARTILES, COUNT)}
+        | BOUNDS
+        | changes
+    )
     return make_plan(query(**given), source())
 
 
-def released(plan: PrivacyPlan, sigma: float, seed: int = 3, kept: Kept | None = None) -> tuple[pd.DataFrame, pd.DataFrame, Feeder]:
+def released(
+    plan: PrivacyPlan, sigma: float, seed: int = 3, kept: Kept | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame, Feeder]:
     """(released rows, records of listed keys by window, the feeder) of one day in four micro-batches, with another sigma of the trees."""
     intake, release = registry.named("histogram").stages(plan, RunFacts(contract.listed()))
     of = tuple(replace(q, sigma=sigma) for q in release.parameters.quantiles)
     release = replace(release, parameters=replace(release.parameters, quantiles=of))
     rows = contract.records(intake, seed, ROWS, START, START + DAY)
-    feeder, out = Feeder((intake, release), contract.NOISE_KEY, stores=(Kept(1), kept or Kept(1))), []
+    feeder = Feeder((intake, release), contract.NOISE_KEY, stores=(Kept(1), kept or Kept(1)))
+    out = []
     for number in range(4):
-        feeder.micro_batch(rows.slice(number * ROWS // 4, ROWS // 4), Clock(START - 1, contract.LATEST))
+        feeder.micro_batch(
+            rows.slice(number * ROWS // 4, ROWS // 4), Clock(START - 1, contract.LATEST)
+        )
     for until in (START + 5 * HOUR, START + 2 * DAY):
         out += feeder.tick(until)
     there = rows.to_pandas()
-    there = there[there["key"].isin(contract.listed().keys)].assign(window=(there["ts"] - START) // DAY * DAY + START)
+    there = there[there["key"].isin(contract.listed().keys)].assign(
+        window=(there["ts"] - START) // DAY * DAY + START
+    )
     return pa.concat_tables(out).to_pandas(), there, feeder
 
 
@@ -56,54 +68,88 @@ def test_without_noise_they_are_those_of_the_records_at_the_last_trigger_alone()
     rows, there, feeder = released(plan, sigma=1e-9, kept=kept)
     names = [f"c0_{k}" for k in range(5)]
     assert rows[rows["trigger"] < plan.horizon][[*names, "s0"]].isna().all(axis=None)
-    last = rows[(rows["trigger"] == plan.horizon) & (rows["window"] == START)].set_index("key_bytes")
-    seen, grid = 0, 60 / quantiles.LEAVES
+    last = rows[(rows["trigger"] == plan.horizon) & (rows["window"] == START)].set_index(
+        "key_bytes"
+    )
+    seen = 0
+    grid = 60 / quantiles.LEAVES
     for name, values in there.groupby("key_bytes")["a0"]:
         edges = np.sort(np.maximum(np.ceil(values.clip(0, 60) / grid), 1)) * grid
         expected = [0, *(edges[math.ceil(len(edges) * k / 4) - 1] for k in (1, 2, 3)), 60]
         assert last.loc[name, names].tolist() == pytest.approx(expected)
         seen += 1
-    assert seen == 6 and last.loc[contract.listed().key_bytes[list(contract.listed().keys).index(77)], names].isna().all()
+    assert (
+        seen == 6
+        and last.loc[contract.listed().key_bytes[list(contract.listed().keys).index(77)], names]
+        .isna()
+        .all()
+    )
     assert kept.load(0, feeder.sequence["release"][0])["leaves"].num_rows == 0
 
 
 def test_ranks_are_as_far_off_as_is_said() -> None:
     """At least 93% of edges within 1.96 of the printed error, which is of the worst edge; and it is not three times too large."""
-    plan = plan_of(max_rows_contributed=40, max_rows_per_group=40, max_groups_contributed=40, epsilon=20.0)
-    inside, ratio = [], []
+    plan = plan_of(
+        max_rows_contributed=40, max_rows_per_group=40, max_groups_contributed=40, epsilon=20.0
+    )
+    inside = []
+    ratio = []
     for seed in range(12):
         rows, there, _ = released(plan, sigma=3.0, seed=seed)
-        last = rows[(rows["trigger"] == plan.horizon) & (rows["window"] == START) & rows["s0"].notna()].set_index("key_bytes")
+        last = rows[
+            (rows["trigger"] == plan.horizon) & (rows["window"] == START) & rows["s0"].notna()
+        ].set_index("key_bytes")
         for name, values in there.groupby("key_bytes")["a0"]:
             if name not in last.index or len(values) < 200:
                 continue
-            of, clipped = last.loc[name], np.sort(values.clip(0, 60))
+            of = last.loc[name]
+            clipped = np.sort(values.clip(0, 60))
             for k in (1, 2, 3):
                 low, high = (
-                    np.searchsorted(clipped, of[f"c0_{k}"] - half, side="right") / len(clipped) for half in (60 / quantiles.LEAVES, 0)
+                    np.searchsorted(clipped, of[f"c0_{k}"] - half, side="right") / len(clipped)
+                    for half in (60 / quantiles.LEAVES, 0)
                 )
                 off = max(low - k / 4, k / 4 - high, 0.0)
                 inside.append(off <= 1.96 * of["s0"] + 1 / len(clipped))
                 ratio.append(off / of["s0"])
-    assert len(inside) > 100 and np.mean(inside) >= 0.93 and np.sqrt(np.mean(np.square(ratio))) > 1 / 3
+    assert (
+        len(inside) > 100 and np.mean(inside) >= 0.93 and np.sqrt(np.mean(np.square(ratio))) > 1 / 3
+    )
 
 
 def test_a_tree_has_less_error_than_leaves_alone() -> None:
     """Beside as many COUNTs of leaves at 24 triggers, from the same share of the budget."""
     plan = plan_of(aggregates=(QUARTILES,))
     (tree,) = plan.trees
-    flat = make_plan(query(**BOUNDS, public_groups="SELECT page FROM pages", aggregates=(COUNT,)), source()).perturbations[0]
+    flat = make_plan(
+        query(**BOUNDS, public_groups="SELECT page FROM pages", aggregates=(COUNT,)), source()
+    ).perturbations[0]
     of_half = math.sqrt(quantiles.LEAVES * 0.25) * flat.sd[-1]
     assert quantiles.rows_error(4, tree.sigma) < of_half / 4
 
 
-@pytest.mark.parametrize("wrong", [{"sigma": 1 / math.sqrt(3)}, {"levels": 2}, {"fan_out": 64}, {"releases": 24}, {"mechanism": 2}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sigma": 1 / math.sqrt(3)},
+        {"levels": 2},
+        {"fan_out": 64},
+        {"releases": 24},
+        {"mechanism": 2},
+    ],
+)
 def test_a_tree_that_costs_more_than_it_says_is_refused(wrong: dict[str, float]) -> None:
     """Planted: one level for three, a tree that is not the released one, nodes that are released at every trigger, noise that is another's."""
     plan = plan_of(aggregates=(COUNT, QUARTILES, COUNT))
     column = plan.columns[1]
     (tree,) = column.perturbations
-    changed = {name: value * tree.sigma if name == "sigma" else value for name, value in wrong.items()}
-    columns = (plan.columns[0], replace(column, perturbations=(replace(tree, **changed),)), plan.columns[2])
+    changed = {
+        name: value * tree.sigma if name == "sigma" else value for name, value in wrong.items()
+    }
+    columns = (
+        plan.columns[0],
+        replace(column, perturbations=(replace(tree, **changed),)),
+        plan.columns[2],
+    )
     with pytest.raises(AccountingError):
         check(replace(plan, columns=columns), source())

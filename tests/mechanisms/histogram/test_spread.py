@@ -29,7 +29,8 @@ from dpsql.udfs.measure.output_columns import combine
 from dpsql.udfs.measure.quotients import variance
 from tests.property.plans import HOUR, query, source
 
-LOW, HIGH = -20.0, 60.0
+LOW = -20.0
+HIGH = 60.0
 FUNCTIONS = {
     AggregateFunction.VAR_POP: np.var,
     AggregateFunction.VAR_SAMP: lambda x: np.var(x, ddof=1),
@@ -41,7 +42,9 @@ TRIALS = 40_000
 
 @cache
 def plan_of(function: AggregateFunction) -> PrivacyPlan:
-    return make_plan(query(aggregates=(Aggregate("spread", function, "seconds", (LOW, HIGH)),)), source())
+    return make_plan(
+        query(aggregates=(Aggregate("spread", function, "seconds", (LOW, HIGH)),)), source()
+    )
 
 
 def sums_of(plan: PrivacyPlan, values: np.ndarray) -> list[int]:
@@ -52,21 +55,34 @@ def sums_of(plan: PrivacyPlan, values: np.ndarray) -> list[int]:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("size", [2, 7, 1000])
-def test_without_noise_it_is_that_of_the_clamped_values(function: AggregateFunction, size: int) -> None:
+def test_without_noise_it_is_that_of_the_clamped_values(
+    function: AggregateFunction, size: int
+) -> None:
     """NULL adds nothing, infinity is clamped. Catches: squares of values that are not clamped, an offset per record forgotten."""
-    plan, generator = plan_of(function), np.random.default_rng(size)
+    plan = plan_of(function)
+    generator = np.random.default_rng(size)
     values = np.concatenate([generator.normal(10, 25, size), [np.nan, np.inf, -np.inf, 1e200]])
     known = np.clip(values[~np.isnan(values)], LOW, HIGH)
-    released, _ = combine(release_parameters(plan).columns[0], [np.array([v]) for v in sums_of(plan, values)], [np.zeros(1)] * 3)
+    released, _ = combine(
+        release_parameters(plan).columns[0],
+        [np.array([v]) for v in sums_of(plan, values)],
+        [np.zeros(1)] * 3,
+    )
     assert released[0] == pytest.approx(FUNCTIONS[function](known), rel=1e-5)
 
 
 def releases(function: AggregateFunction, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(errors, the stderr that goes with each), by normal noise on the real sums."""
-    plan, generator = plan_of(function), np.random.default_rng(1)
+    plan = plan_of(function)
+    generator = np.random.default_rng(1)
     sds = [p.sd[-1] / p.grid for p in plan.perturbations]
-    noisy = [np.rint(v + sd * generator.normal(size=TRIALS)).astype(np.int64) for v, sd in zip(sums_of(plan, values), sds, strict=True)]
-    released, stderr = finish(release_parameters(plan).columns[0], noisy, np.full(TRIALS, plan.horizon))
+    noisy = [
+        np.rint(v + sd * generator.normal(size=TRIALS)).astype(np.int64)
+        for v, sd in zip(sums_of(plan, values), sds, strict=True)
+    ]
+    released, stderr = finish(
+        release_parameters(plan).columns[0], noisy, np.full(TRIALS, plan.horizon)
+    )
     return released - FUNCTIONS[function](np.clip(values, LOW, HIGH)), stderr
 
 
@@ -114,7 +130,10 @@ SHAPES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "long tail": lambda g: -1 + g.lognormal(-2, 1.2, 400),
 }
 SIZES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
-    **{f"{size} errors": lambda g, size=size: np.full(3000, 10.0 * size) for size in (0.2, 1, 2, 3, 5, 8, 20)},
+    **{
+        f"{size} errors": lambda g, size=size: np.full(3000, 10.0 * size)
+        for size in (0.2, 1, 2, 3, 5, 8, 20)
+    },
     "1 to 100 errors": lambda g: g.uniform(10, 1000, 3000),
     "Zipf": lambda g: 5 / np.sqrt(g.random(3000)),
     "steep": lambda g: 5 + g.exponential(8, 3000),
@@ -136,23 +155,37 @@ class Groups:
     @classmethod
     def of(cls, shape: str, sizes: str) -> "Groups":
         g = np.random.default_rng(5)
-        values, n = np.clip(SHAPES[shape](g), -1, 1), np.repeat(np.rint(SIZES[sizes](g)), 15)
-        total, squares = n * values.mean(), n * (np.mean(values**2) - 0.5)
+        values = np.clip(SHAPES[shape](g), -1, 1)
+        n = np.repeat(np.rint(SIZES[sizes](g)), 15)
+        total = n * values.mean()
+        squares = n * (np.mean(values**2) - 0.5)
         s, q, *others = (sd * g.normal(size=len(n)) for sd in (*NOISE, NOISE[0], NOISE[2]))
-        return cls(values.mean(), values.std(), (total + others[1], n + others[2]), (total + s, squares + q, n + others[0]))
+        return cls(
+            values.mean(),
+            values.std(),
+            (total + others[1], n + others[2]),
+            (total + s, squares + q, n + others[0]),
+        )
 
     def held(self, shown: float = -np.inf) -> tuple[float, float]:
         """Shares of intervals of averages and of deviations that hold the truth, of counts that are so many errors at least."""
         found = []
-        for column, sums, truth in ((AVERAGE, self.average, self.mean), (DEVIATION, self.spread, self.deviation)):
-            value, stderr = combine(column, list(sums), [*NOISE] if len(sums) > 2 else [NOISE[0], NOISE[2]])
+        for column, sums, truth in (
+            (AVERAGE, self.average, self.mean),
+            (DEVIATION, self.spread, self.deviation),
+        ):
+            value, stderr = combine(
+                column, list(sums), [*NOISE] if len(sums) > 2 else [NOISE[0], NOISE[2]]
+            )
             inside = np.abs(value - truth) <= Z95 * stderr + 1e-9
             found.append(float(np.mean(inside[(sums[-1] >= shown * NOISE[2]) & ~np.isnan(value)])))
         return found[0], found[1]
 
 
 AVERAGE = output_columns.OutputColumn("avg", (0, 1), (1.0, 1.0), (), (-1.0, 1.0))
-DEVIATION = output_columns.OutputColumn("deviation", (0, 1, 2), (1.0,) * 3, (), (-1.0, 1.0), offset=0.5)
+DEVIATION = output_columns.OutputColumn(
+    "deviation", (0, 1, 2), (1.0,) * 3, (), (-1.0, 1.0), offset=0.5
+)
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -170,7 +203,8 @@ def test_values_that_their_noise_has_chosen_are_found(sizes: str) -> None:
     """Errors of first order of counts of 5 errors or more, where most counts are small; and ours, were they withheld below 3."""
     groups = Groups.of("at the edge", sizes)
     total, count = groups.average
-    shown, quotient = count >= 5 * NOISE[2], total / count
+    shown = count >= 5 * NOISE[2]
+    quotient = total / count
     first_order = np.hypot(NOISE[0], quotient * NOISE[2]) / count
     assert np.mean(np.abs(quotient - groups.mean)[shown] <= Z95 * first_order[shown]) < 0.92
     assert groups.held(shown=3)[0] < 0.92
@@ -183,7 +217,11 @@ def test_a_forgotten_error_is_found(place: int) -> None:
 
     def without(*given: Any) -> tuple[np.ndarray, np.ndarray]:
         return variance(
-            *(((value, 0.0 * error) if i == place else (value, error)) for i, (value, error) in enumerate(given[:3])), *given[3:]
+            *(
+                ((value, 0.0 * error) if i == place else (value, error))
+                for i, (value, error) in enumerate(given[:3])
+            ),
+            *given[3:],
         )
 
     with mock.patch.object(output_columns, "variance", without):
@@ -198,8 +236,13 @@ def test_the_accountant_finds_too_little_noise_on_squares() -> None:
     squares = plan.columns[0].perturbations[1]
     assert squares.rule == "squares"
     for sigma in (squares.sigma * 0.999, plan.columns[0].perturbations[0].sigma):
-        parts = tuple(dataclasses.replace(p, sigma=sigma) if p is squares else p for p in plan.columns[0].perturbations)
-        wrong = dataclasses.replace(plan, columns=(dataclasses.replace(plan.columns[0], perturbations=parts),))
+        parts = tuple(
+            dataclasses.replace(p, sigma=sigma) if p is squares else p
+            for p in plan.columns[0].perturbations
+        )
+        wrong = dataclasses.replace(
+            plan, columns=(dataclasses.replace(plan.columns[0], perturbations=parts),)
+        )
         with pytest.raises(AccountingError):
             check(wrong, source())
 
@@ -207,9 +250,12 @@ def test_the_accountant_finds_too_little_noise_on_squares() -> None:
 def test_no_square_moves_its_sum_further_than_the_plan_says() -> None:
     """Over a fine net of values, the ends and all that is clamped. Catches: an offset that is not the middle, a clamp left out."""
     plan = plan_of(AggregateFunction.VAR_POP)
-    values = np.concatenate([np.linspace(LOW - 5, HIGH + 5, 100_001), [np.inf, -np.inf, 1e308, -1e308, 0.0, np.nan]])
+    values = np.concatenate(
+        [np.linspace(LOW - 5, HIGH + 5, 100_001), [np.inf, -np.inf, 1e308, -1e308, 0.0, np.nan]]
+    )
     rows = pa.table({"a0": pa.array(values, pa.float64())})
-    p, moved = plan.perturbations[1], bounding_parameters(plan).increments[1].of(rows)
+    p = plan.perturbations[1]
+    moved = bounding_parameters(plan).increments[1].of(rows)
     assert np.abs(moved).max() == p.upper == -p.lower
     assert p.upper * p.grid == pytest.approx(((HIGH - LOW) / 2) ** 2 / 2, rel=1e-5)
 
@@ -222,7 +268,8 @@ def test_bounds_whose_squares_are_no_numbers_are_refused() -> None:
 
 def run(tmp_path) -> pd.DataFrame:
     """200 keys of 400 units each, all with the same values."""
-    users, keys = 400, 200
+    users = 400
+    keys = 200
     values = np.random.default_rng(3).normal(30, 12, users)
     frame = pd.DataFrame(
         {
@@ -233,7 +280,14 @@ def run(tmp_path) -> pd.DataFrame:
         }
     )
     schema = "user_id STRING, page STRING, seconds DOUBLE, ts TIMESTAMP"
-    visits = Source(name="visits", format="parquet", path="visits", schema=schema, event_time="ts", privacy_unit=("user_id",))
+    visits = Source(
+        name="visits",
+        format="parquet",
+        path="visits",
+        schema=schema,
+        event_time="ts",
+        privacy_unit=("user_id",),
+    )
     text = (
         "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 10, delta = 9e-6, privacy_unit_column = user_id, max_rows_contributed = 1) page, "
         "STDDEV(seconds, contribution_bounds_per_row => (0, 60)) AS spread, VAR_POP(seconds, contribution_bounds_per_row => (0, 60)) AS small "
@@ -241,7 +295,9 @@ def run(tmp_path) -> pd.DataFrame:
     )
     query = dpsql.compile(text, Sources((visits,)))
     until = int(pd.Timestamp("2026-01-02", tz="UTC").value // 1000) + HOUR
-    rows = dpsql.run_local(query, frame, Secret(bytes(range(32))), until_us=until, ledger=Ledger(tmp_path / "ledger"))
+    rows = dpsql.run_local(
+        query, frame, Secret(bytes(range(32))), until_us=until, ledger=Ledger(tmp_path / "ledger")
+    )
     clamped = np.clip(values, 0, 60)
     return rows.assign(spread_true=np.std(clamped, ddof=1), small_true=np.var(clamped))
 
@@ -261,6 +317,8 @@ def test_a_whole_run_is_off_by_its_stderr(tmp_path) -> None:
 
 
 def test_a_forgotten_offset_is_found(tmp_path) -> None:
-    with mock.patch.object(output_columns, "variance", lambda *given: variance(*given[:3], 0.9 * given[3], *given[4:])):
+    with mock.patch.object(
+        output_columns, "variance", lambda *given: variance(*given[:3], 0.9 * given[3], *given[4:])
+    ):
         rows = run(tmp_path)
     assert abs(scores(rows, "small")[0]) > 4.5

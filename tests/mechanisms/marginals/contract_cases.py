@@ -12,13 +12,30 @@ KNOWN = tuple(f"key {number}" for number in range(8))
 LOUD = {"epsilon": 60.0, "max_rows_contributed": 6, "trigger_interval_us": contract.HOUR}
 SOURCE = source(start_us=contract.START)
 PLANS = {
-    "for ever": make_plan(query(**LOUD, domains=(Domain(KNOWN, False),), max_triggers=None), SOURCE),
-    "to trigger 40, others too": make_plan(
-        query(**LOUD, domains=(Domain((*KNOWN, "other"), False, other=True),), max_triggers=40, aggregates=(COUNT, SUM)), SOURCE
+    "for ever": make_plan(
+        query(**LOUD, domains=(Domain(KNOWN, False),), max_triggers=None), SOURCE
     ),
-    "with the total": make_plan(query(**LOUD, domains=(Domain(KNOWN, False),), grouping_sets=((0,), ())), SOURCE),
+    "to trigger 40, others too": make_plan(
+        query(
+            **LOUD,
+            domains=(Domain((*KNOWN, "other"), False, other=True),),
+            max_triggers=40,
+            aggregates=(COUNT, SUM),
+        ),
+        SOURCE,
+    ),
+    "with the total": make_plan(
+        query(**LOUD, domains=(Domain(KNOWN, False),), grouping_sets=((0,), ())), SOURCE
+    ),
     "rows": make_plan(
-        query(epsilon=60.0, privacy_unit=(), max_triggers=None, trigger_interval_us=contract.HOUR, domains=(Domain(KNOWN, False),)), SOURCE
+        query(
+            epsilon=60.0,
+            privacy_unit=(),
+            max_triggers=None,
+            trigger_interval_us=contract.HOUR,
+            domains=(Domain(KNOWN, False),),
+        ),
+        SOURCE,
     ),
 }
 """Of these the second has a released key for records of strange values: they must not move those of others, and `other` is none of them."""

@@ -36,7 +36,10 @@ def sums(marginals: Marginals, values: Int, amounts: Int) -> Int:
 def split(marginals: Marginals, cells: np.ndarray) -> list[np.ndarray]:
     """A number per cell, of all tables, as one array per table."""
     first = marginals.first
-    return [cells[first[t] : first[t + 1]].reshape(marginals.shape(t)) for t in range(len(marginals.tables))]
+    return [
+        cells[first[t] : first[t + 1]].reshape(marginals.shape(t))
+        for t in range(len(marginals.tables))
+    ]
 
 
 def nothing_seen(p: NoisyTables) -> Cells:
@@ -57,10 +60,13 @@ def release(state: Cells, added: Int, p: NoisyTables, noise_key: bytes) -> tuple
     Returns:
         New state, and the noisy sum of every cell in grid units.
     """
-    trigger, exact = state.trigger + 1, state.sums + added
+    trigger = state.trigger + 1
+    exact = state.sums + added
     tag = tags(noise_key, np.zeros(len(exact), np.int64), np.arange(len(exact)))
-    path, states = Paths(p.counter, p.mechanism, noise_key, tag), state.paths.copy()
-    step, out = np.full(len(exact), state.trigger), np.zeros(len(exact), np.int64)
+    path = Paths(p.counter, p.mechanism, noise_key, tag)
+    states = state.paths.copy()
+    step = np.full(len(exact), state.trigger)
+    out = np.zeros(len(exact), np.int64)
     for table, sigma in enumerate(p.sigmas):
         cells = np.arange(p.marginals.first[table], p.marginals.first[table + 1])
         path.follow(states, step, cells, trigger)

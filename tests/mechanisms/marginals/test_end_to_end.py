@@ -26,15 +26,26 @@ TEXT = (
     "FROM (SELECT user_id, ts, key, value, hour(ts) AS hour FROM wiki) GROUP BY CUBE(key, hour)"
 )
 
-ROWS = TEXT.replace("privacy_unit_column = user_id, max_rows_contributed = 16", "privacy_level = EVENT")
+ROWS = TEXT.replace(
+    "privacy_unit_column = user_id, max_rows_contributed = 16", "privacy_level = EVENT"
+)
 
 
-@pytest.mark.parametrize(("text", "counted"), [(TEXT, "at most 16 records of one user_id"), (ROWS, "of every row")])
-def test_both_engines_publish_the_same_rows_and_answer_alike(spark: SparkSession, tmp_path: Path, text: str, counted: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "counted"), [(TEXT, "at most 16 records of one user_id"), (ROWS, "of every row")]
+)
+def test_both_engines_publish_the_same_rows_and_answer_alike(
+    spark: SparkSession, tmp_path: Path, text: str, counted: str
+) -> None:
     stream = same_rows.wiki("1 day", "4 hours", 3)
     known = sorted({*stream.records["key"].to_pylist()} - {None})[1::2]
-    domains = ("hour", Domain(tuple(map(str, range(24))), True, whole=True)), ("key", Domain((*known, "other"), False, other=True))
-    query = dpsql.compile(text, Sources((stream.source("wiki", tmp_path / "data", domains=domains),)))
+    domains = (
+        ("hour", Domain(tuple(map(str, range(24))), True, whole=True)),
+        ("key", Domain((*known, "other"), False, other=True)),
+    )
+    query = dpsql.compile(
+        text, Sources((stream.source("wiki", tmp_path / "data", domains=domains),))
+    )
     here = same_rows.on_both_engines(spark, query, stream, 3, tmp_path / "lake")
     assert here.num_rows == 9 * query.plan.marginals.first[-1]
 
@@ -43,14 +54,29 @@ def test_both_engines_publish_the_same_rows_and_answer_alike(spark: SparkSession
         assert done.exit_code == code, done.output
         return done.output
 
-    (answer,) = json.loads(asked(f"SELECT COUNT(*) FROM q WHERE key = '{known[0]}' OR hour < 12", "--json"))["rows"]
+    (answer,) = json.loads(
+        asked(f"SELECT COUNT(*) FROM q WHERE key = '{known[0]}' OR hour < 12", "--json")
+    )["rows"]
     assert answer["low"] < answer["n"] < answer["high"]
     records = stream.records.to_pandas()
     exact = np.sum((records["key"] == known[0]) | (records["ts"].dt.hour < 12))
-    dropped = np.sum(records.groupby("user_id").cumcount() >= 16) if query.parsed.privacy_unit else 0
+    dropped = (
+        np.sum(records.groupby("user_id").cumcount() >= 16) if query.parsed.privacy_unit else 0
+    )
     assert abs(answer["n"] - exact) < 5 * answer["stderr"] + dropped
-    said = asked("SELECT key, SUM(total) FROM q WHERE hour BETWEEN 0 AND 5 GROUP BY key", "--trigger", "3")
+    said = asked(
+        "SELECT key, SUM(total) FROM q WHERE hour BETWEEN 0 AND 5 GROUP BY key", "--trigger", "3"
+    )
     assert "free" in said and counted in said and "NULL" not in said
-    assert "`other` of key holds NULL too" in asked(f"SELECT COUNT(*) FROM q WHERE key <> '{known[0]}'")
-    for question in (("SELECT SUM(mean) FROM q",), ("SELECT key, SUM(spread) FROM q GROUP BY key",), ("--synthetic", "--of", "mean")):
-        assert "does not add up over cells" in (said := asked(*question, code=2)) and "select SUM and COUNT beside it" in said
+    assert "`other` of key holds NULL too" in asked(
+        f"SELECT COUNT(*) FROM q WHERE key <> '{known[0]}'"
+    )
+    for question in (
+        ("SELECT SUM(mean) FROM q",),
+        ("SELECT key, SUM(spread) FROM q GROUP BY key",),
+        ("--synthetic", "--of", "mean"),
+    ):
+        assert (
+            "does not add up over cells" in (said := asked(*question, code=2))
+            and "select SUM and COUNT beside it" in said
+        )

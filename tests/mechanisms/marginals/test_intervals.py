@@ -25,11 +25,18 @@ TEXT = (
 
 def inside(stream: Stream, epsilon: float, high: float, keys: int) -> dict[str, tuple[float, int]]:
     """Of each column the share of intervals that hold the truth, and how many cells are shown."""
-    names, counts = np.unique(stream.records["key"].drop_null().to_numpy(zero_copy_only=False).astype(str), return_counts=True)
+    names, counts = np.unique(
+        stream.records["key"].drop_null().to_numpy(zero_copy_only=False).astype(str),
+        return_counts=True,
+    )
     known = sorted(names[np.argsort(-counts)[:keys]].tolist())
-    domains = ("key", Domain((*known, "other"), False, other=True)), ("hour", Domain(tuple(map(str, range(24))), True, whole=True))
+    domains = (
+        ("key", Domain((*known, "other"), False, other=True)),
+        ("hour", Domain(tuple(map(str, range(24))), True, whole=True)),
+    )
     query = dpsql.compile(
-        TEXT.format(epsilon=epsilon, high=high), Sources((stream.source("records", "nowhere", domains=domains, max_users=10**6),))
+        TEXT.format(epsilon=epsilon, high=high),
+        Sources((stream.source("records", "nowhere", domains=domains, max_users=10**6),)),
     )
     stages = intake(query.plan), release(query.plan)
     records = RowReader(query.plan, query.sources, SECRET.salt(RUN_ID), {}).frame(stream.records)
@@ -41,15 +48,29 @@ def inside(stream: Stream, epsilon: float, high: float, keys: int) -> dict[str, 
     rows = given.append_column("batch", pa.array(np.zeros(given.num_rows, np.int64)))
     held: dict[str, list[np.ndarray]] = {"mean": [], "deviation": []}
     for number in range(NOISE_KEYS):
-        done = stages[1].step(stages[1].empty(), rows, [Tick(0, 1 << 60)], number.to_bytes(32, "big")).rows
+        done = (
+            stages[1]
+            .step(stages[1].empty(), rows, [Tick(0, 1 << 60)], number.to_bytes(32, "big"))
+            .rows
+        )
         place = np.array([names_of.index(name) for name in done["key_bytes"].to_pylist()])
-        for i, (column, found) in enumerate(zip(stages[1].parameters.columns, held.values(), strict=True)):
-            truth, _ = combine(column, list(exact[:, place]), [np.zeros(len(place))] * len(column.perturbations))
-            value, error = done[f"c{i}"].to_numpy(), done[f"s{i}"].to_numpy()
-            found.append(
-                (np.abs(value - truth) <= Z95 * error)[(exact[column.perturbations[-1], place] > column.sample) & ~np.isnan(value)]
+        for i, (column, found) in enumerate(
+            zip(stages[1].parameters.columns, held.values(), strict=True)
+        ):
+            truth, _ = combine(
+                column, list(exact[:, place]), [np.zeros(len(place))] * len(column.perturbations)
             )
-    return {name: (float(np.mean(np.concatenate(each))), sum(map(len, each))) for name, each in held.items()}
+            value = done[f"c{i}"].to_numpy()
+            error = done[f"s{i}"].to_numpy()
+            found.append(
+                (np.abs(value - truth) <= Z95 * error)[
+                    (exact[column.perturbations[-1], place] > column.sample) & ~np.isnan(value)
+                ]
+            )
+    return {
+        name: (float(np.mean(np.concatenate(each))), sum(map(len, each)))
+        for name, each in held.items()
+    }
 
 
 def test_intervals_of_cells_hold_the_truth() -> None:

@@ -21,7 +21,8 @@ PREDICATE = {0: np.array([1.0, 1, 0, 0, 0]), 1: np.array([0.0, 1, 1, 0])}
 
 def rows(seed: int, plan: MarginalsPlan) -> list[np.ndarray]:
     """Of each trigger the values of its rows."""
-    pick, sizes = np.random.default_rng(seed), plan.marginals.sizes
+    pick = np.random.default_rng(seed)
+    sizes = plan.marginals.sizes
     return [np.column_stack([pick.integers(0, n, 50) for n in sizes]) for _ in range(LAST)]
 
 
@@ -34,24 +35,31 @@ def run(plan: MarginalsPlan, given: list[np.ndarray], key: bytes) -> list[np.nda
     noise = plan.noisy_tables(plan.sums[0])
     state = nothing_seen(noise)
     for values in given:
-        state, out = release(state, sums(plan.marginals, values, np.ones(len(values), np.int64)), noise, key)
+        state, out = release(
+            state, sums(plan.marginals, values, np.ones(len(values), np.int64)), noise, key
+        )
     return split(plan.marginals, out)
 
 
 def answer(plan: MarginalsPlan, released: list[np.ndarray]) -> Estimate:
     """To PREDICATE, from the tables of the last trigger."""
-    known = LeastSquares(plan.marginals.sizes, plan.marginals.tables, plan.noisy_tables(plan.sums[0]).variances(LAST))
+    known = LeastSquares(
+        plan.marginals.sizes, plan.marginals.tables, plan.noisy_tables(plan.sums[0]).variances(LAST)
+    )
     return known.estimate(PREDICATE, released)
 
 
 def truth(given: list[np.ndarray]) -> int:
-    return sum(int(((PREDICATE[0][v[:, 0]] > 0) & (PREDICATE[1][v[:, 1]] > 0)).sum()) for v in given)
+    return sum(
+        int(((PREDICATE[0][v[:, 0]] > 0) & (PREDICATE[1][v[:, 1]] > 0)).sum()) for v in given
+    )
 
 
 def z_values(plan: MarginalsPlan) -> np.ndarray:
     """Error over standard error of one predicate, a noise key each."""
     given = rows(1, plan)
-    exact, out = truth(given), []
+    exact = truth(given)
+    out = []
     for number in range(KEYS):
         found = answer(plan, run(plan, given, noise_key(number)))
         out.append((found.value - exact) / found.stderr)
@@ -75,14 +83,19 @@ def test_the_release_is_exact_sums_and_noise_that_does_not_depend_on_them() -> N
     """Sums of rows join the same noise."""
     plan = make_plan(query(max_triggers=4, aggregates=(COUNT, SUM)), source())
     for each in plan.sums:
-        noise, given = plan.noisy_tables(each), rows(2, plan)
-        state, empty = nothing_seen(noise), nothing_seen(noise)
+        noise = plan.noisy_tables(each)
+        given = rows(2, plan)
+        state = nothing_seen(noise)
+        empty = nothing_seen(noise)
         for values in given:
             added = sums(plan.marginals, values, np.arange(len(values)))
             before = state.sums.copy(), state.paths.copy()
-            again, state_before = release(state, added, noise, noise_key(3)), state
+            again = release(state, added, noise, noise_key(3))
+            state_before = state
             state, out = release(state, added, noise, noise_key(3))
             assert np.array_equal(again[1], out)
-            assert np.array_equal(before[0], state_before.sums) and np.array_equal(before[1], state_before.paths)
+            assert np.array_equal(before[0], state_before.sums) and np.array_equal(
+                before[1], state_before.paths
+            )
             empty, alone = release(empty, np.zeros_like(added), noise, noise_key(3))
             assert np.array_equal(out - alone, state.sums) and alone.any()

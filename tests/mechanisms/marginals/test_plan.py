@@ -34,7 +34,10 @@ SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.
 
 
 def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
-    domains = tuple(numbered(int(pick.integers(1, 9)), bool(pick.random() < 0.5)) for _ in range(int(pick.integers(1, 5))))
+    domains = tuple(
+        numbered(int(pick.integers(1, 9)), bool(pick.random() < 0.5))
+        for _ in range(int(pick.integers(1, 5)))
+    )
     rows = int(pick.integers(1, 9))
     last = None if pick.random() < 0.4 else int(pick.choice([1, 2, 7, 100, 1000]))
     return query(
@@ -69,7 +72,12 @@ def with_table(plan: MarginalsPlan, at: int, **changes: object) -> MarginalsPlan
 
 
 def with_asked(plan: MarginalsPlan, **changes: object) -> MarginalsPlan:
-    return dataclasses.replace(plan, query=dataclasses.replace(plan.query, asked=dataclasses.replace(plan.query.asked, **changes)))  # type: ignore[arg-type]
+    return dataclasses.replace(
+        plan,
+        query=dataclasses.replace(
+            plan.query, asked=dataclasses.replace(plan.query.asked, **changes)
+        ),
+    )  # type: ignore[arg-type]
 
 
 def with_sum(plan: MarginalsPlan, at: int, **changes: object) -> MarginalsPlan:
@@ -94,7 +102,13 @@ def sigma_of(number: int, table: int) -> Callable[[MarginalsPlan], MarginalsPlan
 def sensitivity_of_one_table(plan: MarginalsPlan) -> MarginalsPlan:
     """Every table as if it had all of mu^2."""
     sums = [
-        dataclasses.replace(each, sigmas=tuple(s * math.sqrt(t.share / 2**BITS) for s, t in zip(each.sigmas, plan.tables, strict=True)))
+        dataclasses.replace(
+            each,
+            sigmas=tuple(
+                s * math.sqrt(t.share / 2**BITS)
+                for s, t in zip(each.sigmas, plan.tables, strict=True)
+            ),
+        )
         for each in plan.sums
     ]
     return dataclasses.replace(plan, sums=tuple(sums))
@@ -109,24 +123,39 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
     "delta_noise": lambda plan: dataclasses.replace(plan, delta_noise=plan.delta_noise * 0.999),
     "epsilon": lambda plan: dataclasses.replace(plan, epsilon=plan.epsilon * 1.001),
     # Where c and G are so small, C alone costs nothing.
-    "C": lambda _: with_asked(make_plan(query(max_rows_contributed=3), source()), max_rows_contributed=4),
+    "C": lambda _: with_asked(
+        make_plan(query(max_rows_contributed=3), source()), max_rows_contributed=4
+    ),
     "c": lambda plan: with_asked(plan, max_rows_per_group=2),
     "G": lambda plan: with_asked(plan, max_groups_contributed=3),
-    "the last trigger": lambda plan: with_asked(plan, max_triggers=10 * plan.query.asked.max_triggers),
-    "a table twice": lambda plan: dataclasses.replace(plan, tables=(plan.tables[1], *plan.tables[1:])),
+    "the last trigger": lambda plan: with_asked(
+        plan, max_triggers=10 * plan.query.asked.max_triggers
+    ),
+    "a table twice": lambda plan: dataclasses.replace(
+        plan, tables=(plan.tables[1], *plan.tables[1:])
+    ),
     "a key twice": lambda plan: with_table(plan, 0, keys=(0, 0)),
     "grouping id": lambda plan: with_table(plan, 0, grouping_id=plan.tables[0].grouping_id ^ 1),
     "a table without noise": lambda plan: dataclasses.replace(
-        plan, sums=(dataclasses.replace(plan.sums[0], sigmas=plan.sums[0].sigmas[:-1]), *plan.sums[1:])
+        plan,
+        sums=(dataclasses.replace(plan.sums[0], sigmas=plan.sums[0].sigmas[:-1]), *plan.sums[1:]),
     ),
-    "one noise for two sums": lambda plan: dataclasses.replace(plan, sums=(plan.sums[0], dataclasses.replace(plan.sums[1], mechanism=1))),
-    "a rule that is no sum": lambda plan: dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], rule="users"), *plan.sums[1:])),
+    "one noise for two sums": lambda plan: dataclasses.replace(
+        plan, sums=(plan.sums[0], dataclasses.replace(plan.sums[1], mechanism=1))
+    ),
+    "a rule that is no sum": lambda plan: dataclasses.replace(
+        plan, sums=(dataclasses.replace(plan.sums[0], rule="users"), *plan.sums[1:])
+    ),
     # L is the largest value of a row, as with every sum: (hi - lo) / 2 would do for centred values only.
-    "(hi - lo) / 2": lambda plan: with_sum(plan, 1, sigmas=tuple(s * 51.5 / 100 for s in plan.sums[1].sigmas)),
+    "(hi - lo) / 2": lambda plan: with_sum(
+        plan, 1, sigmas=tuple(s * 51.5 / 100 for s in plan.sums[1].sigmas)
+    ),
     # Of the three sums of SPREAD.
     "squares as high as values": lambda plan: with_sum(plan, 3, sigmas=plan.sums[2].sigmas),
     "the count of a quotient without noise of its own": lambda plan: with_sum(plan, 4, mechanism=3),
-    "a row that may be two": lambda _: with_asked(make_plan(query(privacy_unit=()), source()), max_rows_contributed=2),
+    "a row that may be two": lambda _: with_asked(
+        make_plan(query(privacy_unit=()), source()), max_rows_contributed=2
+    ),
     "another period": lambda plan: dataclasses.replace(
         plan, query=dataclasses.replace(plan.query, contribution_period=ContributionPeriod.WINDOW)
     ),
@@ -136,7 +165,13 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_number_that_is_too_small_is_refused(name: str) -> None:
     plan = make_plan(
-        query(aggregates=(COUNT, SIGNED, SPREAD), max_rows_contributed=3, max_rows_per_group=1, max_groups_contributed=2), source()
+        query(
+            aggregates=(COUNT, SIGNED, SPREAD),
+            max_rows_contributed=3,
+            max_rows_per_group=1,
+            max_groups_contributed=2,
+        ),
+        source(),
     )
     account(plan, source())
     with pytest.raises(AccountingError):
@@ -147,24 +182,39 @@ def test_a_number_that_is_too_small_is_refused(name: str) -> None:
 def test_shares_are_as_good_as_a_general_optimiser_finds(seed: int) -> None:
     """Mean variance within 10^-4 of L-BFGS on log p. Catches: a gain without the square, a table that starves."""
     pick = np.random.default_rng(seed)
-    domains = tuple(numbered(int(pick.integers(2, 60)), bool(pick.random() < 0.5)) for _ in range(int(pick.integers(2, 6))))
-    sizes, energy = [domain.size for domain in domains], default_energies(domains)
+    domains = tuple(
+        numbered(int(pick.integers(2, 60)), bool(pick.random() < 0.5))
+        for _ in range(int(pick.integers(2, 6)))
+    )
+    sizes = [domain.size for domain in domains]
+    energy = default_energies(domains)
     tables = cube(sizes, 3)
     found = shares(sizes, tables, energy, dict.fromkeys(tables, 1.0))
     assert sum(found.values()) <= 2**BITS
 
     def loss(p: np.ndarray) -> float:
-        each = [math.prod(n for k, n in enumerate(sizes) if k not in keys) * x for keys, x in zip(tables, p, strict=True)]
-        return sum(e / sum(v for keys, v in zip(tables, each, strict=True) if {*part} <= {*keys}) for part, e in energy.items())
+        each = [
+            math.prod(n for k, n in enumerate(sizes) if k not in keys) * x
+            for keys, x in zip(tables, p, strict=True)
+        ]
+        return sum(
+            e / sum(v for keys, v in zip(tables, each, strict=True) if {*part} <= {*keys})
+            for part, e in energy.items()
+        )
 
     ours = loss(np.array([found.get(keys, 0) / 2**BITS for keys in tables]))
-    best = minimize(lambda x: math.log(loss(np.exp(x) / np.exp(x).sum())), np.zeros(len(tables)), method="L-BFGS-B")
+    best = minimize(
+        lambda x: math.log(loss(np.exp(x) / np.exp(x).sum())),
+        np.zeros(len(tables)),
+        method="L-BFGS-B",
+    )
     slack = 1e-4 if tables[-1] in found else 5e-3  # a whole table below half a percent is left out
     assert math.log(ours) <= best.fun + slack
 
 
 def test_the_workload_in_closed_form_is_the_mean_of_drawn_predicates() -> None:
-    pick, total = np.random.default_rng(5), dict[tuple[int, ...], float]()
+    pick = np.random.default_rng(5)
+    total = dict[tuple[int, ...], float]()
     draws = 4_000
     for _ in range(draws):
         size = min(1 + pick.choice(3, p=ORDERS), len(DOMAINS))
@@ -176,12 +226,16 @@ def test_the_workload_in_closed_form_is_the_mean_of_drawn_predicates() -> None:
                 low, high = sorted(pick.integers(0, n, 2))
                 weights[low : high + 1] = 1
             else:
-                weights[pick.choice(n, 1 if pick.random() < 0.5 else max(1, n // 2), replace=False)] = 1
+                weights[
+                    pick.choice(n, 1 if pick.random() < 0.5 else max(1, n // 2), replace=False)
+                ] = 1
             predicate[key] = weights
         for part, squared in energies([d.size for d in DOMAINS], predicate).items():
             total[part] = total.get(part, 0.0) + squared / draws
     expected = default_energies(DOMAINS)
-    assert {part for part, v in expected.items() if v > 0} == {part for part, v in total.items() if v > 0}
+    assert {part for part, v in expected.items() if v > 0} == {
+        part for part, v in total.items() if v > 0
+    }
     assert max(abs(total[part] / expected[part] - 1) for part in total) < 0.12
 
 
@@ -189,7 +243,9 @@ def test_cube_has_few_keys_and_the_whole_table() -> None:
     assert cube((2, 3, 4), 1) == ((0,), (1,), (2,), (0, 1, 2))
     assert cube((2, 3), 3) == ((0,), (1,), (0, 1))
     assert all(len(keys) <= 2 for keys in cube((MAX_CELLS, 2, 2), 2))
-    assert {*cube((2,) * 4, 3)} == {some for size in (1, 2, 3, 4) for some in itertools.combinations(range(4), size)}
+    assert {*cube((2,) * 4, 3)} == {
+        some for size in (1, 2, 3, 4) for some in itertools.combinations(range(4), size)
+    }
 
 
 @pytest.mark.parametrize(
@@ -197,12 +253,22 @@ def test_cube_has_few_keys_and_the_whole_table() -> None:
     [
         ({}, {"start_us": None}, "add a line like `start"),
         ({"aggregates": (USERS,)}, {}, "not made of sums over rows"),
-        ({"domains": (numbered(4096, False), numbered(2048, False))}, {}, "name GROUPING SETS with fewer"),
+        (
+            {"domains": (numbered(4096, False), numbered(2048, False))},
+            {},
+            "name GROUPING SETS with fewer",
+        ),
         ({"delta": 1e-12}, {"max_users": 10**9}, "Raise delta"),
-        ({"aggregates": (WIDE,), "epsilon": 1e-4, "delta": 1e-9, "max_rows_contributed": 10**6}, {"max_users": 10}, "could overflow"),
+        (
+            {"aggregates": (WIDE,), "epsilon": 1e-4, "delta": 1e-9, "max_rows_contributed": 10**6},
+            {"max_users": 10},
+            "could overflow",
+        ),
     ],
 )
-def test_what_no_plan_can_be_made_of_is_refused(changes: dict[str, object], declared: dict[str, object], says: str) -> None:
+def test_what_no_plan_can_be_made_of_is_refused(
+    changes: dict[str, object], declared: dict[str, object], says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         make_plan(query(**changes), source(**declared))
 

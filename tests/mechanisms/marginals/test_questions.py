@@ -45,13 +45,22 @@ def rows(tables: tuple[tuple[int, ...], ...] = TABLES) -> pa.Table:
         table = whole.sum(axis=tuple(key for key in range(3) if key not in keys))
         for cell in itertools.product(*(range(SIZES[key]) for key in keys)):
             place = dict(zip(keys, cell, strict=True))
-            named = {name: KEYS[name][place[i]] if i in place else None for i, name in enumerate(KEYS)}
+            named = {
+                name: KEYS[name][place[i]] if i in place else None for i, name in enumerate(KEYS)
+            }
             ids = sum(1 << (2 - key) for key in range(3) if key not in keys)
             count = int(table[cell])
-            numbers = {"views": count, "views_stderr": 2.0 + t, "time": count / 4, "time_stderr": 0.5}
+            numbers = {
+                "views": count,
+                "views_stderr": 2.0 + t,
+                "time": count / 4,
+                "time_stderr": 0.5,
+            }
             out.append({"trigger": 3, "trigger_time": 0} | named | {"grouping_id": ids} | numbers)
     made = pa.Table.from_pylist(out)
-    made = made.set_column(1, "trigger_time", made["trigger_time"].cast(pa.timestamp("us", tz="UTC")))
+    made = made.set_column(
+        1, "trigger_time", made["trigger_time"].cast(pa.timestamp("us", tz="UTC"))
+    )
     return made.take(pa.array(np.random.default_rng(1).permutation(len(out))))
 
 
@@ -65,14 +74,28 @@ def answer(found: PublishedMarginals, condition: str) -> float:
 def test_a_condition_means_what_it_means_in_sql(condition: str) -> None:
     """Against DuckDB over the exact cells: tables without noise give every sum exactly, where they have all its keys."""
     whole = np.arange(1, 1 + math.prod(SIZES))
-    cells = pa.table(dict(zip((*KEYS, "n"), (*zip(*itertools.product(*KEYS.values()), strict=True), whole), strict=True)))
+    cells = pa.table(
+        dict(
+            zip(
+                (*KEYS, "n"),
+                (*zip(*itertools.product(*KEYS.values()), strict=True), whole),
+                strict=True,
+            )
+        )
+    )
     with duckdb.connect() as connection:
         connection.register("cells", cells)
-        ((expected,),) = connection.sql(f"SELECT coalesce(sum(n), 0) FROM cells WHERE {condition}").fetchall()
+        ((expected,),) = connection.sql(
+            f"SELECT coalesce(sum(n), 0) FROM cells WHERE {condition}"
+        ).fetchall()
     found = published_rows(rows((*TABLES, (0, 1, 2))))
     assert answer(found, condition) == pytest.approx(float(expected), abs=1e-9)
-    groups = read_question(f"SELECT url, SUM(views) FROM t WHERE {condition} GROUP BY url", found.keys)
-    parts = [found.estimate("views", products).value for _, products in per_cell(groups, found.keys)]
+    groups = read_question(
+        f"SELECT url, SUM(views) FROM t WHERE {condition} GROUP BY url", found.keys
+    )
+    parts = [
+        found.estimate("views", products).value for _, products in per_cell(groups, found.keys)
+    ]
     assert math.fsum(parts) == pytest.approx(float(expected), abs=1e-9)
 
 
@@ -85,7 +108,9 @@ def test_a_condition_means_what_it_means_in_sql(condition: str) -> None:
         ("true", ()),
     ],
 )
-def test_null_is_counted_with_other_where_a_test_is_turned_round(condition: str, keys: tuple[str, ...]) -> None:
+def test_null_is_counted_with_other_where_a_test_is_turned_round(
+    condition: str, keys: tuple[str, ...]
+) -> None:
     """SQL would leave NULL out; what is published cannot tell it from `other`, so the answer says so."""
     assert read_question(f"SELECT COUNT(*) FROM t WHERE {condition}", KEYS).with_null == keys
 
@@ -104,10 +129,22 @@ def test_products_are_disjoint_and_make_up_the_union() -> None:
 
     for _ in range(200):
         either, other = (
-            disjoint(*([{key: pick.random(SIZES[key]) < 0.5 for key in range(3) if pick.random() < 0.7}] for _ in range(2)))
+            disjoint(
+                *(
+                    [
+                        {
+                            key: pick.random(SIZES[key]) < 0.5
+                            for key in range(3)
+                            if pick.random() < 0.7
+                        }
+                    ]
+                    for _ in range(2)
+                )
+            )
             for _ in range(2)
         )
-        a, b = mask(either), mask(other)
+        a = mask(either)
+        b = mask(other)
         assert max(a.max(), b.max()) <= 1
         assert np.array_equal(mask(disjoint(either, other)), a | b)
         assert np.array_equal(mask(intersection(either, other)), a & b)
@@ -119,10 +156,17 @@ def test_errors_of_unions_are_those_of_dense_least_squares() -> None:
     pick = np.random.default_rng(4)
     whole = math.prod(SIZES)
     for _ in range(50):
-        tables = tuple(keys for keys in ((0, 1), (1, 2), (0, 2), (0,), (0, 1, 2), ()) if pick.random() < 0.7) or ((0, 1, 2),)
+        tables = tuple(
+            keys for keys in ((0, 1), (1, 2), (0, 2), (0,), (0, 1, 2), ()) if pick.random() < 0.7
+        ) or ((0, 1, 2),)
         known = LeastSquares(SIZES, tables, tuple(pick.uniform(0.5, 9, len(tables)).tolist()))
-        products = [{key: pick.random(SIZES[key]) for key in range(3) if pick.random() < 0.7} for _ in range(int(pick.integers(1, 5)))]
-        f, normal, right = np.zeros(whole), np.zeros((whole, whole)), np.zeros(whole)
+        products = [
+            {key: pick.random(SIZES[key]) for key in range(3) if pick.random() < 0.7}
+            for _ in range(int(pick.integers(1, 5)))
+        ]
+        f = np.zeros(whole)
+        normal = np.zeros((whole, whole))
+        right = np.zeros(whole)
         for product in products:
             one = np.ones(SIZES)
             for key, weights in product.items():
@@ -163,13 +207,22 @@ def test_averages_of_cells_are_no_answer() -> None:
     plain = published_rows(rows())
     mean = Measure("time", AggregateFunction.AVG, False, (0.0, 60.0), None)
     beside = tables_in(rows(), replace(plain.published, measures=(mean,)))
-    assert beside.column(None) == "views" and answer(beside, "hour = 7") == answer(plain, "hour = 7")
+    assert beside.column(None) == "views" and answer(beside, "hour = 7") == answer(
+        plain, "hour = 7"
+    )
     alone = tables_in(
         rows().drop(["views", "views_stderr"]),
-        replace(plain.published, columns=plain.published.columns[:-4] + plain.published.columns[-2:], measures=(mean,)),
+        replace(
+            plain.published,
+            columns=plain.published.columns[:-4] + plain.published.columns[-2:],
+            measures=(mean,),
+        ),
     )
     for found, name in ((beside, "time"), (alone, "time"), (alone, None), (alone, "clicks")):
-        with pytest.raises(LakeError, match=r"time \(AVG\) does not add up over cells.*: select SUM and COUNT beside it"):
+        with pytest.raises(
+            LakeError,
+            match=r"time \(AVG\) does not add up over cells.*: select SUM and COUNT beside it",
+        ):
             found.column(name)
     with pytest.raises(DataError, match="give a count"):
         synthesize(beside, "time")
@@ -179,12 +232,18 @@ def test_averages_of_cells_are_no_answer() -> None:
     ("text", "says"),
     [
         ("SELECT COUNT(*) FROM t WHERE wiki = 'de'", "question:1:30: There is no key `wiki`"),
-        ("SELECT COUNT(*) FROM t WHERE hour = '7'", "question:1:37: The values of `hour` are whole numbers"),
+        (
+            "SELECT COUNT(*) FROM t WHERE hour = '7'",
+            "question:1:37: The values of `hour` are whole numbers",
+        ),
         ("SELECT COUNT(*) FROM t WHERE url = 7", "The values of `url` are texts"),
         ("SELECT COUNT(*) FROM t WHERE url < '/b'", "have no order here"),
         ("SELECT COUNT(*) FROM t WHERE url IS NULL", "This is no condition on a key"),
         ("SELECT COUNT(*) FROM t WHERE url LIKE '/%'", "This is no condition on a key"),
-        ("SELECT COUNT(*) FROM t WHERE hour IN (SELECT hour FROM t)", "This is no condition on a key"),
+        (
+            "SELECT COUNT(*) FROM t WHERE hour IN (SELECT hour FROM t)",
+            "This is no condition on a key",
+        ),
         ("SELECT COUNT(*) FROM t WHERE 7 = hour", "A condition has a key on its left"),
         ("SELECT AVG(views) FROM t", "asks for COUNT"),
         ("SELECT COUNT(*), SUM(views) FROM t", "one COUNT"),
@@ -195,9 +254,15 @@ def test_averages_of_cells_are_no_answer() -> None:
         ("SELECT COUNT(*) FROM t LIMIT 1", "SELECT, FROM, WHERE and GROUP BY only"),
         ("SELECT COUNT(*) FROM t JOIN u ON t.a = u.a", "SELECT, FROM, WHERE and GROUP BY only"),
         ("SELECT COUNT(*) FROM t VERSION AS OF 3", "SELECT, FROM, WHERE and GROUP BY only"),
-        ("SELECT COUNT(*) FROM t TABLESAMPLE (10 PERCENT)", "SELECT, FROM, WHERE and GROUP BY only"),
+        (
+            "SELECT COUNT(*) FROM t TABLESAMPLE (10 PERCENT)",
+            "SELECT, FROM, WHERE and GROUP BY only",
+        ),
         ("SELECT COUNT(*) FROM t SORT BY url", "SELECT, FROM, WHERE and GROUP BY only"),
-        ("SELECT url, COUNT(*) FROM t GROUP BY url WITH ROLLUP", "SELECT, FROM, WHERE and GROUP BY only"),
+        (
+            "SELECT url, COUNT(*) FROM t GROUP BY url WITH ROLLUP",
+            "SELECT, FROM, WHERE and GROUP BY only",
+        ),
         ("SELECT COUNT(*) FROM t WHERE hour BETWEEN SYMMETRIC 9 AND 7", "in their plain forms"),
         ("SELECT COUNT(*) FROM t u WHERE z.hour = 7", "There is no table `z`"),
         ("SELECT COUNT(*) FROM t WHERE url = '/a\\0'", "`url` has no value"),
@@ -225,7 +290,12 @@ def test_a_union_is_covered_if_its_products_are() -> None:
 
 def test_whole_numbers_are_compared_exactly() -> None:
     keys = {"n": [2**53, 2**53 + 1, 2**53 + 2]}
-    ((chosen,),) = (product.values() for product in read_question("SELECT COUNT(*) FROM t WHERE n IN (9007199254740992)", keys).products)
+    ((chosen,),) = (
+        product.values()
+        for product in read_question(
+            "SELECT COUNT(*) FROM t WHERE n IN (9007199254740992)", keys
+        ).products
+    )
     assert chosen.tolist() == [True, False, False]
 
 
@@ -237,8 +307,13 @@ def test_a_deeply_nested_condition_is_refused() -> None:
 def test_a_condition_of_too_many_products_is_refused() -> None:
     keys = {f"k{i}": list(range(4)) for i in range(12)}
     either = " OR ".join(f"(k{2 * i} = 1 AND k{2 * i + 1} = 2)" for i in range(6))
-    parts = " AND ".join(f"NOT (k{i} = 1 AND k{i + 1} = 2 AND k{(i + 5) % 12} = 3)" for i in range(11))
-    boxes = " OR ".join("(" + " AND ".join(f"k{i} IN {pair}" for i in range(12)) + ")" for pair in ((1, 2), (2, 3), (0, 2), (1, 3)))
+    parts = " AND ".join(
+        f"NOT (k{i} = 1 AND k{i + 1} = 2 AND k{(i + 5) % 12} = 3)" for i in range(11)
+    )
+    boxes = " OR ".join(
+        "(" + " AND ".join(f"k{i} IN {pair}" for i in range(12)) + ")"
+        for pair in ((1, 2), (2, 3), (0, 2), (1, 3))
+    )
     for condition in (f"({either}) AND {parts}", f"NOT ({boxes})"):
         with pytest.raises(QueryError, match="more than 256 products"):
             read_question(f"SELECT COUNT(*) FROM t WHERE {condition}", keys)

@@ -26,8 +26,14 @@ from tests.mechanisms.marginals.test_plan import MEAN, SPREAD
 from tests.property.plans import COUNT, HOUR, SUM
 
 NOISE_KEY = bytes(range(32))
-DOMAINS = (Domain(("/a", "/b", "other"), False, other=True), Domain(("7", "8", "9", "10"), True, whole=True))
-VALUES: tuple[list[bytes | None], ...] = ([b"/a", b"/b", b"/x", None, b"other"], [b"7", b"8", b"9", b"10", b"11", None])
+DOMAINS = (
+    Domain(("/a", "/b", "other"), False, other=True),
+    Domain(("7", "8", "9", "10"), True, whole=True),
+)
+VALUES: tuple[list[bytes | None], ...] = (
+    [b"/a", b"/b", b"/x", None, b"other"],
+    [b"7", b"8", b"9", b"10", b"11", None],
+)
 PLACES = ([0, 1, 2, 2, 2], [0, 1, 2, 3, -1, -1])
 LAST = 5
 
@@ -50,15 +56,19 @@ def rows(size: int, units: int = 1 << 40) -> tuple[pa.Table, np.ndarray]:
         "key_bytes": pa.array(names, pa.binary()),
         "a0": pick.uniform(-5, 70, size),
     }
-    return pa.table(columns), np.column_stack([np.array(places)[at[:, key]] for key, places in enumerate(PLACES)])
+    return pa.table(columns), np.column_stack(
+        [np.array(places)[at[:, key]] for key, places in enumerate(PLACES)]
+    )
 
 
-def fed(asked: MarginalsPlan, records: pa.Table, buckets: tuple[int, int] = (2, 3)) -> tuple[pa.Table, dict[str, int]]:
+def fed(
+    asked: MarginalsPlan, records: pa.Table, buckets: tuple[int, int] = (2, 3)
+) -> tuple[pa.Table, dict[str, int]]:
     feeder = Feeder((intake(asked), release(asked)), NOISE_KEY, buckets=buckets)
     feeder.micro_batch(records, Clock(NO_CLOCK, 1 << 62))
-    return pa.concat_tables(feeder.tick(START + LAST * HOUR)).sort_by([("trigger", "ascending"), ("key_bytes", "ascending")]), dict(
-        feeder.drops
-    )
+    return pa.concat_tables(feeder.tick(START + LAST * HOUR)).sort_by(
+        [("trigger", "ascending"), ("key_bytes", "ascending")]
+    ), dict(feeder.drops)
 
 
 @pytest.mark.parametrize(("last", "size"), [(LAST, 400), (None, 400), (None, 3)])
@@ -75,15 +85,20 @@ def test_rows_are_the_exact_sums_and_noise_of_every_cell(last: int | None, size:
     assert len(place) == asked.marginals.first[-1] and found.num_rows == LAST * len(place)
     cells = np.array([place[name] for name in found["key_bytes"].to_pylist()])
     for i, each in enumerate(asked.sums):
-        noise, state = asked.noisy_tables(each), nothing_seen(asked.noisy_tables(each))
+        noise = asked.noisy_tables(each)
+        state = nothing_seen(asked.noisy_tables(each))
         amounts = intake(asked).parameters.increments[i].of(records)
         for now in range(1, LAST + 1):
             mine = inside & (trigger == now)
-            state, expected = dense(state, sums(asked.marginals, places[mine], amounts[mine]), noise, NOISE_KEY)
+            state, expected = dense(
+                state, sums(asked.marginals, places[mine], amounts[mine]), noise, NOISE_KEY
+            )
             shown = found["trigger"].to_numpy() == now
             released = found[f"c{i}"].to_numpy()[shown] / (each.grid if each.rule == "sum" else 1)
             assert np.array_equal(released, expected[cells[shown]])
-            stderr = np.sqrt(noise.variances(now))[np.searchsorted(asked.marginals.first, cells[shown], side="right") - 1]
+            stderr = np.sqrt(noise.variances(now))[
+                np.searchsorted(asked.marginals.first, cells[shown], side="right") - 1
+            ]
             assert np.array_equal(found[f"s{i}"].to_numpy()[shown], stderr)
 
 
@@ -92,22 +107,30 @@ def test_quotients_are_of_noisy_sums() -> None:
     asked = plan(aggregates=(COUNT, MEAN, SPREAD), epsilon=20.0)
     records, places = rows(150)
     found, _ = fed(asked, records)
-    inside, last = (places >= 0).all(axis=1), found["trigger"].to_numpy() == LAST
+    inside = (places >= 0).all(axis=1)
+    last = found["trigger"].to_numpy() == LAST
     names = domains(asked).names(asked.marginals, np.arange(asked.marginals.first[-1])).to_pylist()
-    cells = np.array([names.index(name) for name in found["key_bytes"].filter(pa.array(last)).to_pylist()])
+    cells = np.array(
+        [names.index(name) for name in found["key_bytes"].filter(pa.array(last)).to_pylist()]
+    )
     table = np.searchsorted(asked.marginals.first, cells, side="right") - 1
     trigger = (records["ts"].to_numpy() - START) // HOUR + 1
-    sums_of, errors = [], []
+    sums_of = []
+    errors = []
     for i, each in enumerate(asked.sums):
-        noise, state = asked.noisy_tables(each), nothing_seen(asked.noisy_tables(each))
+        noise = asked.noisy_tables(each)
+        state = nothing_seen(asked.noisy_tables(each))
         amounts = intake(asked).parameters.increments[i].of(records)
         for now in range(1, LAST + 1):
             mine = inside & (trigger == now)
-            state, noisy = dense(state, sums(asked.marginals, places[mine], amounts[mine]), noise, NOISE_KEY)
+            state, noisy = dense(
+                state, sums(asked.marginals, places[mine], amounts[mine]), noise, NOISE_KEY
+            )
         sums_of.append(noisy[cells] * each.grid)
         errors.append(np.sqrt(noise.variances(LAST))[table])
     noisy = list(zip(sums_of, errors, strict=True))
-    mean, spread = average(noisy[1], noisy[2], (-30, 30)), variance(*noisy[3:], 450, 900, True, True)
+    mean = average(noisy[1], noisy[2], (-30, 30))
+    spread = variance(*noisy[3:], 450, 900, True, True)
     np.testing.assert_allclose(found["c1"].to_numpy()[last], 30 + mean[0], rtol=1e-9)
     np.testing.assert_allclose(found["s1"].to_numpy()[last], mean[1], rtol=1e-9)
     np.testing.assert_allclose(found["c2"].to_numpy()[last], spread[0], rtol=1e-9)
@@ -117,7 +140,10 @@ def test_a_row_says_which_keys_it_has() -> None:
     """NULL stands for a key that a table does not have, and grouping_id is that of SQL."""
     found, _ = fed(plan(grouping_sets=((0, 1), (0,), (1,), ())), rows(50)[0])
     urls, hours = decode(found["key_bytes"].combine_chunks(), 2)
-    expected = [2 * (url is None) + (hour is None) for url, hour in zip(urls.to_pylist(), hours.to_pylist(), strict=True)]
+    expected = [
+        2 * (url is None) + (hour is None)
+        for url, hour in zip(urls.to_pylist(), hours.to_pylist(), strict=True)
+    ]
     assert found["grouping_id"].to_pylist() == expected and len({*expected}) > 1
 
 
@@ -128,23 +154,41 @@ def test_what_a_unit_does_moves_each_table_by_as_much_as_is_accounted_for() -> N
     records, _ = rows(300, units=40)
     user = records["user"].to_numpy()
     busy = int(np.argmax(np.bincount(user)))
-    with_, without = (fed(asked, each)[0] for each in (records, records.filter(pa.array(user != busy))))
+    with_, without = (
+        fed(asked, each)[0] for each in (records, records.filter(pa.array(user != busy)))
+    )
     moved = with_["c0"].to_numpy() - without["c0"].to_numpy()
     last = with_["trigger"].to_numpy() == LAST
     ids = with_["grouping_id"].to_numpy()
-    assert [int(np.abs(moved[last & (ids == table.grouping_id)]).sum()) for table in asked.tables] == [3] * len(asked.tables)
+    assert [
+        int(np.abs(moved[last & (ids == table.grouping_id)]).sum()) for table in asked.tables
+    ] == [3] * len(asked.tables)
     assert np.sum(user == busy) > 3
 
 
 def test_bounds_of_rows_are_per_cell_of_all_keys() -> None:
     """Each unit twice in two cells. Catches: numbers of cells as hashes, whose upper bits are all 0, so that one row of a unit would count."""
-    cells, size = np.tile([0, 0, 1, 1], 20), 80
+    cells = np.tile([0, 0, 1, 1], 20)
+    size = 80
     records, _ = rows(size)
     names = [encode([b"/a", b"7"]), encode([b"/b", b"7"])]
-    for name, values in (("user", np.repeat(np.arange(20), 4)), ("key_bytes", pa.array([names[cell] for cell in cells], pa.binary()))):
+    for name, values in (
+        ("user", np.repeat(np.arange(20), 4)),
+        ("key_bytes", pa.array([names[cell] for cell in cells], pa.binary())),
+    ):
         records = records.set_column(records.column_names.index(name), name, pa.array(values))
-    for bounds, counted in (((4, 1, 4), {"over_max_rows_per_group": 40}), ((4, 4, 1), {"over_max_groups": 40}), ((4, 2, 2), {})):
-        given = dict(zip(("max_rows_contributed", "max_rows_per_group", "max_groups_contributed"), bounds, strict=True))
+    for bounds, counted in (
+        ((4, 1, 4), {"over_max_rows_per_group": 40}),
+        ((4, 4, 1), {"over_max_groups": 40}),
+        ((4, 2, 2), {}),
+    ):
+        given = dict(
+            zip(
+                ("max_rows_contributed", "max_rows_per_group", "max_groups_contributed"),
+                bounds,
+                strict=True,
+            )
+        )
         assert fed(plan(aggregates=(COUNT,), **given), records)[1] == counted
 
 
@@ -152,7 +196,9 @@ def test_keys_whose_hashes_collide_are_in_cells_of_their_own() -> None:
     """Records are summed by the places of their values: a collision that one unit's key brings must not move what others brought."""
     asked = plan()
     records, _ = rows(400)
-    same = records.set_column(records.column_names.index("key"), "key", pa.array(np.full(400, 7, np.int64)))
+    same = records.set_column(
+        records.column_names.index("key"), "key", pa.array(np.full(400, 7, np.int64))
+    )
     assert fed(asked, records)[0].equals(fed(asked, same)[0])
 
 

@@ -19,11 +19,16 @@ from tests.mechanisms.marginals.plans import START, numbered, query, source
 from tests.mechanisms.marginals.test_plan import MEAN, SIGNED, SPREAD, sensitivity_of_one_table
 from tests.property.plans import COUNT, HOUR
 
-LAST, STREAMS = 3, 120
+LAST = 3
+STREAMS = 120
 
 
 def plan_of(*aggregates: Aggregate, **changes: object) -> MarginalsPlan:
-    given = {"max_rows_contributed": 2, "domains": (numbered(2, False), numbered(2, True)), "max_triggers": LAST}
+    given = {
+        "max_rows_contributed": 2,
+        "domains": (numbered(2, False), numbered(2, True)),
+        "max_triggers": LAST,
+    }
     return make_plan(query(**given | changes, aggregates=aggregates), source())
 
 
@@ -33,7 +38,9 @@ PLANS = {
     "a mean and a count": plan_of(MEAN, COUNT),
     "all": plan_of(COUNT, SIGNED, MEAN, SPREAD),
     "c and G of one table": plan_of(SPREAD, **FEW, grouping_sets=((0, 1),)),
-    "c alone, cells of two": plan_of(COUNT, max_rows_contributed=4, max_rows_per_group=1, grouping_sets=((0,),)),
+    "c alone, cells of two": plan_of(
+        COUNT, max_rows_contributed=4, max_rows_per_group=1, grouping_sets=((0,),)
+    ),
     "G alone": plan_of(COUNT, max_rows_contributed=2, max_groups_contributed=1),
     "one row": plan_of(COUNT, SPREAD, max_rows_contributed=1, privacy_unit=()),
 }
@@ -43,11 +50,16 @@ def shift(plan: MarginalsPlan, records: pa.Table) -> np.ndarray:
     """What records move, in units of the noise; shape: sums, cells, steps of C."""
     stage = intake(plan)
     given = stage.step(stage.empty(), records, Clock(NO_CLOCK, 1 << 62), bytes(32)).rows
-    cell, trigger = given["key"].to_numpy(), given["trigger"].to_numpy()
+    cell = given["key"].to_numpy()
+    trigger = given["trigger"].to_numpy()
     table = np.searchsorted(plan.marginals.first, cell, side="right") - 1
     moved = np.zeros((len(plan.sums), plan.marginals.first[-1], LAST))
     for i, each in enumerate(plan.sums):
-        np.add.at(moved[i], (cell, trigger - 1), given[f"v{i}"].to_numpy() * each.grid / np.array(each.sigmas)[table])
+        np.add.at(
+            moved[i],
+            (cell, trigger - 1),
+            given[f"v{i}"].to_numpy() * each.grid / np.array(each.sigmas)[table],
+        )
     return moved @ strategy(CounterName.BLT, LAST).T
 
 
@@ -60,9 +72,14 @@ def squared(plan: MarginalsPlan, records: pa.Table) -> float:
 def stream(pick: np.random.Generator, rows: int) -> pa.Table:
     """Up to six rows more than are admitted, mostly of one cell, time and value."""
     size = int(pick.integers(1, rows + 7))
-    drawn = [np.where(pick.random(size) < 0.7, one[0], one) for one in (pick.integers(0, n, size) for n in (2, 2, LAST, 5))]
+    drawn = [
+        np.where(pick.random(size) < 0.7, one[0], one)
+        for one in (pick.integers(0, n, size) for n in (2, 2, LAST, 5))
+    ]
     values = np.array([-1e9, 0.0, 30.0, 1e9, math.nan])[drawn[3]]
-    keys = pa.array([encode([b"%d" % a, b"%d" % b]) for a, b in zip(*drawn[:2], strict=True)], pa.binary())
+    keys = pa.array(
+        [encode([b"%d" % a, b"%d" % b]) for a, b in zip(*drawn[:2], strict=True)], pa.binary()
+    )
     columns = {
         "drop": np.zeros(size, np.int8),
         "user": np.ones(size, np.int64),
@@ -74,7 +91,9 @@ def stream(pick: np.random.Generator, rows: int) -> pa.Table:
 
 def worst(plan: MarginalsPlan) -> float:
     pick = np.random.default_rng(3)
-    return max(squared(plan, stream(pick, plan.query.asked.max_rows_contributed)) for _ in range(STREAMS))
+    return max(
+        squared(plan, stream(pick, plan.query.asked.max_rows_contributed)) for _ in range(STREAMS)
+    )
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -86,11 +105,15 @@ def test_the_charge_is_reached_and_never_passed(name: str) -> None:
 
 def test_bounds_of_tables_that_cannot_be_met_together_are_not_passed() -> None:
     """Of two cells that agree on one key none agrees on the other. Bounds that the intake forgets are found."""
-    plan, one = plan_of(COUNT, **FEW), plan_of(COUNT, max_rows_per_group=1, max_groups_contributed=1)
+    plan = plan_of(COUNT, **FEW)
+    one = plan_of(COUNT, max_rows_per_group=1, max_groups_contributed=1)
     assert 0.5 < worst(plan) / plan.mu**2 < 1
     for given, name in ((plan, "max_rows_per_group"), (one, "max_groups_contributed")):
         asked = dataclasses.replace(given.query.asked, **{name: 4})
-        assert worst(dataclasses.replace(given, query=dataclasses.replace(given.query, asked=asked))) > 1.2 * given.mu**2
+        assert (
+            worst(dataclasses.replace(given, query=dataclasses.replace(given.query, asked=asked)))
+            > 1.2 * given.mu**2
+        )
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
@@ -98,11 +121,16 @@ def test_a_sum_with_less_noise_is_found(at: int) -> None:
     """Catches: of the sums of a spread one that is charged as lower than it is."""
     plan = PLANS["a spread"]
     sums = [
-        dataclasses.replace(each, sigmas=tuple(sigma / (1 + 0.1 * (i == at)) for sigma in each.sigmas)) for i, each in enumerate(plan.sums)
+        dataclasses.replace(
+            each, sigmas=tuple(sigma / (1 + 0.1 * (i == at)) for sigma in each.sigmas)
+        )
+        for i, each in enumerate(plan.sums)
     ]
     assert worst(dataclasses.replace(plan, sums=tuple(sums))) > 1.05 * plan.mu**2
 
 
 def test_a_row_that_is_charged_in_one_table_is_found() -> None:
     """It is in one cell of each of three."""
-    assert worst(sensitivity_of_one_table(PLANS["one row"])) / PLANS["one row"].mu ** 2 == pytest.approx(3, abs=1e-4)
+    assert worst(sensitivity_of_one_table(PLANS["one row"])) / PLANS[
+        "one row"
+    ].mu ** 2 == pytest.approx(3, abs=1e-4)

@@ -12,8 +12,16 @@ from tests.contract import HOUR, KEYS, START
 from tests.mechanisms.sketch.sketch_runs import ONLY_ASKED, event, public, query
 from tests.property.plans import source
 
-FACTS = RunFacts(PublicGroups(tuple(range(KEYS)), tuple(encode([b"key %d" % number]) for number in range(KEYS)), START))
-HOURS: dict[str, Any] = {"window": WindowSpec(8 * HOUR, 8 * HOUR, 0), "trigger_interval_us": 2 * HOUR, "depth": 3}
+FACTS = RunFacts(
+    PublicGroups(
+        tuple(range(KEYS)), tuple(encode([b"key %d" % number]) for number in range(KEYS)), START
+    )
+)
+HOURS: dict[str, Any] = {
+    "window": WindowSpec(8 * HOUR, 8 * HOUR, 0),
+    "trigger_interval_us": 2 * HOUR,
+    "depth": 3,
+}
 SLIDING: dict[str, Any] = HOURS | {"window": WindowSpec(8 * HOUR, 4 * HOUR, 0)}
 BOUNDED = WantedPerGroup("in_all", 3, "value", (-30.0, 90.0))
 BOTH = (Wanted("top", 5), Wanted("spent", 3, "value", (-3.0, 9.0)))
@@ -25,9 +33,13 @@ def _plan(asked: ParsedQuery[Any]) -> SketchPlan:
 
 PLANS = {
     "units, unknown": _plan(query(**HOURS, bounds=Bounds(4, 2, 3))),
-    "units for ever, unknown": _plan(query(**HOURS, bounds=Bounds(6, 2, 3), contribution_period=ContributionPeriod.STREAM)),
+    "units for ever, unknown": _plan(
+        query(**HOURS, bounds=Bounds(6, 2, 3), contribution_period=ContributionPeriod.STREAM)
+    ),
     "units, listed, sliding": _plan(public(**SLIDING, bounds=Bounds(4, 1, 4), wanted=BOTH)),
-    "units, listed, bounds per group": _plan(public(**SLIDING, bounds=Bounds(6, 4, 3), wanted=(Wanted("top", 5), BOUNDED))),
+    "units, listed, bounds per group": _plan(
+        public(**SLIDING, bounds=Bounds(6, 4, 3), wanted=(Wanted("top", 5), BOUNDED))
+    ),
     "events, unknown": _plan(event(**HOURS)),
     "events, only asked": _plan(event(**HOURS, wanted=(ONLY_ASKED,))),
 }

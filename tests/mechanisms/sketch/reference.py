@@ -32,12 +32,25 @@ class Rooms:
     def asked(self, r: Record) -> tuple[dict[tuple[int, int, bytes, bool], int], bool]:
         """How full rooms are after a record, and whether all of them were full before."""
         limit = self.upper if r.value > 0 else -self.lower
-        before = {(r.user, w, r.key, r.value > 0): self.used.get((r.user, w, r.key, r.value > 0), 0) for w in self.windows(r.ts)}
-        full = bool(before) and limit > 0 and r.value != 0 and all(had == limit for had in before.values())
-        return {place: min(had + abs(r.value), limit) for place, had in before.items()}, full and self.alone
+        before = {
+            (r.user, w, r.key, r.value > 0): self.used.get((r.user, w, r.key, r.value > 0), 0)
+            for w in self.windows(r.ts)
+        }
+        full = (
+            bool(before)
+            and limit > 0
+            and r.value != 0
+            and all(had == limit for had in before.values())
+        )
+        return {
+            place: min(had + abs(r.value), limit) for place, had in before.items()
+        }, full and self.alone
 
     def admit(self, r: Record, after: dict[tuple[int, int, bytes, bool], int]) -> Record:
-        shares = {place[1]: (now - self.used.get(place, 0)) * (1 if r.value > 0 else -1) for place, now in after.items()}
+        shares = {
+            place[1]: (now - self.used.get(place, 0)) * (1 if r.value > 0 else -1)
+            for place, now in after.items()
+        }
         self.used |= after
         return replace(r, shares=shares)
 
@@ -69,13 +82,19 @@ def place(hash_key: bytes, name: bytes, row: int, width: int, blocks: int) -> tu
     return found >> 1, -1 if found & 1 else 1
 
 
-def admitted(records: Sequence[Record], max_rows: int, per_key: int, keys: int, rooms: Rooms) -> list[Record]:
+def admitted(
+    records: Sequence[Record], max_rows: int, per_key: int, keys: int, rooms: Rooms
+) -> list[Record]:
     """What the bounds let through, records in order of arrival."""
     seen: dict[int, dict[bytes, int]] = {}
     out = []
     for record in records:
         mine = seen.setdefault(record.user, {})
-        if sum(mine.values()) >= max_rows or (record.key not in mine and len(mine) >= keys) or mine.get(record.key, 0) >= per_key:
+        if (
+            sum(mine.values()) >= max_rows
+            or (record.key not in mine and len(mine) >= keys)
+            or mine.get(record.key, 0) >= per_key
+        ):
             continue
         after, full = rooms.asked(record)
         if not full:
@@ -84,7 +103,13 @@ def admitted(records: Sequence[Record], max_rows: int, per_key: int, keys: int, 
     return out
 
 
-def owned(records: Sequence[Record], row: int, column: Callable[[Record, int], tuple[int, int]]) -> list[Record]:
+def owned(
+    records: Sequence[Record], row: int, column: Callable[[Record, int], tuple[int, int]]
+) -> list[Record]:
     """The one-cell rule in one row: `column(record, row)` is (place, column); a unit's first key in a cell has it."""
     owner: dict[tuple[int, int, int], bytes] = {}
-    return [record for record in records if owner.setdefault((record.user, *column(record, row)), record.key) == record.key]
+    return [
+        record
+        for record in records
+        if owner.setdefault((record.user, *column(record, row)), record.key) == record.key
+    ]

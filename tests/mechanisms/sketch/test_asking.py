@@ -31,8 +31,14 @@ from tests.matrix.same_rows import RUN_ID, SECRET
 DAY = 86_400_000_000
 START = 20_000 * DAY
 HEAD = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 2, delta = 1e-6, sketch_width = 1024, "
-EVENT = HEAD + "privacy_level = EVENT, trigger_interval = '12 hours') COUNT_SKETCH(STRUCT(page, status)) AS pages"
-USER = HEAD + "privacy_unit_column = user_id, max_rows_contributed = 2, trigger_interval = '6 hours') APPROX_TOP_COUNT(page, 3) AS top"
+EVENT = (
+    HEAD
+    + "privacy_level = EVENT, trigger_interval = '12 hours') COUNT_SKETCH(STRUCT(page, status)) AS pages"
+)
+USER = (
+    HEAD
+    + "privacy_unit_column = user_id, max_rows_contributed = 2, trigger_interval = '6 hours') APPROX_TOP_COUNT(page, 3) AS top"
+)
 TAIL = " FROM visits GROUP BY window(ts, '1 day')"
 COUNTS = {"/a": 700, "/b": 300, "/rare": 1}
 
@@ -43,26 +49,55 @@ def frame(days: int = 2) -> pa.Table:
     day = np.repeat(np.arange(days), len(pages) // days)
     number = np.arange(len(pages))
     time = pa.array(START + day * DAY + number % 80_000 * 1_000_000).cast(pa.timestamp("us", "UTC"))
-    return pa.table({"user_id": pa.array([f"u{i}" for i in number]), "page": pages, "status": pa.array([200] * len(pages)), "ts": time})
+    return pa.table(
+        {
+            "user_id": pa.array([f"u{i}" for i in number]),
+            "page": pages,
+            "status": pa.array([200] * len(pages)),
+            "ts": time,
+        }
+    )
 
 
 def published(text: str, folder: Path, until_us: int) -> Path:
     """A lake with the public tables of a run, and nothing private."""
-    source = Source(name="visits", format="parquet", path=str(folder), event_time="ts", privacy_unit=("user_id",), start_us=START)
+    source = Source(
+        name="visits",
+        format="parquet",
+        path=str(folder),
+        event_time="ts",
+        privacy_unit=("user_id",),
+        start_us=START,
+    )
     query = dpsql.compile(text + TAIL, Sources((source,)))
     reader = RowReader(query.plan, query.sources, SECRET.salt(RUN_ID), {})
-    rows, public = reader.frame(frame()), reader.public_groups(source)
-    feeder = Feeder(query.mechanism.stages(query.plan, RunFacts(public)), SECRET.noise_key(RUN_ID, query.plan.identity))
+    rows = reader.frame(frame())
+    public = reader.public_groups(source)
+    feeder = Feeder(
+        query.mechanism.stages(query.plan, RunFacts(public)),
+        SECRET.noise_key(RUN_ID, query.plan.identity),
+    )
     feeder.micro_batch(rows, Clock())
-    released, sketch = pa.concat_tables(feeder.tick(until_us)), query.shape.sketch
+    released = pa.concat_tables(feeder.tick(until_us))
+    sketch = query.shape.sketch
     assert sketch is not None
     path = cells_path(Lake(folder / "lake").histogram("q"))
     path.mkdir(parents=True)
-    kinds = [(key.name, kind.name) for key, kind in zip(query.parsed.keys, reader.key_types, strict=True)]
-    delta_tables.create(path, Schema.from_arrow(CELLS), properties=of_cells(query.published, sketch, kinds).properties)
+    kinds = [
+        (key.name, kind.name) for key, kind in zip(query.parsed.keys, reader.key_types, strict=True)
+    ]
+    delta_tables.create(
+        path,
+        Schema.from_arrow(CELLS),
+        properties=of_cells(query.published, sketch, kinds).properties,
+    )
     delta_tables.append(path, cell_rows(released, query.shape.schedule, sketch), {"run": 1})
     lists = published_table(query.plan, [released], reader.key_types)
-    delta_tables.create(Lake(folder / "lake").histogram("q"), Schema.from_arrow(lists.schema), properties=query.published.properties)
+    delta_tables.create(
+        Lake(folder / "lake").histogram("q"),
+        Schema.from_arrow(lists.schema),
+        properties=query.published.properties,
+    )
     delta_tables.append(Lake(folder / "lake").histogram("q"), lists, {"run": 1})
     return folder / "lake"
 
@@ -70,7 +105,10 @@ def published(text: str, folder: Path, until_us: int) -> Path:
 @pytest.fixture(scope="module")
 def lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     made = {"event": (EVENT, START + 2 * DAY), "user": (USER, START + DAY + DAY // 2)}
-    return {name: str(published(text, tmp_path_factory.mktemp(name), until)) for name, (text, until) in made.items()}
+    return {
+        name: str(published(text, tmp_path_factory.mktemp(name), until))
+        for name, (text, until) in made.items()
+    }
 
 
 def ask(*arguments: str) -> Any:
@@ -79,14 +117,20 @@ def ask(*arguments: str) -> Any:
 
 def test_a_value_that_was_never_listed_is_answered_with_an_interval(lakes: dict[str, str]) -> None:
     """The lake has no private folder, and no secret or ledger is named."""
-    done = ask("--value", "/a", "--value", "/rare", "--value", "/never", "--lake", lakes["user"], "--json")
+    done = ask(
+        "--value", "/a", "--value", "/rare", "--value", "/never", "--lake", lakes["user"], "--json"
+    )
     assert done.exit_code == 0, done.output
     said = json.loads(done.output)
     rows = {row["value"]: row for row in said["rows"]}
     assert said["noise_sd"] > 0
     for page, count in ({**COUNTS, "/never": 0}).items():
         if page in rows:
-            assert rows[page]["low"] - 5 * said["noise_sd"] <= count <= rows[page]["high"] + 5 * said["noise_sd"]
+            assert (
+                rows[page]["low"] - 5 * said["noise_sd"]
+                <= count
+                <= rows[page]["high"] + 5 * said["noise_sd"]
+            )
     assert rows["/a"]["count"] > 400 > abs(rows["/rare"]["count"])
     spoken = ask("--value", "/a", "--lake", lakes["user"]).output
     assert "Nothing was spent" in spoken and "true numbers can be much larger" in spoken
@@ -95,13 +139,18 @@ def test_a_value_that_was_never_listed_is_answered_with_an_interval(lakes: dict[
 def test_cells_say_what_they_are(lakes: dict[str, str]) -> None:
     """Rows are for `dpsql ask`; everybody is told whom they protect, and all of them are to be had."""
     cells = f"{lakes['user']}/public/q.sketch"
-    shown, opened = CliRunner().invoke(main, ["show", cells]).output, dpsql.open(cells)
+    shown = CliRunner().invoke(main, ["show", cells]).output
+    opened = dpsql.open(cells)
     for text in (shown, opened.explain()):
         assert "everything that one user_id does in 1 day: epsilon 2, delta 1e-06" in text
         assert all(name in text for name in CELLS.names)
-    assert "dpsql ask NAME --value VALUE" in shown and "dpsql ask NAME --value VALUE" in repr(opened)
+    assert "dpsql ask NAME --value VALUE" in shown and "dpsql ask NAME --value VALUE" in repr(
+        opened
+    )
     rows = json.loads(CliRunner().invoke(main, ["show", cells, "--json"]).output)["rows"]
-    assert [row["cells"] for row in rows] == [list(cells) for cells in opened.rows["cells"]] and len(rows) == 9
+    assert [row["cells"] for row in rows] == [
+        list(cells) for cells in opened.rows["cells"]
+    ] and len(rows) == 9
 
 
 def test_from_python(lakes: dict[str, str]) -> None:
@@ -119,14 +168,22 @@ def test_windows_of_one_hash_key_add_up(lakes: dict[str, str]) -> None:
     assert both.noise_sd == pytest.approx(2**0.5 * one.noise_sd)
     for sketch, days in ((one, 1), (both, 2)):
         for page, count in COUNTS.items():
-            assert abs(int(sketch.estimate([(page, 200)])["count"][0]) - days * count) < 7 * both.noise_sd
-    assert not np.array_equal(open_sketch(Lake(lakes["event"]), "q", START, trigger=1).cells, one.cells)
+            assert (
+                abs(int(sketch.estimate([(page, 200)])["count"][0]) - days * count)
+                < 7 * both.noise_sd
+            )
+    assert not np.array_equal(
+        open_sketch(Lake(lakes["event"]), "q", START, trigger=1).cells, one.cells
+    )
     assert ask("--value", '["/a", 200]', "--lake", lakes["event"]).exit_code == 0
 
 
 def test_what_cannot_be_asked_is_said(lakes: dict[str, str]) -> None:
     for arguments, what in (
-        (("--value", "/a", "--window", "2024-10-05"), "published when it closes"),  # begun, and not closed
+        (
+            ("--value", "/a", "--window", "2024-10-05"),
+            "published when it closes",
+        ),  # begun, and not closed
         (("--value", "/a", "--to", "2024-10-06"), "hash key of its own"),
         (("--value", "/a", "--of", "others"), "the sketches are top"),
         (("--value", "/a", "--trigger", "7"), "not published at trigger 7"),
@@ -138,10 +195,14 @@ def test_what_cannot_be_asked_is_said(lakes: dict[str, str]) -> None:
         (("--value", "/a", "--max-error", "5%"), "are of a question in SQL"),
     ):
         done = ask(*arguments, "--lake", lakes["user"])
-        assert done.exit_code == 2 and what in done.output and "Traceback" not in done.output, done.output
+        assert done.exit_code == 2 and what in done.output and "Traceback" not in done.output, (
+            done.output
+        )
     for value in ("/a", '["/a"]', '["/a", "many"]'):
         done = ask("--value", value, "--lake", lakes["event"])
-        assert done.exit_code == 2 and "Traceback" not in done.output and "many" not in done.output, done.output
+        assert (
+            done.exit_code == 2 and "Traceback" not in done.output and "many" not in done.output
+        ), done.output
     with pytest.raises(LakeError, match="no published sketch"):
         open_sketch(Lake(lakes["user"]), "other")
     with pytest.raises(DataError, match="2 parts"):
@@ -160,10 +221,15 @@ def test_lists_are_shown_value_by_value(lakes: dict[str, str]) -> None:
     """The newest trigger of the window that is finished, largest first; `latest` has the lists as they are published."""
     done = CliRunner().invoke(main, ["show", "q", "--lake", lakes["user"]])
     assert done.exit_code == 0, done.output
-    assert "does not cover what the contribution bounds leave out" in done.output and "true value" not in done.output
+    assert (
+        "does not cover what the contribution bounds leave out" in done.output
+        and "true value" not in done.output
+    )
     lines = [line.split() for line in done.output.splitlines() if line.startswith("2024-10-04")]
     assert [line[3] for line in lines] == ["/a", "/b"] and {line[2] for line in lines} == {"4"}
-    rows = json.loads(CliRunner().invoke(main, ["show", "q", "--lake", lakes["user"], "--json"]).output)["rows"]
+    rows = json.loads(
+        CliRunner().invoke(main, ["show", "q", "--lake", lakes["user"], "--json"]).output
+    )["rows"]
     assert [entry["value"] for entry in rows[0]["top"]] == ["/a", "/b"]
     assert "dpsql ask" in CliRunner().invoke(main, ["show", "q", "--lake", lakes["event"]]).output
     newest = dpsql.latest(lakes["user"], "q")
@@ -173,16 +239,42 @@ def test_lists_are_shown_value_by_value(lakes: dict[str, str]) -> None:
 def test_the_page_draws_lists_with_their_intervals(lakes: dict[str, str], tmp_path: Path) -> None:
     """Catches: whiskers of the noise alone, where collisions count as well; words of a histogram."""
     out = tmp_path / "q.html"
-    done = CliRunner().invoke(main, ["view", "q", "--lake", lakes["user"], "--out", str(out), "--secret-file", str(tmp_path / "none")])
+    done = CliRunner().invoke(
+        main,
+        [
+            "view",
+            "q",
+            "--lake",
+            lakes["user"],
+            "--out",
+            str(out),
+            "--secret-file",
+            str(tmp_path / "none"),
+        ],
+    )
     assert done.exit_code == 0, done.output
     text = out.read_text()
-    for words in ("The largest values, private. Window 2024-10-04 00:00", "95% of noise and collisions", "dpsql ask", "/a</td>", "/b</td>"):
+    for words in (
+        "The largest values, private. Window 2024-10-04 00:00",
+        "95% of noise and collisions",
+        "dpsql ask",
+        "/a</td>",
+        "/b</td>",
+    ):
         assert words in text
     assert "A private histogram" not in text and "/rare" not in text
     [entry] = [each for each in dpsql.latest(lakes["user"], "q")["top"][0] if each["value"] == "/a"]
     drawn = as_histogram(dpsql.latest(lakes["user"], "q"))
-    half = 1.96 * drawn[(drawn["value"] == "/a") & (drawn["window_start"].dt.day == 4)]["top_stderr"].iloc[0]
-    assert half == pytest.approx((entry["high"] - entry["low"]) / 2, rel=1e-3) and half > 1.96 * entry["stderr"]
+    half = (
+        1.96
+        * drawn[(drawn["value"] == "/a") & (drawn["window_start"].dt.day == 4)]["top_stderr"].iloc[
+            0
+        ]
+    )
+    assert (
+        half == pytest.approx((entry["high"] - entry["low"]) / 2, rel=1e-3)
+        and half > 1.96 * entry["stderr"]
+    )
     nothing = CliRunner().invoke(main, ["view", "q", "--lake", lakes["event"], "--out", str(out)])
     assert nothing.exit_code == 2 and "lists none: dpsql ask q --value VALUE" in nothing.output
 
@@ -192,12 +284,21 @@ def test_windows_that_list_nothing_are_passed_over(lakes: dict[str, str]) -> Non
     frame = dpsql.latest(lakes["user"], "q")
     first = frame.sort_values("window_start").iloc[:1]
     later = [
-        first.assign(window_start=first["window_start"] + pd.Timedelta(days=d), window_end=first["window_end"] + pd.Timedelta(days=d))
+        first.assign(
+            window_start=first["window_start"] + pd.Timedelta(days=d),
+            window_end=first["window_end"] + pd.Timedelta(days=d),
+        )
         for d in (1, 2)
     ]
     empty = pd.concat(later).assign(top=pd.Series([[], []], dtype=frame["top"].dtype).array)
-    rows = pd.concat([first, empty], ignore_index=True).assign(trigger_time=lambda f: f["window_end"])
+    rows = pd.concat([first, empty], ignore_index=True).assign(
+        trigger_time=lambda f: f["window_end"]
+    )
     rows = rows.astype({"top": frame["top"].dtype})
     shown, said = listing(rows)
-    assert len(shown) == 1 and said == "2 newer windows list nothing." and shown["window_start"].iloc[0] == first["window_start"].iloc[0]
+    assert (
+        len(shown) == 1
+        and said == "2 newer windows list nothing."
+        and shown["window_start"].iloc[0] == first["window_start"].iloc[0]
+    )
     assert listing(rows.iloc[1:])[1] == "" and len(listing(rows.iloc[1:])[0]) == 2

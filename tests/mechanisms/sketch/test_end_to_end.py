@@ -26,16 +26,24 @@ TEXTS = {
 def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
     """One of TEXTS on a stream."""
     text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {TEXTS[name]} FROM wiki GROUP BY window(ts, '1 day')"
-    return dpsql.compile(text, Sources((stream.source("wiki", folder / "data"), *stream.static(folder))))
+    return dpsql.compile(
+        text, Sources((stream.source("wiki", folder / "data"), *stream.static(folder)))
+    )
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
     stream = same_rows.wiki("1 day", "4 hours", 3)
     query = compiled(name, stream, tmp_path)
     here = same_rows.on_both_engines(spark, query, stream, 3, tmp_path / "lake")
     assert max(map(len, here.column("top").to_pylist())) >= 2
     cells = read_rows(cells_path(Lake(tmp_path / "lake").histogram("q")))
-    unknown = name == "units, unknown"  # then a window's cells come with its last trigger, and not before
-    assert cells.num_rows == (here.num_rows // 6 * 9 if unknown else here.num_rows * len(query.plan.cells) * 9)
+    unknown = (
+        name == "units, unknown"
+    )  # then a window's cells come with its last trigger, and not before
+    assert cells.num_rows == (
+        here.num_rows // 6 * 9 if unknown else here.num_rows * len(query.plan.cells) * 9
+    )
     assert set(cells["trigger"].to_pylist()) == ({6} if unknown else set(range(1, 7)))

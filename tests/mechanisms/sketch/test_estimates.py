@@ -15,7 +15,15 @@ from dpsql.udfs.keys import encode
 from dpsql.udfs.sketch.estimates import estimate, interval, joint, margins
 from dpsql.udfs.sketch.hashing import Shape, digest, hash_key
 from dpsql.udfs.stage import Clock, Tick
-from tests.mechanisms.sketch.sketch_runs import ROOT, START, cells_of, noise_key, public, query, records
+from tests.mechanisms.sketch.sketch_runs import (
+    ROOT,
+    START,
+    cells_of,
+    noise_key,
+    public,
+    query,
+    records,
+)
 from tests.property.plans import DAY, source
 
 KEY = hash_key(ROOT, None)
@@ -37,12 +45,16 @@ def sketch(shape: Shape, counts: np.ndarray, sd: float, seed: int) -> tuple[np.n
 
 
 @pytest.mark.parametrize(
-    ("depth", "width", "sd", "skew"), [(5, 256, 50.0, 1.3), (9, 2048, 50.0, 1.05), (3, 1024, 10.0, 1.05), (5, 512, 500.0, 1.3)]
+    ("depth", "width", "sd", "skew"),
+    [(5, 256, 50.0, 1.3), (9, 2048, 50.0, 1.05), (3, 1024, 10.0, 1.05), (5, 512, 500.0, 1.3)],
 )
 @pytest.mark.parametrize("signed", [True, False])
-def test_intervals_cover_as_often_as_they_say(depth: int, width: int, sd: float, skew: float, signed: bool) -> None:
+def test_intervals_cover_as_often_as_they_say(
+    depth: int, width: int, sd: float, skew: float, signed: bool
+) -> None:
     """Of the 300 largest values and of random ones, over hash functions; noise alone would be too short wherever values collide."""
-    shape, inside = Shape(depth, width, signed), []
+    shape = Shape(depth, width, signed)
+    inside = []
     for seed in range(6):
         counts = zipf(skew, 200_000, seed)
         cells, fields = sketch(shape, counts, sd, seed)
@@ -58,7 +70,8 @@ def test_margins_are_those_of_all_places() -> None:
     """The median, and the minimum, over every column and sign of every row, written out."""
     g = np.random.default_rng(2)
     for signed in (True, False):
-        shape, cells = Shape(3, 8, signed), g.integers(-50, 200, (3, 8))
+        shape = Shape(3, 8, signed)
+        cells = g.integers(-50, 200, (3, 8))
         signs = (1, -1) if signed else (1,)
         errors = np.array([
             sorted(sign * cells[row, column] for row, (column, sign) in enumerate(places))[1 if signed else 0]
@@ -73,7 +86,8 @@ def test_margins_are_those_of_all_places() -> None:
 
 
 def test_joint_estimates_take_collisions_among_listed_values_out() -> None:
-    shape, counts = Shape(5, 64), zipf(1.1, 100_000, 1, universe=40)
+    shape = Shape(5, 64)
+    counts = zipf(1.1, 100_000, 1, universe=40)
     cells, fields = sketch(shape, counts, 5.0, 1)
     alone = np.abs(estimate(shape, shape.read(cells, fields)) - counts)
     assert np.abs(joint(shape, cells, fields) - counts).mean() < 0.2 * alone.mean()
@@ -81,7 +95,9 @@ def test_joint_estimates_take_collisions_among_listed_values_out() -> None:
     one, at = sketch(shape, np.array([700]), 0.0, 2)
     assert joint(shape, one, at).tolist() == [700.0]
     order = np.random.default_rng(3).permutation(40)
-    assert joint(shape, cells, fields[:, order]) == pytest.approx(joint(shape, cells, fields)[order])
+    assert joint(shape, cells, fields[:, order]) == pytest.approx(
+        joint(shape, cells, fields)[order]
+    )
 
 
 def test_the_median_is_unbiased_and_the_minimum_is_not() -> None:
@@ -97,12 +113,15 @@ def test_the_median_is_unbiased_and_the_minimum_is_not() -> None:
 
 VALUES = 16
 """Of every unit: 15 of its own, and one that all have."""
-ROOTS, NOISES = 4, 50
+ROOTS = 4
+NOISES = 50
 
 
 def plan_of(depth: int, width: int) -> SketchPlan:
     bounds = Bounds(VALUES, 1, VALUES)
-    return make_plan(public(depth=depth, width=width, bounds=bounds, trigger_interval_us=DAY), source())
+    return make_plan(
+        public(depth=depth, width=width, bounds=bounds, trigger_interval_us=DAY), source()
+    )
 
 
 def covered(units: int, plan: SketchPlan, at: str, widened: bool = True) -> float:
@@ -111,25 +130,44 @@ def covered(units: int, plan: SketchPlan, at: str, widened: bool = True) -> floa
     Args:
         at: `last`: every unit brings it after its own values; `anywhere`: at a random place.
     """
-    inside, p, first = [], reading(plan), START
+    inside = []
+    p = reading(plan)
+    first = START
     common = encode([b"common"])
     for root in range(ROOTS):
-        chance, key = np.random.default_rng(root), hashlib.sha256(b"root %d" % root).digest()
+        chance = np.random.default_rng(root)
+        key = hashlib.sha256(b"root %d" % root).digest()
         place = np.full(units, VALUES - 1) if at == "last" else chance.integers(0, VALUES, units)
         order = np.arange(units * VALUES).reshape(units, VALUES)
-        names = [common if i == place[user] else encode([b"%d" % order[user, i]]) for user in range(units) for i in range(VALUES)]
-        rows = records(np.repeat(np.arange(units), VALUES), START + np.tile(np.arange(VALUES), units), names)
+        names = [
+            common if i == place[user] else encode([b"%d" % order[user, i]])
+            for user in range(units)
+            for i in range(VALUES)
+        ]
+        rows = records(
+            np.repeat(np.arange(units), VALUES), START + np.tile(np.arange(VALUES), units), names
+        )
         stage = intake(plan, first)
-        done = stage.step(stage.empty(), rows.select(stage.takes.names), Clock(latest_us=1 << 60), key)
+        done = stage.step(
+            stage.empty(), rows.select(stage.takes.names), Clock(latest_us=1 << 60), key
+        )
         given = done.rows.append_column("batch", pa.array(np.zeros(done.rows.num_rows, np.int64)))
-        fields = p.shape.fields(hash_key(key, None), np.frombuffer(digest(common), "<i8").reshape(1, -1))
+        fields = p.shape.fields(
+            hash_key(key, None), np.frombuffer(digest(common), "<i8").reshape(1, -1)
+        )
         ends = release(plan, first)
         for seed in range(NOISES):
-            out = ends.step(ends.empty(), given, [Tick(1, START + DAY)], noise_key(1000 * root + seed)).rows
+            out = ends.step(
+                ends.empty(), given, [Tick(1, START + DAY)], noise_key(1000 * root + seed)
+            ).rows
             cells = cells_of(out, plan, 1)
             found = estimate(p.shape, p.shape.read(cells, fields))
             below, above = margins(p.shape, cells)
-            low, high = interval(p.shape, cells, found, p.missed) if widened else (found - below, found + above)
+            low, high = (
+                interval(p.shape, cells, found, p.missed)
+                if widened
+                else (found - below, found + above)
+            )
             inside.append(low[0] <= units <= high[0])
     return float(np.mean(inside))
 

@@ -11,7 +11,9 @@ from dpsql.udfs.sketch.floor import Scale, null_law, passes, scales, threshold
 from dpsql.udfs.sketch.hashing import Shape, hash_key
 from tests.mechanisms.sketch.sketch_runs import ROOT
 
-SHAPE, SD, FRESH = Shape(5, 512), 40.0, 400_000
+SHAPE = Shape(5, 512)
+SD = 40.0
+FRESH = 400_000
 TABLES = {
     "empty": (0, 0),
     "flat, 10 x w keys": (10 * 512, 300),
@@ -35,8 +37,11 @@ def table(name: str, seed: int = 3) -> np.ndarray:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_key_that_no_record_has_passes_with_probability_at_most_beta(name: str) -> None:
     """99% upper limits of the pass rate, for keys hashed by the product."""
-    cells, g = table(name), np.random.default_rng(5)
-    scores = SHAPE.read(cells, SHAPE.fields(hash_key(ROOT, None), g.integers(-(1 << 63), 1 << 63, (FRESH, 4))))
+    cells = table(name)
+    g = np.random.default_rng(5)
+    scores = SHAPE.read(
+        cells, SHAPE.fields(hash_key(ROOT, None), g.integers(-(1 << 63), 1 << 63, (FRESH, 4)))
+    )
     for beta in (1e-2, 1e-3, 1e-4):
         passed = int(passes(cells, scores, SD, beta).sum())
         assert stats.beta.ppf(0.99, passed + 1, FRESH - passed) <= beta, beta
@@ -65,7 +70,8 @@ def test_the_null_law_is_that_of_all_places() -> None:
     """Every column and sign of every row written out: with bins of one step the law is exact, with coarser ones never too small."""
     cells = np.random.default_rng(1).integers(-300, 300, (3, 4))
     for scale in (Scale(1, 128), Scale(1, 40), Scale(3, 128), Scale(10, 100)):
-        law, reach = null_law(cells, scale), scale.step * scale.half
+        law = null_law(cells, scale)
+        reach = scale.step * scale.half
         scores = [
             sum(
                 min(max(sign * int(cells[row, column]), -reach), reach) // scale.step + scale.half
@@ -74,7 +80,8 @@ def test_the_null_law_is_that_of_all_places() -> None:
             for places in product(product(range(4), (1, -1)), repeat=3)
         ]
         true = np.bincount(scores, minlength=len(law)) / 8**3
-        above, said = np.cumsum(true[::-1])[::-1], np.cumsum(law[::-1])[::-1]
+        above = np.cumsum(true[::-1])[::-1]
+        said = np.cumsum(law[::-1])[::-1]
         assert law.sum() == pytest.approx(1)
         assert np.all(said >= above - 1e-12)
         if scale.step == 1:
@@ -90,14 +97,18 @@ def test_thresholds_and_scales() -> None:
     assert scales(np.zeros((3, 4), np.int64), 0.0) == [Scale(1, 1)]
     for scale in (Scale(1, 3), Scale(7, 5)):
         values = np.arange(-50, 51)
-        exact = np.clip(values, -scale.step * scale.half, scale.step * scale.half) / scale.step + scale.half
+        exact = (
+            np.clip(values, -scale.step * scale.half, scale.step * scale.half) / scale.step
+            + scale.half
+        )
         assert np.array_equal(scale.bins(values), np.floor(exact))
         assert np.array_equal(scale.bins_above(values), np.ceil(exact))
 
 
 def test_a_heavy_value_does_not_hide_a_light_one() -> None:
     """Noise of eight steps: a scale of three times that clips the heavy cells. Scales in multiples of 128 steps would be 15 times the noise."""
-    shape, g = Shape(9, 512), np.random.default_rng(8)
+    shape = Shape(9, 512)
+    g = np.random.default_rng(8)
     fields = shape.fields(hash_key(ROOT, None), g.integers(-(1 << 63), 1 << 63, (60, 4)))
     cells = np.rint(g.normal(0, 8.0, (9, 512))).astype(np.int64)
     for row in range(9):

@@ -33,17 +33,21 @@ def test_cells_are_those_of_the_construction(shape: Shape) -> None:
 
 def test_every_bit_of_the_digest_enters_every_cell() -> None:
     """Two values that agree in 64 bits, or in 128, can be made by hand: they must not share their cells. One bit flipped: half of all bits."""
-    shape, first = Shape(9, 8192), digests(some(1))
+    shape = Shape(9, 8192)
+    first = digests(some(1))
     for bit in range(256):
         other = first.copy().view(np.uint8)
         other[0, bit // 8] ^= 1 << bit % 8
-        here, there = shape.fields(KEY, first), shape.fields(KEY, other.view(np.int64))
+        here = shape.fields(KEY, first)
+        there = shape.fields(KEY, other.view(np.int64))
         flipped = sum(int(each).bit_count() for each in (here ^ there)[:, 0])
         assert 30 < flipped < 96  # of 126; 63 +- 6 standard deviations
 
 
 def test_hash_keys_of_windows_and_runs_differ() -> None:
-    keys = {hash_key(root, window) for root in (ROOT, bytes(32)) for window in (None, 0, 1, -1, 1 << 61)}
+    keys = {
+        hash_key(root, window) for root in (ROOT, bytes(32)) for window in (None, 0, 1, -1, 1 << 61)
+    }
     assert len(keys) == 10
     assert {len(key) for key in keys} == {16}
 
@@ -55,12 +59,17 @@ def test_columns_and_signs_are_even_and_rows_independent() -> None:
     fields = shape.fields(KEY, values).astype(np.int64)
     for row in range(4):
         assert stats.chisquare(np.bincount(fields[row], minlength=128)).pvalue > 1e-6
-    assert stats.chisquare(np.bincount((fields[0] >> 3) * 16 + (fields[1] >> 3), minlength=256)).pvalue > 1e-6
+    assert (
+        stats.chisquare(np.bincount((fields[0] >> 3) * 16 + (fields[1] >> 3), minlength=256)).pvalue
+        > 1e-6
+    )
 
 
 def test_sums_are_exact_integers() -> None:
-    shape, g = Shape(3, 64), np.random.default_rng(2)
-    field, values = g.integers(0, 128, 500).astype(np.uint32), g.integers(-(1 << 52), 1 << 52, 500)
+    shape = Shape(3, 64)
+    g = np.random.default_rng(2)
+    field = g.integers(0, 128, 500).astype(np.uint32)
+    values = g.integers(-(1 << 52), 1 << 52, 500)
     expected = [0] * 64
     for each, value in zip(field.tolist(), values.tolist(), strict=True):
         expected[each >> 1] += -value if each & 1 else value

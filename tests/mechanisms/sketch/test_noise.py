@@ -18,7 +18,15 @@ SUM = Wanted("spent", 0, "seconds", (-3.0, 9.0))
 
 def noise(seed: int = 1, **changes: Any) -> tuple[SketchPlan, np.ndarray]:
     """(plan, cells[trigger - 1, row, column]) of a window without records."""
-    plan = make_plan(event(**({"depth": 3, "width": 2048, "wanted": (ONLY_ASKED,), "trigger_interval_us": HOUR} | changes)), source())
+    plan = make_plan(
+        event(
+            **(
+                {"depth": 3, "width": 2048, "wanted": (ONLY_ASKED,), "trigger_interval_us": HOUR}
+                | changes
+            )
+        ),
+        source(),
+    )
     run = Run(plan, seed)
     run.tick(START + DAY)
     shown = [cells_of(run.released[0], plan, trigger) for trigger in range(1, TRIGGERS + 1)]

@@ -12,10 +12,27 @@ from dpsql.mechanisms.sketch.options import OPTIONS
 from dpsql.mechanisms.sketch.stages import intake, reading, release
 from tests.sql.golden import FOLDER
 
-BASE = {"epsilon": "2", "delta": "1e-6", "privacy_level": "USER", "privacy_unit_column": "user_id", "max_rows_contributed": "16"}
-BASE |= {"max_rows_per_group": "2", "max_groups_contributed": "8", "contribution_period": "WINDOW", "trigger_interval": "'1 hour'"}
+BASE = {
+    "epsilon": "2",
+    "delta": "1e-6",
+    "privacy_level": "USER",
+    "privacy_unit_column": "user_id",
+    "max_rows_contributed": "16",
+}
+BASE |= {
+    "max_rows_per_group": "2",
+    "max_groups_contributed": "8",
+    "contribution_period": "WINDOW",
+    "trigger_interval": "'1 hour'",
+}
 BASE |= {"allowed_lateness": "'0 seconds'", "sketch_width": "8192"}
-OF_UNITS = ("privacy_unit_column", "max_rows_contributed", "max_rows_per_group", "max_groups_contributed", "contribution_period")
+OF_UNITS = (
+    "privacy_unit_column",
+    "max_rows_contributed",
+    "max_rows_per_group",
+    "max_groups_contributed",
+    "contribution_period",
+)
 LISTED = {"public_groups": "(SELECT page FROM pages)"}
 OTHERWISE: dict[str, dict[str, Any]] = {
     "epsilon": {"epsilon": "3"},
@@ -55,7 +72,12 @@ def test_an_option_changes_what_is_done(name: str) -> None:
 
 
 def test_options_of_other_mechanisms_are_refused_by_name() -> None:
-    for foreign in ("min_privacy_units_per_group = 3", "selection_weight_decay = 0.5", "group_selection_share = 0.3", "release = RESELECT"):
+    for foreign in (
+        "min_privacy_units_per_group = 3",
+        "selection_weight_decay = 0.5",
+        "group_selection_share = 0.3",
+        "release = RESELECT",
+    ):
         name, _, value = foreign.partition(" = ")
         with pytest.raises(QueryError, match=name):
             behaviour(BASE | {name: value})

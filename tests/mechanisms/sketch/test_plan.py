@@ -23,13 +23,17 @@ from tests.property.plans import DAY, HOUR, source
 
 SUM = Wanted("spent", 3, "seconds", (-3.0, 9.0))
 BOUNDED = WantedPerGroup("in_all", 3, "seconds", (-30.0, 90.0))
-SLIDING, UNEVEN = {"window": WindowSpec(DAY, 8 * HOUR, 0)}, {"window": WindowSpec(DAY, 7 * HOUR, 0)}
+SLIDING = {"window": WindowSpec(DAY, 8 * HOUR, 0)}
+UNEVEN = {"window": WindowSpec(DAY, 7 * HOUR, 0)}
 
 
 def any_query(pick: np.random.Generator) -> Any:
     rows = int(pick.integers(1, 5))
     bounds = Bounds(rows, int(pick.integers(1, rows + 1)), int(pick.integers(1, rows + 1)))
-    changes: dict[str, Any] = {"epsilon": float(pick.choice([0.3, 1.0, 6.0, 20.0])), "delta": float(pick.choice([1e-6, 1e-9]))}
+    changes: dict[str, Any] = {
+        "epsilon": float(pick.choice([0.3, 1.0, 6.0, 20.0])),
+        "delta": float(pick.choice([1e-6, 1e-9])),
+    }
     changes |= {"depth": int(pick.choice([3, 9, 31])), "width": int(pick.choice([64, 8192]))}
     changes |= {"wanted": (COUNT, SUM) if pick.random() < 0.4 else (COUNT,), "bounds": bounds}
     changes |= {"contribution_period": [*ContributionPeriod][int(pick.integers(2))]}
@@ -44,13 +48,18 @@ def test_200_random_plans_keep_their_promise_and_waste_nothing() -> None:
     pick = np.random.default_rng(4)
     for _ in range(200):
         plan = make_plan(any_query(pick), source())
-        found, cost = check(plan, source()), account(plan, source())
+        found = check(plan, source())
+        cost = account(plan, source())
         delta = found.delta_noise + found.delta_floor + found.delta_hash
         assert 0.98 * plan.delta < delta <= plan.delta * (1 + 1e-9)
         assert found.mu > 0.9999 * plan.mu
         assert cost.delta(plan.epsilon) == pytest.approx(delta)
         assert json.loads(json.dumps(document(plan)))["mu"] == plan.mu
-        assert plan.identity == identity(plan) != identity(dataclasses.replace(plan, triggers=plan.triggers + 1))
+        assert (
+            plan.identity
+            == identity(plan)
+            != identity(dataclasses.replace(plan, triggers=plan.triggers + 1))
+        )
 
 
 @pytest.mark.parametrize("asked", [query(), public(**SLIDING), event(), query(wanted=(COUNT, SUM))])
@@ -76,17 +85,23 @@ def test_every_number_that_is_a_thousandth_too_small_is_refused(asked: Any) -> N
 def test_the_floor_is_phi_of_the_shift_and_holds_at_every_epsilon() -> None:
     """Cost.failure added to the Gaussian curve stays below the true delta of "list or not" only because of mu: a alone does not."""
     plan = make_plan(query(), source())
-    found, cost = spent(plan, source()), account(plan, source())
+    found = spent(plan, source())
+    cost = account(plan, source())
     assert found.delta_floor == pytest.approx(norm.cdf(norm.ppf(found.passing) + found.mu))
     assert found.delta_floor > 2 * found.passing
     for epsilon in (0.1, 2.0, 20.0):
-        assert cost.delta(epsilon) == pytest.approx(gaussian_delta(found.mu, epsilon) + found.delta_floor + found.delta_hash)
+        assert cost.delta(epsilon) == pytest.approx(
+            gaussian_delta(found.mu, epsilon) + found.delta_floor + found.delta_hash
+        )
 
 
 def test_with_stream_a_value_is_tested_anew_in_every_window() -> None:
     """C = c = 4, G = 1: one value in four windows is four tests, each under a hash key of its own."""
     bounds = Bounds(4, 4, 1)
-    once, often = (make_plan(query(bounds=bounds, contribution_period=period), source()) for period in ContributionPeriod)
+    once, often = (
+        make_plan(query(bounds=bounds, contribution_period=period), source())
+        for period in ContributionPeriod
+    )
     assert once.beta is not None and often.beta is not None
     assert once.beta / often.beta == pytest.approx(4, rel=1e-5)
     wrong = dataclasses.replace(often, beta=once.beta)  # min(C, G) in the place of min(C, G c)
@@ -96,18 +111,27 @@ def test_with_stream_a_value_is_tested_anew_in_every_window() -> None:
 
 def test_periods_and_events() -> None:
     one = account(make_plan(query(), source()), source())
-    assert (one.overlap, one.periods(7).mu2, one.periods(7).failure) == (Overlap.NONE, 7 * one.mu2, pytest.approx(7 * one.failure))
+    assert (one.overlap, one.periods(7).mu2, one.periods(7).failure) == (
+        Overlap.NONE,
+        7 * one.mu2,
+        pytest.approx(7 * one.failure),
+    )
     meeting = account(make_plan(public(**SLIDING), source()), source())
     assert meeting.periods(7).mu2 == pytest.approx(14 * meeting.mu2)
-    stream = account(make_plan(query(contribution_period=ContributionPeriod.STREAM), source()), source())
+    stream = account(
+        make_plan(query(contribution_period=ContributionPeriod.STREAM), source()), source()
+    )
     assert stream.periods(7).mu2 == stream.mu2
     events = account(make_plan(public(level=event().asked.level, bounds=None), source()), source())
     assert events.periods(10).mu == pytest.approx(10 * events.mu)
     assert events.failure == 0
     unknown_plan = make_plan(event(), source())
-    unknown, a = account(unknown_plan, source()), (unknown_plan.beta or 0) * unknown_plan.triggers
+    unknown = account(unknown_plan, source())
+    a = (unknown_plan.beta or 0) * unknown_plan.triggers
     assert unknown.floor == pytest.approx(a)
-    assert unknown.periods(3).failure == pytest.approx(float(norm.cdf(norm.ppf(3 * a) + 3 * unknown.mu)))
+    assert unknown.periods(3).failure == pytest.approx(
+        float(norm.cdf(norm.ppf(3 * a) + 3 * unknown.mu))
+    )
     assert unknown.delta(unknown_plan.epsilon) <= unknown_plan.delta
 
 
@@ -115,16 +139,24 @@ def test_the_one_cell_rule_saves_the_square_root_of_c() -> None:
     def cell(**changes: Any) -> float:
         return make_plan(query(trigger_interval_us=DAY // 100, **changes), source()).cells[0].sd[-1]
 
-    assert cell(bounds=Bounds(16, 1, 16), width=256) / cell(bounds=Bounds(1, 1, 1)) == pytest.approx(4, rel=1e-5)
+    assert cell(bounds=Bounds(16, 1, 16), width=256) / cell(
+        bounds=Bounds(1, 1, 1)
+    ) == pytest.approx(4, rel=1e-5)
 
 
 def test_standard_deviations_of_medians_and_minima() -> None:
     x = np.linspace(-9, 9, 20_001)
-    below, above, weight = norm.cdf(x), norm.sf(x), norm.pdf(x) * (x[1] - x[0])
+    below = norm.cdf(x)
+    above = norm.sf(x)
+    weight = norm.pdf(x) * (x[1] - x[0])
     for depth in MEDIAN:
         half = depth // 2
         ways = math.factorial(depth) / math.factorial(half) ** 2
-        assert MEDIAN[depth] - 1.1e-5 < math.sqrt(np.sum(x * x * ways * (below * above) ** half * weight)) < MEDIAN[depth] + 1e-9
+        assert (
+            MEDIAN[depth] - 1.1e-5
+            < math.sqrt(np.sum(x * x * ways * (below * above) ** half * weight))
+            < MEDIAN[depth] + 1e-9
+        )
         smallest = depth * above ** (depth - 1) * weight
         sd = math.sqrt(np.sum(x * x * smallest) - np.sum(x * smallest) ** 2)
         assert SMALLEST[depth] - 1.1e-5 < sd < SMALLEST[depth] + 1e-9
@@ -156,12 +188,24 @@ def test_what_is_said() -> None:
     assert "one privacy unit does in one contribution period" in said
     assert "GROUP BY is smaller" in said
     assert "published when it closes" in said
-    for max_keys, wanted, advised in ((159, (COUNT,), True), (160, (COUNT,), False), (160, (COUNT, SUM), False), (159, (COUNT, SUM), True)):
+    for max_keys, wanted, advised in (
+        (159, (COUNT,), True),
+        (160, (COUNT,), False),
+        (160, (COUNT, SUM), False),
+        (159, (COUNT, SUM), True),
+    ):
         declared = source(max_keys=max_keys)  # 5 x 64 cells, whatever the number of sketches
-        assert ("GROUP BY" in " ".join(sentences(make_plan(query(wanted=wanted), declared), declared))) == advised
+        assert (
+            "GROUP BY" in " ".join(sentences(make_plan(query(wanted=wanted), declared), declared))
+        ) == advised
     said = " ".join(sentences(make_plan(event(wanted=(ONLY_ASKED,)), source()), source()))
     assert "Not one person: a person with 10 events has epsilon" in said
     assert "GROUP BY" not in said
-    shown = figures(make_plan(query(depth=9, width=8192, bounds=Bounds(16, 1, 16), trigger_interval_us=HOUR), source()), source())
+    shown = figures(
+        make_plan(
+            query(depth=9, width=8192, bounds=Bounds(16, 1, 16), trigger_interval_us=HOUR), source()
+        ),
+        source(),
+    )
     assert shown["estimate_stderr"] == pytest.approx(22.8, abs=0.3)  # the page's figure
     assert shown["left_out"] == pytest.approx(0.0009, abs=1e-4)

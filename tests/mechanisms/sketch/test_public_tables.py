@@ -27,7 +27,8 @@ from dpsql.published.cells import CELLS
 from dpsql.streaming.sketch_tables import unpublished
 from dpsql.udfs.stage import OPERATORS
 
-RUN, HOUR = "5a" * 16, 3_600_000_000
+RUN = "5a" * 16
+HOUR = 3_600_000_000
 MARK = triggers_mark(RUN, 1)
 LISTS = pa.schema([("trigger", pa.int32())])
 SQL = """SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 4, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 8,
@@ -39,7 +40,15 @@ def append(path: Path, mark: int, width: int = 8) -> None:
     if path.name.endswith(".sketch"):
         times = {name: [mark * HOUR] for name in ("window_start", "window_end", "trigger_time")}
         numbers = {"trigger": [mark], "row": [0]}
-        rows = pa.table({**times, **numbers, "cells": [[mark * width + i for i in range(width)]], "hash_key": [b"k"]}, schema=CELLS)
+        rows = pa.table(
+            {
+                **times,
+                **numbers,
+                "cells": [[mark * width + i for i in range(width)]],
+                "hash_key": [b"k"],
+            },
+            schema=CELLS,
+        )
     else:
         rows = pa.table({"trigger": [mark]}, schema=LISTS)
     delta_tables.append_files(path, [sorted_file(path, rows)], {MARK: mark})
@@ -48,12 +57,30 @@ def append(path: Path, mark: int, width: int = 8) -> None:
 @pytest.fixture
 def tables(tmp_path: Path) -> Tables:
     """A run of sketches with two ticks in both public tables."""
-    folder, histogram = tmp_path / "lake/private/top", tmp_path / "lake/public/top"
+    folder = tmp_path / "lake/private/top"
+    histogram = tmp_path / "lake/public/top"
     plan = {"query": {"window": {"offset_us": 0}, "trigger_interval_us": HOUR}}
-    run = Run("top", RUN, "identity", "check", "SELECT", plan, "2026-01-01", "sketch", (0, HOUR), {}, beside=("sketch",))
+    run = Run(
+        "top",
+        RUN,
+        "identity",
+        "check",
+        "SELECT",
+        plan,
+        "2026-01-01",
+        "sketch",
+        (0, HOUR),
+        {},
+        beside=("sketch",),
+    )
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"version": 1, **asdict(run)}))
-    for path, schema in {folder / "contributions": LISTS, folder / "files": LISTS, histogram: LISTS, cells_path(histogram): CELLS}.items():
+    for path, schema in {
+        folder / "contributions": LISTS,
+        folder / "files": LISTS,
+        histogram: LISTS,
+        cells_path(histogram): CELLS,
+    }.items():
         delta_tables.create(path, Schema.from_arrow(schema))
     beside = {"sketch": cells_path(histogram)}
     engine = Engine(folder, (2, 2), {operator: Part() for operator in OPERATORS})
@@ -70,14 +97,29 @@ def lose(path: Any) -> None:
 
 
 def test_a_run_knows_its_tables(tmp_path: Path) -> None:
-    for wanted, beside in {"COUNT_SKETCH(page) AS cells": {"sketch"}, "COUNT(*) AS views": set[str]()}.items():
-        source = Source(name="visits", format="parquet", path="v", schema="user_id STRING, page STRING, ts TIMESTAMP", event_time="ts")
+    for wanted, beside in {
+        "COUNT_SKETCH(page) AS cells": {"sketch"},
+        "COUNT(*) AS views": set[str](),
+    }.items():
+        source = Source(
+            name="visits",
+            format="parquet",
+            path="v",
+            schema="user_id STRING, page STRING, ts TIMESTAMP",
+            event_time="ts",
+        )
         source = Source(**{**asdict(source), "privacy_unit": ("user_id",), "start_us": 0})
-        lake, ledger = Lake(tmp_path / str(len(beside))), Ledger(tmp_path / f"ledger-{len(beside)}")
+        lake = Lake(tmp_path / str(len(beside)))
+        ledger = Ledger(tmp_path / f"ledger-{len(beside)}")
         query = dpsql.compile(SQL.format(wanted=wanted), Sources((source,)))
         open_run(lake, "top", query, Secret(bytes(range(32))), ledger, query.source)
-        assert set(public_tables(lake.histogram("top"), read_run(lake, "top"))) == {"histogram", *beside}
-        left = cells_path(lake.histogram("gone"))  # cells of a run whose other tables are lost: no other run may take its name
+        assert set(public_tables(lake.histogram("top"), read_run(lake, "top"))) == {
+            "histogram",
+            *beside,
+        }
+        left = cells_path(
+            lake.histogram("gone")
+        )  # cells of a run whose other tables are lost: no other run may take its name
         delta_tables.create(left, Schema.from_arrow(CELLS))
         with pytest.raises(LakeError, match="gone"):
             open_run(lake, "gone", query, Secret(bytes(range(32))), ledger, query.source)
@@ -90,7 +132,9 @@ def test_a_lost_table_is_told_by_status_start_and_restore(tables: Tables, tmp_pa
     lose(tables.beside["sketch"])
     with pytest.raises(LakeError, match=r"the table sketch at .*top\.sketch is lost"):
         preflight.check(tables.engine, tables.public, {}, {})
-    with pytest.raises(LakeError, match=r"the table sketch at .*top\.sketch is lost: no restore can make it anew"):
+    with pytest.raises(
+        LakeError, match=r"the table sketch at .*top\.sketch is lost: no restore can make it anew"
+    ):
         restore._restore_stopped(tables, None, None, checkpoints=False)
     found = status(lake, "top", now_us=12 * HOUR)
     assert "the table sketch at" in str(found) and "is lost" in str(found)
@@ -99,10 +143,14 @@ def test_a_lost_table_is_told_by_status_start_and_restore(tables: Tables, tmp_pa
 def test_cells_that_end_before_the_lists_are_refused(tables: Tables) -> None:
     """An older copy put back: the ticks in between count as published, and their cells would never come."""
     append(Path(str(tables.histogram)), 3)
-    with pytest.raises(LakeError, match=r"the table sketch at .* lacks ticks that the histogram has"):
+    with pytest.raises(
+        LakeError, match=r"the table sketch at .* lacks ticks that the histogram has"
+    ):
         preflight.check_beside(tables.folder, tables.public, MARK)
     append(Path(str(tables.beside["sketch"])), 3)
-    append(Path(str(tables.beside["sketch"])), 4)  # written first: a kill between the two leaves this
+    append(
+        Path(str(tables.beside["sketch"])), 4
+    )  # written first: a kill between the two leaves this
     preflight.check_beside(tables.folder, tables.public, MARK)
 
 
@@ -119,7 +167,10 @@ def test_a_torn_commit_is_put_aside_where_it_comes_again(tables: Tables) -> None
     with pytest.raises(LakeError, match=r"the newest commit of the table sketch, is damaged; "):
         preflight.check_logs(tables.engine, tables.public)
     (said,) = restore._mend_logs(tables)
-    assert said.startswith("sketch: its newest commit was damaged; it is kept in") and not torn.exists()
+    assert (
+        said.startswith("sketch: its newest commit was damaged; it is kept in")
+        and not torn.exists()
+    )
     preflight.check_logs(tables.engine, tables.public)
     preflight.check_beside(tables.folder, tables.public, MARK)
     assert sorted(read_rows(cells)["trigger"].to_pylist()) == [1, 2]
@@ -128,7 +179,9 @@ def test_a_torn_commit_is_put_aside_where_it_comes_again(tables: Tables) -> None
 def test_a_torn_commit_whose_lists_are_published_is_refused(tables: Tables) -> None:
     torn = tear(tables.beside["sketch"])
     content = torn.read_bytes()
-    with pytest.raises(LakeError, match="the histogram has the tick of which the table sketch has lost its rows"):
+    with pytest.raises(
+        LakeError, match="the histogram has the tick of which the table sketch has lost its rows"
+    ):
         restore._mend_logs(tables)
     assert torn.read_bytes() == content
     # Where both have lost it, both are put aside, and the tick comes again.
@@ -137,7 +190,9 @@ def test_a_torn_commit_whose_lists_are_published_is_refused(tables: Tables) -> N
     preflight.check_beside(tables.folder, tables.public, MARK)
 
 
-def test_many_ticks_leave_few_files_and_the_same_cells(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ticks_leave_few_files_and_the_same_cells(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of lists and of cells; and merged files of cells stay small enough for memory."""
     monkeypatch.setattr(compaction, "MANY_FILES", 6)
     cells = Path(str(tables.beside["sketch"]))
@@ -153,7 +208,9 @@ def test_many_ticks_leave_few_files_and_the_same_cells(tables: Tables, monkeypat
     assert delta_tables.mark(cells, MARK) == 59
 
 
-def test_merging_stops_at_what_fits_in_memory(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merging_stops_at_what_fits_in_memory(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compaction, "MANY_FILES", 6)
     cells = Path(str(tables.beside["sketch"]))
     for mark in range(3, 13):
@@ -170,10 +227,20 @@ def test_cells_that_a_restored_run_has_published_do_not_come_twice(tables: Table
     cells = tables.beside["sketch"]
     there = read_rows(cells, CELLS.names)
     assert unpublished(cells, there).num_rows == 0
-    later = there.set_column(there.column_names.index("trigger"), CELLS.field("trigger"), pa.array([7, 8], CELLS.field("trigger").type))
+    later = there.set_column(
+        there.column_names.index("trigger"),
+        CELLS.field("trigger"),
+        pa.array([7, 8], CELLS.field("trigger").type),
+    )
     found = unpublished(cells, pa.concat_tables([there, later]))
-    assert sorted(found.column("trigger").to_pylist()) == [7, 8] and found.schema.names == CELLS.names
+    assert (
+        sorted(found.column("trigger").to_pylist()) == [7, 8] and found.schema.names == CELLS.names
+    )
     assert unpublished(cells, later).equals(later)
-    wrong = there.set_column(there.column_names.index("cells"), CELLS.field("cells"), pa.array([[0] * 8] * 2, CELLS.field("cells").type))
+    wrong = there.set_column(
+        there.column_names.index("cells"),
+        CELLS.field("cells"),
+        pa.array([[0] * 8] * 2, CELLS.field("cells").type),
+    )
     with pytest.raises(ReleaseConflict, match="would be others"):
         unpublished(cells, wrong)

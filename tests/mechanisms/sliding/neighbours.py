@@ -28,7 +28,9 @@ from tests.mechanisms.sliding.queries import HOUR
 START = 480_000 * HOUR
 SLIDE = HOUR
 NOISE_KEY = bytes(range(32))
-INSIDE, LATE, VALUES = (0.0, 0.5, 1 - 2.0**-20), (0, 0, 0, 0, 1, 2, 3), (1.0, 100.0, -5.0, np.nan)
+INSIDE = (0.0, 0.5, 1 - 2.0**-20)
+LATE = (0, 0, 0, 0, 1, 2, 3)
+VALUES = (1.0, 100.0, -5.0, np.nan)
 
 
 @dataclass(frozen=True)
@@ -79,21 +81,40 @@ class Interview:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        tag, draw, close, normals, me = Cells._tag, DiscreteLaplace.draw, WindowSqrt.close, panes_module.normals, self
+        tag = Cells._tag
+        draw = DiscreteLaplace.draw
+        close = WindowSqrt.close
+        normals = panes_module.normals
+        me = self
 
         def tagged(cells: Cells, rows: Int, back: Int | int) -> Any:
-            me._rows = cells.key[rows], cells.start_us - cells.slide_us * np.broadcast_to(np.asarray(back, np.int64), rows.shape)
+            me._rows = (
+                cells.key[rows],
+                cells.start_us
+                - cells.slide_us * np.broadcast_to(np.asarray(back, np.int64), rows.shape),
+            )
             return tag(cells, rows, back)
 
-        def drawn(table: DiscreteLaplace, noise_key: bytes, tags: Any, mechanism: int, round_: int, step: int | Int) -> Asked:
+        def drawn(
+            table: DiscreteLaplace,
+            noise_key: bytes,
+            tags: Any,
+            mechanism: int,
+            round_: int,
+            step: int | Int,
+        ) -> Asked:
             noise = draw(table, noise_key, tags, mechanism, round_, step).view(Asked)
             where = _address(tags, mechanism, round_, step)
             key, first = me._rows
-            question = Question(where, key, round_, (first - START) // SLIDE, where[:, -1], table.epsilon)
+            question = Question(
+                where, key, round_, (first - START) // SLIDE, where[:, -1], table.epsilon
+            )
             noise.hear = lambda exact: me._answer(question, exact, noise.view(np.ndarray))
             return noise
 
-        def drawn_normal(noise_key: bytes, tags: Any, mechanism: int, round_: int, step: int) -> Float:
+        def drawn_normal(
+            noise_key: bytes, tags: Any, mechanism: int, round_: int, step: int
+        ) -> Float:
             me.normals.append(_address(tags, mechanism, round_, step))
             return normals(noise_key, tags, mechanism, round_, step)
 
@@ -126,7 +147,9 @@ class Interview:
 def _address(tags: Any, mechanism: int, round_: int, step: int | Int) -> np.ndarray:
     """The noise cells of a draw, one a row; the number of panes is last."""
     members = np.broadcast_to(np.asarray(step, np.int64), (len(tags),))
-    return np.column_stack([tags.view(np.int64), np.full((len(tags), 2), (mechanism, round_)), members])
+    return np.column_stack(
+        [tags.view(np.int64), np.full((len(tags), 2), (mechanism, round_)), members]
+    )
 
 
 @dataclass(frozen=True)
@@ -154,7 +177,12 @@ class Told:
 
 
 def told(
-    plan: SlidingPlan, bins: int, panes: int, one: Sequence[Event], other: Sequence[Event], change: Callable[[Stages], Stages] = tuple
+    plan: SlidingPlan,
+    bins: int,
+    panes: int,
+    one: Sequence[Event],
+    other: Sequence[Event],
+    change: Callable[[Stages], Stages] = tuple,
 ) -> Told:
     """Run both streams through the steps of a plan.
 
@@ -165,7 +193,9 @@ def told(
         change: what a planted bug does to the two stages.
     """
     keys = np.sort(np.random.default_rng(7).integers(-(1 << 62), 1 << 62, bins))  # as hashes are
-    public = PublicGroups(tuple(keys.tolist()), tuple(encode([b"%06d" % i]) for i in range(bins)), START)
+    public = PublicGroups(
+        tuple(keys.tolist()), tuple(encode([b"%06d" % i]) for i in range(bins)), START
+    )
     both = change(stages(plan, public))
     interviews: list[Interview] = []
     for stream in (one, other):
@@ -180,21 +210,35 @@ def _pass(both: Stages, keys: Int, panes: int, stream: Sequence[Event]) -> None:
     """Micro-batch b comes while pane b is the newest, and its tick closes what ends with it; states go from one step to the next as tables."""
     intake, release = both
     states = intake.empty(), release.empty()
-    at, number, batch, user, value = (np.array([getattr(e, name) for e in stream]) for name in ("at", "bin", "batch", "user", "value"))
+    at, number, batch, user, value = (
+        np.array([getattr(e, name) for e in stream])
+        for name in ("at", "bin", "batch", "user", "value")
+    )
     columns = {"drop": np.zeros(len(at), np.int8), "user": user.astype(np.int64)}
-    columns |= {"ts": START + np.rint(at * SLIDE).astype(np.int64), "key": keys[number.astype(np.int64)]}
+    columns |= {
+        "ts": START + np.rint(at * SLIDE).astype(np.int64),
+        "key": keys[number.astype(np.int64)],
+    }
     columns |= {"key_bytes": pa.array([encode([b"%06d" % i]) for i in number], pa.binary())}
     columns |= {name: value for name in intake.takes.names if name not in columns}
     rows = pa.table({name: columns[name] for name in intake.takes.names})
     for b in range(panes):
         mine = rows.filter(pa.array(batch == b))
-        taken = intake.step(states[0], mine, Clock(START + b * SLIDE, START + (b + 1) * SLIDE), NOISE_KEY)
-        sums = taken.rows.append_column("batch", pa.array(np.full(taken.rows.num_rows, b, np.int64)))
-        states = taken.state, release.step(states[1], sums, [Tick(b, START + (b + 1) * SLIDE)], NOISE_KEY).state
+        taken = intake.step(
+            states[0], mine, Clock(START + b * SLIDE, START + (b + 1) * SLIDE), NOISE_KEY
+        )
+        sums = taken.rows.append_column(
+            "batch", pa.array(np.full(taken.rows.num_rows, b, np.int64))
+        )
+        states = (
+            taken.state,
+            release.step(states[1], sums, [Tick(b, START + (b + 1) * SLIDE)], NOISE_KEY).state,
+        )
 
 
 def _compared(one: Interview, other: Interview, keys: Int, measurements: int, panes: int) -> Told:
-    loss, moved = np.zeros(len(keys)), dict[int, list[tuple[str, int, int]]]()
+    loss = np.zeros(len(keys))
+    moved = dict[int, list[tuple[str, int, int]]]()
     alike = other.alike and len(one.questions) == len(other.questions)
     for a, b in zip(one.questions, other.questions, strict=False) if alike else ():
         shift = np.abs(a.exact.astype(np.float64) - b.exact)
@@ -213,7 +257,8 @@ def _compared(one: Interview, other: Interview, keys: Int, measurements: int, pa
 
 def gaussian(plan: SlidingPlan, found: Told, bins: slice = slice(None)) -> float:
     """mu of the Gaussian noise that some bins' paths have: the norm of C d over its standard deviation, all measurements together."""
-    c, squared = np.array(plan.coefficients), 0.0
+    c = np.array(plan.coefficients)
+    squared = 0.0
     for m, paths in zip(plan.measurements, found.paths, strict=True):
         for d in paths[:, bins].T:
             squared += float(np.sum(np.convolve(c, d) ** 2)) / m.sigma**2 if d.any() else 0.0
@@ -236,4 +281,6 @@ def event(g: np.random.Generator, pane: int, number: int, panes: int, user: int 
     of_time, of_batch, of_value, before = g.random(4).tolist()
     at = -0.5 if before < 0.01 else pane + INSIDE[int(of_time * len(INSIDE))]
     late = LATE[int(of_batch * len(LATE))]
-    return Event(at, int(number), min(int(pane) + late, panes - 1), user, VALUES[int(of_value * len(VALUES))])
+    return Event(
+        at, int(number), min(int(pane) + late, panes - 1), user, VALUES[int(of_value * len(VALUES))]
+    )

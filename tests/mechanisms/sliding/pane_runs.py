@@ -24,7 +24,9 @@ def cells(seed: int, bins: int, pane: int) -> Cells:
     return Cells(noise_key(seed), np.arange(bins) * 7919 + 1, pane * SLIDE, SLIDE, 2)
 
 
-def windows(m: Measurement, exact: np.ndarray, seed: int = 1, bins: Bins | None = None) -> Iterator[Window]:
+def windows(
+    m: Measurement, exact: np.ndarray, seed: int = 1, bins: Bins | None = None
+) -> Iterator[Window]:
     """What the windows that end with pane 0, 1, .. show; exact: (panes, bins)."""
     state = new_bins(m.columns, exact.shape[1]) if bins is None else bins
     for pane, row in enumerate(exact):
@@ -37,4 +39,6 @@ def plain(w: int, epsilon: float) -> EveryPane:
 
 
 def retroactive(w: int, epsilon: float, share: float = 0.1) -> Retroactive:
-    return Retroactive(w, discrete_laplace(share * epsilon), discrete_laplace((1 - share) * epsilon))
+    return Retroactive(
+        w, discrete_laplace(share * epsilon), discrete_laplace((1 - share) * epsilon)
+    )

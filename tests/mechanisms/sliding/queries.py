@@ -4,7 +4,16 @@ from typing import Any
 
 from dpsql.config import Source
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
-from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, Key, ParsedQuery, PrivacyLevel, WindowSpec, changed
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    Key,
+    ParsedQuery,
+    PrivacyLevel,
+    WindowSpec,
+    changed,
+)
 from tests.property.plans import COMMON, parsed
 
 MINUTE = 60_000_000
@@ -13,19 +22,49 @@ COUNT = Aggregate("edits", AggregateFunction.COUNT_ROWS)
 SUM = Aggregate("total", AggregateFunction.SUM, "bytes", (0.0, 100.0))
 AVG = Aggregate("mean", AggregateFunction.AVG, "bytes", (-3.0, 9.0))
 SPREAD = Aggregate("spread", AggregateFunction.STDDEV_POP, "bytes", (-3.0, 9.0))
-SOURCE = Source(name="wiki", format="parquet", path="x", event_time="ts", privacy_unit=("user_id",), max_users=10**6, start_us=0)
+SOURCE = Source(
+    name="wiki",
+    format="parquet",
+    path="x",
+    event_time="ts",
+    privacy_unit=("user_id",),
+    max_users=10**6,
+    start_us=0,
+)
 
-GIVEN: dict[str, Any] = {"epsilon": 0.1, "delta": 0.0, "privacy_unit": (), "contribution_period": ContributionPeriod.STREAM}
-GIVEN |= {"window": WindowSpec(15 * MINUTE, MINUTE, 0), "trigger_interval_us": MINUTE, "max_ahead_us": MINUTE}
-GIVEN |= {"public_groups": "SELECT channel FROM channels", "keys": (Key("channel", "channel"),), "aggregates": (COUNT,)}
-GIVEN |= {"from_sql": "FROM wiki", "stream": "wiki", "static_sources": ("channels",), "columns_in_order": ("channel", "edits")}
+GIVEN: dict[str, Any] = {
+    "epsilon": 0.1,
+    "delta": 0.0,
+    "privacy_unit": (),
+    "contribution_period": ContributionPeriod.STREAM,
+}
+GIVEN |= {
+    "window": WindowSpec(15 * MINUTE, MINUTE, 0),
+    "trigger_interval_us": MINUTE,
+    "max_ahead_us": MINUTE,
+}
+GIVEN |= {
+    "public_groups": "SELECT channel FROM channels",
+    "keys": (Key("channel", "channel"),),
+    "aggregates": (COUNT,),
+}
+GIVEN |= {
+    "from_sql": "FROM wiki",
+    "stream": "wiki",
+    "static_sources": ("channels",),
+    "columns_in_order": ("channel", "edits"),
+}
 GIVEN |= {"privacy_level": PrivacyLevel.EVENT, "grouping": PaneGrouping.NONE}
 GIVEN |= dict.fromkeys(("max_rows_contributed", "max_rows_per_group", "max_groups_contributed"))
 EVENT: ParsedQuery[Asked] = parsed(COMMON | GIVEN, "sliding", Asked)
 
 
 def bounds(rows: int, per_group: int, groups: int, **more: Any) -> dict[str, Any]:
-    return {"max_rows_contributed": rows, "max_rows_per_group": per_group, "max_groups_contributed": groups} | more
+    return {
+        "max_rows_contributed": rows,
+        "max_rows_per_group": per_group,
+        "max_groups_contributed": groups,
+    } | more
 
 
 def windows(query: ParsedQuery[Asked], panes: int) -> ParsedQuery[Asked]:
@@ -33,14 +72,24 @@ def windows(query: ParsedQuery[Asked], panes: int) -> ParsedQuery[Asked]:
 
 
 USER = changed(
-    EVENT, privacy_level=PrivacyLevel.USER, privacy_unit=("user_id",), contribution_period=ContributionPeriod.WINDOW, **bounds(20, 4, 3)
+    EVENT,
+    privacy_level=PrivacyLevel.USER,
+    privacy_unit=("user_id",),
+    contribution_period=ContributionPeriod.WINDOW,
+    **bounds(20, 4, 3),
 )
 SQRT = changed(EVENT, delta=1e-6)
 QUERIES = {
     "event": EVENT,
     "event, three aggregates": changed(EVENT, epsilon=2.0, aggregates=(COUNT, SUM, AVG)),
     "user": USER,
-    "user, STREAM": changed(USER, epsilon=4.0, contribution_period=ContributionPeriod.STREAM, aggregates=(COUNT, SUM), **bounds(3, 1, 2)),
+    "user, STREAM": changed(
+        USER,
+        epsilon=4.0,
+        contribution_period=ContributionPeriod.STREAM,
+        aggregates=(COUNT, SUM),
+        **bounds(3, 1, 2),
+    ),
     "retroactive": changed(EVENT, grouping=PaneGrouping.RETROACTIVE),
     "sqrt": SQRT,
     "sqrt, three aggregates": changed(SQRT, aggregates=(COUNT, SUM, AVG)),
@@ -49,4 +98,6 @@ QUERIES = {
 
 
 def query_of_hours(query: ParsedQuery[Asked], panes: int = 3) -> ParsedQuery[Asked]:
-    return changed(query, window=WindowSpec(panes * HOUR, HOUR, 0), trigger_interval_us=HOUR, max_ahead_us=HOUR)
+    return changed(
+        query, window=WindowSpec(panes * HOUR, HOUR, 0), trigger_interval_us=HOUR, max_ahead_us=HOUR
+    )

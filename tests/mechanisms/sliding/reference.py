@@ -9,7 +9,9 @@ Noise = Callable[[int], int]
 """Noise by number of the pane."""
 
 
-def pane_sums(records: list[tuple[int, int, int]], slide: int, first: int) -> dict[tuple[int, int], int]:
+def pane_sums(
+    records: list[tuple[int, int, int]], slide: int, first: int
+) -> dict[tuple[int, int], int]:
     """(pane, key) -> how many of the records `(batch, ts, key)` are in it."""
     out: dict[tuple[int, int], int] = {}
     for _, ts, key in records:
@@ -37,7 +39,9 @@ def plain(x: list[int], w: int, noise: Noise) -> list[int]:
     return [sum(y[max(0, t - w + 1) : t + 1]) for t in range(len(x))]
 
 
-def paper(x: list[int], monitor: Noise, alone: Noise, together: Callable[[int, int], int], epsilon: float) -> tuple[list[float], list[int]]:
+def paper(
+    x: list[int], monitor: Noise, alone: Noise, together: Callable[[int, int], int], epsilon: float
+) -> tuple[list[float], list[int]]:
     """Retroactive Grouping as published (Algorithms 1 and 2), sampling rate 1: the value of every pane, and the panes that were measured alone.
 
     Args:
@@ -49,10 +53,12 @@ def paper(x: list[int], monitor: Noise, alone: Noise, together: Callable[[int, i
     values: list[float] = []
     fired: list[int] = []
     group: list[int] = []
-    target, last = 0, 0.0
+    target = 0
+    last = 0.0
     for t, count in enumerate(x):
         if t == 0 or (values[-1] - (count + monitor(t))) ** 2 >= 2.0 / (epsilon * epsilon):
-            group, target = [], 2
+            group = []
+            target = 2
             last = float(count + alone(t))
             fired.append(t)
         else:

@@ -31,7 +31,10 @@ def test_no_neighbours_are_told_apart_by_more_than_the_promise(name: str) -> Non
 def test_the_search_looks_at_every_place_of_a_group() -> None:
     """The event lies in a group's first, middle and last pane, in a pane where the monitor fires, in one that is measured by itself; or is late."""
     found = search("RETROACTIVE", 150, seed=2)
-    seen = {"late" if e.bin not in found.told.moved else _place(int(e.at), found.told.moved[e.bin]) for e in found.events}
+    seen = {
+        "late" if e.bin not in found.told.moved else _place(int(e.at), found.told.moved[e.bin])
+        for e in found.events
+    }
     assert seen >= {"first", "middle", "last", "fires", "late"}
 
 
@@ -51,7 +54,10 @@ def test_planted_bugs_are_caught(bug: Bug) -> None:
 def test_rows_of_a_unit_whose_id_is_anothers_are_what_a_collision_costs() -> None:
     """Removing one lets in as many rows of the other: twice the loss. The planner leaves room for it, the accountant refuses a plan without
     (`test_what_the_accountant_refuses`)."""
-    mine, others = ([Event(8.5 + late, number + bin_, 8, user=7) for bin_ in (0, 0, 1)] for number, late in ((0, 0.0), (2, 0.1)))
+    mine, others = (
+        [Event(8.5 + late, number + bin_, 8, user=7) for bin_ in (0, 0, 1)]
+        for number, late in ((0, 0.0), (2, 0.1))
+    )
     found = told(PLANS["units, STREAM"], 4, 12, mine + others, others)
     assert found.loss.sum() == pytest.approx(2 * EPSILON, rel=1e-6)
 
@@ -63,11 +69,20 @@ def bound(with_event: Float, without: Float) -> float:
     for sign in (1, -1):
         more, less = directed([with_event[:half], without[:half]], sign)
         at = cuts(np.concatenate([more, less]))
-        each = np.log(np.maximum(at_least(hits(more, at), half, 1e-4), 1e-300) / at_most(hits(less, at), half, 1e-4))
-        best = max(best, (float(each.max()), sign, at[[int(each.argmax())]]), key=lambda found: found[0])
+        each = np.log(
+            np.maximum(at_least(hits(more, at), half, 1e-4), 1e-300)
+            / at_most(hits(less, at), half, 1e-4)
+        )
+        best = max(
+            best, (float(each.max()), sign, at[[int(each.argmax())]]), key=lambda found: found[0]
+        )
     more, less = directed([with_event[half:], without[half:]], best[1])
     n = len(more)
-    return float(np.log(np.maximum(at_least(hits(more, best[2]), n), 1e-300) / at_most(hits(less, best[2]), n))[0])
+    return float(
+        np.log(
+            np.maximum(at_least(hits(more, best[2]), n), 1e-300) / at_most(hits(less, best[2]), n)
+        )[0]
+    )
 
 
 def released(m: Measurement, pane: int, panes: int, seed: int) -> tuple[Float, Float]:
@@ -77,7 +92,9 @@ def released(m: Measurement, pane: int, panes: int, seed: int) -> tuple[Float, F
         x = np.full((panes, TRIALS), 2)
         x[pane] += more
         shown = [window.value.astype(np.float64) for window in windows(m, x, seed + more)]
-        sides.append(np.sum(shown[pane:], axis=0) if not isinstance(m, type(plain(1, 1.0))) else shown[pane])
+        sides.append(
+            np.sum(shown[pane:], axis=0) if not isinstance(m, type(plain(1, 1.0))) else shown[pane]
+        )
     return sides[0], sides[1]
 
 
@@ -91,7 +108,9 @@ def test_samples_of_released_rows_stay_below_the_promise(name: str, least: float
 
 def test_noise_after_the_division_is_caught() -> None:
     """The first bug: sampled at rate p, 1/p times the sample plus noise. What is promised as 0.01 is 65, and 20,000 runs see over 3 of it."""
-    g, p, promised = np.random.default_rng(6), 0.01, 0.01
+    g = np.random.default_rng(6)
+    p = 0.01
+    promised = 0.01
     rate = math.log(1 + math.expm1(promised) / p)
     assert true_epsilon(p, promised) == pytest.approx(65, abs=0.1)
     assert true_epsilon(0.06, promised) == pytest.approx(0.55, abs=0.01)

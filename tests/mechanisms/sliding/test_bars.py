@@ -15,10 +15,20 @@ from dpsql.udfs.sliding.measurement import new_bins
 from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sliding.pane_runs import cells, noise_key
 from tests.mechanisms.sliding.pane_runs import windows as shown
-from tests.mechanisms.sliding.queries import AVG, EVENT, HOUR, SOURCE, SQRT, SUM, query_of_hours, windows
+from tests.mechanisms.sliding.queries import (
+    AVG,
+    EVENT,
+    HOUR,
+    SOURCE,
+    SQRT,
+    SUM,
+    query_of_hours,
+    windows,
+)
 from tests.mechanisms.sliding.reference import coverage
 
-STREAMS, PANES = 10_000, 70
+STREAMS = 10_000
+PANES = 70
 
 
 def streams() -> np.ndarray:
@@ -37,10 +47,12 @@ def streams() -> np.ndarray:
 def test_bars_cover_as_often_as_they_say_and_smoothing_keeps_its_limit(asked, w: int) -> None:  # type: ignore[no-untyped-def]
     """The bar: the plan's exact coverage within 0.01 over all streams and windows. A bar 10% narrower is found out."""
     plan = make_plan(windows(asked, w), SOURCE)
-    m, x = plan.measurements[0], streams()
+    m = plan.measurements[0]
+    x = streams()
     assert m.half_width is not None
     promised = coverage(m.fine.epsilon, w, int(m.half_width)) if m.fine else 0.95
-    off, moved = [], 0.0
+    off = []
+    moved = 0.0
     for pane, window in enumerate(shown(measurements(plan)[0], x)):
         true = x[max(0, pane - w + 1) : pane + 1].sum(axis=0)
         if pane >= PANES - 20:
@@ -56,8 +68,12 @@ def test_bars_cover_as_often_as_they_say_and_smoothing_keeps_its_limit(asked, w:
         assert 1.0 < moved <= 2.0 + 1e-9
 
 
-W, HOURS, START = 4, 16, 480_000 * HOUR
-ROWS, BINS, BATCHES = 200_000, 200, 8
+W = 4
+HOURS = 16
+START = 480_000 * HOUR
+ROWS = 200_000
+BINS = 200
+BATCHES = 8
 G = np.random.default_rng(1)
 SMALL = {
     "0.4": (SUM, (0.0, 1000.0), np.full(ROWS, 0.4)),
@@ -85,11 +101,20 @@ def _inside(aggregate: Aggregate, bounds: tuple[float, float], values: np.ndarra
     pane = np.random.default_rng(2).integers(0, HOURS, ROWS)
     sums = []
     for batch, mine in enumerate(np.array_split(np.arange(ROWS), BATCHES)):
-        rows = {"drop": np.zeros(len(mine), np.int8), "ts": START + pane[mine] * HOUR, "key": np.zeros(len(mine), np.int64)}
-        taken = intake.step({}, pa.table(rows | {"a0": values[mine]}), Clock(START, START + HOURS * HOUR), b"").rows
+        rows = {
+            "drop": np.zeros(len(mine), np.int8),
+            "ts": START + pane[mine] * HOUR,
+            "key": np.zeros(len(mine), np.int64),
+        }
+        taken = intake.step(
+            {}, pa.table(rows | {"a0": values[mine]}), Clock(START, START + HOURS * HOUR), b""
+        ).rows
         taken = taken.append_column("batch", pa.array(np.full(taken.num_rows, batch)))
         at = taken.column_names.index("key")
-        sums += [taken.set_column(at, "key", pa.array(np.full(taken.num_rows, key))) for key in range(BINS)]
+        sums += [
+            taken.set_column(at, "key", pa.array(np.full(taken.num_rows, key)))
+            for key in range(BINS)
+        ]
     tick = Tick(BATCHES, START + HOURS * HOUR)
     rows = release.step(release.empty(), pa.concat_tables(sums), [tick], noise_key(4)).rows.sort_by(
         [("key_bytes", "ascending"), ("window", "ascending")]
@@ -103,11 +128,14 @@ def _inside(aggregate: Aggregate, bounds: tuple[float, float], values: np.ndarra
 
 def test_the_bar_of_a_sum_has_room_for_the_rounding_of_its_panes() -> None:
     """Little noise, a week of minutes, and every pane half a step above one: all are rounded to one side. Without that room 89% were inside."""
-    w, bins = 10_080, 400
+    w = 10_080
+    bins = 400
     query = changed(EVENT, epsilon=20.0, aggregates=(dataclasses.replace(SUM, bounds=(0.0, 1.0)),))
     plan = make_plan(windows(query, w), SOURCE)
-    m, measurement = plan.measurements[0], measurements(plan)[0]
-    state, units = new_bins(measurement.columns, bins), np.full(bins, 3 << (m.bits - 1))
+    m = plan.measurements[0]
+    measurement = measurements(plan)[0]
+    state = new_bins(measurement.columns, bins)
+    units = np.full(bins, 3 << (m.bits - 1))
     for pane in range(w):
         each = dataclasses.replace(cells(1, bins, pane), bits=m.bits)
         window = measurement.close(state, each.rounded(units), pane, each)

@@ -33,19 +33,30 @@ def compiled(name: str, stream: Stream, folder: Path) -> dpsql.Query:
     unit = ("user_id",) if name.endswith("units") else ()
     keys = "" if name == "events, without a key" else ", channel"
     text = f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS {TEXTS[name]} FROM wiki GROUP BY window(ts, '2 hours', '20 minutes'){keys}"
-    return dpsql.compile(text, Sources((stream.source("wiki", folder / "data", privacy_unit=unit), *stream.static(folder))))
+    return dpsql.compile(
+        text,
+        Sources(
+            (stream.source("wiki", folder / "data", privacy_unit=unit), *stream.static(folder))
+        ),
+    )
 
 
 @pytest.mark.parametrize("name", ["the example", "sums of units"])
-def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_both_engines_publish_the_same_rows_and_verify_makes_them_again(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
     both(spark, tmp_path, name)
 
 
 def both(spark: SparkSession, folder: Path, name: str) -> None:
     stream = same_rows.wiki("2 hours", "20 minutes", 3)
-    here = same_rows.on_both_engines(spark, compiled(name, stream, folder), stream, FILES, folder / "lake")
+    here = same_rows.on_both_engines(
+        spark, compiled(name, stream, folder), stream, FILES, folder / "lake"
+    )
     assert here.num_rows >= 30
-    assert set(pq.read_schema(next(Lake(folder / "lake").histogram("q").glob("*.parquet"))).names) == set(here.column_names)
+    assert set(
+        pq.read_schema(next(Lake(folder / "lake").histogram("q").glob("*.parquet"))).names
+    ) == set(here.column_names)
 
 
 def test_the_ledger_line_says_what_is_protected(tmp_path: Path) -> None:

@@ -24,7 +24,17 @@ from dpsql.privacy.cost import gamma
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.discrete_laplace import discrete_laplace
 from dpsql.udfs.noise.window_sqrt import coefficients, response
-from tests.mechanisms.sliding.queries import EVENT, MINUTE, QUERIES, SOURCE, SQRT, SUM, USER, bounds, windows
+from tests.mechanisms.sliding.queries import (
+    EVENT,
+    MINUTE,
+    QUERIES,
+    SOURCE,
+    SQRT,
+    SUM,
+    USER,
+    bounds,
+    windows,
+)
 from tests.mechanisms.sliding.reference import coverage
 
 
@@ -50,21 +60,46 @@ def planned(query: ParsedQuery) -> SlidingPlan:
 
 
 def test_what_the_accountant_refuses() -> None:
-    plan, three, sqrt = planned(EVENT), planned(QUERIES["event, three aggregates"]), planned(SQRT)
-    shared = dataclasses.replace(three, measurements=tuple(dataclasses.replace(m, mechanism=1) for m in three.measurements))
-    whole = dataclasses.replace(three, measurements=(planned(changed(EVENT, epsilon=2.0)).measurements[0], *three.measurements[1:]))
+    plan = planned(EVENT)
+    three = planned(QUERIES["event, three aggregates"])
+    sqrt = planned(SQRT)
+    shared = dataclasses.replace(
+        three, measurements=tuple(dataclasses.replace(m, mechanism=1) for m in three.measurements)
+    )
+    whole = dataclasses.replace(
+        three,
+        measurements=(
+            planned(changed(EVENT, epsilon=2.0)).measurements[0],
+            *three.measurements[1:],
+        ),
+    )
     table = plan.measurements[0].fine
     assert table is not None
-    off = dataclasses.replace(table, middle=(*table.middle[:-1], table.middle[-1] + (table.middle[-1] >> 30)))
-    off = dataclasses.replace(off, middle=(off.middle[0] - 2 * (table.middle[-1] >> 30), *off.middle[1:]))
-    seam = dataclasses.replace(plan, measurements=(dataclasses.replace(plan.measurements[0], fine=off),))
-    longer = dataclasses.replace(sqrt, coefficients=coefficients(30))  # noise of a longer band, sigma for the shorter one's norm
+    off = dataclasses.replace(
+        table, middle=(*table.middle[:-1], table.middle[-1] + (table.middle[-1] >> 30))
+    )
+    off = dataclasses.replace(
+        off, middle=(off.middle[0] - 2 * (table.middle[-1] >> 30), *off.middle[1:])
+    )
+    seam = dataclasses.replace(
+        plan, measurements=(dataclasses.replace(plan.measurements[0], fine=off),)
+    )
+    longer = dataclasses.replace(
+        sqrt, coefficients=coefficients(30)
+    )  # noise of a longer band, sigma for the shorter one's norm
     clamp = dataclasses.replace(
-        three, measurements=(three.measurements[0], dataclasses.replace(three.measurements[1], upper=2**20), *three.measurements[2:])
+        three,
+        measurements=(
+            three.measurements[0],
+            dataclasses.replace(three.measurements[1], upper=2**20),
+            *three.measurements[2:],
+        ),
     )
     # 1,016.8 steps, which move a pane's sum by 1,017 at times, charged as 1,016.
     parts = planned(changed(EVENT, aggregates=(dataclasses.replace(SUM, bounds=(0.0, 0.993)),)))
-    finer = dataclasses.replace(parts.measurements[0], fine=discrete_laplace(0.1 / 1016 * (1 - 1e-8)))
+    finer = dataclasses.replace(
+        parts.measurements[0], fine=discrete_laplace(0.1 / 1016 * (1 - 1e-8))
+    )
     ids = dataclasses.replace(SOURCE, max_users=2**58)
     cases = [
         (shared, "equal numbers share their noise"),
@@ -73,11 +108,25 @@ def test_what_the_accountant_refuses() -> None:
         (longer, "mu is"),
         (clamp, "more than the"),
         (dataclasses.replace(parts, measurements=(finer,)), "more than the"),
-        (dataclasses.replace(plan, query=changed(EVENT, privacy_level=PrivacyLevel.USER)), "a unit needs bounds"),
-        (dataclasses.replace(plan, query=changed(EVENT, privacy_unit=("user_id",))), "no unit and no bounds"),
-        (dataclasses.replace(plan, query=changed(EVENT, grouping=PaneGrouping.RETROACTIVE)), "other noise than"),
+        (
+            dataclasses.replace(plan, query=changed(EVENT, privacy_level=PrivacyLevel.USER)),
+            "a unit needs bounds",
+        ),
+        (
+            dataclasses.replace(plan, query=changed(EVENT, privacy_unit=("user_id",))),
+            "no unit and no bounds",
+        ),
+        (
+            dataclasses.replace(plan, query=changed(EVENT, grouping=PaneGrouping.RETROACTIVE)),
+            "other noise than",
+        ),
         (dataclasses.replace(sqrt, coefficients=sqrt.coefficients[:10]), "begins with 1"),
-        (dataclasses.replace(sqrt, measurements=(dataclasses.replace(sqrt.measurements[0], sigma=0.0),)), "without noise"),
+        (
+            dataclasses.replace(
+                sqrt, measurements=(dataclasses.replace(sqrt.measurements[0], sigma=0.0),)
+            ),
+            "without noise",
+        ),
         (dataclasses.replace(sqrt, measurements=plan.measurements), "without noise"),
     ]
     for wrong, message in cases:
@@ -97,7 +146,10 @@ def test_what_the_planner_refuses() -> None:
     with pytest.raises(ConfigError, match="collisions"):
         planned(changed(QUERIES["sqrt, user"], delta=1e-12))
     with pytest.raises(ConfigError, match="overflow 64 bits"):
-        make_plan(changed(USER, epsilon=20.0, aggregates=(SUM,), **bounds(100, 100, 1)), dataclasses.replace(SOURCE, max_users=2**48))
+        make_plan(
+            changed(USER, epsilon=20.0, aggregates=(SUM,), **bounds(100, 100, 1)),
+            dataclasses.replace(SOURCE, max_users=2**48),
+        )
 
 
 def test_a_pane_stays_open_up_to_the_end_of_a_pane() -> None:
@@ -105,7 +157,10 @@ def test_a_pane_stays_open_up_to_the_end_of_a_pane() -> None:
         assert planned(changed(EVENT, allowed_lateness_us=given)).lateness_us == kept
 
 
-@pytest.mark.parametrize(("epsilon", "w", "expected"), [(0.1, 1, 30), (0.1, 15, 108), (1.0, 1, None), (1.0, 5, None), (0.05, 4, None)])
+@pytest.mark.parametrize(
+    ("epsilon", "w", "expected"),
+    [(0.1, 1, 30), (0.1, 15, 108), (1.0, 1, None), (1.0, 5, None), (0.05, 4, None)],
+)
 def test_half_widths_are_exact(epsilon: float, w: int, expected: int | None) -> None:
     """Against the convolution of probabilities written out."""
     a = math.exp(-epsilon)
@@ -124,7 +179,9 @@ def test_half_widths_are_exact(epsilon: float, w: int, expected: int | None) -> 
 
 def test_half_widths_of_fine_grids_are_no_narrower() -> None:
     for epsilon in (1e-4, 1e-5):
-        assert half_width(epsilon, 15) == pytest.approx(half_width(2.0**-9, 15) * 2.0**-9 / epsilon, rel=2e-3)
+        assert half_width(epsilon, 15) == pytest.approx(
+            half_width(2.0**-9, 15) * 2.0**-9 / epsilon, rel=2e-3
+        )
     assert coverage(1e-4, 15, half_width(1e-4, 15)) >= 0.95
     assert coverage(1e-4, 15, int(half_width(1e-4, 15) * 0.999)) < 0.95
 
@@ -151,7 +208,9 @@ def test_the_true_shift_of_several_periods_stays_below_what_is_charged(n: int) -
         places = [start] * n
         for _ in range(6):
             for i in range(n):
-                places[i] = max(range(w), key=lambda p, i=i: shift([*places[:i], p, *places[i + 1 :]]))
+                places[i] = max(
+                    range(w), key=lambda p, i=i: shift([*places[:i], p, *places[i + 1 :]])
+                )
         best = max(best, shift(places))
     one = account(plan, SOURCE)
     assert n < best * (1 + 1e-9) <= one.periods(n).mu2 / one.mu2
@@ -162,7 +221,8 @@ def test_pure_periods_and_events_add_up() -> None:
     assert account(planned(USER), SOURCE).periods(7).epsilon == pytest.approx(0.7, rel=1e-9)
     stream = account(planned(QUERIES["user, STREAM"]), SOURCE)
     assert stream.periods(7).epsilon == stream.epsilon
-    event, sqrt = account(planned(EVENT), SOURCE), account(planned(SQRT), SOURCE)
+    event = account(planned(EVENT), SOURCE)
+    sqrt = account(planned(SQRT), SOURCE)
     assert event.periods(10).epsilon == pytest.approx(1.0, rel=1e-9)
     assert sqrt.periods(10).mu == pytest.approx(10 * sqrt.mu)  # linear, not by the square root
 
@@ -170,7 +230,8 @@ def test_pure_periods_and_events_add_up() -> None:
 def test_at_level_user_it_has_less_than_a_third_of_the_variance_of_one_copy_per_window() -> None:
     """w = 15, same (epsilon, delta, C, c, G): a record in 15 windows moves independent noise by sqrt(15) times as much."""
     plan = planned(QUERIES["sqrt, user"])
-    m, asked = plan.measurements[0], USER.asked
+    m = plan.measurements[0]
+    asked = USER.asked
     copies = math.sqrt(15 * (asked.max_rows_per_group or 0) * asked.rows) / plan.mu
     assert (m.stderr / copies) ** 2 < 0.30
 
@@ -181,7 +242,10 @@ def said(query: ParsedQuery) -> str:
 
 def test_explain_says_what_events_cost() -> None:
     event = said(EVENT)
-    assert "protects one event (one row of `wiki`): epsilon 0.1, delta 0, for the whole infinite output." in event
+    assert (
+        "protects one event (one row of `wiki`): epsilon 0.1, delta 0, for the whole infinite output."
+        in event
+    )
     assert "a person with 10 events has epsilon 1, with 100 events epsilon 10" in event
     assert "Changing an event instead of adding it: epsilon 0.2." in event
     assert "within 108 of the truth" in event
@@ -195,7 +259,10 @@ def test_explain_says_what_events_cost() -> None:
         r"delta = [\de.-]+, no trigger_interval: [\d.]+, epsilon [\d.]+ in 30 days; .* This query\.",
         user,
     )
-    assert "delta = 1e-06, trigger_interval = '1 minute', a copy of every record in each of its 15 windows: " in user
+    assert (
+        "delta = 1e-06, trigger_interval = '1 minute', a copy of every record in each of its 15 windows: "
+        in user
+    )
     assert "worse than" in said(QUERIES["retroactive"])
     assert "one privacy unit (user_id) does in one period of 15 minutes" in said(USER)
 
@@ -210,11 +277,19 @@ def test_explain_says_what_events_cost() -> None:
         ("'1 day'", 4, ", allowed_lateness = '2 hours'", False),
     ],
 )
-def test_other_ways_to_ask_have_the_errors_and_costs_that_they_are_told_to_have(window: str, c: int, more: str, keyed: bool) -> None:
+def test_other_ways_to_ask_have_the_errors_and_costs_that_they_are_told_to_have(
+    window: str, c: int, more: str, keyed: bool
+) -> None:
     """Each way is asked, and its own plan and accountant say the same. Catches: a window with copies told without its counter."""
-    sources = {"wiki": dataclasses.replace(SOURCE, schema="user_id STRING, channel STRING, ts TIMESTAMP")}
-    sources["channels"] = Source("channels", "parquet", path="channels", schema="channel STRING", static=True)
-    listed, key = ("public_groups = (SELECT channel FROM channels), ", "channel") if keyed else ("", "")
+    sources = {
+        "wiki": dataclasses.replace(SOURCE, schema="user_id STRING, channel STRING, ts TIMESTAMP")
+    }
+    sources["channels"] = Source(
+        "channels", "parquet", path="channels", schema="channel STRING", static=True
+    )
+    listed, key = (
+        ("public_groups = (SELECT channel FROM channels), ", "channel") if keyed else ("", "")
+    )
 
     def asked(options: str) -> dpsql.Query:
         bounds = f"privacy_unit_column = user_id, max_rows_contributed = 20, max_rows_per_group = {c}{more}"
@@ -225,22 +300,43 @@ def test_other_ways_to_ask_have_the_errors_and_costs_that_they_are_told_to_have(
         )
 
     def error(query: dpsql.Query) -> float:
-        return query.plan.columns[0].perturbations[0].sd[-1] if query.plan.mechanism == "histogram" else query.plan.measurements[0].stderr
+        return (
+            query.plan.columns[0].perturbations[0].sd[-1]
+            if query.plan.mechanism == "histogram"
+            else query.plan.measurements[0].stderr
+        )
 
-    first, interval = asked("delta = 1e-6"), f", trigger_interval = {window.rsplit(', ', maxsplit=1)[-1]}"
-    ways = [asked("delta = 0"), first, *([asked("delta = 1e-6" + interval)] if "," in window else [])]
-    costs = [next(each["epsilon"] for each in query.explain_json()["periods"] if each["periods"] == 30) for query in ways]
+    first = asked("delta = 1e-6")
+    interval = f", trigger_interval = {window.rsplit(', ', maxsplit=1)[-1]}"
+    ways = [
+        asked("delta = 0"),
+        first,
+        *([asked("delta = 1e-6" + interval)] if "," in window else []),
+    ]
+    costs = [
+        next(each["epsilon"] for each in query.explain_json()["periods"] if each["periods"] == 30)
+        for query in ways
+    ]
     for mine, query in enumerate(ways):
-        told = re.findall(r": ([\d.]+), epsilon ([\d.]+) in 30 days;[^.]*\.( This)?", " ".join(query.explain().split()))
+        told = re.findall(
+            r": ([\d.]+), epsilon ([\d.]+) in 30 days;[^.]*\.( This)?",
+            " ".join(query.explain().split()),
+        )
         assert [bool(this) for _, _, this in told] == [each == mine for each in range(len(ways))]
         if query.plan.delta:
-            assert [float(each) for each, _, _ in told] == pytest.approx(list(map(error, ways)), rel=2e-3)
-            assert "7" in window or [float(cost) for _, cost, _ in told] == pytest.approx(costs, rel=2e-3)
+            assert [float(each) for each, _, _ in told] == pytest.approx(
+                list(map(error, ways)), rel=2e-3
+            )
+            assert "7" in window or [float(cost) for _, cost, _ in told] == pytest.approx(
+                costs, rel=2e-3
+            )
 
 
 def test_a_grid_has_at_most_2_20_units_to_the_largest_value_and_a_step_2_10_of_them() -> None:
     for hi in (1.0, 1.5, 2.0, 1023.9, 1024.0, 1e-7):
-        m = planned(changed(EVENT, aggregates=(dataclasses.replace(SUM, bounds=(-hi / 3, hi)),))).measurements[0]
+        m = planned(
+            changed(EVENT, aggregates=(dataclasses.replace(SUM, bounds=(-hi / 3, hi)),))
+        ).measurements[0]
         assert 512 < hi / m.step <= 1024
         assert m.step == m.grid * 2**10
         assert math.frexp(m.grid)[0] == 0.5
@@ -251,5 +347,9 @@ def test_a_grid_has_at_most_2_20_units_to_the_largest_value_and_a_step_2_10_of_t
 def test_the_standard_error_of_window_sqrt_does_not_fall_with_the_panes() -> None:
     plan = planned(SQRT)
     assert all(a <= b for a, b in pairwise(plan.sd))
-    assert plan.sd[-1] == pytest.approx(float(np.linalg.norm(response(15, plan.coefficients).window)))
-    assert plan.measurements[0].stderr == pytest.approx(76, abs=1)  # the page's figure at epsilon 0.1, delta 1e-6
+    assert plan.sd[-1] == pytest.approx(
+        float(np.linalg.norm(response(15, plan.coefficients).window))
+    )
+    assert plan.measurements[0].stderr == pytest.approx(
+        76, abs=1
+    )  # the page's figure at epsilon 0.1, delta 1e-6

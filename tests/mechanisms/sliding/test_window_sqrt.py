@@ -29,7 +29,8 @@ def test_c_is_the_square_root_of_the_window(w: int) -> None:
 
 @pytest.mark.parametrize("w", [1, 2, 5, 15])
 def test_b_c_is_the_window(w: int) -> None:
-    c, found = np.array(coefficients(w)), response(w, coefficients(w))
+    c = np.array(coefficients(w))
+    found = response(w, coefficients(w))
     product = np.convolve(found.window, c)[: len(found.window)]
     assert product == pytest.approx(np.where(np.arange(len(product)) < w, 1.0, 0.0), abs=1e-12)
 
@@ -47,14 +48,17 @@ def test_the_error_of_a_window_is_small_and_stays_so(w: int, sd: float) -> None:
     assert norm * m.sd[-1] < math.sqrt(w) * 0.56  # against noise of its own for every pane
 
 
-W, PANES = 4, 40
+W = 4
+PANES = 40
 
 
 def noise(panes: int, bins: int, sigma: float = 20.0) -> np.ndarray:
     """(bins, panes) of the windows' noise."""
     x = np.arange(panes * bins).reshape(panes, bins) % 97
     true = np.array([x[max(0, t - W + 1) : t + 1].sum(axis=0) for t in range(panes)])
-    return (np.array([window.value for window in windows(measurement(W, sigma), x)]) - true).T.astype(float)
+    return (
+        np.array([window.value for window in windows(measurement(W, sigma), x)]) - true
+    ).T.astype(float)
 
 
 def test_released_noise_has_the_covariance_of_b() -> None:
@@ -83,7 +87,8 @@ def test_what_is_rounded_is_the_exact_number(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_float64_path_is_as_close_to_the_exact_one_as_its_bound_says() -> None:
     """Read off with a grid of 2^-44 in the place of 1: float64 and integers differ by some steps, and by fewer than the bound."""
     fine = dataclasses.replace(measurement(W), sigma=2.0**44)
-    bins, bound = new_bins(fine.columns, 30), fine.error * 2.0**44
+    bins = new_bins(fine.columns, 30)
+    bound = fine.error * 2.0**44
     off = []
     for pane in range(PANES):
         each = cells(1, 30, pane)
@@ -91,7 +96,10 @@ def test_the_float64_path_is_as_close_to_the_exact_one_as_its_bound_says() -> No
         monkey = {name: values.copy() for name, values in bins.items()}
         fine_path.close(bins, np.zeros(30, np.int64), pane, each)
         unit = sum(bins["path"][:, (pane - age) % (2 * W - 1)] for age in range(min(W, pane + 1)))
-        off += [float(unit[row]) * 2.0**44 - exact_noise(fine, row, pane, each) for row in range(0, 30, 7)]
+        off += [
+            float(unit[row]) * 2.0**44 - exact_noise(fine, row, pane, each)
+            for row in range(0, 30, 7)
+        ]
         assert monkey.keys() == bins.keys()
     assert 0 < max(map(abs, off)) < bound + 1
     assert bound < 1e5  # 2^-28 of a step at most
@@ -99,6 +107,7 @@ def test_the_float64_path_is_as_close_to_the_exact_one_as_its_bound_says() -> No
 
 def test_an_exact_path_reaches_back_as_far_as_its_precision_needs() -> None:
     """Pane 5,000 is computed from the last draws alone; all of them give the same."""
-    m, each = measurement(2, 1000.0), cells(1, 3, 5000)
+    m = measurement(2, 1000.0)
+    each = cells(1, 3, 5000)
     short = [exact_noise(m, row, 5000, each) for row in range(3)]
     assert short == [exact_noise(m, row, 700, dataclasses.replace(each)) for row in range(3)]

@@ -25,10 +25,33 @@ from dpsql.udfs.sliding.intake import EventIntake, UnitIntake
 from dpsql.udfs.sliding.panes import Cells
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.stage import Clock, Stepped
-from tests.mechanisms.sliding.neighbours import SLIDE, VALUES, Event, Told, busy, event, gaussian, told
-from tests.mechanisms.sliding.queries import AVG, COUNT, EVENT, HOUR, SOURCE, SPREAD, SQRT, SUM, USER, bounds, query_of_hours
+from tests.mechanisms.sliding.neighbours import (
+    SLIDE,
+    VALUES,
+    Event,
+    Told,
+    busy,
+    event,
+    gaussian,
+    told,
+)
+from tests.mechanisms.sliding.queries import (
+    AVG,
+    COUNT,
+    EVENT,
+    HOUR,
+    SOURCE,
+    SPREAD,
+    SQRT,
+    SUM,
+    USER,
+    bounds,
+    query_of_hours,
+)
 
-W, PANES, EPSILON = 4, 100, 0.5
+W = 4
+PANES = 100
+EPSILON = 0.5
 LATE = {"allowed_lateness_us": HOUR}
 NOT_WHOLE = dataclasses.replace(SUM, bounds=(-0.993, 0.993))
 """1,016.8 steps of the noise: a row moves a pane's sum by 1,016 or 1,017, as the rest of it will have it."""
@@ -36,28 +59,51 @@ PLANS: dict[str, SlidingPlan] = {
     name: make_plan(query_of_hours(query, W), SOURCE)
     for name, query in {
         "PANES": changed(EVENT, epsilon=EPSILON, **LATE),
-        "PANES, three aggregates": changed(EVENT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE),
+        "PANES, three aggregates": changed(
+            EVENT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE
+        ),
         "PANES, a spread": changed(EVENT, epsilon=EPSILON, aggregates=(SPREAD,), **LATE),
         "PANES, two sums of parts of steps": changed(
-            EVENT, epsilon=EPSILON, aggregates=(NOT_WHOLE, dataclasses.replace(AVG, bounds=(-0.3, 0.69))), **LATE
+            EVENT,
+            epsilon=EPSILON,
+            aggregates=(NOT_WHOLE, dataclasses.replace(AVG, bounds=(-0.3, 0.69))),
+            **LATE,
         ),
         "RETROACTIVE": changed(EVENT, epsilon=EPSILON, grouping=PaneGrouping.RETROACTIVE, **LATE),
         "RETROACTIVE, a sum of parts of steps": changed(
-            EVENT, epsilon=EPSILON, grouping=PaneGrouping.RETROACTIVE, aggregates=(NOT_WHOLE,), **LATE
+            EVENT,
+            epsilon=EPSILON,
+            grouping=PaneGrouping.RETROACTIVE,
+            aggregates=(NOT_WHOLE,),
+            **LATE,
         ),
         "WINDOW_SQRT": changed(SQRT, epsilon=EPSILON, **LATE),
-        "WINDOW_SQRT, three aggregates": changed(SQRT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE),
+        "WINDOW_SQRT, three aggregates": changed(
+            SQRT, epsilon=EPSILON, aggregates=(COUNT, SUM, AVG), **LATE
+        ),
         "WINDOW_SQRT, a spread": changed(SQRT, epsilon=EPSILON, aggregates=(COUNT, SPREAD), **LATE),
-        "units, a spread": changed(USER, epsilon=EPSILON, delta=1e-6, aggregates=(SPREAD,), **bounds(3, 2, 2), **LATE),
+        "units, a spread": changed(
+            USER, epsilon=EPSILON, delta=1e-6, aggregates=(SPREAD,), **bounds(3, 2, 2), **LATE
+        ),
         "units, PANES": changed(USER, epsilon=EPSILON, **bounds(3, 2, 2), **LATE),
-        "units, a sum of parts of steps": changed(USER, epsilon=EPSILON, aggregates=(NOT_WHOLE,), **bounds(3, 2, 2), **LATE),
-        "units, STREAM": changed(USER, epsilon=EPSILON, contribution_period=ContributionPeriod.STREAM, **bounds(3, 2, 2), **LATE),
+        "units, a sum of parts of steps": changed(
+            USER, epsilon=EPSILON, aggregates=(NOT_WHOLE,), **bounds(3, 2, 2), **LATE
+        ),
+        "units, STREAM": changed(
+            USER,
+            epsilon=EPSILON,
+            contribution_period=ContributionPeriod.STREAM,
+            **bounds(3, 2, 2),
+            **LATE,
+        ),
         "units, WINDOW_SQRT": changed(USER, epsilon=EPSILON, delta=1e-6, **bounds(3, 2, 2), **LATE),
     }.items()
 }
 # A monitor with two fifths of epsilon, so that groups are found among the few panes of a search.
 _OFTEN = dataclasses.replace(
-    PLANS["RETROACTIVE"].measurements[0], monitor=discrete_laplace(0.4 * EPSILON), together=discrete_laplace(0.6 * EPSILON)
+    PLANS["RETROACTIVE"].measurements[0],
+    monitor=discrete_laplace(0.4 * EPSILON),
+    together=discrete_laplace(0.6 * EPSILON),
 )
 PLANS["RETROACTIVE"] = dataclasses.replace(PLANS["RETROACTIVE"], measurements=(_OFTEN,))
 BINS_OF_A_UNIT = 3
@@ -84,46 +130,84 @@ class Found:
         return float(self.spent.max()) if self.told.alike and not self.told.shared else math.inf
 
 
-def search(name: str, trials: int = 40, seed: int = 1, change: Change = tuple, plan: SlidingPlan | None = None) -> Found:
+def search(
+    name: str,
+    trials: int = 40,
+    seed: int = 1,
+    change: Change = tuple,
+    plan: SlidingPlan | None = None,
+) -> Found:
     """The neighbours of one plan: a row added, removed or changed in each bin; or, half as many, all rows of a unit in `BINS_OF_A_UNIT` bins."""
     chosen = PLANS[name] if plan is None else plan
-    return (_units if name.startswith("units") else _events)(chosen, PLANS[name], trials, seed, change)
+    return (_units if name.startswith("units") else _events)(
+        chosen, PLANS[name], trials, seed, change
+    )
 
 
-def _events(plan: SlidingPlan, promised: SlidingPlan, trials: int, seed: int, change: Change) -> Found:
-    g, common = np.random.default_rng([seed, 1]), busy(trials, PANES, seed)
+def _events(
+    plan: SlidingPlan, promised: SlidingPlan, trials: int, seed: int, change: Change
+) -> Found:
+    g = np.random.default_rng([seed, 1])
+    common = busy(trials, PANES, seed)
     mine = tuple(event(g, int(g.integers(PANES - 10)), number, PANES) for number in range(trials))
     moved = g.random(trials) < 0.2  # a changed row: one removed and one added
     one = common + list(mine)
     other = common + [
-        dataclasses.replace(event(g, int(g.integers(PANES - 10)), e.bin, PANES)) for e, changes in zip(mine, moved, strict=True) if changes
+        dataclasses.replace(event(g, int(g.integers(PANES - 10)), e.bin, PANES))
+        for e, changes in zip(mine, moved, strict=True)
+        if changes
     ]
     found = told(plan, trials, PANES, one, other, change)
-    loss = np.array([gaussian(plan, found, slice(i, i + 1)) for i in range(trials)]) / promised.mu if plan.mu else found.loss / EPSILON
+    loss = (
+        np.array([gaussian(plan, found, slice(i, i + 1)) for i in range(trials)]) / promised.mu
+        if plan.mu
+        else found.loss / EPSILON
+    )
     return Found(found, loss / np.where(moved, 2, 1), mine)
 
 
-def _units(plan: SlidingPlan, promised: SlidingPlan, trials: int, seed: int, change: Change) -> Found:
+def _units(
+    plan: SlidingPlan, promised: SlidingPlan, trials: int, seed: int, change: Change
+) -> Found:
     """The unit of a trial is there in one or two periods that follow each other, with more rows than it may have."""
     trials = -(-trials // 2)
-    g, bins = np.random.default_rng([seed, 2]), trials * BINS_OF_A_UNIT
-    common, mine, periods = busy(bins, PANES, seed), list[Event](), np.zeros(trials, int)
+    g = np.random.default_rng([seed, 2])
+    bins = trials * BINS_OF_A_UNIT
+    common = busy(bins, PANES, seed)
+    mine = list[Event]()
+    periods = np.zeros(trials, int)
     for trial in range(trials):
         first = int(g.integers(1, PANES // W - 3)) * W
         span = W * int(g.integers(1, 3))
         rows = [
-            event(g, first + int(g.integers(span)), trial * BINS_OF_A_UNIT + int(g.integers(BINS_OF_A_UNIT)), PANES, user=-1 - trial)
+            event(
+                g,
+                first + int(g.integers(span)),
+                trial * BINS_OF_A_UNIT + int(g.integers(BINS_OF_A_UNIT)),
+                PANES,
+                user=-1 - trial,
+            )
             for _ in range(12)
         ]
-        rows = [dataclasses.replace(e, at=max(e.at, first), value=VALUES[1] if trial % 2 else e.value) for e in rows]
+        rows = [
+            dataclasses.replace(e, at=max(e.at, first), value=VALUES[1] if trial % 2 else e.value)
+            for e in rows
+        ]
         mine += rows
         periods[trial] = len({int(e.at) // W for e in rows})
     found = told(plan, bins, PANES, common + mine, common, change)
     if promised.query.contribution_period is ContributionPeriod.STREAM:
         periods[:] = 1
     if not plan.mu:
-        return Found(found, found.loss.reshape(trials, BINS_OF_A_UNIT).sum(axis=1) / (EPSILON * periods))
-    mu = np.array([gaussian(plan, found, slice(i * BINS_OF_A_UNIT, (i + 1) * BINS_OF_A_UNIT)) for i in range(trials)])
+        return Found(
+            found, found.loss.reshape(trials, BINS_OF_A_UNIT).sum(axis=1) / (EPSILON * periods)
+        )
+    mu = np.array(
+        [
+            gaussian(plan, found, slice(i * BINS_OF_A_UNIT, (i + 1) * BINS_OF_A_UNIT))
+            for i in range(trials)
+        ]
+    )
     cost = account(promised, SOURCE)
     return Found(found, mu / np.array([math.sqrt(cost.periods(int(n)).mu2) for n in periods]))
 
@@ -151,7 +235,9 @@ def _group_asked_twice() -> Iterator[None]:
 
     def twice(m: Retroactive, sums: Int, rows: Any, cells: Cells, back: Int, size: Int) -> Float:
         again = dataclasses.replace(cells, mechanism=cells.mechanism + 100)
-        return (average(m, sums, rows, cells, back, size) + average(m, sums, rows, again, back, size)) / 2
+        return (
+            average(m, sums, rows, cells, back, size) + average(m, sums, rows, again, back, size)
+        ) / 2
 
     with mock.patch.object(Retroactive, "_average", twice):
         yield
@@ -166,7 +252,9 @@ def _average_with_too_little_noise() -> Iterator[None]:
         for members in np.unique(size[rows]):
             at = np.flatnonzero(rows & (size == members))
             table = discrete_laplace(min(m.table.epsilon * float(members) ** 2, LARGEST))
-            out[at] = sums[at] / members + cells.sum(table, at, back[at], size[at], np.zeros(len(at), np.int64))
+            out[at] = sums[at] / members + cells.sum(
+                table, at, back[at], size[at], np.zeros(len(at), np.int64)
+            )
         return out
 
     with mock.patch.object(Retroactive, "_average", average):
@@ -207,7 +295,11 @@ def _louder(factor: Callable[[SlidingPlan], int]) -> Callable[[SlidingPlan], Sli
     """A factor of every scale is forgotten."""
 
     def change(plan: SlidingPlan) -> SlidingPlan:
-        each = [dataclasses.replace(m, fine=discrete_laplace(m.fine.epsilon * factor(plan))) for m in plan.measurements if m.fine]
+        each = [
+            dataclasses.replace(m, fine=discrete_laplace(m.fine.epsilon * factor(plan)))
+            for m in plan.measurements
+            if m.fine
+        ]
         return dataclasses.replace(plan, measurements=tuple(each))
 
     return change
@@ -221,10 +313,20 @@ def _longer_band(plan: SlidingPlan) -> SlidingPlan:
 BUGS = (
     Bug("group asked twice", "RETROACTIVE", patch=_group_asked_twice),
     Bug(
-        "monitor and release share a noise cell", "RETROACTIVE", patch=lambda: mock.patch.object(panes_module, "MONITOR", panes_module.PANE)
+        "monitor and release share a noise cell",
+        "RETROACTIVE",
+        patch=lambda: mock.patch.object(panes_module, "MONITOR", panes_module.PANE),
     ),
-    Bug("average of m panes with noise 1/(eps2 m^2)", "RETROACTIVE", patch=_average_with_too_little_noise),
-    Bug("scale 1/eps for several aggregates", "PANES, three aggregates", plan=_louder(lambda plan: len(plan.measurements))),
+    Bug(
+        "average of m panes with noise 1/(eps2 m^2)",
+        "RETROACTIVE",
+        patch=_average_with_too_little_noise,
+    ),
+    Bug(
+        "scale 1/eps for several aggregates",
+        "PANES, three aggregates",
+        plan=_louder(lambda plan: len(plan.measurements)),
+    ),
     Bug("late row measured in the next pane too", "PANES", change=_late_rows_twice),
     Bug("level USER without C", "units, PANES", plan=_louder(lambda plan: plan.query.asked.rows)),
     Bug("COUNT(DISTINCT unit) added up over panes", "units, PANES", change=_distinct_by_pane),

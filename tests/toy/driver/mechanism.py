@@ -23,7 +23,9 @@ OWN = options.whole_option("toy = 1", "nothing", "required", 1)
 
 def required(draft: Draft) -> Iterator[Problem]:
     """Options without a default."""
-    yield from clause_rules.missing_options(draft, (options.EPSILON, options.DELTA, options.PRIVACY_UNIT_COLUMN))
+    yield from clause_rules.missing_options(
+        draft, (options.EPSILON, options.DELTA, options.PRIVACY_UNIT_COLUMN)
+    )
 
 
 class Toy:

@@ -30,8 +30,19 @@ class ToyPlan(Plan):
 def make_plan(query: ParsedQuery[None], source: Source) -> ToyPlan:
     """The least noise that keeps the promise."""
     mu = total_mu(query.epsilon, query.delta * (1 - 1e-9))
-    plan = ToyPlan(query=query, epsilon=query.epsilon, delta=query.delta, mu=mu, arguments=(), sigma=round_up(1 / mu), identity="")
-    return replace(plan, identity=hashlib.sha256(json.dumps(document(plan), sort_keys=True).encode()).hexdigest())
+    plan = ToyPlan(
+        query=query,
+        epsilon=query.epsilon,
+        delta=query.delta,
+        mu=mu,
+        arguments=(),
+        sigma=round_up(1 / mu),
+        identity="",
+    )
+    return replace(
+        plan,
+        identity=hashlib.sha256(json.dumps(document(plan), sort_keys=True).encode()).hexdigest(),
+    )
 
 
 def document(plan: ToyPlan) -> dict[str, Any]:
