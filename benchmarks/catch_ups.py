@@ -109,7 +109,8 @@ def catch_up(folder: Path, day: int, rows: int, buckets: int) -> None:
     named = run_of("demo", "5a" * 16, query, secret, "")
     Path(lake.private("demo")).mkdir(parents=True, exist_ok=True)
     # A week and an hour are kept of some things. Here a day takes seconds.
-    retention.VACUUM_HOURS, compaction.KEPT_HOURS = 0, 0
+    retention.VACUUM_HOURS = 0
+    compaction.KEPT_HOURS = 0
     RUN["spark.sql.streaming.fileSource.log.cleanupDelay"] = "1s"
     run(
         session("local[2]", {}), query, named, lake, secret, until_caught_up=True, until_us=START + (day + 1) * DAY, buckets=(buckets, buckets),

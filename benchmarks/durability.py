@@ -134,12 +134,10 @@ def work(folder: Path, count: int) -> list[float]:
     query = dpsql.compile(SQL, Sources((source,)))
     plan = query.plan
     # Small bounds, so that there is something to merge and to remove.
-    compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS, retention.VACUUM_HOURS = (
-        2,
-        3,
-        0,
-        0,
-    )
+    compaction.MANY_FILES = 2
+    compaction.LOG_COMMITS = 3
+    compaction.KEPT_HOURS = 0
+    retention.VACUUM_HOURS = 0
     contributions = Contributions(
         folder / "contributions",
         "5a" * 16,

@@ -112,7 +112,8 @@ class Steps:
 
     def __post_init__(self) -> None:
         plan = self.load.query().plan
-        self.bounding, self.parameters = bounding_parameters(plan), release_parameters(plan)
+        self.bounding = bounding_parameters(plan)
+        self.parameters = release_parameters(plan)
         self.users = BucketFiles(str(self.folder), "admission", BUCKETS, 1, ("users",))
         self.keys = BucketFiles(
             str(self.folder), "release", BUCKETS, 1, ("groups", "pending", "seen")

@@ -53,7 +53,8 @@ class Releasing:
     """A consumer that runs the release step and measures after each of 100 micro-batches (fewer where there are fewer)."""
 
     def __init__(self, job: Job, number: int, processes: int, mine: Bool) -> None:
-        self._parameters, self._mine = release_parameters(job.plan), np.flatnonzero(mine)
+        self._parameters = release_parameters(job.plan)
+        self._mine = np.flatnonzero(mine)
         self._noise_key = hashlib.sha256(b"table 1, seed %d" % job.seed).digest()
         self._states: dict[int, ReleaseState] = {}
         self._owned = range(number, job.buckets, processes)

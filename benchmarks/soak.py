@@ -70,7 +70,8 @@ class Generator(threading.Thread):
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._random, self._file = random.Random(7), 0
+        self._random = random.Random(7)
+        self._file = 0
 
     def run(self) -> None:
         while not self.stop.wait(1):
@@ -81,7 +82,8 @@ class Generator(threading.Thread):
             temporary = self.folder / f".{self._file:06d}"
             temporary.write_text("\n".join(lines))
             temporary.rename(self.folder / f"{self._file:06d}.json")
-            self._file, self.rows = self._file + 1, self.rows + len(lines)
+            self._file = self._file + 1
+            self.rows = self.rows + len(lines)
 
     def _record(self) -> dict[str, Any]:
         chance = self._random
@@ -117,7 +119,9 @@ class Job:
         horizon: int = HORIZON,
         interval: int = 5,
     ) -> None:
-        self.out, self.log, self.interval = out, out / "job.log", interval
+        self.out = out
+        self.log = out / "job.log"
+        self.interval = interval
         self.flags = ["--sources", str(out / "sources.yaml"), "--secret-file", str(out / "secret")]
         self.started: float = 0.0
         (out / "soak.sql").write_text(

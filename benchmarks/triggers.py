@@ -113,16 +113,12 @@ class Private:
             spark, query, run, opened, secret, buckets, tally, stop, None, lambda: None
         )
         self._job.check()
-        self._contributions, self._newest, self._failed = (
-            self._job.tables.contributions,
-            -1,
-            list[BaseException](),
-        )
-        self._planned, self._go, self._done = (
-            threading.Semaphore(0),
-            threading.Semaphore(0),
-            threading.Semaphore(0),
-        )
+        self._contributions = self._job.tables.contributions
+        self._newest = -1
+        self._failed = list[BaseException]()
+        self._planned = threading.Semaphore(0)
+        self._go = threading.Semaphore(0)
+        self._done = threading.Semaphore(0)
         self._open = ExitStack()
         queries = self._open.enter_context(self._job.queries({}))
         sink = self._job.remembering(
@@ -196,11 +192,9 @@ class Plain:
     def __init__(self, spark: Any, stream: Path, folder: Path, complete: bool) -> None:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
         spark.conf.set("spark.sql.adaptive.enabled", "false")
-        self._planned, self._go, self._done = (
-            threading.Semaphore(0),
-            threading.Semaphore(0),
-            threading.Semaphore(0),
-        )
+        self._planned = threading.Semaphore(0)
+        self._go = threading.Semaphore(0)
+        self._done = threading.Semaphore(0)
 
         def sink(frame: Any, batch: int) -> None:
             self._planned.release()
@@ -278,7 +272,8 @@ class Variant:
         scratch: Path,
         buckets: list[int] | None,
     ) -> None:
-        self.label, self.found = label, {"batch": list[Any](), "silent": list[Any]()}
+        self.label = label
+        self.found = {"batch": list[Any](), "silent": list[Any]()}
         self.plain = name in PLAIN
         command = [
             sys.executable if checkout == CHECKOUT else str(checkout / ".venv/bin/python"),

@@ -54,7 +54,9 @@ class QueryError(InputError):
     """The SQL is refused; `problems` are in text order and `str()` renders all of them with the text underlined."""
 
     def __init__(self, text: str, problems: tuple[Problem, ...], name: str = "query") -> None:
-        self.text, self.problems, self.name = text, problems, name
+        self.text = text
+        self.problems = problems
+        self.name = name
         super().__init__("\n\n".join(render(text, problem, name) for problem in problems))
 
 

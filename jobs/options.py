@@ -75,7 +75,9 @@ class Microseconds(click.ParamType):
     """
 
     def __init__(self, name: str, parse: Callable[[str], int], written: str) -> None:
-        self.name, self._parse, self._written = name, parse, written
+        self.name = name
+        self._parse = parse
+        self._written = written
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Microseconds."""

@@ -132,7 +132,8 @@ class ProgressBar:
             TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
         )
-        self._exact, self._live = exact, console.is_terminal
+        self._exact = exact
+        self._live = console.is_terminal
         self._progress = Progress(*columns, console=console, transient=True, disable=not self._live)
         self._task = self._progress.add_task("reading", total=None)
 

@@ -127,7 +127,8 @@ def run(
                 batch = feeder.batch
                 feeder.micro_batch(piece, Clock(closed, LATEST))
                 if way.retried and _ == 0:
-                    feeder.sequence, feeder.batch = before, batch
+                    feeder.sequence = before
+                    feeder.batch = batch
         out += feeder.tick(until)
         closed = until
     return _bits(pa.concat_tables(out))
@@ -412,7 +413,8 @@ def _stores(stages: Stages, folder: Path, buckets: tuple[int, int], generation: 
 
 def _again(stages: Stages, feeder: Feeder, stores: Any) -> Feeder:
     again = Feeder(stages, NOISE_KEY, stores=stores)
-    again.sequence, again.batch = feeder.sequence, feeder.batch
+    again.sequence = feeder.sequence
+    again.batch = feeder.batch
     return again
 
 

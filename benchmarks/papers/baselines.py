@@ -84,21 +84,19 @@ class Answering:
 
     def __init__(self, job: Job, number: int, processes: int, mine: Bool) -> None:
         query = job.plan.query
-        self._rows, self._per_group, self._fine, self._coarse = (
-            query.asked.max_rows_contributed,
-            query.asked.max_rows_per_group,
-            job.plan.horizon,
-            job.batches,
-        )
+        self._rows = query.asked.max_rows_contributed
+        self._per_group = query.asked.max_rows_per_group
+        self._fine = job.plan.horizon
+        self._coarse = job.batches
         assert job.plan.selection is not None
-        self._share, self._epsilon, self._delta = (
-            job.plan.selection.share,
-            query.epsilon,
-            query.delta,
-        )
-        self._mine, self._ids = np.flatnonzero(mine), identifiers(np.arange(len(mine)))
+        self._share = job.plan.selection.share
+        self._epsilon = query.epsilon
+        self._delta = query.delta
+        self._mine = np.flatnonzero(mine)
+        self._ids = identifiers(np.arange(len(mine)))
         self._noise_key = hashlib.sha256(b"baselines, seed %d" % job.seed).digest()
-        self._users, self._counts = np.zeros(len(mine), np.int64), np.zeros(len(mine), np.int64)
+        self._users = np.zeros(len(mine), np.int64)
+        self._counts = np.zeros(len(mine), np.int64)
         self._sums = {
             (tight, t): np.full(len(mine), np.nan)
             for tight in (False, True)

@@ -221,7 +221,8 @@ def compiled(folder: Path) -> Any:
         ctypes.c_int,
         ctypes.c_double,
     )
-    updates.argtypes, updates.restype = kinds, ctypes.c_double
+    updates.argtypes = kinds
+    updates.restype = ctypes.c_double
     return updates
 
 

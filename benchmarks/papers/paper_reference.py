@@ -185,7 +185,8 @@ def reference(records: Records, numbers: Numbers, seed: int) -> dict[int, float]
             ) * numbers.weight + numbers.selection_sigma * state.round.prefix(trigger)
             if noisy >= numbers.thresholds[trigger - 1]:
                 state.released = state.total + numbers.sigma * state.counts.prefix(trigger)
-                state.users, state.round = set(), Tree(levels, gauss)
+                state.users = set()
+                state.round = Tree(levels, gauss)
     return {key: state.released for key, state in keys.items() if state.released is not None}
 
 

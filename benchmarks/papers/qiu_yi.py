@@ -76,8 +76,11 @@ class EndlessCount:
     """Chan, Shi and Song's counter without a last step: sums of dyadic ranges of steps, and a binary tree inside the newest one; half of epsilon each."""
 
     def __init__(self, epsilon: float, chance: np.random.Generator) -> None:
-        self._epsilon, self._chance = epsilon, chance
-        self._steps, self._sum, self._of_ranges = 0, 0.0, 0.0
+        self._epsilon = epsilon
+        self._chance = chance
+        self._steps = 0
+        self._sum = 0.0
+        self._of_ranges = 0.0
         self._nodes: dict[tuple[int, int], float] = {}
         self._scales: list[float] = []
 
@@ -127,13 +130,12 @@ class Node:
     def _begin(self) -> None:
         self.round_ += 1
         each = SQUARES * self.epsilon / (4 * self.round_**2)
-        self._each, self._beta = each, BETA / (math.pi**2 * self.round_**2)
+        self._each = each
+        self._beta = BETA / (math.pi**2 * self.round_**2)
         self._size = self.rows + self.chance.laplace(0, 1 / each)
         self._released = self.answer = self.rows + self.chance.laplace(0, 1 / each)
-        self._removed, self._counted = (
-            EndlessCount(each, self.chance),
-            EndlessCount(each, self.chance),
-        )
+        self._removed = EndlessCount(each, self.chance)
+        self._counted = EndlessCount(each, self.chance)
         self._segments = self._gone = 0
 
     def close(self, deleted: int) -> None:
@@ -150,14 +152,18 @@ class Node:
             return
         self._begin()
         if self._size < 2 * allowed:
-            self.halted, self.answer = True, 0.0
+            self.halted = True
+            self.answer = 0.0
 
 
 class Segments:
     """Algorithm 2: the sparse vector technique on the number of updates; a segment also ends at the square of the one before's end."""
 
     def __init__(self, epsilon: float, chance: np.random.Generator) -> None:
-        self._epsilon, self._chance, self._number, self._limit = epsilon, chance, 0, 2.0
+        self._epsilon = epsilon
+        self._chance = chance
+        self._number = 0
+        self._limit = 2.0
         self._begin()
 
     def _begin(self) -> None:

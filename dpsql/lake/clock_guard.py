@@ -46,15 +46,16 @@ class ClockGuard:
         wall: Callable[[], int],
         passed: Callable[[], int] = passed_us,
     ) -> None:
-        self._slack_us, self._told, self._wall, self._passed = (
-            max(2 * interval_us, APART_US),
-            told,
-            wall,
-            passed,
-        )
+        self._slack_us = max(2 * interval_us, APART_US)
+        self._told = told
+        self._wall = wall
+        self._passed = passed
         self._anchor = (wall(), passed())
-        self._believed_us, self._step_us = self._anchor[0], 0
-        self._astray, self._back, self._lock = False, False, threading.Lock()
+        self._believed_us = self._anchor[0]
+        self._step_us = 0
+        self._astray = False
+        self._back = False
+        self._lock = threading.Lock()
 
     def time(self, shown_us: int) -> int:
         """When it was that the wall clock showed a time: that time, unless it cannot have come yet."""

@@ -65,7 +65,9 @@ class ReadFiles:
     """
 
     def __init__(self, table: Place, void: Void, repair: str) -> None:
-        self._table, self._void, self._repair = table, void, repair
+        self._table = table
+        self._void = void
+        self._repair = repair
         self._folders: dict[str, str] = {}
         details = listed_details(table, void)
         hashes = np.fromiter(

@@ -65,12 +65,10 @@ class Truth:
         check_comparable(query)
         plan = query.plan
         shape = query.shape
-        self._published, self._plan, self._until_us, self._grid = (
-            query.published,
-            plan,
-            until_us,
-            shape.schedule.grid,
-        )
+        self._published = query.published
+        self._plan = plan
+        self._until_us = until_us
+        self._grid = shape.schedule.grid
         self._arguments = tuple(argument.text for argument in shape.arguments)
         self._connection = connect()
         arguments = "".join(f", a{i} DOUBLE" for i in range(len(self._arguments)))

@@ -118,7 +118,8 @@ class Feeder:
         stores: Stores | None = None,
     ) -> None:
         self._intake, self._release = stages
-        self._noise_key, self._intake_key = noise_key, intake_key(noise_key)
+        self._noise_key = noise_key
+        self._intake_key = intake_key(noise_key)
         self._users, self._keys = stores or (Kept(buckets[0]), Kept(buckets[1]))
         counts = zip(OPERATORS, (self._users.buckets, self._keys.buckets), strict=True)
         self.sequence = {operator: dict.fromkeys(range(count), 0) for operator, count in counts}

@@ -246,13 +246,11 @@ class _ShortLines(io.RawIOBase):
     """A file without the lines that are too long; each of them is noted in a list."""
 
     def __init__(self, stream: pa.NativeFile, left_out: list[int]) -> None:
-        self._stream, self._left_out, self._rest, self._ready, self._at = (
-            stream,
-            left_out,
-            b"",
-            b"",
-            0,
-        )
+        self._stream = stream
+        self._left_out = left_out
+        self._rest = b""
+        self._ready = b""
+        self._at = 0
 
     def readable(self) -> bool:
         return True
@@ -269,7 +267,8 @@ class _ShortLines(io.RawIOBase):
         block = self._stream.read(CHUNK_BYTES)
         text = self._rest + block
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 if block else len(text)
-        self._ready, self._at = _without_long_lines(text[:end], self._left_out), 0
+        self._ready = _without_long_lines(text[:end], self._left_out)
+        self._at = 0
         self._rest = text[
             end : end + LONGEST_LINE
         ]  # of a line that is too long no more is needed to tell so

@@ -70,7 +70,9 @@ class RowReader:
         inputs: Mapping[str, Sequence[Path]],
         versions: Mapping[str, int] | None = None,
     ) -> None:
-        self._plan, self._salt, self._shape = plan, salt, registry.shape(plan)
+        self._plan = plan
+        self._salt = salt
+        self._shape = registry.shape(plan)
         self.connection = connect()
         query = plan.query
         self._reader = InputReader(self.connection, sources[query.stream])

@@ -57,7 +57,8 @@ class InputReader:
     def __init__(self, connection: duckdb.DuckDBPyConnection, source: Source) -> None:
         if problem := refused_schema(source):
             raise ConfigError(f"source {source.name!r}: {problem}")
-        self._connection, self._source = connection, source
+        self._connection = connection
+        self._source = source
         self._view = f"dpsql_in_{source.name}"
         self._declared = (
             parse_ddl(source.schema, f"sources.{source.name}.schema") if source.schema else None

@@ -30,7 +30,8 @@ class GrammarError(ParseError):
 
     def __init__(self, message: str, token: Token | None) -> None:
         super().__init__(message)
-        self.message, self.token = message, token
+        self.message = message
+        self.token = token
 
 
 class DpOption(exp.Expression):

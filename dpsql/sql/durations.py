@@ -22,7 +22,8 @@ class Misread(ValueError):
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
-        self.message, self.hint = message, hint
+        self.message = message
+        self.hint = hint
 
 
 def read_duration(words: Sequence[Token]) -> int:

@@ -152,7 +152,9 @@ class _Reader:
     """One text."""
 
     def __init__(self, text: str, keys: Mapping[str, Sequence[str | int]]) -> None:
-        self.text, self.names, self.values = text, list(keys), list(keys.values())
+        self.text = text
+        self.names = list(keys)
+        self.values = list(keys.values())
         try:
             script = read_script(text)
         except Refused as refused:

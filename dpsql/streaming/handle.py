@@ -41,7 +41,8 @@ class Handle:
         check_reachable(sources, as_here=False)
         check_there(spark, sources)
         opened = open_run(lake, name, query, secret, ledger, query.source)
-        self.name, self.run_id = name, opened.run_id
+        self.name = name
+        self.run_id = opened.run_id
         self._stop = threading.Event()
         self._progress: Progress | None = None
         self._summary: Summary | None = None

@@ -151,10 +151,14 @@ class Pace:
         tally: Tally,
         time: Callable[[int], int] = lambda shown_us: shown_us,
     ) -> None:
-        self._folder, self._interval_us, self._tally, self._time = folder, interval_us, tally, time
+        self._folder = folder
+        self._interval_us = interval_us
+        self._tally = tally
+        self._time = time
         self._found = self._written = read_overruns(folder)
         self._free_us: int | None = None
-        self._is_told, self._next = False, 0.0
+        self._is_told = False
+        self._next = 0.0
 
     def note(self, began_us: int, took_us: int) -> None:
         """Look at a poll and the time before it in which none was made; the first late one is told to the operator.
@@ -185,14 +189,17 @@ class Pace:
         """Keep what was found."""
         if self._found != self._written:
             write_overruns(self._folder, self._found)
-            self._written, self._next = self._found, time.monotonic() + NOTE_SECONDS
+            self._written = self._found
+            self._next = time.monotonic() + NOTE_SECONDS
 
 
 class Cut:
     """Find micro-batches that may have left files of the source unread, and tell the operator of them."""
 
     def __init__(self, source: Source, checkpoint: Checkpoint, tally: Tally) -> None:
-        self._source, self._checkpoint, self._tally = source, checkpoint, tally
+        self._source = source
+        self._checkpoint = checkpoint
+        self._tally = tally
         self._most_files = sources.most_live_files(source)
 
     def __call__(self, batch: int) -> bool:
@@ -230,15 +237,16 @@ class Ticker:
         time: Callable[[int], int] = lambda shown_us: shown_us,
         is_cut: Callable[[int], bool] = lambda batch: False,
     ) -> None:
-        self.checkpoint, self.lock, self._time = checkpoint, threading.Lock(), time
+        self.checkpoint = checkpoint
+        self.lock = threading.Lock()
+        self._time = time
         self.newest = (contributions.closed_us, -1)
         """The time of the newest tick, and the version of `contributions` with it; both at once, for whoever does not hold the lock."""
-        self._contributions, self._max_ahead_us, self._interval_us = (
-            contributions,
-            max_ahead_us,
-            interval_us,
-        )
-        self._is_cut, self._is_following = is_cut, False
+        self._contributions = contributions
+        self._max_ahead_us = max_ahead_us
+        self._interval_us = interval_us
+        self._is_cut = is_cut
+        self._is_following = False
         self.idle_since_us: Callable[[], int] = lambda: NEVER_US
         """When the newest poll began that Spark has reported as idle; microseconds."""
         self._planned = (-1, 0)

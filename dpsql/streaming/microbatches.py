@@ -82,7 +82,9 @@ class _Query:
         checkpoint: Checkpoint,
         interval_us: int = 0,
     ) -> None:
-        self._guard, self._stop, self._checkpoint = guard, stop, checkpoint
+        self._guard = guard
+        self._stop = stop
+        self._checkpoint = checkpoint
         self._start = lambda: (
             _writer(frame, guard, checkpoint)
             .trigger(processingTime=f"{interval_us} microseconds")
@@ -146,8 +148,10 @@ class Following(_Query):
         polled: Callable[[int, int], None],
         interval_us: int,
     ) -> None:
-        self._told, self._polled = told, polled
-        self._listener, self._streams = _Listener(), frame.sparkSession.streams
+        self._told = told
+        self._polled = polled
+        self._listener = _Listener()
+        self._streams = frame.sparkSession.streams
         self._streams.addListener(self._listener)
         super().__init__(frame, _Guard(sink, stop), stop, checkpoint, interval_us)
 
@@ -213,12 +217,10 @@ class Stepping(_Query):
         reached: Callable[[], int],
         wanted: int,
     ) -> None:
-        self._turn, self._now_at, self._wanted, self._done = (
-            threading.Condition(),
-            reached,
-            wanted,
-            reached(),
-        )
+        self._turn = threading.Condition()
+        self._now_at = reached
+        self._wanted = wanted
+        self._done = reached()
         super().__init__(frame, _Guard(sink, stop, self._rest), stop, checkpoint)
 
     def step(self, wanted: int) -> bool:
@@ -251,9 +253,12 @@ class _Guard:
     """Around a sink: begins no micro-batch once a stop is asked for, and keeps what the sink raised. `rest` comes after each."""
 
     def __init__(self, sink: Sink, stop: Stop, rest: Callable[[], None] = lambda: None) -> None:
-        self._sink, self.stop, self._rest = sink, stop, rest
+        self._sink = sink
+        self.stop = stop
+        self._rest = rest
         self.failure: BaseException | None = None
-        self.stopped, self.working = False, False
+        self.stopped = False
+        self.working = False
         self.newest: int | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -310,7 +315,9 @@ class _Reports:
     """Passes on each of Spark's progress reports once."""
 
     def __init__(self, query: StreamingQuery, told: Callable[[Any], None]) -> None:
-        self._query, self._told, self._newest = query, told, -1
+        self._query = query
+        self._told = told
+        self._newest = -1
 
     def pass_on(self) -> None:
         last = self._query.lastProgress

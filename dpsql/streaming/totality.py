@@ -100,7 +100,8 @@ class _Guards:
         self._spark = self._java.org.apache.spark
         self._expressions = self._spark.sql.catalyst.expressions
         self._types = self._spark.sql.types.DataType
-        self._most_elements, self._made = MOST_ROWS, set[int]()
+        self._most_elements = MOST_ROWS
+        self._made = set[int]()
         self._explodes = 0
         self._references = Counter[int]()
         self._repeated = 1

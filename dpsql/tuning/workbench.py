@@ -136,13 +136,11 @@ class Workbench:
             raise ConfigError(
                 f"no column {column!r}: the query's aggregates are {', '.join(aliases)}"
             )
-        self.query, self.sample, self.scale, self.goal, self._column = (
-            query,
-            sample,
-            scale,
-            goal,
-            column,
-        )
+        self.query = query
+        self.sample = sample
+        self.scale = scale
+        self.goal = goal
+        self._column = column
         # An average's errors are no shares of a whole: they say little beside those of counts.
         sizes = tuple(
             aggregate.alias for aggregate in self._aggregates if aggregate.function not in AVERAGED

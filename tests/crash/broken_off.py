@@ -29,12 +29,10 @@ class Changes:
     """Inside, changes of a lake by a sweep are counted, in their order; instead of the one after `until` of them comes the end."""
 
     def __init__(self, until: int | None = None, end: Callable[[], None] = break_off) -> None:
-        self.until, self.end, self.kinds, self._patch = (
-            until,
-            end,
-            list[str](),
-            pytest.MonkeyPatch(),
-        )
+        self.until = until
+        self.end = end
+        self.kinds = list[str]()
+        self._patch = pytest.MonkeyPatch()
 
     def __enter__(self) -> Self:
         for owner, name, kind in (
@@ -78,7 +76,8 @@ class _Watched:
     """A file system whose removals are counted."""
 
     def __init__(self, system: Any, delete_file: Callable[[str], None]) -> None:
-        self._system, self.delete_file = system, delete_file
+        self._system = system
+        self.delete_file = delete_file
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._system, name)

@@ -211,8 +211,11 @@ def install(environment: Mapping[str, str]) -> None:
         retention, compaction = (
             importlib.import_module(f"{LAKE}.{name}") for name in ("retention", "compaction")
         )
-        retention.SWEEP_SECONDS, retention.VACUUM_HOURS = 0, 0
-        compaction.MANY_FILES, compaction.LOG_COMMITS, compaction.KEPT_HOURS = 2, 3, 0
+        retention.SWEEP_SECONDS = 0
+        retention.VACUUM_HOURS = 0
+        compaction.MANY_FILES = 2
+        compaction.LOG_COMMITS = 3
+        compaction.KEPT_HOURS = 0
         kept = {
             "spark.sql.streaming.minBatchesToRetain": "2",
             "spark.sql.streaming.fileSource.log.compactInterval": "2",
@@ -290,7 +293,8 @@ def _no_rename() -> None:
         whole(system, final, data)
         whole(system, path, data)  # what the rename will take
 
-    state._write_half, state._write_bytes = whole, write
+    state._write_half = whole
+    state._write_bytes = write
 
 
 HALF = "half of a state file written in place"

@@ -28,7 +28,9 @@ class Watcher(threading.Thread):
 
     def __init__(self, base: str, out: Path) -> None:
         super().__init__(daemon=True)
-        self.base, self.out, self.over = base, out, threading.Event()
+        self.base = base
+        self.out = out
+        self.over = threading.Event()
         self.explained: list[str] = []
         self.queries: list[Any] = []
 

@@ -40,7 +40,9 @@ class Cluster:
         protected: bool = True,
         rest: int = 0,
     ) -> None:
-        self.root, self.count, self.protected = root, workers, protected
+        self.root = root
+        self.count = workers
+        self.protected = protected
         self.rest = rest
         self.port = free_ports(1)[0]
         self.url = f"spark://127.0.0.1:{self.port}"

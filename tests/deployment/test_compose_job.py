@@ -20,8 +20,10 @@ class Container:
 
     def __init__(self, folder: Path) -> None:
         job = yaml.safe_load((CHECKOUT / "docker-compose.yml").read_text())["services"]["job"]
-        self.restart, self.folder = job["restart"], folder
-        self.refused, self.log = folder / "refused", folder / "log"
+        self.restart = job["restart"]
+        self.folder = folder
+        self.refused = folder / "refused"
+        self.log = folder / "log"
         master = f"spark://127.0.0.1:{free_ports(1)[0]}"
         places = {"spark://master:7077": master, "/tmp/refused": str(self.refused), "$$": "$"}
         self.words = list(job["command"])

@@ -107,7 +107,8 @@ class World:
     """A live run's real ticker on polls that we make: what others' records see of the grid."""
 
     def __init__(self, compiled: Any, interval_us: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.plan, self.interval_us = compiled, interval_us
+        self.plan = compiled
+        self.interval_us = interval_us
         self.planned: list[int] = []
         self.ticks: list[int] = []
         self.seen: list[tuple[int, int]] = []

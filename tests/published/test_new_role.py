@@ -32,7 +32,8 @@ def folder(
     """A public table with a column of a role that was not there before, and what Python hands out of it."""
     # in the description
     toy = str.__new__(Role, "TOY")
-    toy._name_, toy._value_ = "TOY", "TOY"
+    toy._name_ = "TOY"
+    toy._value_ = "TOY"
     monkeypatch.setitem(Role._value2member_map_, "TOY", toy)
     # in the writer
     query = compiled({golden.stem: golden for golden in goldens("accepted")}[request.param])

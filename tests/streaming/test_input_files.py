@@ -123,7 +123,8 @@ def test_a_folder_by_another_name_is_the_same_folder(case: Any, put: Any, tmp_pa
     one.go(START)
     (tmp_path / "link").symlink_to(tmp_path / "visits")
     other = case(ONE_CELL, path=str(tmp_path / "link" / "*.parquet"))
-    other.lake, other.run_id = one.lake, one.run_id
+    other.lake = one.lake
+    other.run_id = one.run_id
     with pytest.raises(
         LakeError, match=r"/visits/a.parquet would be read twice: in micro-batch 0, and again in 1"
     ):

@@ -18,7 +18,8 @@ class Cluster:
     def __init__(
         self, executors: int = 0, master: str = "spark://h:1", dynamic: bool = False, jobs: int = 0
     ) -> None:
-        self.executors, self.cancelled = executors, threading.Event()
+        self.executors = executors
+        self.cancelled = threading.Event()
         context = SimpleNamespace(
             master=lambda: master,
             getExecutorMemoryStatus=lambda: SimpleNamespace(size=lambda: 1 + self.executors),

@@ -17,7 +17,9 @@ COMMAND = "dpsql restore demo --lake lake --checkpoints"
 
 class Java:
     def __init__(self, name: str, condition: str = "", cause: Self | None = None) -> None:
-        self._name, self._condition, self._cause = name, condition, cause
+        self._name = name
+        self._condition = condition
+        self._cause = cause
 
     def getClass(self) -> Any:
         return self

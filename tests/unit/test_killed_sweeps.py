@@ -59,7 +59,9 @@ class Public:
     """The histogram, as far as a sweep knows it."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.paths, self.application = path, (path,), RUN
+        self.path = path
+        self.paths = (path,)
+        self.application = RUN
 
     def open_to_readers(self, written: Iterable[str]) -> None:
         assert all(Path(name).is_file() for name in written)
@@ -69,11 +71,9 @@ class Nights:
     """A run of catch-ups, and Spark's checkpoints beside it; an era of contributions a night."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.columns, self.public = (
-            folder,
-            admission_stage(plan()).gives,
-            Public(folder / "public"),
-        )
+        self.folder = folder
+        self.columns = admission_stage(plan()).gives
+        self.public = Public(folder / "public")
         self.contributions = Contributions(
             folder / "contributions", RUN, by_window(grid(plan())), self.columns, 1, 2
         )

@@ -45,19 +45,24 @@ EARLY = START + 6 * 3_600_000_000
 
 class Group:
     def __init__(self, sequence: int | None) -> None:
-        self.exists, self.get = sequence is not None, (sequence,)
+        self.exists = sequence is not None
+        self.get = (sequence,)
 
     def update(self, value: tuple[int]) -> None:
-        self.exists, self.get = True, value
+        self.exists = True
+        self.get = value
 
 
 class Histogram:
     """What is published, and where it stands."""
 
     def __init__(self, schedule: Any) -> None:
-        self.schedule, self.rows = schedule, list[str]()
-        self.triggers, self.trigger_time = schedule.points, lambda pair: schedule.due_us(*pair)
-        self.newest_trigger_us, self.check = lambda: -(1 << 62), lambda *given: set()
+        self.schedule = schedule
+        self.rows = list[str]()
+        self.triggers = schedule.points
+        self.trigger_time = lambda pair: schedule.due_us(*pair)
+        self.newest_trigger_us = lambda: -(1 << 62)
+        self.check = lambda *given: set()
 
     def publish(
         self, rows: released.Released, tick: int, due: Mapping[Any, int], every: bool
@@ -69,11 +74,9 @@ class Histogram:
 
 class Run:
     def __init__(self, folder: Path, case: str, patch: pytest.MonkeyPatch) -> None:
-        self.folder, self.stages, shape = (
-            folder,
-            stages_of_case(case),
-            registry.shape(CASES[case][1]),
-        )
+        self.folder = folder
+        self.stages = stages_of_case(case)
+        shape = registry.shape(CASES[case][1])
         tables = {stage.operator: stage.tables for stage in self.stages}
         self.engine = Engine(
             folder, (USERS, KEYS), {operator: Part() for operator in OPERATORS}, tables=tables
@@ -103,7 +106,8 @@ class Run:
                 self.stages[1], state_files(self.engine, RELEASE), {}, takes, to, NOISE_KEY
             ),
         }
-        self.patch, self.late = patch, list[Callable[[], object]]()
+        self.patch = patch
+        self.late = list[Callable[[], object]]()
         self.start(EARLY)
 
     def start(self, latest_us: int) -> None:

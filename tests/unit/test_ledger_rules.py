@@ -34,7 +34,9 @@ SECRET = Secret(bytes(range(32)))
 class Operator:
     def __init__(self, folder: Path) -> None:
         (folder / "data").mkdir()
-        self.folder, self.ledger, self.count = folder, Ledger(folder / "home" / "ledger", SECRET), 0
+        self.folder = folder
+        self.ledger = Ledger(folder / "home" / "ledger", SECRET)
+        self.count = 0
 
     def query(self, more: str, name: str = "s", path: str = "data") -> dpsql.Query:
         file = self.folder / "sources.yaml"
@@ -42,7 +44,8 @@ class Operator:
         return dpsql.compile(SQL.format(name=name), dpsql.load_sources(file))
 
     def spends(self, more: str, name: str = "s", path: str = "data") -> None:
-        query, self.count = self.query(more, name, path), self.count + 1
+        query = self.query(more, name, path)
+        self.count = self.count + 1
         origin = origin_of(query.source, self.ledger.own_id())
         self.ledger.append(query.line(f"{self.count:032x}", "try", origin), query.source.cap)
 

@@ -186,7 +186,8 @@ class Nights:
     """A run of nightly catch-ups, as far as their numbers and ticks go."""
 
     def __init__(self, table: Contributions) -> None:
-        self.table, self.folder = table, table.path.parent
+        self.table = table
+        self.folder = table.path.parent
 
     def night(self, number: int, released: bool = True) -> int:
         commit(self.table, number, rows(self.table, number))

@@ -122,7 +122,8 @@ class _Ahead:
             self.groups.slice(self.group, group - self.group),
             self.pending.slice(self.row, row - self.row),
         )
-        self.group, self.row = max(group, self.group), max(row, self.row)
+        self.group = max(group, self.group)
+        self.row = max(row, self.row)
         return ReleaseState(*taken, self.groups.slice(0, 0))
 
 

@@ -21,13 +21,11 @@ class Reference:
         self, p: ReleaseParameters, noise_key: bytes, given: Contributions, until: int
     ) -> None:
         assert p.selection is not None and p.selection.carried is not None
-        self.p, self.s, self.c, self.key_of_noise, self.given = (
-            p,
-            p.selection,
-            p.selection.carried,
-            noise_key,
-            given,
-        )
+        self.p = p
+        self.s = p.selection
+        self.c = p.selection.carried
+        self.key_of_noise = noise_key
+        self.given = given
         self.silent_since: dict[int, int] = {}
         self.known: dict[int, int] = {}
         self.shown_until: dict[int, int] = {}

@@ -94,7 +94,9 @@ class Run:
         buckets: tuple[int, int] = (1, 1),
         keys: Sequence[bytes] = (),
     ) -> None:
-        self.plan, self.key, self.buckets = plan, noise_key(seed), buckets
+        self.plan = plan
+        self.key = noise_key(seed)
+        self.buckets = buckets
         self.stages = intake(plan, START), release(plan, START)
         self.p = reading(plan, listed(keys) if keys else None)
         self.state: list[dict[int, Tables]] = [
@@ -104,7 +106,8 @@ class Run:
         self.read: Read = Read(empty_state(), *[pa.table({})] * 2)
         self.waiting: list[pa.Table] = []
         self.released: list[pa.Table] = []
-        self.batch, self.closed = 0, NO_CLOCK
+        self.batch = 0
+        self.closed = NO_CLOCK
 
     def feed(self, rows: pa.Table, latest_us: int = 1 << 60) -> None:
         rows = rows.select([name for name in self.stages[0].takes.names])
@@ -140,7 +143,8 @@ class Run:
             check_state(stage, done.state)
             self.state[1][bucket] = done.state
             out.append(done.rows)
-        self.waiting, self.closed = [], closed_us
+        self.waiting = []
+        self.closed = closed_us
         self.released.append(pa.concat_tables(out).combine_chunks())
         self.read = read(self.read.state, self.released[-1], self.p, ROOT)
         return self.read.lists

@@ -77,7 +77,8 @@ class Interview:
         self.paths: list[tuple[int, Int]] = []
         self.normals: list[np.ndarray] = []
         self.alike = True
-        self._before, self._rows = before, (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._before = before
+        self._rows = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -132,7 +133,8 @@ class Interview:
             yield
 
     def _answer(self, question: Question, exact: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        question.exact, question.answer = exact.copy(), exact + noise
+        question.exact = exact.copy()
+        question.answer = exact + noise
         number = len(self.questions)
         self.questions.append(question)
         if self._before is not None:

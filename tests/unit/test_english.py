@@ -1,0 +1,202 @@
+"""Plain words: docstrings of functions begin with a verb, names are nouns, sentences of the docs are
+short. What is left is counted by folder in `english.toml`; each count only shrinks."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.density import FUNCTIONS, PRODUCT, Module, modules_of
+from tests.unit.structure import CHECKOUT, plant
+
+VERBS = """accept add admit advance aggregate allow answer append apply ask assign bind bound bring build
+    call cast charge check choose clamp clean clear close collect combine commit compare compile
+    compute concatenate convert copy count create cut decide decode delete derive describe digest
+    divide drain draw drop encode end ensure enter estimate evict evaluate execute expand explain
+    express fail fetch fill filter find finish fit follow forget format generate give go group hand
+    hash hold insert iterate join keep leave let limit list load lock look make map mark match
+    measure merge mix move name note number open order pack parse pass pick place plan point prepare
+    print propose prove publish put raise rank read recompute record recreate reduce refuse register
+    reject release remember remove rename render repair replace replay report rescale reserve reset
+    resolve restore return review rewrite round run sample save say scale scan score search select
+    send serve set share shift show shut sign skip sort split start stop store stream sum sweep take
+    tell test tick train translate trim try turn undo unpack update use validate verify wait walk
+    warn watch weigh wrap write yield"""
+PARTICIPLES = """found given told kept shown said asked made seen done wanted left named known begun
+taken drawn cut spent lost gone written read added held counted opened moved needed reached carried
+meant handed copied filled noted brought"""
+FUNCTION_WORDS = """each which what who whose one other own rest mine both every some others ours none
+this that now before after there again here together inside below above apart alone beside beyond at
+of by off to over out on up down without most least whole fresh plain exact whom"""
+KNOWN_VERBS = set(VERBS.split())
+SAYS_NOTHING = set(PARTICIPLES.split()) | set(FUNCTION_WORDS.split())
+SHORT = 8
+"""Lines of a function in which a local may have any name."""
+BAD_START = re.compile(r"(Of|Those|From|Likewise|As|The same|What)\b")
+SCOPES = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+LEFT = tomllib.loads((Path(__file__).parent / "english.toml").read_text())
+VERB_SHARE = LEFT["verb_share"]
+
+
+def docstrings(modules: list[Module]) -> Iterator[tuple[Module, ast.AST, str]]:
+    """Yield every docstring of a function, method, property or class."""
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and (text := ast.get_docstring(node)):
+                yield module, node, text
+
+
+def says_what_it_does(docstring: str) -> bool:
+    """Tell whether a docstring begins with a verb; "Count of ..." and the like is none."""
+    first = re.match(r"([A-Za-z]+)\b(?! of\b)", docstring)
+    return first is not None and first[1].lower() in KNOWN_VERBS
+
+
+def is_called(node: ast.AST) -> bool:
+    """Tell whether a docstring is of a function, and not of a property or a class."""
+    if not isinstance(node, FUNCTIONS):
+        return False
+    return not any("property" in ast.unparse(each) for each in node.decorator_list)
+
+
+def names_that_say_nothing(module: Module) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, scope and name of every field, function, parameter and local of such a name."""
+    for scope in ast.walk(module.tree):
+        if isinstance(scope, ast.ClassDef):
+            yield from (("field", scope.name, name) for name in _bound_in(scope) & SAYS_NOTHING)
+        if not isinstance(scope, FUNCTIONS):
+            continue
+        if scope.name.strip("_") in SAYS_NOTHING:
+            yield "function", scope.name, scope.name
+        arguments = scope.args
+        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        parameters = {argument.arg for argument in every}
+        yield from (("parameter", scope.name, name) for name in parameters & SAYS_NOTHING)
+        if (scope.end_lineno or 0) - scope.lineno + 1 > SHORT:
+            bound = (_bound_in(scope) & SAYS_NOTHING) - parameters
+            yield from (("local", scope.name, name) for name in bound)
+
+
+def _bound_in(scope: ast.AST) -> set[str]:
+    nodes = _own_nodes(scope)
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope, without those of scopes and comprehensions inside it."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, (*SCOPES, *COMPREHENSIONS)):
+            yield child
+            yield from _own_nodes(child)
+
+
+def folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def sentences(page: str) -> list[str]:
+    """Cut a page into its sentences, without code, tables, headings, links and lists' marks."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page)
+    text = re.sub(r"(?m)^(\||#|    |<).*$", "", text)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"(?m)^\s*([*-]|\d+\.)\s+", ". ", text)
+    parts = re.split(r"(?<=[.!?])\s+(?=[A-Z*`(])", re.sub(r"\s+", " ", text))
+    return [part for part in parts if len(part.split()) > 2]
+
+
+def share_hard_to_read(page: str) -> tuple[float, float]:
+    """Return the shares of sentences with three or more `, ; :` and with over 30 words."""
+    found = sentences(page)
+    if not found:
+        return 0.0, 0.0
+    winding = sum(len(re.findall(r"[,;:]", one)) >= 3 for one in found)
+    long = sum(len(one.split()) > 30 for one in found)
+    return winding / len(found), long / len(found)
+
+
+def pages(checkout: Path) -> dict[str, str]:
+    paths = [checkout / "README.md", *sorted((checkout / "docs").glob("*.md"))]
+    return {path.relative_to(checkout).as_posix(): path.read_text("utf-8") for path in paths}
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    called = [
+        text for _, node, text in docstrings(modules_of(CHECKOUT, *PRODUCT)) if is_called(node)
+    ]
+    share = sum(map(says_what_it_does, called)) / len(called)
+    assert share >= VERB_SHARE, f"{share:.1%}"
+
+
+def test_docstrings_that_begin_badly_only_shrink() -> None:
+    modules = modules_of(CHECKOUT, *PRODUCT)
+    found = Counter(folder(m.path) for m, _, text in docstrings(modules) if BAD_START.match(text))
+    assert dict(found) == LEFT["docstrings"]
+
+
+def test_names_that_say_nothing_only_shrink() -> None:
+    found = Counter(
+        folder(module.path)
+        for module in modules_of(CHECKOUT, *PRODUCT)
+        for _ in names_that_say_nothing(module)
+    )
+    assert dict(found) == LEFT["names"]
+
+
+def test_sentences_of_the_docs_are_no_harder_than_they_were() -> None:
+    """In hundredths of the sentences of a page."""
+    shares = {page: share_hard_to_read(text) for page, text in pages(CHECKOUT).items()}
+    assert shares.keys() == LEFT["docs"].keys()
+    harder = {
+        page: shares[page]
+        for page, most in LEFT["docs"].items()
+        if max(100 * shares[page][0] - most[0], 100 * shares[page][1] - most[1]) > 0
+    }
+    assert not harder
+
+
+PLANTED = '''
+class A:
+    given = 1
+
+    def each(self, of):
+        """Of the rows."""
+        found = of
+        x = 1
+        x = 2
+        x = 3
+        x = 4
+        x = 5
+        return [kept for kept in found]
+'''
+
+
+def test_what_is_planted_is_found(tmp_path: Path) -> None:
+    plant(tmp_path, {"udfs/a.py": PLANTED})
+    (module,) = modules_of(tmp_path, "udfs")
+    assert sorted(names_that_say_nothing(module)) == [
+        ("field", "A", "given"),
+        ("function", "each", "each"),
+        ("local", "each", "found"),
+        ("parameter", "each", "of"),
+    ]
+    ((_, node, text),) = docstrings([module])
+    assert is_called(node) and BAD_START.match(text) and not says_what_it_does(text)
+
+
+@pytest.mark.parametrize(
+    ("page", "shares"),
+    [
+        ("A short sentence stands here. It has a point.", (0.0, 0.0)),
+        ("One, two; three: four. It has a point.", (0.5, 0.0)),
+        (f"{'word ' * 31}ends. It has a point.\n```\na, b, c, d\n```\n", (0.0, 0.5)),
+    ],
+)
+def test_hard_sentences_are_counted(page: str, shares: tuple[float, float]) -> None:
+    assert share_hard_to_read(page) == shares
