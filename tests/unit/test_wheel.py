@@ -165,7 +165,7 @@ TRY = "--input visits.parquet --until 2026-01-03"
 OTHERS = (
     "init new", "explain views.sql", "explain views.sql --missing", "explain views.sql --json", "tune views.sql --sample visits.parquet",
     *(f"try {query}.sql {TRY}{flag}" for query in ("views", "quantiles", "lists") for flag in ("", f" --output {query}.parquet")),
-    f"try views.sql {TRY} --compare", "budget", "run views.sql --lake lake --name other --until-caught-up --master spark://127.0.0.1:1",
+    f"try views.sql {TRY} --compare", "budget", "run views.sql --lake lake --name other --until-caught-up --master spark://127.0.0.1",
     "ask lists_all --value a --lake lake", "ask cells_all --synthetic --lake lake", "ask cells_none --synthetic --lake lake",
 )  # fmt: skip
 ANSWERS = ("init", "explain", "tune", "try", "budget", "status", "show")
