@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.lake import compaction, retention
 from dpsql.lake.opening import run_of
 from dpsql.lake.runs import Lake
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Source, Sources
 from dpsql.streaming.job import run
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.session import RUN, session

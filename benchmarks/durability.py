@@ -36,12 +36,12 @@ from pyspark.sql import types as T  # noqa: E402
 
 import dpsql  # noqa: E402
 from benchmarks.throughput import machine  # noqa: E402
-from dpsql.config import Source, Sources  # noqa: E402
 from dpsql.lake import compaction, delta_tables, retention  # noqa: E402
 from dpsql.lake.contributions import Contributions  # noqa: E402
 from dpsql.lake.manifest import Manifest  # noqa: E402
 from dpsql.lake.sorted_file import sorted_file  # noqa: E402
 from dpsql.mechanisms.registry import shape  # noqa: E402
+from dpsql.sources.config import Source, Sources  # noqa: E402
 from dpsql.streaming.published_table import PublishedTable  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
 from dpsql.udfs.stage import ADMISSION, StateFile  # noqa: E402

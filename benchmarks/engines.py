@@ -31,7 +31,7 @@ if (
 import dpsql  # noqa: E402
 from benchmarks.processes import processes  # noqa: E402
 from benchmarks.stream_files import INTERVAL_US, START_US  # noqa: E402
-from dpsql.config import Source  # noqa: E402
+from dpsql.sources.config import Source  # noqa: E402
 
 SCHEMA = "user_id STRING, ts TIMESTAMP, page STRING"
 MEMORY = "6g"

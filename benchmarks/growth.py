@@ -32,9 +32,9 @@ from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from benchmarks.page import FIGURES, PERFORMANCE, write  # noqa: E402
 from benchmarks.throughput import machine  # noqa: E402
 from benchmarks.workload import PAPER_FLAT, PAPER_KEYS, records, zipf_mandelbrot  # noqa: E402
-from dpsql.config import Source  # noqa: E402
 from dpsql.local.feeder import split  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
+from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
 from dpsql.udfs.histogram.release import ReleaseState, release  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402

@@ -27,8 +27,8 @@ if (
 
 import dpsql  # noqa: E402
 from benchmarks.papers.quantiles import flat, rank_error  # noqa: E402
-from dpsql.config import Sources  # noqa: E402
 from dpsql.local.record_reader import RowReader  # noqa: E402
+from dpsql.sources.config import Sources  # noqa: E402
 from dpsql.udfs.measure import quantiles  # noqa: E402
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402

@@ -71,12 +71,12 @@ class Private:
         self, spark: Any, stream: Path, lake: Path, buckets: tuple[int, int] | None
     ) -> None:
         import dpsql
-        from dpsql.config import Source
         from dpsql.lake.event_log import EventLog
         from dpsql.lake.opening import open_run
         from dpsql.lake.runs import Lake
         from dpsql.privacy.ledger import Ledger
         from dpsql.privacy.secret import Secret
+        from dpsql.sources.config import Source
         from dpsql.streaming.clocks import Clocks
         from dpsql.streaming.context import run_context
         from dpsql.streaming.microbatches import drain

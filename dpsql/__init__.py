@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from dpsql.compiled import Query
     from dpsql.compiled import compile_query as compile
-    from dpsql.config import Source, Sources, load_sources
     from dpsql.frame_query import Answer, query
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
     from dpsql.published.sketches import PublishedSketch
+    from dpsql.sources.config import Source, Sources, load_sources
     from dpsql.streaming.handle import Handle
     from dpsql.view.plain_table import PublicRows
 
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
 
         found = {"Query": compiled.Query, "compile": compiled.compile_query}
     elif name in ("Source", "Sources", "load_sources"):
-        from dpsql import config
+        from dpsql.sources import config
 
         found = {
             "Source": config.Source,

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dpsql.config import Source, cut_by_records, load_sources
 from dpsql.description import Published
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms import registry
@@ -17,7 +16,8 @@ from dpsql.mechanisms.protocol import Mechanism, RunFacts, Shape
 from dpsql.parsed_query import AS_RELEASED, ParsedQuery, PrivacyLevel, Reading
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
-from dpsql.reader_options import passed_over, refused_option
+from dpsql.sources.config import Source, cut_by_records, load_sources
+from dpsql.sources.reader_options import passed_over, refused_option
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups
 

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from dpsql.compiled import Query, compile_query
-from dpsql.config import Source, Sources
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.feeder import run_local
 from dpsql.local.spark_types import from_arrow
 from dpsql.parsed_query import Reading
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Source, Sources
 from dpsql.sql.parse import stream_named
 from dpsql.times import EPOCH
 from dpsql.view.plain_table import Shown

@@ -263,7 +263,7 @@ def refuse_own_input(query: Query, given: Sequence[Path] | None, flag: str, why:
     Raises:
         ConfigError: it is, holds or lies in the path of the source, under this name or another.
     """
-    from dpsql.places import is_own_input
+    from dpsql.sources.places import is_own_input
 
     source = query.source
     own = None if source.public else source.path if given is None else is_own_input(source, given)

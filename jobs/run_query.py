@@ -43,7 +43,7 @@ from dpsql.jobs.options import (
     writable,
 )
 from dpsql.jobs.terminal import ProgressBar, note, note_totals, print_json, print_not_read
-from dpsql.totals import may_be_told, without
+from dpsql.privacy.totals import may_be_told, without
 
 if TYPE_CHECKING:
     from dpsql import Query
@@ -172,8 +172,8 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     from dpsql.lake.opening import open_run
     from dpsql.lake.runs import Lake, has_begun
     from dpsql.local.first_look import check_files, looks_at_files
-    from dpsql.polling import polling_interval
-    from dpsql.reachable import check_reachable
+    from dpsql.schedule import polling_interval
+    from dpsql.sources.reachable import check_reachable
     from dpsql.spark_home import UNTESTED, check_spark
     from dpsql.streaming.protection import check_settings
     from dpsql.times import now_us

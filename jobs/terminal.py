@@ -11,14 +11,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from dpsql.description import Published, Role
-from dpsql.totals import may_be_told
+from dpsql.privacy.totals import may_be_told
 from dpsql.view.formatting import printable
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from dpsql.config import Source
+    from dpsql.sources.config import Source
     from dpsql.streaming.progress import Progress as Report
 
 PIPE_WIDTH = 200
@@ -101,7 +101,7 @@ def note_totals(
     Args:
         source: the stream.
         records, dropped: the totals.
-        compared: as in `dpsql.totals.may_be_told`.
+        compared: as in `dpsql.privacy.totals.may_be_told`.
         kept: where the operator finds them.
     """
     if not may_be_told(source, compared):
@@ -119,7 +119,7 @@ class ProgressBar:
     """What is going on, on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere.
 
     Args:
-        exact: exact totals may be told (`dpsql.totals`).
+        exact: exact totals may be told (`dpsql.privacy.totals`).
     """
 
     def __init__(self, exact: bool) -> None:

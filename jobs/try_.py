@@ -80,9 +80,9 @@ def try_(
     from dpsql.local.input_check import check_input
     from dpsql.privacy.ledger_rules import cap_for
     from dpsql.privacy.origin import origin_of
+    from dpsql.privacy.totals import may_be_told
     from dpsql.published.frames import write_parquet
     from dpsql.times import now_us
-    from dpsql.totals import may_be_told
     from dpsql.view.nothing import why_nothing
     from dpsql.view.reading import as_read
 

@@ -38,7 +38,7 @@ def verify(
     from dpsql.lake.opening import check_binding
     from dpsql.lake.runs import Lake, read_run
     from dpsql.local.verification import verify_run
-    from dpsql.totals import may_be_told
+    from dpsql.privacy.totals import may_be_told
 
     lake = Lake(lake_folder)
     found = read_run(lake, name)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsql.change_feed import CHANGE, POSITION, TIME, FeedForm
+from dpsql.sources.change_feed import CHANGE, POSITION, TIME, FeedForm
 
 DECLARED: dict[str, Any] = {"format": "json", "change_feed": FeedForm.DEBEZIUM, "event_time": None}
 DECLARED |= {"primary_key": ("account",), "sequence_by": "source.lsn"}

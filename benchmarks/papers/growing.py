@@ -32,11 +32,11 @@ if (
     sys.path.insert(0, str(CHECKOUT))
 
 from benchmarks.papers.growing_rivals import pmwg, sum_over_cells  # noqa: E402
-from dpsql.domains import Domain  # noqa: E402
 from dpsql.mechanisms.marginals.accounting import account  # noqa: E402
 from dpsql.mechanisms.marginals.grouping import cube  # noqa: E402
 from dpsql.mechanisms.marginals.plan import MarginalsPlan  # noqa: E402
 from dpsql.mechanisms.marginals.planner import make_plan  # noqa: E402
+from dpsql.sources.domains import Domain  # noqa: E402
 from dpsql.udfs.marginals.least_squares import LeastSquares, Product, energies  # noqa: E402
 from dpsql.udfs.marginals.synthetic import fit, marginal  # noqa: E402
 from tests.mechanisms.marginals.dense import nothing_seen, release, split, sums  # noqa: E402

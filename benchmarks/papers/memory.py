@@ -25,11 +25,11 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 import dpsql  # noqa: E402
-from dpsql.config import Source  # noqa: E402
 from dpsql.local.record_reader import RowReader  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters  # noqa: E402
+from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
 from dpsql.udfs.histogram.release import ReleaseState, release  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402

@@ -37,7 +37,6 @@ if (
 ):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
-from dpsql.config import Source  # noqa: E402
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
@@ -51,6 +50,7 @@ from dpsql.parsed_query import (  # noqa: E402
     ParsedQuery,
     WindowSpec,
 )
+from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.histogram.release import release  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402

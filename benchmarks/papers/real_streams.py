@@ -29,12 +29,12 @@ import dpsql  # noqa: E402
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from benchmarks.measure import Figures  # noqa: E402
 from benchmarks.page import FIGURES, write  # noqa: E402
-from dpsql.config import Source  # noqa: E402
 from dpsql.local.record_reader import RowReader  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters  # noqa: E402
 from dpsql.parsed_query import changed  # noqa: E402
+from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
 from dpsql.udfs.histogram.release import release  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402

@@ -37,12 +37,12 @@ import pandas as pd  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 import dpsql  # noqa: E402
-from dpsql.config import Source  # noqa: E402
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, Wanted  # noqa: E402
 from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sketch.stages import intake, reading, release  # noqa: E402
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
 from dpsql.privacy.secret import Secret  # noqa: E402
+from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.columns import Float, Int  # noqa: E402
 from dpsql.udfs.keys import encode  # noqa: E402
 from dpsql.udfs.sketch.estimates import estimate, margins  # noqa: E402

@@ -33,10 +33,10 @@ if (
 import dpsql  # noqa: E402
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from benchmarks.papers.sliding_rivals import RIVALS, error  # noqa: E402
-from dpsql.config import Source  # noqa: E402
 from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
 from dpsql.parsed_query import changed  # noqa: E402
+from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
 from dpsql.udfs.measure.output_columns import OutputColumn  # noqa: E402
 from dpsql.udfs.noise.window_sqrt import coefficients, response  # noqa: E402

@@ -39,9 +39,9 @@ from benchmarks.papers.baselines import answering  # noqa: E402
 from benchmarks.sharded import Job, Make, run  # noqa: E402
 from benchmarks.workload import PAPER_KEYS, PAPER_USERS  # noqa: E402
 from dpsql.compiled import Query  # noqa: E402
-from dpsql.config import Source  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
 from dpsql.parts.key_selection import thresholds  # noqa: E402
+from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd  # noqa: E402
 
 RESULTS = CHECKOUT / "benchmarks" / "results" / "table1"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.config import Source
 from dpsql.description import DUE, START
 from dpsql.errors import LakeError
 from dpsql.lake.delta_rows import read_rows
@@ -17,6 +16,7 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.record import RUN_FILE
+from dpsql.sources.config import Source
 
 if TYPE_CHECKING:
     from dpsql.compiled import Query

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dpsql import record
-from dpsql.config import Source
 from dpsql.description import CELLS_ENDING
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reached
@@ -28,6 +27,7 @@ from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret
 from dpsql.record import RUN_FILE
+from dpsql.sources.config import Source
 
 if TYPE_CHECKING:
     from dpsql.compiled import Query

@@ -1,4 +1,4 @@
-"""What a live run notes where a poll could not be made when it was due: its promise assumes that all are (`dpsql.polling`)."""
+"""What a live run notes where a poll could not be made when it was due: its promise assumes that all are (`dpsql.schedule`)."""
 
 from __future__ import annotations
 

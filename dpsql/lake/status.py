@@ -19,7 +19,7 @@ from dpsql.lake import log_head
 from dpsql.lake.event_log import BEHIND, DAMAGED, newest_events
 from dpsql.lake.marks import closed_mark
 from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run, state_of
-from dpsql.totals import without
+from dpsql.privacy.totals import without
 
 NETWORK = {
     errno.ESTALE,

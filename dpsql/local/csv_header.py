@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.spark_types import Columns
+from dpsql.sources.config import Source
 
 LONGEST_HEADER = 1 << 20
 BLOCK = 1 << 16

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.change_feed import BEGINS, CHANGE, POSITION, TIME
-from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.delta_files import ON_SPARK, open_table
 from dpsql.local.sources import local_path
+from dpsql.sources.change_feed import BEGINS, CHANGE, POSITION, TIME
+from dpsql.sources.config import Source
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsql.config import Source
-from dpsql.declared_types import loses_numbers, told
 from dpsql.errors import DataError, InputError
 from dpsql.local.csv_header import check_header, has_header
 from dpsql.local.sources import local_path, source_files
 from dpsql.local.spark_types import Columns, from_arrow, parse_ddl
-from dpsql.places import WILD
+from dpsql.sources.config import Source
+from dpsql.sources.declared_types import loses_numbers, told
+from dpsql.sources.places import WILD
 
 SPARK_ALONE = ("orc", "avro")
 """Formats whose files have types of their own and are read on Spark only."""

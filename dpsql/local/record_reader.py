@@ -13,8 +13,6 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from dpsql.change_feed import CHANGE, POSITION, kind_sql
-from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import Scope, Table, read_from, split_select
@@ -25,6 +23,8 @@ from dpsql.local.typed import DOUBLE, Typed, cast
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.mechanisms.public_groups import public_groups
+from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
+from dpsql.sources.config import Source
 from dpsql.udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
 from dpsql.udfs.stage import END, NO_SEQUENCE
 

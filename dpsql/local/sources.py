@@ -17,9 +17,6 @@ from urllib.parse import unquote, urlsplit
 import duckdb
 import pyarrow as pa
 
-from dpsql.change_feed import BESIDE, POSITION, FeedForm
-from dpsql.config import Source, refused_schema
-from dpsql.declared_types import loses_numbers, told
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.csv_header import check_header, has_header
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select
@@ -28,7 +25,10 @@ from dpsql.local.from_clause import Table
 from dpsql.local.lines import csv_chunks, csv_select, json_lines, json_select
 from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl
 from dpsql.local.typed import quote
-from dpsql.reader_options import FILES_PER_BATCH, is_by_file
+from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
+from dpsql.sources.config import Source, refused_schema
+from dpsql.sources.declared_types import loses_numbers, told
+from dpsql.sources.reader_options import FILES_PER_BATCH, is_by_file
 
 SUFFIXES = {
     ".parquet": "parquet",

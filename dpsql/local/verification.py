@@ -17,9 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.change_feed import FeedForm
 from dpsql.compiled import Query
-from dpsql.config import Source
 from dpsql.description import DUE, START
 from dpsql.errors import DataError, DpsqlError, LakeError, SparkOnly
 from dpsql.files import Place
@@ -43,6 +41,8 @@ from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
 from dpsql.published.cells import cell_rows
 from dpsql.published.histogram import read_histogram
+from dpsql.sources.change_feed import FeedForm
+from dpsql.sources.config import Source
 from dpsql.udfs.bucket_state import DamagedFile
 from dpsql.udfs.stage import ADMISSION, Clock
 

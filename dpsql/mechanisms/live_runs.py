@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dpsql.errors import InputError
-from dpsql.polling import ASSUMPTION, polling_interval
-from dpsql.schedule import Schedule
+from dpsql.schedule import ASSUMPTION, Schedule, polling_interval
 from dpsql.times import duration
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
-from dpsql.change_feed import Feed
-from dpsql.config import Source
 from dpsql.description import RANK_STDERR, STDERR, Noise, Role, Sets, SketchShape
 from dpsql.parsed_query import BOUNDED, Aggregate, ParsedQuery, Quantiles
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
+from dpsql.sources.change_feed import Feed
+from dpsql.sources.config import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa

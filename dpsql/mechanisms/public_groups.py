@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.files import Place
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan
+from dpsql.sources.config import Source
 from dpsql.udfs.bucket_state import read_table, write_table
 from dpsql.udfs.keys import PublicGroups
 

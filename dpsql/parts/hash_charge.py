@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.parsed_query import ParsedQuery
+from dpsql.sources.config import Source
 
 HASH_SHARE = 0.1
 """Of delta, at most, for collisions of ids: it leaves nine tenths for noise and thresholds, which costs half a percent of the noise at most."""

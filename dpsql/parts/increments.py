@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, PerGroup
+from dpsql.sources.config import Source
 from dpsql.udfs.contributions import PER_GROUP, Increment
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dpsql.config import Cap, Source
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.cost import DAY_US, Cost, total
 from dpsql.privacy.curve import epsilon_of, total_mu
 from dpsql.privacy.ledger import Line, spent
 from dpsql.privacy.ledger_rules import protects_other_unit, remarks
+from dpsql.sources.config import Cap, Source
 from dpsql.text import number
 from dpsql.times import duration
 

@@ -10,9 +10,9 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.reader_options import FILE_FORMATS, FILES_PER_BATCH
+from dpsql.sources.config import Source
+from dpsql.sources.reader_options import FILE_FORMATS, FILES_PER_BATCH
 
 SCHEMA = "schema"
 INPUT_OPTIONS = ("subscribe", "subscribepattern", "assign")

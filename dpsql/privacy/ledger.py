@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
 from dpsql.files import create_file, reached, replace_file
 from dpsql.parsed_query import PrivacyLevel
@@ -35,6 +34,7 @@ from dpsql.privacy.register import RunRegister
 from dpsql.privacy.seals import FILE as SEALS
 from dpsql.privacy.seals import Seals, make_seals, read_seals, seal_lines, without_original
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Cap, Source
 
 __all__ = ["Ledger", "Line", "spent"]
 

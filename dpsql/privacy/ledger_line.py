@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpsql import record
-from dpsql.config import Cap
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, total, touched, touched_in_days
 from dpsql.privacy.origin import UNKNOWN, Origin
+from dpsql.sources.config import Cap
 
 SCHEMA_VERSION = 2
 WITH_FLOOR = 3

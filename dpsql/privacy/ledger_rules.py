@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
 from dpsql.parsed_query import PrivacyLevel
-from dpsql.places import overlap
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import cap_in_words
+from dpsql.sources.config import Cap, Source
+from dpsql.sources.places import overlap
 
 
 def check_line(before: Sequence[Line], line: Line) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsql.config import Source
 from dpsql.parsed_query import PrivacyLevel
-from dpsql.places import places
+from dpsql.sources.config import Source
+from dpsql.sources.places import places
 
 DAY_US = 86_400_000_000
 
@@ -22,7 +22,7 @@ class Origin:
 
     Args:
         ledger_id: of the ledger that the run began with; it is in its noise. Empty: of none.
-        reads: places of its records (`dpsql.places`); may be empty.
+        reads: places of its records (`dpsql.sources.places`); may be empty.
         cap: the declared cap of its level, as epsilon, delta and microseconds (0: one row);
              empty where `cap: none` said that there is none; None where nothing did.
         apart_from: ledgers that were declared to have budgets of their own, though their sources read the same.

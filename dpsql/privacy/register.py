@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dpsql import record
-from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import Place, create_file, place, reached
 from dpsql.privacy.declaration import check_declaration
 from dpsql.record import RUN_FILE
+from dpsql.sources.config import Source
 from dpsql.times import timestamp
 
 SCHEMA_VERSION = 1

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from dpsql.change_feed import BESIDE
 from dpsql.errors import Problem
-from dpsql.record_columns import NOT_OF_RECORDS, may_be_beside
+from dpsql.sources.change_feed import BESIDE, NOT_OF_RECORDS, may_be_beside
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import Kind
 from dpsql.sql.spans import problem

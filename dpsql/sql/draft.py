@@ -10,8 +10,8 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.tokens import Token
 
-from dpsql.config import Source
 from dpsql.parsed_query import Basis
+from dpsql.sources.config import Source
 from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.durations import Misread, read_duration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dpsql.config import Source
+from dpsql.sources.config import Source
 from dpsql.sql.parse import read_draft
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from dpsql.change_feed import BESIDE
 from dpsql.errors import Problem
+from dpsql.sources.change_feed import BESIDE
 from dpsql.sql.clause_rules import missing_options
 from dpsql.sql.draft import Draft
 from dpsql.sql.options import TRIGGER_INTERVAL

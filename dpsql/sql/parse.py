@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from sqlglot import exp
 from sqlglot.tokens import TokenType
 
-from dpsql.config import Source
 from dpsql.errors import Problem, QueryError
 from dpsql.parsed_query import ParsedQuery, Reading
+from dpsql.sources.config import Source
 from dpsql.sql import rules
 from dpsql.sql.build import build
 from dpsql.sql.dialect import DpClause

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from sqlglot import exp
 from sqlglot.tokens import Token
 
-from dpsql.domains import OTHER
 from dpsql.errors import DataError, QueryError
+from dpsql.sources.domains import OTHER
 from dpsql.sql.items import call_name
 from dpsql.sql.spans import node_span, problem
 from dpsql.sql.syntax import Refused, read_script

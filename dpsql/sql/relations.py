@@ -10,8 +10,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from dpsql.change_feed import BESIDE
-from dpsql.config import Source
+from dpsql.sources.change_feed import BESIDE
+from dpsql.sources.config import Source
 from dpsql.sql.dialect import DpSpark
 
 BESIDE_TYPES = tuple(

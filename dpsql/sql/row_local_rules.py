@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.record_columns import NOT_OF_RECORDS
+from dpsql.sources.change_feed import NOT_OF_RECORDS
 from dpsql.sql import constructs, functions
 from dpsql.sql.draft import Draft, Site
 from dpsql.sql.items import call_name

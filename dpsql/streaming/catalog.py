@@ -8,9 +8,9 @@ from dataclasses import replace
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dpsql.config import Source
 from dpsql.errors import DataError
-from dpsql.reader_options import CATALOG
+from dpsql.sources.config import Source
+from dpsql.sources.reader_options import CATALOG
 from dpsql.streaming.failures import reason_of
 
 

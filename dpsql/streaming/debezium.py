@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from dpsql.change_feed import BESIDE, CHANGE, IMAGES, MESSAGE, POSITION, SOURCE_TIME, TIME
-from dpsql.config import Source
+from dpsql.sources.change_feed import BESIDE, CHANGE, IMAGES, MESSAGE, POSITION, SOURCE_TIME, TIME
+from dpsql.sources.config import Source
 from dpsql.streaming import text_times
 from dpsql.streaming.text_times import CORRUPT
 

@@ -12,7 +12,7 @@ from dpsql.lake.opening import open_run
 from dpsql.lake.runs import Lake
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.reachable import check_reachable
+from dpsql.sources.reachable import check_reachable
 from dpsql.streaming.job import LiveOptions, run
 from dpsql.streaming.progress import Progress, Summary
 from dpsql.streaming.session import adopt

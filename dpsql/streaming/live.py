@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake.catch_up import begin_live, read_catch_up
@@ -26,8 +25,8 @@ from dpsql.lake.event_log import BEHIND
 from dpsql.lake.overruns import read_overruns, write_overruns
 from dpsql.lake.retention import Retention
 from dpsql.lake.spark_checkpoint import Checkpoint
-from dpsql.polling import polling_interval
-from dpsql.schedule import Schedule
+from dpsql.schedule import Schedule, polling_interval
+from dpsql.sources.config import Source
 from dpsql.streaming import sources
 from dpsql.streaming.clocks import Clocks, known_clocks
 from dpsql.streaming.context import RunContext

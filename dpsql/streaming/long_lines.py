@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from dpsql.config import Source
+from dpsql.sources.config import Source
 from dpsql.streaming import internals
 
 CSV_COLUMNS = 1 << 20

@@ -6,8 +6,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dpsql.config import Source
 from dpsql.errors import ConfigError, DataError
+from dpsql.sources.config import Source
 from dpsql.streaming import internals, text_times
 from dpsql.streaming.text_times import CORRUPT
 

@@ -19,10 +19,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from dpsql.change_feed import CHANGE, POSITION, kind_sql
 from dpsql.errors import DataError
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
+from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
 from dpsql.streaming.failures import reason_of
 from dpsql.streaming.native import digest_prefix, joined
 from dpsql.streaming.totality import guarded

@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from dpsql.change_feed import FeedForm
-from dpsql.config import Source, refused_schema
-from dpsql.declared_types import loses_numbers, told
 from dpsql.errors import ConfigError, DataError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
-from dpsql.reader_options import FILES_PER_BATCH, refused_option
+from dpsql.sources.change_feed import FeedForm
+from dpsql.sources.config import Source, refused_schema
+from dpsql.sources.declared_types import loses_numbers, told
+from dpsql.sources.reader_options import FILES_PER_BATCH, refused_option
 from dpsql.streaming import debezium, internals, long_lines, messages, text_times
 from dpsql.streaming.failures import kind_of, reason_of, translate
 from dpsql.streaming.text_times import CORRUPT

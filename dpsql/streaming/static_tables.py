@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from dpsql.config import Source
 from dpsql.errors import DataError, LakeError
+from dpsql.sources.config import Source
 from dpsql.streaming import sources
 from dpsql.udfs.bucket_state import filesystem
 

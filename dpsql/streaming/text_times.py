@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from dpsql.config import Source
 from dpsql.errors import ConfigError
+from dpsql.sources.config import Source
 from dpsql.sql.clock_words import NO_DATE
 
 CORRUPT = "dpsql_corrupt_line"

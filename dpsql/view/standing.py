@@ -11,10 +11,10 @@ from dpsql.description import DUE, Published
 from dpsql.errors import LakeError, NothingPublished
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.runs import LIVE_FILE, Lake, list_queries
-from dpsql.polling import ASSUMPTION
 from dpsql.privacy.budget import Budget
 from dpsql.published.frames import published_of
 from dpsql.published.histogram import histogram_written
+from dpsql.schedule import ASSUMPTION
 from dpsql.view.nothing import why_nothing
 from dpsql.view.windows import finished
 

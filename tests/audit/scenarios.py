@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
@@ -18,6 +17,7 @@ from dpsql.parsed_query import (
     Key,
     WindowSpec,
 )
+from dpsql.sources.config import Source
 from tests.property.plans import parsed
 
 EPSILON = 1.0

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dpsql import reachable
-from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.jobs.cli import main
-from dpsql.reachable import check_reachable
+from dpsql.sources import reachable
+from dpsql.sources.config import Source
+from dpsql.sources.reachable import check_reachable
 from dpsql.text import without_credentials
 from tests.deployment.object_store import ObjectStore
 

@@ -151,7 +151,7 @@ def test_the_reference_has_every_command_and_flag() -> None:
 
 
 def test_the_reference_has_every_key_of_sources_and_every_name_of_python() -> None:
-    from dpsql.config import SOURCE_KEYS
+    from dpsql.sources.config import SOURCE_KEYS
 
     text = (FOLDER / "reference.md").read_text(encoding="utf-8")
     assert [key for key in SOURCE_KEYS if f"`{key}`" not in text] == []

@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
 from dpsql.lake.event_log import newest_events
 from dpsql.lake.runs import Lake, read_run
@@ -22,6 +21,7 @@ from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.histogram import read_histogram
+from dpsql.sources.config import Source, Sources
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.microbatches import Following
 

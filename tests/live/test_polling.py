@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import InputError, LakeError
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import EventLog
 from dpsql.lake.overruns import FILE, Overruns, read_overruns, write_overruns
 from dpsql.lake.runs import Lake
 from dpsql.mechanisms.registry import shape
-from dpsql.polling import polling_interval
-from dpsql.schedule import by_window
+from dpsql.schedule import by_window, polling_interval
+from dpsql.sources.config import Source, Sources
 from dpsql.streaming.live import Pace, Ticker
 from dpsql.streaming.microbatches import NEVER_US
 from dpsql.streaming.progress import Tally

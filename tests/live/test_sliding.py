@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.lake.runs import read_run
 from dpsql.local.verification import verify_run
+from dpsql.sources.config import Source, Sources
 from tests.live.test_live_job import TRIGGER, Case, case, until
 
 __all__ = ["case"]

@@ -14,7 +14,6 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import StringType
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.lake.clock_guard import ClockGuard
 from dpsql.lake.contributions import TICK_ERA, Contributions
 from dpsql.lake.delta_rows import read_rows
@@ -27,6 +26,7 @@ from dpsql.mechanisms.describe import described
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.registry import shape
 from dpsql.parsed_query import AS_RELEASED
+from dpsql.sources.config import Source, Sources
 from dpsql.streaming.clocks import Clocks, known_clocks
 from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.microbatches import NEVER_US

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.config import Source
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import EventLog
 from dpsql.lake.spark_checkpoint import Checkpoint
+from dpsql.sources.config import Source
 from dpsql.streaming import sources
 from dpsql.streaming.live import Cut, Ticker
 from dpsql.streaming.progress import Tally

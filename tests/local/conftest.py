@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dpsql.compiled import Query, compile_query
-from dpsql.config import Source, Sources
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Source, Sources
 
 DAY = int(datetime(2024, 2, 29, tzinfo=UTC).timestamp()) * 1_000_000
 HOUR = 3_600_000_000

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dpsql.config import Source
 from dpsql.local.connection import connect
 from dpsql.local.sources import InputReader
+from dpsql.sources.config import Source
 from tests.local.conftest import HOUR, Compile, visits
 
 FIRST_US = -62_135_596_800_000_000

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
 from dpsql.local.first_look import check_files
 from dpsql.local.sources import InputReader
+from dpsql.sources.config import Source
 
 SCHEMA = "person STRING, ts TIMESTAMP, shop STRING"
 LINE = "secret,2024-02-29 12:00:00,a\n"

@@ -28,9 +28,9 @@ from dpsql.local.feeder import run_batches, try_query
 from dpsql.local.record_reader import RowReader
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.privacy.totals import FIELDS
 from dpsql.streaming.context import RunContext
 from dpsql.streaming.progress import Progress, Summary, Tally
-from dpsql.totals import FIELDS
 from tests.local.conftest import DAY, HOUR, RUN, SQL
 from tests.local.published import publish
 

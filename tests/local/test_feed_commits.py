@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dpsql.change_feed import CHANGE, POSITION, TIME, FeedForm
-from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
 from dpsql.local.feed_commits import Commits, changes, read_commits
 from dpsql.local.sources import InputReader
+from dpsql.sources.change_feed import CHANGE, POSITION, TIME, FeedForm
+from dpsql.sources.config import Source
 from tests.debezium import BEGUN, BOTH, DECLARED, HARD, NEW, OLD, SCHEMA, message
 from tests.local.other_delta import delete_first_rows, rename_columns
 

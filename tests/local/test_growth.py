@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsql.config import Source
 from dpsql.errors import QueryError, SparkOnly
 from dpsql.local.allowed import FUNCTIONS
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import read_from
 from dpsql.local.sources import InputReader
+from dpsql.sources.config import Source
 from dpsql.sql import growth
 from dpsql.sql.growth import LONGEST
 from tests.local.conftest import SQL, Compile

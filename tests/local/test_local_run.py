@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsql
-from dpsql.config import Cap, Sources
 from dpsql.errors import BudgetError, DataError, LakeError
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Cap, Sources
 from tests.local.conftest import DAY, HOUR, RUN, SQL, Compile, visits
 
 UNTIL = DAY + 24 * HOUR

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsql.change_feed import BESIDE, FeedForm
 from dpsql.compiled import Query, compile_query
-from dpsql.config import Source, Sources, load_sources
 from dpsql.errors import ConfigError, QueryError
 from dpsql.local.feeder import try_query
 from dpsql.privacy.secret import Secret
+from dpsql.sources.change_feed import BESIDE, FeedForm
+from dpsql.sources.config import Source, Sources, load_sources
 from tests.local.conftest import DAY, RUN
 
 FEED_CLAUSE = "OPTIONS (epsilon = 1, delta = 1e-6, privacy_unit_column = owner, max_rows_contributed = 1, trigger_interval = '1 day')"

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dpsql.config import Source
 from dpsql.local.allowed import FUNCTIONS
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import read_from
 from dpsql.local.sources import InputReader
+from dpsql.sources.config import Source
 
 SCHEMA = (
     "s STRING, t STRING, n STRING, i INT, j INT, l BIGINT, m BIGINT, h SMALLINT, y TINYINT, d DOUBLE, e DOUBLE, f FLOAT, "

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import OTHER_BATCH_FILES, micro_batches, source_files
+from dpsql.sources.config import Source
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import run_session
 from dpsql.streaming.sources import BATCH_FILES, stream

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsql.change_feed import FeedForm
-from dpsql.config import Source
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.connection import connect
 from dpsql.local.sources import InputReader, micro_batches, source_files
+from dpsql.sources.change_feed import FeedForm
+from dpsql.sources.config import Source
 from tests.local.other_delta import delete_first_rows, rename_columns
 
 SCHEMA = "name STRING, n INT, x DOUBLE, ok BOOLEAN, day DATE, ts TIMESTAMP"
@@ -199,8 +199,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_damaged_page_is_no_traceback(tmp_path: Path) -> None:
     from dpsql.compiled import compile_query
-    from dpsql.config import Sources
     from dpsql.local.record_reader import RowReader
+    from dpsql.sources.config import Sources
     from tests.local.conftest import SQL, visits
 
     path = tmp_path / "visits.parquet"

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsql.config import Source
 from dpsql.errors import InputError
 from dpsql.local import allowed, spark_text
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import Scope, read_from
 from dpsql.local.sources import InputReader
+from dpsql.sources.config import Source
 from tests import totality
 
 PLAIN = ("s", "w", "y", "h", "i", "l", "d", "f", "c", "b", "day", "ts")

@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from dpsql import record
 from dpsql.compiled import Query
-from dpsql.config import Source
 from dpsql.errors import DataError, LakeError
 from dpsql.lake.catch_up import CatchUp
 from dpsql.lake.delta_rows import read_rows
@@ -30,6 +29,7 @@ from dpsql.local.typed import spark_only
 from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Source
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import Clock
 from tests.local.conftest import DAY, HOUR, RUN, Compile, visits

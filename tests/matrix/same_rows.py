@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import InputError
 from dpsql.lake.opening import run_of
 from dpsql.lake.runs import Lake, Run
@@ -28,6 +27,7 @@ from dpsql.local.spark_types import SparkType
 from dpsql.local.verification import count_differences, verify_run
 from dpsql.privacy.secret import Secret
 from dpsql.published.histogram import read_histogram
+from dpsql.sources.config import Source, Sources
 from dpsql.times import parse_duration
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from dpsql.config import load_sources
 from dpsql.description import PROPERTY
 from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
 from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
 from dpsql.published.frames import published_of
+from dpsql.sources.config import load_sources
 from dpsql.view.page import page
 from dpsql.view.standing import Standing, standing
 from dpsql.view.trend import trend

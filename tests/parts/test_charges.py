@@ -12,7 +12,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dpsql.config import Source
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.dynamic import accounting as of_tables
 from dpsql.mechanisms.dynamic.planner import make_plan as plan_table
@@ -25,6 +24,7 @@ from dpsql.mechanisms.sketch.planner import make_plan as plan_lists
 from dpsql.mechanisms.sliding import accounting as of_panes
 from dpsql.mechanisms.sliding.planner import make_plan as plan_panes
 from dpsql.parsed_query import ContributionPeriod, changed
+from dpsql.sources.config import Source
 from tests.mechanisms.dynamic import plans as tables
 from tests.mechanisms.dynamic.test_plan import any_query as any_table
 from tests.mechanisms.marginals.test_plan import any_query as any_cube

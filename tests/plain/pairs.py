@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dpsql
-from dpsql.config import Source, Sources
+from dpsql.sources.config import Source, Sources
 from tests.plain.reading import EPOCH, Column, Key, Question, Record
 
 MINUTE = 60_000_000

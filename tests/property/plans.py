@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.parsed_query import (
     Aggregate,
@@ -14,6 +13,7 @@ from dpsql.parsed_query import (
     PerGroup,
     WindowSpec,
 )
+from dpsql.sources.config import Source
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR

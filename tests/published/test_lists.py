@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.compiled import compile_query
-from dpsql.config import Source, Sources
 from dpsql.frame_query import Answer
 from dpsql.jobs.top_list import print_lists
 from dpsql.local.feeder import try_query
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Source, Sources
 from tests.local.conftest import DAY, HOUR, SCHEMA, visits
 
 SQL = """SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 8, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 8,

@@ -9,11 +9,11 @@ from functools import cache, partial
 from pathlib import Path
 
 from dpsql.compiled import Query, compile_query, parse_query
-from dpsql.config import Source, load_sources
 from dpsql.description import Fit, Published
 from dpsql.errors import QueryError
 from dpsql.published.cells import of_cells
 from dpsql.published.synthetic import of_fit
+from dpsql.sources.config import Source, load_sources
 from tests.frozen import shown
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"

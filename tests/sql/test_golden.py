@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dpsql.compiled import parse_query
-from dpsql.config import load_sources
 from dpsql.mechanisms.registry import MECHANISMS
+from dpsql.sources.config import load_sources
 from tests.frozen import NUMBER, shown
 from tests.sql.golden import (
     EXAMPLES,

@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import DpsqlError
 from dpsql.lake.opening import run_of
 from dpsql.lake.runs import Lake, Run
@@ -21,6 +20,7 @@ from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.privacy.secret import Secret
 from dpsql.published.histogram import read_histogram
+from dpsql.sources.config import Source, Sources
 from dpsql.streaming.job import run
 from dpsql.streaming.progress import Summary
 

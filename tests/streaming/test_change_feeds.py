@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dpsql.change_feed import TIME, FeedForm
-from dpsql.config import Source
 from dpsql.local.verification import count_differences, verify_run
 from dpsql.published.histogram import read_histogram
+from dpsql.sources.change_feed import TIME, FeedForm
+from dpsql.sources.config import Source
 from dpsql.streaming import debezium
 from dpsql.streaming.session import run_session
 from tests.debezium import DECLARED as MESSAGES

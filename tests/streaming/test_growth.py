@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dpsql.config import Source
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import read_from
 from dpsql.local.sources import InputReader
+from dpsql.sources.config import Source
 from dpsql.sql.functions import FUNCTIONS
 from dpsql.sql.growth import LONGEST
 from dpsql.streaming.session import run_session

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dpsql.config import Source
 from dpsql.errors import DataError
+from dpsql.sources.config import Source
 from dpsql.streaming.session import run_session
 from dpsql.streaming.sources import check_there, static
 from tests.streaming.conftest import DAY, START

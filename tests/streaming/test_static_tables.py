@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
+from dpsql.sources.config import Source, Sources
 from dpsql.streaming import static_tables
 from tests.streaming.conftest import DAY, START
 

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import ConfigError, DataError
+from dpsql.sources.config import Source, Sources
 from dpsql.sql.functions import FUNCTIONS
 from dpsql.streaming import long_lines
 from dpsql.streaming import totality as guards

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.lake.opening import open_run
 from dpsql.lake.runs import Lake
 from dpsql.local.feeder import Stages, run_local
@@ -21,6 +20,7 @@ from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.histogram import read_histogram
+from dpsql.sources.config import Source, Sources
 from dpsql.udfs.keys import PublicGroups
 from tests.contract import CONTRACT, HOUR, START
 from tests.toy.driver.mechanism import TOY

@@ -18,7 +18,7 @@ from dpsql.udfs.keys import encode
 
 HOUR = 3_600_000_000
 RUNS = 6
-SOURCES = dpsql.config.Sources(
+SOURCES = dpsql.sources.config.Sources(
     (
         dpsql.Source(
             "visits",

@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from dpsql.config import Cap
 from dpsql.errors import BudgetError
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Cap
 from tests.unit.test_ledger import DAY, LINE, costing
 
 CAP = Cap(epsilon=20.0, delta=1e-3, period_us=DAY)

@@ -13,7 +13,6 @@ import pytest
 from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
 from scipy.stats import norm
 
-from dpsql.config import DEFAULT_MAX_KEYS, DEFAULT_MAX_USERS, Source
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, spent
 from dpsql.mechanisms.histogram.asked import ReleaseRule
@@ -31,6 +30,7 @@ from dpsql.parts.key_selection import failure_probabilities, selection_weights, 
 from dpsql.privacy.cost import Overlap
 from dpsql.privacy.curve import epsilon_of, round_down, round_up, total_mu
 from dpsql.privacy.factorisation import factorisation
+from dpsql.sources.config import DEFAULT_MAX_KEYS, DEFAULT_MAX_USERS, Source
 from dpsql.udfs.noise.counters import counter, noise_matrix
 from tests.property.plans import CAPPED, COUNT, DAY, FEW, HOUR, SUM, USERS, VALID, query, source
 

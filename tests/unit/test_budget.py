@@ -9,12 +9,12 @@ import pytest
 from dp_accounting import get_epsilon_gaussian
 from scipy.stats import norm
 
-from dpsql.config import Cap, Source
 from dpsql.errors import BudgetError
 from dpsql.privacy.budget import budgets, describe, facts
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta, total
 from dpsql.privacy.curve import total_mu
 from dpsql.privacy.ledger import Ledger
+from dpsql.sources.config import Cap, Source
 from tests.unit.test_ledger import DAY, LINE, costing
 
 ONE = costing(

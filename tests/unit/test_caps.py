@@ -8,8 +8,6 @@ import pytest
 from dp_accounting import get_epsilon_gaussian
 
 from dpsql import record
-from dpsql.caps import Cap
-from dpsql.config import Source, load_sources
 from dpsql.errors import BudgetError, ConfigError
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.budget import budgets, describe, facts
@@ -17,6 +15,8 @@ from dpsql.privacy.cost import Cost, Overlap, total
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.ledger_rules import cap_for, check_cap
 from dpsql.privacy.origin import Origin, cap_in_words, declared_cap
+from dpsql.sources.caps import Cap
+from dpsql.sources.config import Source, load_sources
 from dpsql.text import number as figures
 from tests.unit.test_ledger import LINE
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import dpsql
-from dpsql.config import Cap, Source, Sources, cut_by_records, load_sources
 from dpsql.errors import ConfigError
-from dpsql.reader_options import refused_option
+from dpsql.sources.config import Cap, Source, Sources, cut_by_records, load_sources
+from dpsql.sources.reader_options import refused_option
 from dpsql.times import parse_duration
 
 GOOD = """\

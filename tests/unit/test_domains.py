@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.config import load_sources
-from dpsql.domains import Domain
 from dpsql.errors import ConfigError
+from dpsql.sources.config import load_sources
+from dpsql.sources.domains import Domain
 
 HEAD = "sources:\n  visits:\n    format: parquet\n    path: data\n    event_time: ts\n    privacy_unit: user_id\n"
 

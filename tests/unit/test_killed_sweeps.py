@@ -16,7 +16,6 @@ import pytest
 from deltalake import DeltaTable, Schema
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.lake import compaction, delta_tables, retention, sorted_file, torn_commits
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import read_rows
@@ -25,6 +24,7 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.retention import Retention
 from dpsql.mechanisms.histogram.stages import admission_stage, grid
 from dpsql.schedule import ERA, by_window
+from dpsql.sources.config import Source, Sources
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.stage import OPERATORS, RELEASE, StateFile
 from tests.crash.broken_off import BrokenOff, Changes

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 import dpsql
-from dpsql.config import Cap, Source, Sources
 from dpsql.errors import BudgetError, LakeError
 from dpsql.lake.lost_ledger import record_run
 from dpsql.lake.opening import open_run
@@ -22,6 +21,7 @@ from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.histogram import newest, read_histogram
+from dpsql.sources.config import Cap, Source, Sources
 from tests.described import described, write
 from tests.unit.test_ledger import LINE
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dpsql.config import Cap
 from dpsql.errors import BudgetError
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, shifted
 from dpsql.privacy.curve import epsilon_of
 from dpsql.privacy.ledger import Ledger, Line, spent
+from dpsql.sources.config import Cap
 
 DAY = 86_400_000_000
 ONE_PERIOD = Cost(PrivacyLevel.USER, 1.0, 0.0, 1.01e-8, Overlap.NONE, 1.0, 1.01e-8)

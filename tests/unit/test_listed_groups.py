@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
 from dpsql.lake.engine_file import Engine, Part, write_engine
 from dpsql.mechanisms.public_groups import FILE, load
+from dpsql.sources.config import Source, Sources
 from dpsql.streaming import listed_groups
 from dpsql.udfs.bucket_state import DamagedFile
 from dpsql.udfs.keys import PublicGroups, encode

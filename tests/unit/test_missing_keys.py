@@ -4,11 +4,11 @@ import numpy as np
 from scipy.stats import norm
 
 import dpsql
-import dpsql.config
+import dpsql.sources.config
 from dpsql.mechanisms.histogram.missing_keys import facts, needed, why_missing
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 
-SOURCES = dpsql.config.Sources(
+SOURCES = dpsql.sources.config.Sources(
     (
         dpsql.Source(
             "visits",
@@ -77,7 +77,7 @@ def test_without_selection_nothing_is_missing() -> None:
         privacy_unit=("user_id",),
         start_us=0,
     )
-    start = dpsql.config.Sources((dpsql.Source("visits", "parquet", "x", **declared),))
+    start = dpsql.sources.config.Sources((dpsql.Source("visits", "parquet", "x", **declared),))
     one = dpsql.compile(
         "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-7, privacy_unit_column = user_id, max_rows_contributed = 1) "
         "COUNT(*) AS n FROM visits GROUP BY window(ts, '1 day')",

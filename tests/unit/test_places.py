@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dpsql.config import Source
 from dpsql.errors import LakeError
-from dpsql.places import FIRST_FILES, is_own_input, overlap, places
 from dpsql.privacy.declaration import check_declaration, declaration
+from dpsql.sources.config import Source
+from dpsql.sources.places import FIRST_FILES, is_own_input, overlap, places
 
 KAFKA = Source(
     "k", "kafka", options=(("kafka.bootstrap.servers", "a:1"), ("subscribe", "visits, other"))

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dpsql import record
-from dpsql.config import Source
 from dpsql.errors import LakeError
 from dpsql.lake.catch_up import CatchUp, Live
 from dpsql.lake.engine_file import Kept as EngineFile
@@ -25,6 +24,7 @@ from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger_line import Line, document, line_from
 from dpsql.privacy.origin import Origin
 from dpsql.privacy.register import Entry, RunRegister
+from dpsql.sources.config import Source
 
 RUN_ID = "5" * 32
 COST = Cost(PrivacyLevel.USER, 0.25, 0.0, 1e-9, Overlap.NONE, 0.25, 1e-9)

@@ -12,8 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsql
-from dpsql.change_feed import FeedForm
-from dpsql.config import Source, Sources
 from dpsql.errors import DataError
 from dpsql.lake import delta_tables
 from dpsql.lake.catch_up import FILE, finish, open_catch_up, read_catch_up
@@ -22,6 +20,8 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.published_marks import PublishedMarks
 from dpsql.lake.release_plans import ReleasePlans, position, read_and_noted
 from dpsql.mechanisms.registry import shape
+from dpsql.sources.change_feed import FeedForm
+from dpsql.sources.config import Source, Sources
 from dpsql.streaming.sources import resumed
 from dpsql.udfs.release_plan import ReleasePlan
 from dpsql.udfs.stage import Tick

@@ -14,7 +14,6 @@ import pytest
 from deltalake import DeltaTable
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import LakeError
 from dpsql.lake import restore, torn_commits
 from dpsql.lake.contributions import Contributions
@@ -26,6 +25,7 @@ from dpsql.lake.restore_points import Tables
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.mechanisms.histogram.stages import admission_stage
 from dpsql.mechanisms.registry import shape
+from dpsql.sources.config import Source, Sources
 from dpsql.udfs.stage import OPERATORS, StateFile
 
 RUN = "5a" * 16

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, TablePlan, TreePlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
@@ -21,6 +20,7 @@ from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gauss
 from dpsql.privacy.endless import column_norm, path_deviations
 from dpsql.privacy.factorisation import factorisation, response_and_column
 from dpsql.privacy.quantile_tree import levels
+from dpsql.sources.config import Source
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.table.grid import LAST_STEP
 

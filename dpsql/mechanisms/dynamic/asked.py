@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsql.change_feed import Feed
+from dpsql.sources.change_feed import Feed
 
 
 @dataclass(frozen=True, kw_only=True)

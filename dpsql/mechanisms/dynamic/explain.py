@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
@@ -32,6 +31,7 @@ from dpsql.parts.words import (
     stages,
     written,
 )
+from dpsql.sources.config import Source
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dpsql.change_feed import Feed
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
+from dpsql.sources.change_feed import Feed
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.event_rules import bounds_of

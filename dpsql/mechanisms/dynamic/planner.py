@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.mechanisms.dynamic.calibration import (
@@ -34,6 +33,7 @@ from dpsql.parts.quantile_sums import BEYOND, quantile_sum
 from dpsql.parts.sums import per_group_sensitivity
 from dpsql.parts.whole_table import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
+from dpsql.sources.config import Source
 from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import (
@@ -27,6 +26,7 @@ from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterNam
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.factorisation import factorisation, response_and_column
 from dpsql.privacy.quantile_tree import levels
+from dpsql.sources.config import Source
 from dpsql.udfs.noise.counters import counter, impulse_response
 
 

@@ -9,7 +9,6 @@ import textwrap
 from dataclasses import replace
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.mechanisms.histogram.accounting import cost
 from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, PrivacyPlan, QuantilePlan
@@ -45,6 +44,7 @@ from dpsql.parts.words import (
 )
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
+from dpsql.sources.config import Source
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration
 from dpsql.udfs.measure import quantiles

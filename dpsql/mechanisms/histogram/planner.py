@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
 from dpsql.mechanisms.histogram.carried import carried_plan
@@ -36,6 +35,7 @@ from dpsql.parts.key_selection import (
 from dpsql.parts.quantile_sums import quantile_sum
 from dpsql.parts.sums import per_group_sensitivity
 from dpsql.privacy.curve import round_down, round_up, total_mu
+from dpsql.sources.config import Source
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 

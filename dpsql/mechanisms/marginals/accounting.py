@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
@@ -16,6 +15,7 @@ from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.endless import column_norm
 from dpsql.privacy.factorisation import factorisation
+from dpsql.sources.config import Source
 from dpsql.udfs.noise.blt_inf import BltInf
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsql.domains import Domain
+from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.description import GROUPING_ID
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.marginals.accounting import account
@@ -28,6 +27,7 @@ from dpsql.parts.words import (
     stages,
     written,
 )
+from dpsql.sources.config import Source
 from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dpsql.domains import Domain
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import cube
+from dpsql.sources.domains import Domain
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.event_rules import bounds_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from dpsql.config import Source
 from dpsql.description import ADDITIVE
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.identity import identity_of
@@ -19,6 +18,7 @@ from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, increments_of, of_width, sums_of
 from dpsql.parts.whole_table import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
+from dpsql.sources.config import Source
 from dpsql.udfs.marginals.cells import Keys, Marginals
 from dpsql.udfs.marginals.least_squares import parts
 

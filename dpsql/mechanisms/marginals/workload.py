@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from dpsql.domains import Domain
+from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys
 from dpsql.udfs.marginals.least_squares import parts
 

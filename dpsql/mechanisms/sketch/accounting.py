@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta, shifted
 from dpsql.privacy.factorisation import factorisation, response_and_column
+from dpsql.sources.config import Source
 
 
 @dataclass(frozen=True)

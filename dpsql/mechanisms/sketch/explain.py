@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.sketch.accounting import account
 from dpsql.mechanisms.sketch.plan import SketchPlan
@@ -15,6 +14,7 @@ from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.parts.words import adds_up, clamps, of_days, without_infinity, wrapped
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
+from dpsql.sources.config import Source
 from dpsql.text import Z95, in_short, number
 from dpsql.times import duration
 from dpsql.udfs.noise.counters import counter

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted, WantedPerGroup
@@ -23,6 +22,7 @@ from dpsql.parsed_query import (
 from dpsql.parts.increments import check_noise, increments_of, of_width
 from dpsql.parts.sums import per_group_sensitivity
 from dpsql.privacy.curve import round_down, round_up, total_mu
+from dpsql.sources.config import Source
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.sketch.hashing import SCHEME
 

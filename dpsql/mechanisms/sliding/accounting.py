@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
@@ -20,6 +19,7 @@ from dpsql.privacy.cost import (
     gaussian_delta,
 )
 from dpsql.privacy.table_proof import prove
+from dpsql.sources.config import Source
 
 
 def account(plan: SlidingPlan, source: Source) -> Cost:

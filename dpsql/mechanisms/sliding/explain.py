@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.description import MEASURED, SMOOTHED, STDERR
 from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
@@ -30,6 +29,7 @@ from dpsql.parts.words import (
     wrapped,
 )
 from dpsql.privacy.cost import Cost
+from dpsql.sources.config import Source
 from dpsql.times import duration
 
 PERIODS = (7, 30, 365)

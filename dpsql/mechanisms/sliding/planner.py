@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpsql.config import Source
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.identity import identity_of
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
@@ -16,6 +15,7 @@ from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan, document
 from dpsql.parsed_query import ParsedQuery, PrivacyLevel
 from dpsql.parts.increments import MAX_EXACT, increments_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
+from dpsql.sources.config import Source
 from dpsql.sql.window_rules import MOST_PANES
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
 from dpsql.udfs.noise.randomness import MAX_NORMAL

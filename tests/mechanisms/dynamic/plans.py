@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dpsql.change_feed import Feed, FeedForm
-from dpsql.config import Source
 from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, Key, ParsedQuery, Quantiles
+from dpsql.sources.change_feed import Feed, FeedForm
+from dpsql.sources.config import Source
 from tests.property import plans
 from tests.property.plans import COUNT, SUM, USERS
 

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.change_feed import Feed
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.asked import Asked
@@ -20,6 +19,7 @@ from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameter
 from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery
 from dpsql.parts.whole_table import document
 from dpsql.privacy.cost import Overlap, gaussian_delta
+from dpsql.sources.change_feed import Feed
 from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import Clock, Tick

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.histogram.accounting import check
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
@@ -22,6 +21,7 @@ from dpsql.mechanisms.histogram.stages import bounding_parameters, release_param
 from dpsql.parsed_query import Aggregate, AggregateFunction
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Source, Sources
 from dpsql.text import Z95
 from dpsql.udfs.histogram.perturbation import finish
 from dpsql.udfs.measure import output_columns

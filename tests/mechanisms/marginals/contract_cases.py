@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dpsql.domains import Domain
 from dpsql.mechanisms.marginals.planner import make_plan
+from dpsql.sources.domains import Domain
 from tests import contract
 from tests.mechanisms.marginals.plans import query, source
 from tests.property.plans import COUNT, SUM

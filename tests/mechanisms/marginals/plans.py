@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsql.config import Source
 from dpsql.description import Protects
-from dpsql.domains import Domain
 from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.grouping import cube
 from dpsql.parsed_query import ContributionPeriod, Key, ParsedQuery
 from dpsql.published.marginals import PublishedMarginals, tables_in
+from dpsql.sources.config import Source
+from dpsql.sources.domains import Domain
 from tests.described import described
 from tests.property import plans
 from tests.property.plans import COUNT

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 import dpsql
-from dpsql.config import Sources
-from dpsql.domains import Domain
 from dpsql.jobs.cli import main
+from dpsql.sources.config import Sources
+from dpsql.sources.domains import Domain
 from tests.matrix import same_rows
 
 if TYPE_CHECKING:

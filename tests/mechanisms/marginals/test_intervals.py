@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 
 import dpsql
-from dpsql.config import Sources
-from dpsql.domains import Domain
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.marginals.stages import intake, release
+from dpsql.sources.config import Sources
+from dpsql.sources.domains import Domain
 from dpsql.text import Z95
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.measure.output_columns import combine

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.domains import Domain
 from dpsql.errors import ConfigError
 from dpsql.local.feeder import Feeder
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.marginals.planner import make_plan
 from dpsql.mechanisms.marginals.stages import domains, intake, release
+from dpsql.sources.domains import Domain
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import decode, encode
 from dpsql.udfs.marginals.stages import OUTSIDE

@@ -15,9 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.description import Fit
-from dpsql.domains import Domain
 from dpsql.errors import DataError, LakeError
 from dpsql.jobs.cli import main
 from dpsql.lake.delta_rows import read_rows
@@ -28,6 +26,8 @@ from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.published.marginals import open_marginals
 from dpsql.published.synthetic import publish, synthesize
+from dpsql.sources.config import Source, Sources
+from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.synthetic import fit, marginal
 from dpsql.udfs.marginals.synthetic_rows import draw
 from dpsql.udfs.stage import Clock

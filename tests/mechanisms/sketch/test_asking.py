@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from deltalake import Schema
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import DataError, LakeError
 from dpsql.jobs.cli import main
 from dpsql.lake import delta_tables
@@ -24,6 +23,7 @@ from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.published.cells import CELLS, cell_rows, of_cells
 from dpsql.published.sketches import open_sketch
+from dpsql.sources.config import Source, Sources
 from dpsql.udfs.stage import Clock
 from dpsql.view.top_lists import as_histogram, listing
 from tests.matrix.same_rows import RUN_ID, SECRET

@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dpsql
-from dpsql.config import Sources
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, cells_path
+from dpsql.sources.config import Sources
 from tests.matrix import same_rows
 from tests.matrix.same_rows import Stream
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from dpsql.compiled import compile_query
-from dpsql.config import load_sources
 from dpsql.errors import QueryError
 from dpsql.mechanisms.sketch.options import OPTIONS
 from dpsql.mechanisms.sketch.stages import intake, reading, release
+from dpsql.sources.config import load_sources
 from tests.sql.golden import FOLDER
 
 BASE = {

@@ -10,7 +10,6 @@ import pytest
 from deltalake import DeltaTable, Schema
 
 import dpsql
-from dpsql.config import Source, Sources
 from dpsql.errors import LakeError, ReleaseConflict
 from dpsql.lake import compaction, delta_tables, preflight, restore
 from dpsql.lake.delta_rows import read_rows
@@ -24,6 +23,7 @@ from dpsql.lake.status import status
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.cells import CELLS
+from dpsql.sources.config import Source, Sources
 from dpsql.streaming.sketch_tables import unpublished
 from dpsql.udfs.stage import OPERATORS
 

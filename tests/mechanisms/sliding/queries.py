@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
 from dpsql.parsed_query import (
     Aggregate,
@@ -14,6 +13,7 @@ from dpsql.parsed_query import (
     WindowSpec,
     changed,
 )
+from dpsql.sources.config import Source
 from tests.property.plans import COMMON, parsed
 
 MINUTE = 60_000_000

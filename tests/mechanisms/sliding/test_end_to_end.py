@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dpsql
-from dpsql.config import Sources
 from dpsql.lake.runs import Lake
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.origin import Origin
+from dpsql.sources.config import Sources
 from tests.matrix import same_rows
 from tests.matrix.same_rows import Stream
 

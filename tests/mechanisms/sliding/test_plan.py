@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import dpsql
-from dpsql.config import Source
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.asked import PaneGrouping
@@ -21,6 +20,7 @@ from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import intake, measurements, shown
 from dpsql.parsed_query import ParsedQuery, PrivacyLevel, changed
 from dpsql.privacy.cost import gamma
+from dpsql.sources.config import Source
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.discrete_laplace import discrete_laplace
 from dpsql.udfs.noise.window_sqrt import coefficients, response

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsql
-from dpsql.config import Cap, Sources, load_sources
 from dpsql.errors import BudgetError, ConfigError, InputError, QueryError
 from dpsql.jobs.histogram_table import print_histogram
 from dpsql.jobs.terminal import records
@@ -23,6 +22,7 @@ from dpsql.privacy.origin import Origin
 from dpsql.privacy.secret import Secret
 from dpsql.published.frames import frame_of, published_of
 from dpsql.schedule import AT_ONCE
+from dpsql.sources.config import Cap, Sources, load_sources
 from dpsql.view.bounds import PREDICTED, heads, left_out
 from dpsql.view.page import page
 from dpsql.view.standing import Standing

@@ -1,9 +1,9 @@
 """What a plan costs, from its numbers and the definition: nothing of the planner."""
 
-from dpsql.config import Source
 from dpsql.errors import AccountingError
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.cost import Cost, Overlap
+from dpsql.sources.config import Source
 from tests.toy.driver.plan import ToyPlan
 
 

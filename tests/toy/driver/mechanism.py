@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dpsql.config import Source
 from dpsql.description import Noise, Role
 from dpsql.errors import Problem
 from dpsql.mechanisms.protocol import OutputColumn, RunFacts, Shape, Told
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
+from dpsql.sources.config import Source
 from dpsql.sql import clause_rules, options
 from dpsql.sql.draft import Draft
 from dpsql.udfs.stage import Clock, Stage, Tick

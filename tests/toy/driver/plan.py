@@ -5,10 +5,10 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
-from dpsql.config import Source
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.curve import round_up, total_mu
+from dpsql.sources.config import Source
 from dpsql.udfs.grid import Grid
 
 

@@ -8,10 +8,10 @@ import socket
 import time
 from collections.abc import Iterable
 
-from dpsql.config import Source
 from dpsql.errors import DataError, Unreachable
 from dpsql.files import bucket_problem, reason
-from dpsql.reader_options import FILE_FORMATS
+from dpsql.sources.config import Source
+from dpsql.sources.reader_options import FILE_FORMATS
 from dpsql.text import without_credentials
 
 SERVERS = "kafka.bootstrap.servers"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpsql.parsed_query import PrivacyLevel
-from dpsql.yaml_file import YamlDocument
+from dpsql.sources.yaml_file import YamlDocument
 
 NO_CAP = "none"
 """`cap: none` says that a cap is left away on purpose."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from dpsql.reader_options import CATALOG
+from dpsql.sources.reader_options import CATALOG
 
 WILD = re.compile(r"[*?\[{]")
 FIRST_FILES = 20

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsql.yaml_file import Block, YamlDocument
+from dpsql.sources.yaml_file import Block, YamlDocument
 
 MOST_VALUES = 100_000
 OTHER = "other"

@@ -14,15 +14,14 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dpsql.caps import NO_CAP, Cap, read_caps
-from dpsql.change_feed import TIME, FeedForm, feed_rules
-from dpsql.domains import Domain, read_domains
 from dpsql.parsed_query import PrivacyLevel
-from dpsql.places import overlap, places
-from dpsql.reader_options import CATALOG, refused_option
-from dpsql.record_columns import column_rules
+from dpsql.sources.caps import NO_CAP, Cap, read_caps
+from dpsql.sources.change_feed import TIME, FeedForm, column_rules, feed_rules
+from dpsql.sources.domains import Domain, read_domains
+from dpsql.sources.places import overlap, places
+from dpsql.sources.reader_options import CATALOG, refused_option
+from dpsql.sources.yaml_file import Block, YamlDocument, read_yaml
 from dpsql.times import EPOCH, parse_duration
-from dpsql.yaml_file import Block, YamlDocument, read_yaml
 
 DEFAULT_MAX_USERS = 10_000_000
 DEFAULT_MAX_KEYS = 10_000_000

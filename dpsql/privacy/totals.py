@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpsql.config import Source
+    from dpsql.sources.config import Source
 
 FIELDS = frozenset({"records", "records_per_second", "dropped", "drops", "malformed"})
 """What events, reports and results call them."""
