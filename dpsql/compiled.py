@@ -211,7 +211,7 @@ def parse_query(sql: str, sources: Mapping[str, Source], name: str = "query") ->
         QueryError: as `compile_query`.
     """
     from dpsql.sql.parse import (
-        parse_query as parse,
-    )  # here, because a run's plan is made once and sqlglot is slow to import
+        parse_query as parse,  # here, because a run's plan is made once and sqlglot is slow to import
+    )
 
     return parse(sql, sources, registry.MECHANISMS, name)

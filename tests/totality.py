@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsql.errors import DataError
-from dpsql.sql.functions import FUNCTIONS, Signature
+from dpsql.sql.allowed import FUNCTIONS, Signature
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ import numpy as np
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import gamma, touched_in_days
 from dpsql.privacy.curve import epsilon_of, total_mu
-from dpsql.sql.window_rules import MOST_PANES, SUMS
+from dpsql.sql.time_rules import MOST_PANES, SUMS
 from dpsql.times import duration, show_duration
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, discrete_laplace

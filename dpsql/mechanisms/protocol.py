@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dpsql.sql.draft import Draft, Option
-    from dpsql.sql.rules import Rule
+    from dpsql.sql.parse import Rule
     from dpsql.udfs.keys import PublicGroups
     from dpsql.udfs.stage import Clock, Stage, Tick
     from dpsql.udfs.state_table import Table

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from dpsql.errors import Problem
 from dpsql.parsed_query import BOUNDED, AggregateFunction, PrivacyLevel
-from dpsql.sql import constructs
+from dpsql.sql import allowed
 from dpsql.sql.aggregates import (
     BOUNDS,
     FOREIGN_AGGREGATES,
@@ -25,7 +25,7 @@ from dpsql.sql.draft import Draft
 from dpsql.sql.items import OUR_AGGREGATES, Kind
 from dpsql.sql.relations import value_type
 from dpsql.sql.select_rules import WHOLE_TYPES
-from dpsql.sql.spans import problem
+from dpsql.sql.text import problem
 from dpsql.sql.values import bare, nearest
 
 _NUMBERS = frozenset({*WHOLE_TYPES, exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL})
@@ -60,7 +60,7 @@ def computed_aggregates(draft: Draft) -> Iterator[Problem]:
 def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
     """OVER, FILTER, IGNORE NULLS around an aggregate."""
     for item in draft.items:
-        refusal = constructs.REFUSED_NODES.get(type(item.root))
+        refusal = allowed.REFUSED_NODES.get(type(item.root))
         if item.kind is Kind.AGGREGATE and refusal:
             yield problem(item.span, refusal.message, refusal.hint)
 

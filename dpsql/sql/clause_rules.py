@@ -11,7 +11,7 @@ from dpsql.errors import Problem
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option, read_option
-from dpsql.sql.spans import problem, token_span
+from dpsql.sql.text import problem, token_span
 from dpsql.sql.values import nearest
 
 SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {

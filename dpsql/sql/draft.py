@@ -14,23 +14,22 @@ from dpsql.parsed_query import Basis
 from dpsql.sources.config import Source
 from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause
-from dpsql.sql.durations import Misread, read_duration
-from dpsql.sql.grouping_sets import GroupingSets, read_sets
 from dpsql.sql.items import (
     WINDOW_CALLS,
     Grouping,
+    GroupingSets,
     Item,
     Kind,
     call_name,
     names_window,
     read_groupings,
     read_items,
+    read_sets,
+    window_of_cut,
 )
-from dpsql.sql.normal import canonical
-from dpsql.sql.relations import Scope, read_scopes
-from dpsql.sql.spans import Span, node_span, token_span
-from dpsql.sql.time_cuts import window_of_cut
-from dpsql.sql.values import Given, bare
+from dpsql.sql.relations import Scope, canonical, read_scopes
+from dpsql.sql.text import Span, node_span, token_span
+from dpsql.sql.values import Given, Misread, bare, read_duration
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dpsql.sql.draft import Draft
 from dpsql.sql.from_rules import EXPLODES
 from dpsql.sql.items import call_name
 from dpsql.sql.options import BOUNDS
-from dpsql.sql.spans import problem
+from dpsql.sql.text import problem
 from dpsql.sql.values import bare
 
 OF_UNITS = (

@@ -1,4 +1,4 @@
-"""The select list and GROUP BY: which items are keys, aggregates, the window."""
+"""The select list and GROUP BY: keys, aggregate calls, windows, grouping sets."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from sqlglot import exp
 from sqlglot.tokens import Token
 
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql.functions import AGGREGATES
-from dpsql.sql.normal import needs_quotes, write
-from dpsql.sql.relations import star_of
-from dpsql.sql.spans import Span, node_span
+from dpsql.sql.allowed import AGGREGATES
+from dpsql.sql.relations import needs_quotes, star_of, write
+from dpsql.sql.text import Span, node_span
 from dpsql.sql.values import bare
+
+# The select list and GROUP BY: which items are keys, aggregates, the window.
 
 SPREAD_NAMES: Mapping[str, AggregateFunction] = {
     **dict.fromkeys(("stddev", "std", "stddev_samp"), AggregateFunction.STDDEV_SAMP),
@@ -193,3 +194,126 @@ def _word(node: exp.Expr) -> str | None:
         word = node.name.lower()
         return word if word.isidentifier() else None
     return None
+
+
+# `GROUP BY CUBE(...)`, `ROLLUP(...)`, `GROUPING SETS (...)`: which sets of keys are written.
+
+WORDS: dict[type[object], str] = {
+    exp.Cube: "CUBE",
+    exp.Rollup: "ROLLUP",
+    exp.GroupingSets: "GROUPING SETS",
+}
+LISTS = (exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
+"""Entries that are no keys."""
+SUFFIXES = ("cube", "rollup", "grouping_sets", "totals")
+
+
+@dataclass(frozen=True)
+class GroupingSets:
+    """One of the three words with its lists.
+
+    Args:
+        word: which.
+        span: where it stands.
+        lists: of CUBE and ROLLUP their one list, of GROUPING SETS each of its sets.
+    """
+
+    word: str
+    span: Span
+    lists: tuple[tuple[Grouping, ...], ...]
+
+    @property
+    def entries(self) -> tuple[Grouping, ...]:
+        """All entries of all lists."""
+        return tuple(entry for each in self.lists for entry in each)
+
+    def sets(self) -> tuple[tuple[Grouping, ...], ...]:
+        """The sets that ROLLUP and GROUPING SETS mean; of CUBE the list of all keys."""
+        if self.word != "ROLLUP":
+            return self.lists
+        (keys,) = self.lists
+        return tuple(keys[:size] for size in range(len(keys), -1, -1))
+
+
+def read_sets(
+    select: exp.Select, canonical: exp.Select, items: Sequence[Item], tokens: Sequence[Token]
+) -> GroupingSets | None:
+    """The sets where they are all of GROUP BY; None where there are none, or something beside them."""
+    group = select.args.get("group")
+    plain = canonical.args.get("group")
+    if (
+        group is None
+        or plain is None
+        or len(group.expressions) != 1
+        or any(group.args.get(name) for name in SUFFIXES)
+    ):
+        return None
+    root = bare(group.expressions[0])
+    twin = bare(plain.expressions[0])
+    word = WORDS.get(type(root))
+    if word is None:
+        return None
+    inside = [
+        (bare(one), bare(other))
+        for one, other in zip(root.expressions, twin.expressions, strict=True)
+    ]
+    lists = [_keys(*pair) for pair in inside] if word == "GROUPING SETS" else [inside]
+    read = tuple(tuple(read_grouping(*pair, items, tokens) for pair in each) for each in lists)
+    return GroupingSets(word, node_span(root, tokens, _span_of_word(tokens, word)), read)
+
+
+def _keys(node: exp.Expr, twin: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
+    """Of `(a, b)`, `(a)`, `()`, or `a`."""
+    if not isinstance(node, exp.Tuple):
+        return [(node, twin)]
+    return [
+        (bare(one), bare(other))
+        for one, other in zip(node.expressions, twin.expressions, strict=True)
+    ]
+
+
+def _span_of_word(tokens: Sequence[Token], word: str) -> Span:
+    """Where the word stands; for a list without anything in it."""
+    found = [token for token in tokens if " ".join(token.text.upper().split()) == word]
+    return (found[-1].start, found[-1].end + 1) if found else (0, 1)
+
+
+# Expressions that cut the event time into hours or days, as people write them instead of
+# window(), and the window that means the same.
+
+_WINDOWS: Mapping[str, str] = {
+    "second": "'1 second'",
+    "minute": "'1 minute'",
+    "hour": "'1 hour'",
+    "day": "'1 day'",
+    "dd": "'1 day'",
+    "week": "'7 days', '7 days', '4 days'",
+    "month": "'30 days'",
+    "mon": "'30 days'",
+    "mm": "'30 days'",
+    "quarter": "'91 days'",
+    "year": "'365 days'",
+    "yyyy": "'365 days'",
+    "yy": "'365 days'",
+}
+"""By the unit's word. Weeks begin on Monday, four days after the day from which windows are counted."""
+
+
+def window_of_cut(node: exp.Expr, event_time: str) -> str | None:
+    """The window() for `date_trunc('hour', ts)`, `trunc(ts, 'week')`, `to_date(ts)`, `date(ts)`, `CAST(ts AS DATE)`; None for all else."""
+    if isinstance(node, (exp.Cast, exp.TryCast)) and node.to.this == exp.DType.DATE:
+        return _window(node.this, "day", event_time)
+    name = call_name(node)
+    arguments = list(node.expressions) if isinstance(node, exp.Anonymous) else []
+    if name in ("date", "to_date") and len(arguments) == 1:
+        return _window(arguments[0], "day", event_time)
+    if name in ("date_trunc", "trunc", "timestamp_trunc", "date_bin") and len(arguments) == 2:
+        unit, column = arguments if name in ("date_trunc", "date_bin") else reversed(arguments)
+        return _window(column, unit.name.lower(), event_time)
+    return None
+
+
+def _window(column: exp.Expr, unit: str, event_time: str) -> str | None:
+    column = bare(column)
+    ours = isinstance(column, exp.Column) and column.name.lower() == event_time
+    return f"window({event_time}, {_WINDOWS[unit]})" if ours and unit in _WINDOWS else None

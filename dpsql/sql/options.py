@@ -12,8 +12,8 @@ from typing import Any
 from dpsql.parsed_query import Basis, ContributionPeriod, PrivacyLevel
 from dpsql.sql.aggregates import REPORTED
 from dpsql.sql.draft import Check, Draft, Option
-from dpsql.sql.durations import LONGEST_US
 from dpsql.sql.values import (
+    LONGEST_US,
     read_columns,
     read_duration_option,
     read_number,

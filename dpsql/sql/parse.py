@@ -9,16 +9,306 @@ from sqlglot import exp
 from sqlglot.tokens import TokenType
 
 from dpsql.errors import Problem, QueryError
-from dpsql.parsed_query import ParsedQuery, Reading
+from dpsql.parsed_query import (
+    Aggregate,
+    ContributionPeriod,
+    Key,
+    ParsedQuery,
+    PerGroup,
+    PrivacyLevel,
+    Quantiles,
+    Reading,
+    WindowSpec,
+)
 from dpsql.sources.config import Source
-from dpsql.sql import rules
-from dpsql.sql.build import build
+from dpsql.sql import (
+    aggregate_rules,
+    clause_rules,
+    from_rules,
+    reading_rules,
+    row_local,
+    select_rules,
+    time_rules,
+)
+from dpsql.sql.aggregates import Call, read_bounds, read_parts
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft, Option
-from dpsql.sql.named_queries import unreadable_names, written_out
+from dpsql.sql.items import Kind
 from dpsql.sql.reading_rules import read_reading
-from dpsql.sql.spans import problem, token_span
-from dpsql.sql.syntax import Refused, Script, read_script
+from dpsql.sql.relations import quoted, write, write_from
+from dpsql.sql.select_rules import public_groups_sql
+from dpsql.sql.text import Refused, Script, problem, read_script, token_span
+from dpsql.sql.values import bare
+
+# Named queries (`WITH recent AS (SELECT ...) SELECT ... FROM recent`): each becomes the sub-
+# query of FROM that it stands for.
+
+
+def unreadable_names(script: Script) -> Iterator[Problem]:
+    """RECURSIVE, column names after the name, one name twice, and names that FROM never mentions."""
+    written = script.tree.args.get("with_")
+    if written is None:
+        return
+    if written.args.get("recursive"):
+        yield problem(
+            _place(written.expressions[0]), "Recursive queries are not accepted", "delete RECURSIVE"
+        )
+        return
+    seen: set[str] = set()
+    for query in written.expressions:
+        name = query.alias.lower()
+        if query.args["alias"].columns:
+            yield problem(
+                _place(query),
+                "Column names after the name of a query are not accepted",
+                f"write WITH {name} AS (SELECT a AS b ...)",
+            )
+        elif name in seen:
+            yield problem(
+                _place(query), f"WITH has two queries `{name}`", "give one of them another name"
+            )
+        elif not any(_mentions(table, name) for table in script.tree.find_all(exp.Table)):
+            yield problem(
+                _place(query),
+                f"FROM does not read the query `{name}` of WITH",
+                f"write FROM {name}, or delete it",
+            )
+        seen.add(name)
+
+
+def written_out(select: exp.Select) -> exp.Select:
+    """The query with its named queries in FROM, where they are read; the one given is not changed.
+
+    A name means the named query before it means a source, but not inside of the query that has the name: as in Spark.
+    """
+    if select.args.get("with_") is None:
+        return select
+    select = select.copy()
+    known: dict[str, exp.Expr] = {}
+    for query in select.args["with_"].expressions:
+        _replace(query.this, known)
+        known[query.alias.lower()] = query.this
+    select.set("with_", None)
+    _replace(select, known)
+    return select
+
+
+def _replace(node: exp.Expr, known: Mapping[str, exp.Expr]) -> None:
+    for table in list(node.find_all(exp.Table)):
+        name = table.name.lower()
+        if name in known and _mentions(table, name):
+            rest = {
+                part: value
+                for part, value in table.args.items()
+                if value and part not in ("this", "alias")
+            }
+            alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(name))
+            table.replace(exp.Subquery(this=known[name].copy(), alias=alias, **rest))
+
+
+def _mentions(table: exp.Table, name: str) -> bool:
+    return (
+        isinstance(table.this, exp.Identifier)
+        and table.name.lower() == name
+        and table.args.get("db") is None
+    )
+
+
+def _place(query: exp.Expr) -> tuple[int, int]:
+    meta = query.args["alias"].this.meta
+    return meta["start"], meta["end"] + 1
+
+
+# The rules for every query, in order; mechanisms bring more. Each is a function of the draft
+# alone; none depends on another having run.
+
+Rule = Callable[[Draft], Iterator[Problem]]
+
+RULES: tuple[Rule, ...] = (
+    clause_rules.clause_missing,
+    clause_rules.options_missing,
+    clause_rules.option_names_quoted,
+    clause_rules.option_operators,
+    clause_rules.unknown_options,
+    clause_rules.foreign_options,
+    clause_rules.duplicate_options,
+    clause_rules.option_values,
+    clause_rules.strategy_holds,
+    clause_rules.unit_declared,
+    clause_rules.unit_untouched,
+    select_rules.public_groups_query,
+    select_rules.unit_as_key,
+    select_rules.start_declared,
+    select_rules.stars,
+    aggregate_rules.aggregates_missing,
+    aggregate_rules.computed_aggregates,
+    aggregate_rules.aggregate_wrappers,
+    aggregate_rules.aggregate_fields,
+    select_rules.aliases_missing,
+    select_rules.window_aliases,
+    select_rules.legal_names,
+    select_rules.reserved_names,
+    select_rules.unique_names,
+    select_rules.shadowing_aliases,
+    select_rules.keys_grouped,
+    select_rules.groupings_selected,
+    select_rules.groupings_twice,
+    select_rules.keys_selected_twice,
+    select_rules.grouped_by_position,
+    select_rules.grouped_by_window_name,
+    select_rules.grouping_sets,
+    select_rules.key_types,
+    aggregate_rules.known_aggregates,
+    aggregate_rules.quantiles_elsewhere,
+    aggregate_rules.bounds_per_group_elsewhere,
+    aggregate_rules.quantile_parts,
+    aggregate_rules.aggregate_arguments,
+    aggregate_rules.distinct_arguments,
+    aggregate_rules.named_arguments,
+    aggregate_rules.bounds_given,
+    aggregate_rules.bounds_ordered,
+    aggregate_rules.numeric_arguments,
+    from_rules.from_missing,
+    from_rules.from_kinds,
+    from_rules.from_set_operations,
+    from_rules.qualified_sources,
+    from_rules.known_sources,
+    from_rules.decorations,
+    from_rules.alias_columns,
+    from_rules.one_stream,
+    from_rules.join_kinds,
+    from_rules.joined_tables,
+    from_rules.lateral_kinds,
+    from_rules.refused_clauses,
+    from_rules.sub_query_columns,
+    from_rules.star_rewrites,
+    row_local.refused_constructs,
+    row_local.sub_query_lists,
+    row_local.unusual_forms,
+    row_local.refused_families,
+    row_local.unknown_functions,
+    row_local.explode_places,
+    row_local.argument_counts,
+    row_local.constant_arguments,
+    row_local.constant_patterns,
+    row_local.pattern_groups,
+    row_local.endless_patterns,
+    row_local.huge_lengths,
+    row_local.time_formats,
+    row_local.times_by_the_clock,
+    row_local.time_zones,
+    row_local.known_columns,
+    *from_rules.RULES,
+    time_rules.window_over_changes,
+    time_rules.second_window,
+    time_rules.other_windows,
+    time_rules.window_in_list,
+    time_rules.window_arguments,
+    time_rules.slide_above_size,
+    time_rules.event_time_column,
+    time_rules.event_time_untouched,
+    time_rules.event_time_type,
+    time_rules.trigger_fits_slide,
+    *reading_rules.RULES,
+)
+
+
+# From a draft without problems to the ParsedQuery.
+
+
+def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
+    """The value of an accepted query: defaults filled in, everything in its canonical spelling.
+
+    Args:
+        draft: without problems.
+        mechanism: whose query it is.
+        asked: what that has read.
+    """
+    if draft.stream is None or (draft.window_times is None) != draft.windowless:
+        raise AssertionError("a rule let a query without stream or window pass")
+    value = draft.value
+    event = value("privacy_level") is PrivacyLevel.EVENT
+    statics = {
+        relation.source.name
+        for scope in draft.scopes
+        for relation in scope.relations
+        if relation.source and relation.source.static
+    }
+    listed = value("public_groups")
+    if listed is not None:
+        statics.add(listed.args["from_"].this.name.lower())
+    return ParsedQuery(
+        mechanism=mechanism,
+        epsilon=value("epsilon"),
+        delta=value("delta"),
+        privacy_unit=() if event else draft.stream.privacy_unit,
+        contribution_period=ContributionPeriod.STREAM if event else value("contribution_period"),
+        event_time=quoted(_event_time(draft)),
+        window=_window(*draft.window_times) if draft.window_times else None,
+        trigger_interval_us=value("trigger_interval"),
+        allowed_lateness_us=value("allowed_lateness"),
+        max_ahead_us=value("trigger_interval")
+        if draft.stream.max_ahead_us is None
+        else draft.stream.max_ahead_us,
+        public_groups=public_groups_sql(value("public_groups")),
+        keys=_counted(draft)
+        if draft.sketches
+        else tuple(Key(item.name or "", item.sql) for item in draft.keys),
+        aggregates=tuple(_aggregate(call) for call in draft.calls),
+        from_sql=write_from(draft.canonical),
+        stream=draft.stream.name,
+        static_sources=tuple(sorted(statics)),
+        columns_in_order=tuple(
+            item.name or "" for item in draft.items if item.kind in (Kind.KEY, Kind.AGGREGATE)
+        ),
+        asked=asked,
+    )
+
+
+def _event_time(draft: Draft) -> str:
+    """The column that window() names; without a window the one that the source declares."""
+    if draft.windowless and draft.stream and draft.stream.event_time:
+        return draft.stream.event_time
+    return bare(draft.window_calls[0].expressions[0]).name.lower()
+
+
+def _window(size: int, slide: int, offset: int) -> WindowSpec:
+    return WindowSpec(size, slide, offset % slide)
+
+
+def _counted(draft: Draft) -> tuple[Key, ...]:
+    """What the sketches count, by the path that it has in the public table: no column is called so."""
+    first = draft.sketches[0]
+    parts = [write(part) for part in first.counted_plain]
+    path = f"{first.item.name}.value"
+    return (
+        (Key(path, parts[0]),)
+        if len(parts) == 1
+        else tuple(
+            Key(f"{path}.{name}", part) for name, part in zip(names_of(first), parts, strict=True)
+        )
+    )
+
+
+def names_of(call: Call) -> tuple[str, ...]:
+    """The fields of a compound value: columns by their names, others by their place."""
+    columns = [part.name.lower() if isinstance(part, exp.Column) else "" for part in call.counted]
+    return tuple(
+        name if name and columns.count(name) == 1 else f"col{i}"
+        for i, name in enumerate(columns, 1)
+    )
+
+
+def _aggregate(call: Call) -> Aggregate:
+    if call.function is None or call.item.name is None:
+        raise AssertionError("a rule let an unknown aggregate pass")
+    argument = None if call.weight is None else write(call.plain[call.weight])
+    bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
+    if (parts := read_parts(call)) is not None:
+        return Quantiles(call.item.name, call.function, argument, bounds, parts)
+    return (PerGroup if call.per_group else Aggregate)(
+        call.item.name, call.function, argument, bounds
+    )
 
 
 class Reader(Protocol):
@@ -32,7 +322,7 @@ class Reader(Protocol):
         """All that its queries may write."""
 
     @property
-    def rules(self) -> tuple[rules.Rule, ...]:
+    def rules(self) -> tuple[Rule, ...]:
         """What judges them."""
 
     def claims(self, draft: Draft) -> bool:
@@ -63,7 +353,7 @@ def parse_query(
     try:
         draft = read_draft(text, sources, options_of(readers))
         reader = claiming(draft, readers)
-        problems = [problem for rule in (*rules.RULES, *reader.rules) for problem in rule(draft)]
+        problems = [problem for rule in (*RULES, *reader.rules) for problem in rule(draft)]
         problems += options_of_others(draft, reader, readers)
         if not problems and not reader.claims(draft):
             raise AssertionError("no mechanism claims a query that no rule refuses")
@@ -195,3 +485,27 @@ def _too_deep(text: str) -> Problem:
         "The query is nested too deeply",
         "write it with fewer parentheses and sub-queries",
     )
+
+
+# Other values for options of a query's text; everything else, comments and layout included,
+# stays as written.
+
+
+def edit_options(text: str, sources: Mapping[str, Source], changes: Mapping[str, str]) -> str:
+    """The text with these options.
+
+    Args:
+        text: an accepted query.
+        sources: what its FROM may name.
+        changes: option -> value as it is to be written. An option that is not there is added after the last one.
+    """
+    draft = read_draft(text, sources)
+    options = {name: draft.given(name) for name in changes}
+    edits = [(option.value_span, changes[name]) for name, option in options.items() if option]
+    added = "".join(f", {name} = {value}" for name, value in changes.items() if not options[name])
+    end = max(given.value_span[1] for given in draft.givens)
+    edits.append(((end, end), added))
+    # from the last to the first, so that places stay what they are; at the same end the value goes before what is added after it
+    for (start, stop), value in sorted(edits, key=lambda edit: edit[0], reverse=True):
+        text = text[:start] + value + text[stop:]
+    return text

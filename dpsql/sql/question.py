@@ -20,8 +20,7 @@ from sqlglot.tokens import Token
 from dpsql.errors import DataError, QueryError
 from dpsql.sources.domains import OTHER
 from dpsql.sql.items import call_name
-from dpsql.sql.spans import node_span, problem
-from dpsql.sql.syntax import Refused, read_script
+from dpsql.sql.text import Refused, node_span, problem, read_script
 from dpsql.sql.values import bare
 
 Chosen = dict[int, npt.NDArray[np.bool_]]

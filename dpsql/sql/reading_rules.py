@@ -11,9 +11,9 @@ from dpsql.parsed_query import SKETCHES, AggregateFunction, Reading
 from dpsql.sql.aggregates import read_call
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import Item, Kind
-from dpsql.sql.normal import write
+from dpsql.sql.relations import write
 from dpsql.sql.select_rules import named
-from dpsql.sql.spans import problem
+from dpsql.sql.text import problem
 from dpsql.sql.values import bare
 
 _CONDITIONS = (

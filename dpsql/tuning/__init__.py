@@ -5,7 +5,7 @@ Nothing here is private, and nothing is released: what is chosen on private reco
     read_sample(query, inputs) -> Sample             the records that FROM makes of the sample
     Workbench(query, sample).measure(setting)        -> Measurement: expected errors of one setting
     search(bench)                                    -> the setting with the least error
-    edit_options(text, changes)  (dpsql.sql.editing) -> the query with other options and everything else as written
+    edit_options(text, changes)  (dpsql.sql.parse) -> the query with other options and everything else as written
 """
 
 from dpsql.tuning.sample import Sample, read_sample

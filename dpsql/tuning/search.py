@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dpsql.compiled import parse_query
-from dpsql.sql.editing import edit_options
+from dpsql.sql.parse import edit_options
 from dpsql.tuning.workbench import GROUPS, PER_GROUP, ROWS, Setting, Workbench
 
 STEPS = (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dpsql.local.expressions import arities
 from dpsql.mechanisms.registry import MECHANISMS
-from dpsql.sql.functions import FUNCTIONS
+from dpsql.sql.allowed import FUNCTIONS
 from dpsql.sql.parse import options_of
 from tests.docs import kinds
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dpsql.sql.dialect import DpSpark
-from dpsql.sql.durations import Misread, divisor_near, read_duration
+from dpsql.sql.values import Misread, divisor_near, read_duration
 from dpsql.times import show_duration
 
 SECOND = 1_000_000

@@ -15,22 +15,20 @@ from dpsql.mechanisms.registry import MECHANISMS
 from dpsql.sql import (
     aggregate_rules,
     aggregates,
+    allowed,
     clause_rules,
-    constructs,
     from_rules,
-    functions,
     options,
     parse,
-    row_local_rules,
-    rules,
+    row_local,
     select_rules,
-    syntax,
+    text,
 )
 from dpsql.sql.draft import Draft, Option
-from dpsql.sql.syntax import Refused
+from dpsql.sql.text import Refused
 from tests.sql.golden import Golden, goldens, sources
 
-RULES = (*rules.RULES, *(rule for mechanism in MECHANISMS for rule in mechanism.rules))
+RULES = (*parse.RULES, *(rule for mechanism in MECHANISMS for rule in mechanism.rules))
 KNOWN = parse.options_of(MECHANISMS)
 ALL = [golden for kind in ("refused", "accepted") for golden in goldens(kind)]
 
@@ -61,7 +59,7 @@ def fresh(draft: Draft, known: tuple[Option, ...]) -> Draft:
 
 
 @cache
-def said() -> Mapping[rules.Rule, tuple[tuple[Problem, ...], ...]]:
+def said() -> Mapping[parse.Rule, tuple[tuple[Problem, ...], ...]]:
     return {rule: tuple(tuple(rule(draft)) for draft in drafts()) for rule in RULES}
 
 
@@ -72,7 +70,7 @@ def _before_any_mutation():
 
 
 def changes(
-    reading: Iterable[rules.Rule],
+    reading: Iterable[parse.Rule],
     known: tuple[Option, ...] = KNOWN,
     having: type[exp.Expression] | None = None,
 ) -> bool:
@@ -99,7 +97,7 @@ def changes(
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule(rule):
     for place, draft in enumerate(drafts()):
-        read = (*rules.RULES, *parse.claiming(draft, MECHANISMS).rules)
+        read = (*parse.RULES, *parse.claiming(draft, MECHANISMS).rules)
         whole = [problem for other in read for problem in said()[other][place]]
         without = [
             problem for other in read if other is not rule for problem in said()[other][place]
@@ -111,7 +109,7 @@ def test_rule(rule):
 
 @pytest.mark.parametrize(
     "rule",
-    [*syntax.TEXT_RULES, *parse.SHAPE_RULES, syntax.control_characters],
+    [*text.TEXT_RULES, *parse.SHAPE_RULES, text.control_characters],
     ids=lambda rule: rule.__name__,
 )
 def test_early_rule(rule):
@@ -119,16 +117,14 @@ def test_early_rule(rule):
         return []
 
     with (
-        mock.patch.object(
-            syntax, "TEXT_RULES", tuple(r for r in syntax.TEXT_RULES if r is not rule)
-        ),
+        mock.patch.object(text, "TEXT_RULES", tuple(r for r in text.TEXT_RULES if r is not rule)),
         mock.patch.object(
             parse, "SHAPE_RULES", tuple(r for r in parse.SHAPE_RULES if r is not rule)
         ),
         mock.patch.object(
-            syntax,
+            text,
             "control_characters",
-            silent if rule is syntax.control_characters else syntax.control_characters,
+            silent if rule is text.control_characters else text.control_characters,
         ),
     ):
         for golden in ALL:
@@ -175,15 +171,15 @@ def test_option_is_known(option):
 
 # Where entries stand, the rules that read them, and whether only queries with such a node can tell.
 ENTRIES = [
-    (functions, "FAMILIES", [row_local_rules.refused_families], False),
+    (allowed, "FAMILIES", [row_local.refused_families], False),
     (
-        constructs,
+        allowed,
         "REFUSED_NODES",
-        [row_local_rules.refused_constructs, aggregate_rules.aggregate_wrappers],
+        [row_local.refused_constructs, aggregate_rules.aggregate_wrappers],
         True,
     ),
-    (constructs, "ALLOWED_NODES", [row_local_rules.refused_constructs], True),
-    (constructs, "REFUSED_CLAUSES", [from_rules.refused_clauses], False),
+    (allowed, "ALLOWED_NODES", [row_local.refused_constructs], True),
+    (allowed, "REFUSED_CLAUSES", [from_rules.refused_clauses], False),
     (from_rules, "DECORATIONS", [from_rules.decorations], False),
     (select_rules, "RESERVED_NAMES", [select_rules.reserved_names], False),
     (options, "FOREIGN_OPTIONS", [clause_rules.foreign_options], False),
@@ -232,8 +228,8 @@ def test_the_mutations_are_not_vacuous():
     assert not changes(
         [
             clause_rules.option_values,
-            row_local_rules.refused_constructs,
-            row_local_rules.refused_families,
+            row_local.refused_constructs,
+            row_local.refused_families,
             from_rules.refused_clauses,
         ]
     )

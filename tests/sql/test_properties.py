@@ -12,17 +12,17 @@ from dpsql.compiled import parse_query
 from dpsql.errors import QueryError
 from dpsql.mechanisms.histogram.mechanism import HISTOGRAM
 from dpsql.parsed_query import ParsedQuery
-from dpsql.sql import functions
+from dpsql.sql import allowed
 from dpsql.sql.dialect import DpSpark
-from dpsql.sql.normal import canonical, write, write_from
-from dpsql.sql.syntax import read_script
+from dpsql.sql.relations import canonical, write, write_from
+from dpsql.sql.text import read_script
 from tests.sql.golden import Golden, compiled, goldens, sources
 
 ACCEPTED = goldens("accepted")
 EVERY = ACCEPTED + goldens("refused")
 PIECES = sorted(
     {piece for golden in EVERY if len(golden.text) < 2000 for piece in re.findall(r"'[^']*'|\w+|\s+|[^\w\s]+", golden.text)}
-    | set(functions.FUNCTIONS)
+    | set(allowed.FUNCTIONS)
     | {option.name for option in HISTOGRAM.options}
     | {
         "\x00", "\ufeff", "\u2028", "\udc80", "é", "😀", "/*", "*/", "--", "\\", "'", '"', "`", "${", "{{", "9" * 5000, "1e999", "0x1F",

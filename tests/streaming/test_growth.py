@@ -14,7 +14,7 @@ from dpsql.local.connection import connect
 from dpsql.local.from_clause import read_from
 from dpsql.local.sources import InputReader
 from dpsql.sources.config import Source
-from dpsql.sql.functions import FUNCTIONS
+from dpsql.sql.allowed import FUNCTIONS
 from dpsql.sql.growth import LONGEST
 from dpsql.streaming.session import run_session
 from dpsql.streaming.totality import guarded

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dpsql
 from dpsql.errors import ConfigError, DataError
 from dpsql.sources.config import Source, Sources
-from dpsql.sql.functions import FUNCTIONS
+from dpsql.sql.allowed import FUNCTIONS
 from dpsql.streaming import long_lines
 from dpsql.streaming import totality as guards
 from dpsql.streaming.rows import analysed

@@ -16,7 +16,7 @@ from benchmarks.tuning import judge
 from dpsql.jobs.cli import main
 from dpsql.local.feeder import try_query
 from dpsql.privacy.secret import Secret
-from dpsql.sql.editing import edit_options
+from dpsql.sql.parse import edit_options
 from dpsql.tuning import Sample, Setting, Workbench, edited, read_sample, search
 from dpsql.tuning.expected import Outcome, selected, unit_paths
 from dpsql.udfs.noise.counters import counter, path_sd

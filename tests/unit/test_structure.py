@@ -171,7 +171,7 @@ def test_what_goes_down_is_not_reported(tmp_path: Path) -> None:
     texts |= {
         "dpsql/sql/parse.py": "from dpsql.sql import rules\nfrom dpsql.errors import QueryError\n"
     }
-    texts |= {"dpsql/sql/rules.py": "import sqlglot\n"}
+    texts |= {"dpsql/sql/parse.py": "import sqlglot\n"}
     texts |= {
         "dpsql/lake/runs.py": "from dpsql import errors\nfrom dpsql.compiled import Query\nfrom dpsql.udfs.stage import Stage\n"
     }

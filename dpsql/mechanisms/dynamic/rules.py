@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from dpsql.errors import Problem
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import clause_rules, event_rules, feed_rules, table_rules
+from dpsql.sql import clause_rules, event_rules, time_rules
 from dpsql.sql.draft import Draft
-from dpsql.sql.spans import problem
+from dpsql.sql.text import problem
 
 
 def of_the_paper(draft: Draft) -> Iterator[Problem]:
@@ -57,8 +57,8 @@ def rows_that_end(draft: Draft) -> Iterator[Problem]:
 
 
 RULES = (
-    *table_rules.RULES,
-    *feed_rules.RULES,
+    *time_rules.TABLE_RULES,
+    *time_rules.FEED_RULES,
     clause_rules.required_options,
     *event_rules.RULES,
     rows_that_end,

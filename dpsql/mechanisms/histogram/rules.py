@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.sql import clause_rules, event_rules, window_rules
+from dpsql.sql import clause_rules, event_rules, time_rules
 from dpsql.sql.draft import Draft
 from dpsql.sql.options import HORIZON_LIMIT
-from dpsql.sql.spans import problem
+from dpsql.sql.text import problem
 from dpsql.times import show_duration
 
 
@@ -56,7 +56,7 @@ def horizon_limit(draft: Draft) -> Iterator[Problem]:
 
 
 RULES = (
-    window_rules.window_missing,
+    time_rules.window_missing,
     clause_rules.required_options,
     *event_rules.RULES,
     clause_rules.delta_above_zero,

@@ -8,7 +8,7 @@ from dpsql.sources.domains import Domain
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.event_rules import bounds_of
-from dpsql.sql.grouping_sets import GroupingSets
+from dpsql.sql.items import GroupingSets
 from dpsql.udfs.marginals.cells import Keys
 
 MOST_KEYS = 16

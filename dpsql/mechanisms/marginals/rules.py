@@ -11,12 +11,12 @@ from dpsql.errors import Problem
 from dpsql.mechanisms.marginals.grouping import MAX_CELLS
 from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import clause_rules, event_rules, table_rules
+from dpsql.sql import clause_rules, event_rules, time_rules
 from dpsql.sql.draft import Draft
-from dpsql.sql.grouping_sets import LISTS
+from dpsql.sql.items import LISTS
 from dpsql.sql.relations import value_type
 from dpsql.sql.select_rules import TEXT_TYPES, WHOLE_TYPES
-from dpsql.sql.spans import problem
+from dpsql.sql.text import problem
 
 
 def plain_keys(draft: Draft) -> Iterator[Problem]:
@@ -159,7 +159,7 @@ def _word(draft: Draft) -> str:
 
 
 RULES = (
-    *table_rules.RULES,
+    *time_rules.TABLE_RULES,
     clause_rules.required_options,
     *event_rules.RULES,
     clause_rules.delta_above_zero,

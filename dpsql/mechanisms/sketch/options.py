@@ -8,8 +8,8 @@ from dpsql.sql import options
 from dpsql.sql.aggregates import Call, read_bounds
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.event_rules import event
-from dpsql.sql.normal import write
 from dpsql.sql.options import whole_option
+from dpsql.sql.relations import write
 from dpsql.sql.values import NUMBER
 
 MOST_LISTED = 10_000

@@ -9,15 +9,15 @@ from dpsql.mechanisms.sketch.asked import DEPTH
 from dpsql.mechanisms.sketch.options import MOST_BYTES, MOST_LISTED, WIDEST, lists, number_of
 from dpsql.mechanisms.sketch.planner import APART, MOST_DRAWS, collisions
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import clause_rules, window_rules
+from dpsql.sql import clause_rules, time_rules
 from dpsql.sql.aggregates import BOUNDS, PER_GROUP, argument_name, read_bounds
-from dpsql.sql.constructs import READING
+from dpsql.sql.allowed import READING
 from dpsql.sql.draft import Draft
 from dpsql.sql.event_rules import cap_of_level, event, rows_of_events, units_of_events
-from dpsql.sql.normal import write
 from dpsql.sql.options import HORIZON_LIMIT
+from dpsql.sql.relations import write
 from dpsql.sql.select_rules import type_problems
-from dpsql.sql.spans import problem
+from dpsql.sql.text import problem
 
 EXAMPLES = {
     AggregateFunction.APPROX_TOP_COUNT: "APPROX_TOP_COUNT(page, 50)",
@@ -250,7 +250,7 @@ def own_values_apart(draft: Draft) -> Iterator[Problem]:
 
 
 RULES = (
-    window_rules.window_missing,
+    time_rules.window_missing,
     clause_rules.required_options,
     units_of_events,
     rows_of_events,

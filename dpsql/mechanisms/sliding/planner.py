@@ -16,7 +16,7 @@ from dpsql.parsed_query import ParsedQuery, PrivacyLevel
 from dpsql.parts.increments import MAX_EXACT, increments_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
-from dpsql.sql.window_rules import MOST_PANES
+from dpsql.sql.time_rules import MOST_PANES
 from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, DiscreteLaplace, discrete_laplace
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.noise.window_sqrt import coefficients, response

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dpsql.errors import Problem
 from dpsql.parsed_query import AggregateFunction
 from dpsql.parts.increments import sums_of
-from dpsql.sql import clause_rules, event_rules, window_rules
+from dpsql.sql import clause_rules, event_rules, time_rules
 from dpsql.sql.draft import Draft
-from dpsql.sql.durations import divisor_near
 from dpsql.sql.event_rules import event
-from dpsql.sql.spans import problem
+from dpsql.sql.text import problem
+from dpsql.sql.values import divisor_near
 from dpsql.times import show_duration
 
 
@@ -84,7 +84,7 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
 
 
 RULES = (
-    window_rules.window_missing,
+    time_rules.window_missing,
     clause_rules.required_options,
     *event_rules.RULES,
     listed_keys,
@@ -101,7 +101,7 @@ def claims(draft: Draft) -> bool:
     """A query whose windows are sums of panes (`window_rules.made_of_panes`), or that protects events and has neither window nor table."""
     if draft.sketches or (draft.windowless and event(draft)):
         return False
-    return window_rules.made_of_panes(draft) if draft.window_calls else event(draft)
+    return time_rules.made_of_panes(draft) if draft.window_calls else event(draft)
 
 
 __all__ = ["RULES", "claims"]

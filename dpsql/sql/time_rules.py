@@ -1,4 +1,4 @@
-"""Rules on window(event_time, size, slide, offset), the event time and the triggers."""
+"""Rules on time: windows and triggers, tables without windows, change feeds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from sqlglot import exp
 
 from dpsql.description import END, START
 from dpsql.errors import Problem
-from dpsql.parsed_query import SPREADS, AggregateFunction, PrivacyLevel
+from dpsql.parsed_query import SPREADS, AggregateFunction, ContributionPeriod, PrivacyLevel
+from dpsql.sources.change_feed import BESIDE
 from dpsql.sql.aggregates import Call
+from dpsql.sql.clause_rules import missing_options
 from dpsql.sql.draft import Draft
-from dpsql.sql.durations import FORMS, LONGEST_US, Misread, divisor_near, read_duration
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
+from dpsql.sql.options import TRIGGER_INTERVAL
 from dpsql.sql.select_rules import TIME_TYPES, names_no_key
-from dpsql.sql.spans import problem
-from dpsql.sql.values import bare
+from dpsql.sql.text import problem
+from dpsql.sql.values import FORMS, LONGEST_US, Misread, bare, divisor_near, read_duration
 from dpsql.times import show_duration
+
+# Rules on window(event_time, size, slide, offset), the event time and the triggers.
 
 _NO_WINDOW = "or trigger_interval = '1 day' to OPTIONS for a table without windows"
 _TIMES = ("size", "slide", "start offset")
@@ -230,3 +234,165 @@ def trigger_fits_slide(draft: Draft) -> Iterator[Problem]:
         message,
         f"write trigger_interval = '{show_duration(divisor_near(slide, interval))}'",
     )
+
+
+# Rules on queries that read a change feed: the current contents of a table, at every
+# `trigger_interval`.
+
+
+def window_over_changes(draft: Draft) -> Iterator[Problem]:
+    """A rule of every query: a table with current contents is not cut by time."""
+    if draft.stream and draft.stream.change_feed:
+        for call in draft.window_calls[:1]:
+            message = f"{draft.stream.name} is a table with current contents and has no windows"
+            yield problem(
+                draft.span(call), message, "leave window(...) out, and write trigger_interval"
+            )
+
+
+def interval_given(draft: Draft) -> Iterator[Problem]:
+    """When to release."""
+    if draft.stream and draft.stream.change_feed:
+        yield from missing_options(draft, (TRIGGER_INTERVAL,))
+
+
+def change_passed(draft: Draft) -> Iterator[Problem]:
+    """FROM passes on what an image is and of which row."""
+    stream = draft.stream
+    if (
+        stream is None
+        or stream.change_feed is None
+        or any(relation.unknown for relation in draft.scope.relations)
+    ):
+        return
+    tables = list(draft.select.args["from_"].find_all(exp.Table))
+    span = draft.span(tables[0]) if tables else draft.clause_span
+    wanted = [name for name in (*BESIDE, *stream.primary_key) if name != stream.event_time]
+    missing = [
+        name
+        for name in wanted
+        if [field.origin for field in draft.scope.find(exp.column(name))] != [(stream.name, name)]
+    ]
+    if missing:
+        message = f"FROM does not pass {', '.join(f'`{name}`' for name in missing)} on as {stream.name} has it: what changes, and in which row"
+        yield problem(
+            span,
+            message,
+            f"select {', '.join((*BESIDE, *stream.primary_key))} themselves in the sub-query, each once, or *",
+        )
+
+
+def one_row_each(draft: Draft) -> Iterator[Problem]:
+    """An image stays one row: rows that FROM makes of it have no name of their own."""
+    if draft.stream and draft.stream.change_feed and draft.stream.primary_key:
+        for scope in draft.scopes:
+            for node in (
+                *(scope.select.args.get("joins") or ()),
+                *(scope.select.args.get("laterals") or ()),
+            ):
+                message = "FROM may make several rows of one row of the table, and these would have one primary key"
+                yield problem(
+                    draft.span(node),
+                    message,
+                    f"leave primary_key of {draft.stream.name} out: rows are then told apart by their values",
+                )
+
+
+def spells_of_changes(draft: Draft) -> Iterator[Problem]:
+    """Where rows do not end, presence does not either; and no unit is present more often than it has rows."""
+    given = draft.given("max_spells_contributed")
+    value = draft.value("max_spells_contributed")
+    rows = draft.value("max_rows_contributed")
+    if given and draft.stream and draft.stream.change_feed is None:
+        message = f"max_spells_contributed has no meaning: rows of {draft.stream.name} do not end"
+        yield problem(
+            given.name_span, message, "leave it out, or declare change_feed in sources.yaml"
+        )
+    elif given and value and rows and value > rows:
+        message = f"max_spells_contributed is {value}, but a user has at most max_rows_contributed = {rows} row versions"
+        yield problem(
+            given.value_span,
+            message,
+            f"write max_spells_contributed = {rows} or less, or leave it out (the default is {rows})",
+        )
+
+
+FEED_RULES = (interval_given, change_passed, one_row_each, spells_of_changes)
+
+
+# Rules on queries without a window: a table as it is at every `trigger_interval`. Mechanisms
+# that take such queries bring them.
+
+
+def start_declared(draft: Draft) -> Iterator[Problem]:
+    """Triggers are counted from the declared start: the first record must not tell where to begin."""
+    given = draft.given("trigger_interval")
+    stream = draft.stream
+    if given and stream and stream.start_us is None:
+        message = f"Without a window triggers are counted from the start of the stream, and the source {stream.name} declares no start"
+        yield problem(
+            given.value_span,
+            message,
+            f"add a line like `start: 2026-01-01` to sources.{stream.name}",
+        )
+
+
+def event_time_passed(draft: Draft) -> Iterator[Problem]:
+    """The event time is the source's, straight from it, as in a query with a window."""
+    stream = draft.stream
+    if stream is None or any(relation.unknown for relation in draft.scope.relations):
+        return
+    tables = list(draft.select.args["from_"].find_all(exp.Table))
+    span = draft.span(tables[0]) if tables else draft.clause_span
+    if stream.event_time is None:
+        yield problem(
+            span,
+            f"The source {stream.name} declares no event time",
+            f"add event_time under sources.{stream.name} in sources.yaml",
+        )
+        return
+    found = draft.scope.find(exp.column(stream.event_time))
+    if [field.origin for field in found] != [(stream.name, stream.event_time)]:
+        message = f"The event time may not be computed or renamed: FROM does not pass `{stream.event_time}` on as {stream.name} has it"
+        yield problem(
+            span,
+            message,
+            f"select {stream.event_time} itself in the sub-query, under its own name and once",
+        )
+    elif found[0].type is not None and found[0].type.this not in TIME_TYPES:
+        message = f"The event time `{stream.event_time}` is {found[0].type.sql(dialect='spark')}, not TIMESTAMP"
+        yield problem(span, message, "declare it as TIMESTAMP in sources.yaml")
+
+
+def keys_grouped(draft: Draft) -> Iterator[Problem]:
+    """Keys without any GROUP BY."""
+    for item in draft.keys if draft.select.args.get("group") is None else ():
+        yield problem(
+            item.span,
+            "This is neither an aggregate nor in GROUP BY",
+            f"add GROUP BY {item.name or item.sql}, or leave it out",
+        )
+
+
+def stream_period(draft: Draft) -> Iterator[Problem]:
+    """There is no window that an allowance could renew with."""
+    given = draft.given("contribution_period")
+    if given and draft.value("contribution_period") == ContributionPeriod.WINDOW:
+        message = "The query has no window that a contribution period could be as long as"
+        yield problem(
+            given.value_span, message, "write contribution_period = STREAM, or leave it out"
+        )
+
+
+def nothing_late(draft: Draft) -> Iterator[Problem]:
+    """A table never closes."""
+    given = draft.given("allowed_lateness")
+    lateness = draft.value("allowed_lateness")
+    if given and lateness:
+        message = f"Without a window nothing is late: allowed_lateness = {show_duration(lateness)} has no meaning"
+        yield problem(
+            given.name_span, message, "leave it out: a late record counts from the next trigger on"
+        )
+
+
+TABLE_RULES = (start_declared, event_time_passed, keys_grouped, stream_period, nothing_late)

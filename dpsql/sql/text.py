@@ -1,4 +1,4 @@
-"""From text to tree: the checks that come before grammar, and the grammar."""
+"""From text to tree: places in the text, the checks that come before grammar, and the grammar."""
 
 from __future__ import annotations
 
@@ -12,10 +12,182 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
 from dpsql.errors import Problem
-from dpsql.sql.comments import OpenComment, blank_comments
 from dpsql.sql.dialect import DpSpark, GrammarError, prepare
-from dpsql.sql.openings import place_openings
-from dpsql.sql.spans import problem, token_span
+
+# Where a piece of the tree stands in the text.
+
+_DEPTH = {
+    TokenType.L_PAREN: 1,
+    TokenType.R_PAREN: -1,
+    TokenType.L_BRACKET: 1,
+    TokenType.R_BRACKET: -1,
+}
+
+Span = tuple[int, int]
+"""Character offsets, end exclusive."""
+
+
+def token_span(*tokens: Token) -> Span:
+    """From the first token to the last."""
+    return tokens[0].start, tokens[-1].end + 1
+
+
+def node_span(node: exp.Expr, tokens: Sequence[Token], default: Span = (0, 1)) -> Span:
+    """From the first to the last positioned descendant, grown until its parentheses are closed."""
+    found = [part.meta for part in node.walk() if "start" in part.meta]
+    if not found:
+        return default
+    start = min(meta["start"] for meta in found)
+    end = max(meta["end"] for meta in found) + 1
+    return _balanced(start, end, tokens)
+
+
+def _balanced(start: int, end: int, tokens: Sequence[Token]) -> Span:
+    depth = 0
+    for i, token in enumerate(tokens):
+        if token.start < start:
+            continue
+        empty_call = [follower.token_type for follower in tokens[i : i + 2]] == [
+            TokenType.L_PAREN,
+            TokenType.R_PAREN,
+        ]
+        if token.start >= end and not empty_call and depth <= 0:
+            break
+        depth += _DEPTH.get(token.token_type, 0)
+        end = max(end, token.end + 1)
+    return start, end
+
+
+def problem(span: Span, message: str, hint: str) -> Problem:
+    """A Problem at a span."""
+    return Problem(message, hint, span[0], max(span[1], span[0] + 1))
+
+
+# Comments become blanks before the text is cut into tokens: sqlglot does not know `GROUP /* here
+# */ BY` for GROUP BY.
+
+_NEXT = re.compile(
+    r"""(?<!\w)[rR]'[^']*' | (?<!\w)[rR]"[^"]*" | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*` | --[^\r\n]* | /\*""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+class OpenComment(ValueError):
+    """A comment that is never closed; `start` is where it begins."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__(start)
+        self.start = start
+
+
+def blank_comments(text: str) -> str:
+    """The text with every comment replaced by blanks, so that all offsets stay. Hints (`/*+ ... */`) stay too.
+
+    >>> blank_comments("a /* /* b */ */ '--' -- c")
+    "a               '--'     "
+
+    Raises:
+        OpenComment: a comment is not closed.
+    """
+    parts = []
+    at = 0
+    while match := _NEXT.search(text, at):
+        parts.append(text[at : match.start()])
+        end = _comment_end(text, match.start()) if match.group() == "/*" else match.end()
+        piece = text[match.start() : end]
+        comment = piece.startswith("--") or (piece.startswith("/*") and not piece.startswith("/*+"))
+        parts.append(re.sub(r"[^\r\n]", " ", piece) if comment else piece)
+        at = end
+    return "".join([*parts, text[at:]])
+
+
+def _comment_end(text: str, start: int) -> int:
+    depth = 0
+    for match in re.finditer(r"/\*|\*/", text[start:]):
+        depth += 1 if match.group() == "/*" else -1
+        if depth == 0:
+            return start + match.end()
+    raise OpenComment(start)
+
+
+# Places of the words that open a construct (`CAST (`, `LEFT JOIN`, the name before `=>`), which
+# sqlglot drops.
+
+_BRACKET = (frozenset({"("}),)
+_JOINING = frozenset(
+    {"JOIN", ",", "LEFT", "RIGHT", "FULL", "OUTER", "INNER", "CROSS", "SEMI", "ANTI", "NATURAL"}
+)
+
+_EXACT: dict[type[exp.Expr], tuple[frozenset[str], ...]] = {
+    exp.Tuple: _BRACKET,
+    exp.Subquery: _BRACKET,
+    exp.Cast: (*_BRACKET, frozenset({"CAST"})),
+    exp.TryCast: (*_BRACKET, frozenset({"CAST", "TRY_CAST"})),
+    exp.Extract: (*_BRACKET, frozenset({"EXTRACT"})),
+    exp.Exists: (*_BRACKET, frozenset({"EXISTS"})),
+    exp.Rollup: (*_BRACKET, frozenset({"ROLLUP"})),
+    exp.Cube: (*_BRACKET, frozenset({"CUBE"})),
+    exp.GroupingSets: (*_BRACKET, frozenset({"GROUPING SETS"})),
+    exp.Neg: (frozenset({"-"}),),
+    exp.Not: (frozenset({"NOT", "!"}),),
+    exp.Kwarg: (frozenset({"=>"}),),
+}
+"""Words right before the first positioned part, from right to left; all of them must be there."""
+
+_RUNS: dict[type[exp.Expr], frozenset[str]] = {
+    exp.Join: _JOINING,
+    exp.Lateral: frozenset({"LATERAL", "VIEW", "OUTER"}),
+    exp.Case: frozenset({"CASE", "WHEN"}),
+}
+"""Any run of these words right before the first positioned part."""
+
+
+def place_openings(tree: exp.Expr, tokens: Sequence[Token]) -> None:
+    """Stamp the nodes whose opening words are found, innermost first."""
+    at = {token.start: i for i, token in enumerate(tokens)}
+    for node in reversed(list(tree.walk())):
+        if type(node) not in _EXACT and type(node) not in _RUNS:
+            continue
+        start, end = node_span(node, tokens)
+        first = at.get(start, 0)
+        if type(node) in _RUNS:
+            opening = _run(tokens, first, _RUNS[type(node)])
+        else:
+            opening = _exact(tokens, first, _EXACT[type(node)], type(node) is exp.Kwarg)
+        if opening is not None:
+            if type(node) is exp.Case:
+                end = next(
+                    (
+                        token.end + 1
+                        for token in tokens
+                        if token.start >= end and token.text.upper() == "END"
+                    ),
+                    end,
+                )
+            node.meta.update(start=tokens[opening].start, end=max(end - 1, tokens[opening].end))
+
+
+def _exact(
+    tokens: Sequence[Token], first: int, words: tuple[frozenset[str], ...], named: bool
+) -> int | None:
+    count = len(words)
+    before = [token.text.upper() for token in tokens[max(0, first - count) : first]]
+    matches = len(before) == count and all(
+        text in word for text, word in zip(reversed(before), words, strict=True)
+    )
+    if not matches:
+        return None
+    return max(0, first - count - named)  # a named argument starts at its name
+
+
+def _run(tokens: Sequence[Token], first: int, words: frozenset[str]) -> int | None:
+    start = first
+    while start > 0 and tokens[start - 1].text.upper() in words:
+        start -= 1
+    return start if start < first else None
+
+
+# From text to tree: the checks that come before grammar, and the grammar.
 
 EXAMPLE = (
     "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (...) ... FROM ... GROUP BY window(ts, '1 day'), ..."
