@@ -78,7 +78,7 @@ def try_(
     from dpsql.local.comparison import check_comparable
     from dpsql.local.feeder import try_query
     from dpsql.local.input_check import check_input
-    from dpsql.privacy.ledger_rules import cap_for
+    from dpsql.privacy.ledger import cap_for
     from dpsql.privacy.origin import origin_of
     from dpsql.privacy.totals import may_be_told
     from dpsql.published.frames import write_parquet

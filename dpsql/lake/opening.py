@@ -21,8 +21,7 @@ from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reached
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, cells_path, has_begun, read_run
 from dpsql.privacy.declaration import declaration
-from dpsql.privacy.ledger import Ledger
-from dpsql.privacy.ledger_rules import cap_for
+from dpsql.privacy.ledger import Ledger, cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret

@@ -14,8 +14,7 @@ from dpsql.compiled import Query
 from dpsql.errors import BudgetError, LakeError
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.privacy.ledger import Ledger
-from dpsql.privacy.ledger_rules import cap_for
+from dpsql.privacy.ledger import Ledger, cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret

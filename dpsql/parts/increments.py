@@ -1,4 +1,4 @@
-"""How one record becomes the increments of an aggregate: grids, clamps, and no overflow."""
+"""How one record becomes the increments of an aggregate: grids, clamps, trees of quantiles, and no overflow."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 
 from dpsql.errors import ConfigError
-from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, PerGroup
+from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, PerGroup, Quantiles
+from dpsql.parts.sums import QuantileSum
+from dpsql.privacy.curve import round_up
 from dpsql.sources.config import Source
 from dpsql.udfs.contributions import PER_GROUP, Increment
+from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.randomness import MAX_NORMAL
+
+# How one record becomes the increments of an aggregate: grids, clamps, and no overflow.
 
 MIN_WIDTH = 1e-100
 MAX_WIDTH = 1e100
@@ -106,3 +111,55 @@ def check_width(alias: str, width: float) -> None:
         raise ConfigError(
             f"the bounds of {alias} are {width:g} apart: scale the values so that it is between {MIN_WIDTH:g} and {MAX_WIDTH:g}"
         )
+
+
+# Trees of noisy counts that quantiles are read off.
+
+BEYOND = 40
+"""Standard deviations that a normal exceeds with a probability below 10^-340."""
+
+
+def quantile_sum(
+    aggregate: Quantiles,
+    arguments: Sequence[str],
+    mechanism: int,
+    sensitivity: float,
+    mu: float,
+    sd: float,
+    rows: float,
+) -> QuantileSum:
+    """Every row counts one in a node of each level.
+
+    Args:
+        aggregate: what is asked; its argument is one of `arguments`.
+        mechanism: number in the noise function.
+        sensitivity: L2 sensitivity of a step, all levels included.
+        mu: what the tree has of the budget.
+        sd: largest standard deviation of a node's path, per standard deviation of a step.
+        rows: of all units, at most.
+
+    Raises:
+        ConfigError: bounds too far apart or too close, or counts that could overflow.
+    """
+    lower, upper = aggregate.bounds or (0.0, 0.0)
+    check_width(aggregate.alias, upper - lower)
+    sigma = round_up(sensitivity / mu * (1 + 1e-12))
+    largest = quantiles.NODES * BEYOND * (sigma * sd + 1) + quantiles.LEVELS * rows
+    if not 4 * largest < quantiles.MOST_ROWS:
+        raise ConfigError(
+            f"the counts of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed"
+        )
+    return QuantileSum(
+        mechanism=mechanism,
+        rule="leaf",
+        argument=arguments.index(str(aggregate.argument)),
+        grid=(upper - lower) / quantiles.LEAVES,
+        lower=1,
+        upper=quantiles.LEAVES,
+        centre=lower,
+        sensitivity=sensitivity,
+        sigma=sigma,
+        fan_out=quantiles.FAN_OUT,
+        levels=quantiles.LEVELS,
+        parts=aggregate.parts,
+    )

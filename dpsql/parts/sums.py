@@ -1,4 +1,4 @@
-"""Noisy sums: what of a plan says how records become integers, and how much noise is added to them."""
+"""Noisy sums: how records become integers, how much noise is added, and the column that is released."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from dpsql.parsed_query import (
+    DEVIATIONS,
+    SAMPLES,
+    VARIANCES,
+    Aggregate,
+    AggregateFunction,
+    Quantiles,
+)
 from dpsql.udfs.contributions import Increment
+from dpsql.udfs.measure.output_columns import OutputColumn
+
+# Noisy sums: what of a plan says how records become integers, and how much noise is added to
+# them.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,4 +114,32 @@ def bare(sums: Sequence[Increment]) -> tuple[Increment, ...]:
     """What an intake needs of them."""
     return tuple(
         Increment(*(getattr(each, field.name) for field in fields(Increment))) for each in sums
+    )
+
+
+# From an aggregate and its noisy sums to the column that is released.
+
+KINDS = {
+    AggregateFunction.SUM: "sum",
+    AggregateFunction.AVG: "avg",
+    AggregateFunction.APPROX_QUANTILES: "quantiles",
+    **dict.fromkeys(VARIANCES, "variance"),
+    **dict.fromkeys(DEVIATIONS, "deviation"),
+}
+
+
+def output_column(
+    aggregate: Aggregate, parts: Sequence[Summed], errors: tuple[tuple[float, ...], ...] = ()
+) -> OutputColumn:
+    """How a released column is made of noisy sums, whose standard deviations at triggers 1..T are `errors`."""
+    return OutputColumn(
+        kind=KINDS.get(aggregate.function, "count"),
+        perturbations=tuple(p.mechanism - 1 for p in parts),
+        grids=tuple(p.step for p in parts),
+        stderr=errors,
+        bounds=aggregate.bounds or (0.0, 0.0),
+        centre=parts[0].centre,
+        parts=aggregate.parts if isinstance(aggregate, Quantiles) else 0,
+        offset=next((p.upper * p.grid for p in parts if p.rule == "squares"), 0.0),
+        sample=aggregate.function in SAMPLES,
     )

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.cost import DAY_US, Cost, total
 from dpsql.privacy.curve import epsilon_of, total_mu
-from dpsql.privacy.ledger import Line, spent
-from dpsql.privacy.ledger_rules import protects_other_unit, remarks
+from dpsql.privacy.ledger import Line, protects_other_unit, remarks, spent
 from dpsql.sources.config import Cap, Source
 from dpsql.text import number
 from dpsql.times import duration
@@ -64,7 +63,7 @@ class Budget:
         lines: its runs, oldest first.
         totals: over any 1, 7 and 30 days (UTC) in a row; of level EVENT over 1, 10 and 100 rows.
         cap: None where none is declared.
-        remarks: what was declared on purpose, or changed (`dpsql.privacy.ledger_rules.remarks`).
+        remarks: what was declared on purpose, or changed (`dpsql.privacy.ledger.remarks`).
         protects: the level of its runs; those of the other level are a budget of their own.
         beside: of level USER, how many runs on the name protect rows only, and what these cost so many rows of one person.
         unit, first_unit: where earlier runs on the name protect other columns of the same records, this budget's columns and theirs. Their runs

@@ -27,7 +27,7 @@ from dpsql.mechanisms.histogram import accounting as of_windows
 from dpsql.mechanisms.histogram.planner import make_plan as plan_windows
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, WindowSpec
-from dpsql.privacy.endless import column_norm
+from dpsql.privacy.noise_costs import column_norm
 from dpsql.udfs.dynamic.changes import admit_changes
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import counter

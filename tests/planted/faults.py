@@ -18,7 +18,7 @@ LONG = "make test-long"
 NOTHING = "not found yet"
 LEAST = 60
 LEAST_EDITS = 40
-MOST_PER_MODULE = 6
+MOST_PER_MODULE = 9
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from dpsql.parsed_query import (
 from dpsql.parts.key_selection import failure_probabilities, selection_weights, thresholds
 from dpsql.privacy.cost import Overlap
 from dpsql.privacy.curve import epsilon_of, round_down, round_up, total_mu
-from dpsql.privacy.factorisation import factorisation
+from dpsql.privacy.noise_costs import factorisation
 from dpsql.sources.config import DEFAULT_MAX_KEYS, DEFAULT_MAX_USERS, Source
 from dpsql.udfs.noise.counters import counter, noise_matrix
 from tests.property.plans import CAPPED, COUNT, DAY, FEW, HOUR, SUM, USERS, VALID, query, source

@@ -12,8 +12,7 @@ from dpsql.errors import BudgetError, ConfigError
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.budget import budgets, describe, facts
 from dpsql.privacy.cost import Cost, Overlap, total
-from dpsql.privacy.ledger import Ledger
-from dpsql.privacy.ledger_rules import cap_for, check_cap
+from dpsql.privacy.ledger import Ledger, cap_for, check_cap
 from dpsql.privacy.origin import Origin, cap_in_words, declared_cap
 from dpsql.sources.caps import Cap
 from dpsql.sources.config import Source, load_sources

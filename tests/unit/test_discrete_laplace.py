@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpsql.errors import AccountingError
-from dpsql.privacy.table_proof import prove
+from dpsql.privacy.noise_costs import prove
 from dpsql.udfs.noise import discrete_laplace as module
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.discrete_laplace import (

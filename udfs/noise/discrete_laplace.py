@@ -2,7 +2,7 @@
 
 A table gives each k of a middle part, and each tail, a number of 128-bit words. A word of a tail is followed by a second one, which a
 one-sided geometric table turns into the rest of |k|, as often as it takes: no k is impossible, so delta = 0 is exact. What a table
-promises is a fact about its integers (`dpsql.privacy.table_proof`); no float is involved.
+promises is a fact about its integers (`dpsql.privacy.noise_costs`); no float is involved.
 """
 
 from __future__ import annotations

@@ -17,9 +17,13 @@ from dpsql.errors import AccountingError
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, TablePlan, TreePlan
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
-from dpsql.privacy.endless import column_norm, path_deviations
-from dpsql.privacy.factorisation import factorisation, response_and_column
-from dpsql.privacy.quantile_tree import levels
+from dpsql.privacy.noise_costs import (
+    column_norm,
+    factorisation,
+    levels,
+    path_deviations,
+    response_and_column,
+)
 from dpsql.sources.config import Source
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.table.grid import LAST_STEP

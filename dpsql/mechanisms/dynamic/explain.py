@@ -10,9 +10,7 @@ from dpsql.mechanisms.dynamic.asked import AskedOfChanges
 from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
-from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
-from dpsql.parts.whole_table import counter_said, growing, how_often, promise, schedule, triggers
 from dpsql.parts.words import (
     allowance,
     bounding,
@@ -20,15 +18,22 @@ from dpsql.parts.words import (
     budget,
     clamp,
     clamps,
+    counter_said,
+    growing,
+    how_often,
+    live_runs,
     main,
     of_quantiles,
     of_several,
     over,
     page,
+    promise,
     promise_to_rows,
     promised,
+    schedule,
     shares,
     stages,
+    triggers,
     written,
 )
 from dpsql.sources.config import Source

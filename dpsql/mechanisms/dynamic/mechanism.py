@@ -21,7 +21,7 @@ from dpsql.mechanisms.protocol import (
     value_and_error,
 )
 from dpsql.parsed_query import Quantiles
-from dpsql.parts.whole_table import document, schedule
+from dpsql.parts.words import document, schedule
 from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
 from dpsql.udfs.dynamic.stages import TreeStage
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS

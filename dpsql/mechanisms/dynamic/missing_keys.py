@@ -7,8 +7,7 @@ from typing import Any
 from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.plan import TablePlan
 from dpsql.mechanisms.dynamic.stages import users_needed
-from dpsql.parts.whole_table import triggers
-from dpsql.parts.words import RANKS, not_counted
+from dpsql.parts.words import RANKS, not_counted, triggers
 from dpsql.text import percent
 from dpsql.times import duration
 

@@ -20,7 +20,7 @@ from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, SelectionPlan, T
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import ParsedQuery, PerGroup, Quantiles
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import check_noise, increments_of, of_width
+from dpsql.parts.increments import BEYOND, check_noise, increments_of, of_width, quantile_sum
 from dpsql.parts.key_selection import (
     SELECTION_DECAY,
     SELECTION_SHARE,
@@ -29,9 +29,8 @@ from dpsql.parts.key_selection import (
     selection_weights,
     thresholds,
 )
-from dpsql.parts.quantile_sums import BEYOND, quantile_sum
 from dpsql.parts.sums import per_group_sensitivity
-from dpsql.parts.whole_table import document, norm_of, reach_of
+from dpsql.parts.words import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS

@@ -24,8 +24,7 @@ from dpsql.mechanisms.histogram.plan import (
 )
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
-from dpsql.privacy.factorisation import factorisation, response_and_column
-from dpsql.privacy.quantile_tree import levels
+from dpsql.privacy.noise_costs import factorisation, levels, response_and_column
 from dpsql.sources.config import Source
 from dpsql.udfs.noise.counters import counter, impulse_response
 

@@ -15,7 +15,6 @@ from dpsql.mechanisms.histogram.plan import ColumnPlan, PerturbationPlan, Privac
 from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.short import in_short
 from dpsql.mechanisms.histogram.stages import grid, quantiles_of, stderr
-from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import ContributionPeriod, CounterName, Quantiles
@@ -28,6 +27,7 @@ from dpsql.parts.words import (
     clamp,
     clamps,
     in_days,
+    live_runs,
     main,
     of_days,
     of_periods,

@@ -19,7 +19,7 @@ from dpsql.mechanisms.histogram.plan import (
 from dpsql.mechanisms.identity import identity_of
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery, PerGroup, Quantiles
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import check_noise, increments_of, of_width
+from dpsql.parts.increments import check_noise, increments_of, of_width, quantile_sum
 from dpsql.parts.key_selection import (
     CARRIED_SHARE,
     PAPER_DECAY,
@@ -32,7 +32,6 @@ from dpsql.parts.key_selection import (
     selection_weights,
     thresholds,
 )
-from dpsql.parts.quantile_sums import quantile_sum
 from dpsql.parts.sums import per_group_sensitivity
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source

@@ -13,8 +13,7 @@ from dpsql.mechanisms.histogram.plan import (
     QuantilePlan,
 )
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.parts.output_columns import output_column
-from dpsql.parts.sums import bare
+from dpsql.parts.sums import bare, output_column
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters

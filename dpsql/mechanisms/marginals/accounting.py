@@ -13,8 +13,7 @@ from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
-from dpsql.privacy.endless import column_norm
-from dpsql.privacy.factorisation import factorisation
+from dpsql.privacy.noise_costs import column_norm, factorisation
 from dpsql.sources.config import Source
 from dpsql.udfs.noise.blt_inf import BltInf
 

@@ -6,25 +6,29 @@ import math
 from typing import Any
 
 from dpsql.description import GROUPING_ID
-from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
 from dpsql.mechanisms.marginals.shares import BITS
 from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import Aggregate
-from dpsql.parts.whole_table import counter_said, growing, promise, schedule, triggers
 from dpsql.parts.words import (
     bounding,
     clamp,
     clamps,
+    counter_said,
+    growing,
+    live_runs,
     main,
     of_several,
     over,
     page,
+    promise,
     promise_to_rows,
     promised,
+    schedule,
     stages,
+    triggers,
     written,
 )
 from dpsql.sources.config import Source

@@ -21,7 +21,7 @@ from dpsql.mechanisms.protocol import (
     value_and_error,
 )
 from dpsql.parts.sums import presence_only
-from dpsql.parts.whole_table import document, schedule
+from dpsql.parts.words import document, schedule
 from dpsql.udfs.marginals.stages import DROP_REASONS
 from dpsql.udfs.stage import Clock, Stage, Tick
 

@@ -12,7 +12,7 @@ from dpsql.mechanisms.sketch.asked import Asked, SketchKind
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta, shifted
-from dpsql.privacy.factorisation import factorisation, response_and_column
+from dpsql.privacy.noise_costs import factorisation, response_and_column
 from dpsql.sources.config import Source
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.sketch.accounting import account
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sketch.planner import collisions
 from dpsql.mechanisms.sketch.stages import grid, missed_by_a_row
 from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
-from dpsql.parts.words import adds_up, clamps, of_days, without_infinity, wrapped
+from dpsql.parts.words import adds_up, clamps, live_runs, of_days, without_infinity, wrapped
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import by_window
 from dpsql.sources.config import Source

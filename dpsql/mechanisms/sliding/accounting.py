@@ -18,7 +18,7 @@ from dpsql.privacy.cost import (
     gamma,
     gaussian_delta,
 )
-from dpsql.privacy.table_proof import prove
+from dpsql.privacy.noise_costs import prove
 from dpsql.sources.config import Source
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dpsql.description import MEASURED, SMOOTHED, STDERR
-from dpsql.mechanisms.live_runs import live_runs
 from dpsql.mechanisms.other_ways import Ways
 from dpsql.mechanisms.sliding import stages
 from dpsql.mechanisms.sliding.accounting import account
@@ -18,6 +17,7 @@ from dpsql.parts.words import (
     clamps,
     epsilon_of_several,
     in_days,
+    live_runs,
     main,
     middle,
     of_days,

@@ -9,8 +9,7 @@ from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
 from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.parts.increments import sums_of
-from dpsql.parts.output_columns import output_column
-from dpsql.parts.sums import bare
+from dpsql.parts.sums import bare, output_column
 from dpsql.schedule import Schedule, by_window
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.keys import PublicGroups

@@ -20,7 +20,7 @@ from dpsql.mechanisms.dynamic.calibration import (
     row_sensitivity,
     shown_from,
 )
-from dpsql.privacy.endless import path_deviations
+from dpsql.privacy.noise_costs import path_deviations
 from dpsql.udfs.noise.blt_inf import OMEGA, THETA, BltInf
 from dpsql.udfs.table.grid import LAST_STEP
 

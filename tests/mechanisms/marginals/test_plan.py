@@ -21,7 +21,7 @@ from dpsql.mechanisms.marginals.planner import identity, make_plan
 from dpsql.mechanisms.marginals.shares import BITS, shares
 from dpsql.mechanisms.marginals.workload import ORDERS, default_energies
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
-from dpsql.parts.whole_table import document
+from dpsql.parts.words import document
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.udfs.marginals.least_squares import energies
 from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source

@@ -1,0 +1,252 @@
+"""What noise costs and how noisy it is, measured from its definitions: the accountants' own reading of counters, trees and tables."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dpsql.errors import AccountingError
+from dpsql.parsed_query import CounterName
+from dpsql.udfs.columns import Float
+from dpsql.udfs.measure import quantiles
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import counter, impulse_response
+from dpsql.udfs.noise.discrete_laplace import WORDS, DiscreteLaplace
+
+# What the counter without a last step costs and how noisy it is, measured: the accountants' own
+# reading of it (docs/privacy/dynamic.md, theorem 15).
+
+# Its response is measured, C is found from it by long division, and path variances come from the
+# recurrence's covariance by doubling, not from its
+# poles. What the proofs ask of a counter is checked, not believed.
+
+LAGS = 1 << 10
+"""Of C and B, found by measuring; the rest of C is a sum of powers, closed."""
+PLACES = 192
+"""Binary places of covariances."""
+
+
+@lru_cache(maxsize=4)
+def column_norm(chosen: BltInf) -> float:
+    """f: norm of a column of C over infinite time.
+
+    Raises:
+        AccountingError: the counter is not what the theorems ask for: C convex and falling from its first entry on, B falling and not negative.
+    """
+    theta = np.array(chosen.theta)
+    omega = np.array(chosen.omega)
+    if not (
+        np.all(omega > 0)
+        and np.all(theta > 0)
+        and np.all(theta < 1)
+        and len(set(chosen.theta)) == len(theta)
+    ):
+        # Then C's entries from the second on are moments of a positive measure, and B's too (its poles and C's interlace).
+        raise AccountingError(
+            "a counter for ever needs positive omega, and theta between 0 and 1, all different"
+        )
+    b = _measured(chosen)
+    if np.any(b < 0) or np.any(np.diff(b) > 1e-15):
+        raise AccountingError("the counter's response rises, or is negative")
+    from scipy.signal import lfilter  # slow to import
+
+    one = np.zeros(LAGS)
+    one[0] = 1.0
+    column = lfilter([1.0], np.diff(np.concatenate([[0.0], b])), one)
+    powers = theta[None, :] ** np.arange(LAGS - 1)[:, None]
+    if np.max(np.abs(column[1:] - powers @ omega)) > 1e-9:
+        raise AccountingError("the counter's response is not that of its constants")
+    if column[0] - 2 * column[1] + column[2] < 0 or np.any(np.diff(column) > 1e-12):
+        raise AccountingError("C is not convex: rows that end would cost more than accounted for")
+    pairs = theta[:, None] * theta[None, :]
+    tail = float(np.sum(omega[:, None] * omega[None, :] * pairs ** (LAGS - 1) / (1 - pairs)))
+    return math.sqrt(float(np.sum(column**2)) + tail)
+
+
+@lru_cache(maxsize=4)
+def path_deviations(chosen: BltInf, triggers: tuple[int, ...]) -> tuple[float, ...]:
+    """Standard deviation of the path at each of the triggers (ascending), for unit noise."""
+    size = 1 + len(chosen.theta)
+    # The covariance of n steps' draws is P_n = sum of v_k v_k^T over k < n, v_k = M^k v_0, and P_(a + b) = P_a + M^a P_b M^aT.
+    one = 1 << PLACES
+    move = [_recurrence(chosen)]
+    spread = [np.full((size, size), one, object)]
+    for _ in range(triggers[-1].bit_length()):
+        m = move[-1]
+        p = spread[-1]
+        spread.append(p + _times(_times(m, p), m.T))
+        move.append(_times(m, m))
+    row = np.array([one] + [0] * (size - 1), object)  # the path's row of M^n
+    done = 0
+    variance = 0
+    out = []
+    for trigger in triggers:
+        for power in reversed(range((trigger - done).bit_length())):
+            if (trigger - done) >> power & 1:
+                variance += _times(_times(row, spread[power]), row)
+                row = _times(row, move[power])
+                done += 1 << power
+        out.append(math.sqrt(variance / one))
+    return tuple(out)
+
+
+def _measured(chosen: BltInf) -> np.ndarray:
+    """The path after a single draw of 1 at step 1."""
+    state = np.zeros((1, chosen.width))
+    out = []
+    for step in range(1, LAGS + 1):
+        state = chosen.advance(state, lambda _, step=step: np.array([float(step == 1)]), step)  # type: ignore[misc]
+        out.append(state[0, 0])
+    return np.array(out)
+
+
+def _recurrence(chosen: BltInf) -> np.ndarray:
+    """M: what a step without a draw makes of (path, buffers); x = -omega . s is added to the path and to every buffer."""
+    fed = [0, *(-_integer(v) for v in chosen.omega)]
+    kept = [1 << PLACES, *(_integer(v) for v in chosen.theta)]
+    return np.array(fed, object) + np.diag(np.array(kept, object))
+
+
+def _integer(value: float) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    return (numerator << PLACES) // denominator
+
+
+def _times(a: np.ndarray, b: np.ndarray) -> Any:
+    """A product of matrices or vectors of whole numbers over 2^PLACES, exact but for its last place."""
+    return a @ b >> PLACES
+
+
+# What counters with a last step cost and how noisy they are, measured: the accountants' own
+# reading of them.
+
+
+@lru_cache(maxsize=64)
+def factorisation(name: CounterName, horizon: int) -> tuple[float, tuple[float, ...]]:
+    """(largest column norm of C, standard deviation of the path at triggers 1..horizon for unit noise), recomputed.
+
+    A Toeplitz counter is measured: b is its response to one draw, C's first column is the power series 1 / ((1 - x) b(x)),
+    found by long division, so that B C = A holds by construction. For the tree both are counted node by node.
+    """
+    if name is CounterName.HONAKER:
+        return _tree(horizon)
+    b, column = response_and_column(name, horizon)
+    return float(np.linalg.norm(column)), tuple(float(v) for v in np.sqrt(np.cumsum(b**2)))
+
+
+def response_and_column(name: CounterName, horizon: int) -> tuple[Float, Float]:
+    """First columns of B and of C, of a Toeplitz counter."""
+    b = impulse_response(counter(name, horizon))
+    reciprocal = np.diff(np.concatenate([[0.0], b]))
+    from scipy.signal import (
+        lfilter,
+    )  # here, because it is slow to import, and `dpsql status` asks for no plan
+
+    return b, lfilter([1.0], reciprocal, np.eye(1, len(b))[0])
+
+
+def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:
+    """Nodes over one leaf that some prefix up to the horizon uses, and v = 1 / (2 (1 - 2^-levels)) per node of the decomposition."""
+    nodes = sum(
+        1 for k in range(64) if 1 << k <= horizon
+    )  # the first leaf has the most: one complete node per level
+    sd = []
+    for step in range(1, horizon + 1):
+        sd.append(
+            math.sqrt(
+                math.fsum(1 / (2 * (1 - 2.0 ** -(k + 1))) for k in range(64) if step >> k & 1)
+            )
+        )
+    return math.sqrt(nodes), tuple(sd)
+
+
+# What a row moves in the tree of counts that quantiles are read off, from the plan's numbers
+# alone.
+
+
+def levels(p: Any) -> int:
+    """Nodes of a tree that one record counts in: of one level after the other, until a node is a leaf. Levels share no node, so squares add up.
+
+    Raises:
+        AccountingError: the tree is another than the one that is released.
+    """
+    count = 0
+    leaves = 1
+    while leaves < p.upper:
+        count = count + 1
+        leaves = leaves * p.fan_out
+    counted = (
+        count == p.levels == quantiles.LEVELS
+        and leaves == p.upper == quantiles.LEAVES
+        and p.lower == 1
+    )
+    if p.rule != "leaf" or not counted:
+        raise AccountingError(
+            f"a tree of {p.upper} leaves and fan-out {p.fan_out} is unknown to the accountant"
+        )
+    return count
+
+
+# Proof, in integers, that a table of discrete Laplace noise keeps its epsilon: the table is
+# looked at, not the formula it was made from.
+
+_BITS = 192
+"""Binary places of the lower bound of e^epsilon: far beyond the 2^-40 by which tables fall short of it."""
+
+
+@lru_cache(maxsize=32)
+def prove(table: DiscreteLaplace) -> None:
+    """Check that adding 1 to a sum changes the probability of no noisy sum by more than a factor of e^epsilon, up or down.
+
+    All neighbouring k are compared, also where a tail begins and where it goes on with the next word, in which entries of two tables
+    meet. From there on the ratios repeat, so these are all of them.
+
+    Raises:
+        AccountingError: the table does not use all words exactly once, or a ratio is too large.
+    """
+    middle = table.middle
+    onward = table.onward
+    if (
+        len(middle) < 2
+        or len(onward) != len(middle)
+        or min(*middle, table.tail, *onward, table.onward_tail) < 1
+    ):
+        raise AccountingError(
+            "a noise table has an empty entry: a number that noise cannot reach gives neighbours away"
+        )
+    if (
+        middle[0] + 2 * sum(middle[1:]) + 2 * table.tail != WORDS
+        or sum(onward) + table.onward_tail != WORDS
+    ):
+        raise AccountingError("the entries of a noise table are not all random words")
+    largest = _exp_below(Fraction(table.epsilon))
+    # The last entry of each part against the first one beyond, which is a product of two tables.
+    seams = [
+        (middle[-1] * WORDS, table.tail * onward[0]),
+        (onward[-1] * WORDS, table.onward_tail * onward[0]),
+    ]
+    for a, b in (*pairwise(middle), *pairwise(onward), *seams):
+        if a << _BITS > b * largest or b << _BITS > a * largest:
+            raise AccountingError(
+                f"a noise table does not keep its epsilon of {table.epsilon:g} per step: neighbouring entries differ by more"
+            )
+
+
+def _exp_below(x: Fraction) -> int:
+    """A lower bound of e^x times 2^192: a part of its series, all of whose terms are positive, each rounded down."""
+    whole = (x.numerator << _BITS) // x.denominator
+    term = total = 1 << _BITS
+    n = 0
+    while term:
+        n += 1
+        term = (term * whole >> _BITS) // n
+        total += term
+    return total
+
+
+__all__ = ["prove"]
