@@ -33,8 +33,7 @@ if (
 
 from benchmarks.papers.growing_rivals import pmwg, sum_over_cells  # noqa: E402
 from dpsql.mechanisms.marginals.accounting import account  # noqa: E402
-from dpsql.mechanisms.marginals.grouping import cube  # noqa: E402
-from dpsql.mechanisms.marginals.plan import MarginalsPlan  # noqa: E402
+from dpsql.mechanisms.marginals.plan import MarginalsPlan, cube  # noqa: E402
 from dpsql.mechanisms.marginals.planner import make_plan  # noqa: E402
 from dpsql.sources.domains import Domain  # noqa: E402
 from dpsql.udfs.marginals.least_squares import LeastSquares, Product, energies  # noqa: E402

@@ -32,8 +32,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 from benchmarks.page import PERFORMANCE, write  # noqa: E402
-from dpsql.mechanisms.sketch.asked import Asked, Wanted  # noqa: E402
-from dpsql.mechanisms.sketch.plan import SketchPlan  # noqa: E402
+from dpsql.mechanisms.sketch.plan import Asked, SketchPlan, Wanted  # noqa: E402
 from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sketch.stages import intake, shape  # noqa: E402
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402

@@ -37,8 +37,7 @@ if (
 ):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
-from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule  # noqa: E402
-from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
+from dpsql.mechanisms.histogram.plan import Asked, PrivacyPlan, ReleaseRule  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
 from dpsql.parsed_query import (  # noqa: E402

@@ -37,7 +37,7 @@ import pandas as pd  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 import dpsql  # noqa: E402
-from dpsql.mechanisms.sketch.asked import Asked, Bounds, Wanted  # noqa: E402
+from dpsql.mechanisms.sketch.plan import Asked, Bounds, Wanted  # noqa: E402
 from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sketch.stages import intake, reading, release  # noqa: E402
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402

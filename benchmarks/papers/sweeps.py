@@ -39,8 +39,7 @@ from benchmarks.papers.real_streams import (  # noqa: E402
     released,
 )
 from benchmarks.workload import SLICES, Workload, records  # noqa: E402
-from dpsql.mechanisms.histogram.asked import ReleaseRule  # noqa: E402
-from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule  # noqa: E402
 from dpsql.parsed_query import CounterName  # noqa: E402
 from dpsql.parts.key_selection import SELECTION_DECAY, SELECTION_SHARE, thresholds  # noqa: E402
 

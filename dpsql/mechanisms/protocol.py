@@ -1,11 +1,9 @@
-"""What a mechanism is: one value per mechanism, which the rest of dpsql asks. Nothing else knows mechanisms apart.
-
-`compile_query` (`dpsql.compiled`) goes through it in order: claims, read, plan, account. Engines and the lake ask for shape and stages, people for
-the explanation. How to add one: CONTRIBUTING.md.
-"""
+"""What a mechanism is: one value per mechanism, which the rest of dpsql asks; and what identifies a plan."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +17,13 @@ from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
 from dpsql.sources.change_feed import Feed
 from dpsql.sources.config import Source
+
+# What a mechanism is: one value per mechanism, which the rest of dpsql asks. Nothing else knows
+# mechanisms apart.
+
+# `compile_query` (`dpsql.compiled`) goes through it in order: claims, read, plan, account.
+# Engines and the lake ask for shape and stages, people for
+# the explanation. How to add one: CONTRIBUTING.md.
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -281,3 +286,19 @@ class Mechanism(ABC, Generic[Asked, Planned]):
         contributions have a `key`, by which the release is cut into buckets. The
         release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for ever.
         """
+
+
+# The identity of a plan: what a run, its noise and its ledger line are bound to.
+
+
+def identity_of(version: int, document: Mapping[str, Any]) -> str:
+    """SHA-256 over a whole plan, every default filled in; hexadecimal.
+
+    Args:
+        version: of the mechanism's plans.
+        document: the plan as JSON values, with no identity.
+    """
+    digested = {"version": version, "plan": document}
+    return hashlib.sha256(
+        json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()

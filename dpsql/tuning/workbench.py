@@ -18,8 +18,7 @@ from dpsql.compiled import Query
 from dpsql.errors import ConfigError
 from dpsql.local.comparison import Truth
 from dpsql.mechanisms import registry
-from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.parsed_query import AVERAGED, SPREADS, ContributionPeriod, ParsedQuery, PerGroup, changed

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import (
     Aggregate,

@@ -13,8 +13,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 from dpsql.mechanisms.histogram.accounting import gaussian_delta, spent
-from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod
 from dpsql.parts.key_selection import thresholds
 from dpsql.parts.sums import NoisySum

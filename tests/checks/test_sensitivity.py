@@ -7,8 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters
 from dpsql.parsed_query import (

@@ -16,9 +16,8 @@ import pytest
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram import accounting
 from dpsql.mechanisms.histogram.accounting import check, cost
-from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.explain import facts
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.parsed_query import (

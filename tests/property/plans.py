@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpsql.mechanisms.histogram.asked import Asked, ReleaseRule
+from dpsql.mechanisms.histogram.plan import Asked, ReleaseRule
 from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.identity import identity_of
+from dpsql.mechanisms.protocol import identity_of
 from tests.frozen import current, digest, frozen, numbers_said
 from tests.sql.golden import Golden, compiled, goldens
 

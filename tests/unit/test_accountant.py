@@ -15,8 +15,7 @@ from scipy.stats import norm
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, spent
-from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import (
     Aggregate,

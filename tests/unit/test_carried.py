@@ -8,10 +8,8 @@ import pytest
 
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram.accounting import check
-from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.carried import carried_plan, lengths
-from dpsql.mechanisms.histogram.plan import CarriedPlan, PrivacyPlan
-from dpsql.mechanisms.histogram.planner import make_plan
+from dpsql.mechanisms.histogram.plan import CarriedPlan, PrivacyPlan, ReleaseRule
+from dpsql.mechanisms.histogram.planner import carried_plan, lengths, make_plan
 from dpsql.parsed_query import ContributionPeriod, CounterName, WindowSpec
 from tests.property.plans import DAY, HOUR, query, source
 

@@ -11,8 +11,8 @@ import pytest
 import dpsql
 from dpsql.errors import ConfigError
 from dpsql.jobs.terminal import print_json
-from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.explain import explain, facts
+from dpsql.mechanisms.histogram.plan import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters, stderr
 from dpsql.parsed_query import (

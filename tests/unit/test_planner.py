@@ -15,7 +15,7 @@ from scipy.stats import norm
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram import planner
 from dpsql.mechanisms.histogram.accounting import check
-from dpsql.mechanisms.histogram.asked import ReleaseRule
+from dpsql.mechanisms.histogram.plan import ReleaseRule
 from dpsql.mechanisms.histogram.planner import identity, make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
 from dpsql.parsed_query import (

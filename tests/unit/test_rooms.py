@@ -44,7 +44,7 @@ FOREIGN = {
         f"udfs.marginals.{name}" for name in SYNTHETIC.split()
     ),
     # `tune` compares many plans of the histogram
-    "dpsql/tuning/workbench.py": "dpsql.mechanisms.histogram.asked.ReleaseRule dpsql.mechanisms.histogram.plan.PrivacyPlan "
+    "dpsql/tuning/workbench.py": "dpsql.mechanisms.histogram.plan.ReleaseRule dpsql.mechanisms.histogram.plan.PrivacyPlan "
     "dpsql.mechanisms.histogram.planner.unnamed_plan dpsql.mechanisms.histogram.stages.stages",
 }
 """Names that others take from a mechanism's folders, and why. No mechanism is here: what two need stands in `udfs`' rooms or `dpsql/parts`."""

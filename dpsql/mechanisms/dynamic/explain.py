@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 from dpsql.mechanisms.dynamic.accounting import account
-from dpsql.mechanisms.dynamic.asked import AskedOfChanges
-from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
-from dpsql.mechanisms.dynamic.plan import ColumnPlan, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import AskedOfChanges, ColumnPlan, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.planner import HIDE_BELOW
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parts.words import (

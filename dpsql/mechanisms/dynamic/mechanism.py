@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpsql.description import Noise
-from dpsql.mechanisms.dynamic import accounting, explain, options, planner, rules, stages
-from dpsql.mechanisms.dynamic.asked import Asked, AskedOfTree
+from dpsql.mechanisms.dynamic import accounting, explain, planner, query, stages
 from dpsql.mechanisms.dynamic.missing_keys import missing
-from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import Asked, AskedOfTree, TablePlan, TreePlan
 from dpsql.mechanisms.protocol import (
     Argument,
     Mechanism,
@@ -38,7 +37,7 @@ class Dynamic(Mechanism[Asked, TablePlan]):
 
     name: str = TablePlan.mechanism
     takes: str = "queries without a window"
-    own: Own = Own(options, rules, planner, accounting, explain, document, missing)
+    own: Own = Own(query, query, planner, accounting, explain, document, missing)
 
     def claims(self, draft: Draft) -> bool:
         """A query without a window that says when to release, of one set of keys."""

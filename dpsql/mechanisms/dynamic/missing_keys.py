@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpsql.mechanisms.dynamic.calibration import HIDE_BELOW
 from dpsql.mechanisms.dynamic.plan import TablePlan
+from dpsql.mechanisms.dynamic.planner import HIDE_BELOW
 from dpsql.mechanisms.dynamic.stages import users_needed
 from dpsql.parts.words import RANKS, not_counted, triggers
 from dpsql.text import percent

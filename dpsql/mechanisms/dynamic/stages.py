@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpsql.mechanisms.dynamic.asked import AskedOfChanges
-from dpsql.mechanisms.dynamic.plan import TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import AskedOfChanges, TablePlan, TreePlan
 from dpsql.parts.sums import bare, output_column
 from dpsql.parts.words import grid
 from dpsql.udfs.contributions import Increment

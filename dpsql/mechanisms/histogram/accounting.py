@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import (
     CarriedPlan,
     PerturbationPlan,
     PrivacyPlan,
     QuantilePlan,
+    ReleaseRule,
     SelectionPlan,
 )
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName

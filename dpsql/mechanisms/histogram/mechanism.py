@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpsql.description import Noise
-from dpsql.mechanisms.histogram import accounting, explain, options, planner, rules, stages
-from dpsql.mechanisms.histogram.asked import Asked
+from dpsql.mechanisms.histogram import accounting, explain, planner, stages
+from dpsql.mechanisms.histogram import query as options
+from dpsql.mechanisms.histogram import query as rules
 from dpsql.mechanisms.histogram.missing_keys import missing
-from dpsql.mechanisms.histogram.plan import PrivacyPlan, document
+from dpsql.mechanisms.histogram.plan import Asked, PrivacyPlan, document
 from dpsql.mechanisms.protocol import (
     Argument,
     Mechanism,

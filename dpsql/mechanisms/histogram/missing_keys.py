@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from dpsql.mechanisms.histogram.asked import ReleaseRule
-from dpsql.mechanisms.histogram.plan import PrivacyPlan, SelectionPlan
+from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule, SelectionPlan
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.parts.words import RANKS, not_counted
 from dpsql.text import percent

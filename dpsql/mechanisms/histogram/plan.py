@@ -1,17 +1,47 @@
-"""PrivacyPlan: the finished, concrete plan. Every number that shapes bounding or noise is here; nothing is DEFAULT any more.
-
-The planner makes it, `accounting` checks it, `explain` prints it, `stages` gives its numbers to the steps. `identity` is the query's identity.
-"""
+"""What a query asks of the histogram, and every number of its plan."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any, ClassVar
 
-from dpsql.mechanisms.histogram.asked import Asked
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
 from dpsql.parts.sums import MadeOfSums, NoisySum, QuantileSum
+
+# What a query asks of the histogram besides what every query says.
+
+
+class ReleaseRule(StrEnum):
+    """When a selected key is released again."""
+
+    EVERY_TRIGGER = "EVERY_TRIGGER"
+    RESELECT = "RESELECT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Bounds, key selection and release of one query; the options of the same names, every default filled in.
+
+    `carry_windows`: how many windows, the present one included, may prove a key together; 1: each for itself. C and c are infinite where
+    rows are not counted.
+    """
+
+    max_rows_contributed: float
+    max_rows_per_group: float
+    max_groups_contributed: int
+    min_privacy_units_per_group: int
+    release: ReleaseRule
+    counter: CounterName
+    carry_windows: int = 1
+
+
+# PrivacyPlan: the finished, concrete plan. Every number that shapes bounding or noise is here;
+# nothing is DEFAULT any more.
+
+# The planner makes it, `accounting` checks it, `explain` prints it, `stages` gives its numbers
+# to the steps. `identity` is the query's identity.
 
 
 @dataclass(frozen=True, kw_only=True)

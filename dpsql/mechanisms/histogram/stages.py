@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from dpsql.mechanisms.histogram.asked import ReleaseRule
 from dpsql.mechanisms.histogram.plan import (
     CarriedPlan,
     ColumnPlan,
     PerturbationPlan,
     PrivacyPlan,
     QuantilePlan,
+    ReleaseRule,
 )
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.parts.sums import bare, output_column

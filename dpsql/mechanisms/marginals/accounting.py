@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.marginals.asked import Asked
-from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
+from dpsql.mechanisms.marginals.plan import Asked, MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.noise_costs import column_norm, factorisation

@@ -8,8 +8,7 @@ from typing import Any
 from dpsql.description import GROUPING_ID
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
-from dpsql.mechanisms.marginals.shares import BITS
-from dpsql.mechanisms.marginals.workload import ORDERS, energies_of
+from dpsql.mechanisms.marginals.planner import BITS, ORDERS, energies_of
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import Aggregate
 from dpsql.parts.words import (

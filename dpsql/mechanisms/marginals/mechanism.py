@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpsql.description import GROUPING_ID, Noise, Role, Sets
-from dpsql.mechanisms.marginals import accounting, explain, options, planner, rules, stages
-from dpsql.mechanisms.marginals.asked import Asked
-from dpsql.mechanisms.marginals.plan import MarginalsPlan
+from dpsql.mechanisms.marginals import accounting, explain, planner, query, stages
+from dpsql.mechanisms.marginals.plan import Asked, MarginalsPlan
 from dpsql.mechanisms.protocol import (
     Argument,
     Mechanism,
@@ -34,7 +33,7 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
 
     name: str = MarginalsPlan.mechanism
     takes: str = "queries with CUBE, ROLLUP or GROUPING SETS"
-    own: Own = Own(options, rules, planner, accounting, explain, document, explain.missing)
+    own: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
 
     def claims(self, draft: Draft) -> bool:
         """A query without a window whose GROUP BY is one of the three words."""

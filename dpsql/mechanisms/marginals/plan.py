@@ -1,20 +1,47 @@
-"""MarginalsPlan: every number of a growing table's marginals."""
+"""What a query asks of marginals, and every number of its plan."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
 
-from dpsql.mechanisms.marginals.asked import Asked
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
 from dpsql.parts.increments import sums_of
 from dpsql.parts.sums import Summed
+from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, Marginals
 from dpsql.udfs.marginals.release import NoisyTables
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
+
+# What a query asks of marginals besides what every query says.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Bounds, domains and tables; every default filled in.
+
+    Args:
+        max_rows_contributed, max_rows_per_group, max_groups_contributed: C, c, G, of cells that have all keys.
+        domains: of the keys, in their order.
+        grouping_sets: the tables that may be measured; the planner gives each its share, or none.
+        max_triggers: number of the last trigger; None: there is none.
+    """
+
+    max_rows_contributed: int
+    max_rows_per_group: int
+    max_groups_contributed: int
+    domains: tuple[Domain, ...]
+    grouping_sets: tuple[Keys, ...]
+    max_triggers: int | None
+
+
+# MarginalsPlan: every number of a growing table's marginals.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,3 +98,24 @@ class MarginalsPlan(Plan):
     def noisy_tables(self, each: MeasuredSum) -> NoisyTables:
         """The numbers of one sum for its release."""
         return NoisyTables(self.marginals, each.sigmas, self.counter, each.mechanism, each.grid)
+
+
+# CUBE as sets of keys.
+
+MAX_CELLS = 2**22
+"""Of all measured tables together."""
+
+
+def cube(sizes: Sequence[int], max_grouping_keys: int) -> tuple[Keys, ...]:
+    """Every set of one to so many keys, and the whole table unless it alone has too many cells.
+
+    The total is not among them: it is the sum of every table. Of one key more than that a table has no worth of its own.
+    """
+    keys = range(len(sizes))
+    few = [
+        some
+        for size in range(1, max_grouping_keys + 1)
+        for some in itertools.combinations(keys, size)
+    ]
+    whole = tuple(keys)
+    return tuple(few) if whole in few or math.prod(sizes) > MAX_CELLS else (*few, whole)

@@ -1,26 +1,166 @@
-"""The planner of marginals: ParsedQuery and the source's declaration -> MarginalsPlan, with every number concrete."""
+"""The planner of marginals: which tables are measured, and how mu^2 is shared among them for a workload of ranges and sets."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
 
 from dpsql.description import ADDITIVE
 from dpsql.errors import ConfigError
-from dpsql.mechanisms.identity import identity_of
-from dpsql.mechanisms.marginals.asked import Asked
-from dpsql.mechanisms.marginals.grouping import MAX_CELLS
-from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum, MeasuredTable
-from dpsql.mechanisms.marginals.shares import BITS, shares
-from dpsql.mechanisms.marginals.workload import default_energies
+from dpsql.mechanisms.marginals.plan import (
+    MAX_CELLS,
+    Asked,
+    MarginalsPlan,
+    MeasuredSum,
+    MeasuredTable,
+)
+from dpsql.mechanisms.protocol import identity_of
 from dpsql.parsed_query import AVERAGED, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, increments_of, of_width, sums_of
 from dpsql.parts.words import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
+from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, Marginals
 from dpsql.udfs.marginals.least_squares import parts
+
+# How mu^2 is shared among tables: the mean variance over a workload is made small. Input and
+# result are public.
+
+BITS = 20
+"""Shares are multiples of 2^-20."""
+ROUNDS = 4000
+STILL = 1e-9
+LEAST_OF_WHOLE = 0.005
+"""A table of all keys with a smaller share is not measured: it has most of the cells."""
+
+
+def shares(
+    sizes: Sequence[int],
+    tables: Sequence[Keys],
+    energies: Mapping[Keys, float],
+    costs: Mapping[Keys, float],
+) -> dict[Keys, int]:
+    """The share of each table that gets one, in units of 2^-20; together at most 1.
+
+    Args:
+        sizes: number of values of every key.
+        tables: that may be measured.
+        energies: mean of |P_B f|^2 over the workload, per B.
+        costs: of each table, what one unit can move of it, to the square; any unit.
+
+    Raises:
+        ConfigError: some part of the workload is in no table.
+    """
+    found = _rounded(sizes, tables, energies, costs)
+    whole = tuple(range(len(sizes)))
+    if (
+        len(found) > 1
+        and found.get(whole, 1 << BITS) < LEAST_OF_WHOLE * 2**BITS
+        and _covered(found.keys() - {whole}, energies)
+    ):
+        found = _rounded(sizes, [keys for keys in tables if keys != whole], energies, costs)
+    return found
+
+
+def _rounded(
+    sizes: Sequence[int],
+    tables: Sequence[Keys],
+    energies: Mapping[Keys, float],
+    costs: Mapping[Keys, float],
+) -> dict[Keys, int]:
+    if not _covered(tables, energies):
+        raise ConfigError(
+            "no marginal has all the keys that questions may name together: name GROUPING SETS with more keys, or a `workload`"
+        )
+    given = [part for part in energies if energies[part] > 0]
+    energy = np.array([energies[part] for part in given])
+    outside = np.array(
+        [
+            math.prod(n for key, n in enumerate(sizes) if key not in keys) / costs[keys]
+            for keys in tables
+        ]
+    )
+    inside = np.array([[{*part} <= {*keys} for keys in tables] for part in given]) * outside
+    p = np.full(len(tables), 1 / len(tables))
+    # With the square root each round lowers the sum of energy / lambda (Yu 2010, arXiv 0911.0108); no library's last digits are in it.
+    for _ in range(ROUNDS):
+        precision = (inside * p).sum(axis=1)
+        gain = (inside * (energy / precision**2)[:, None]).sum(axis=0)
+        before = p
+        p = p * np.sqrt(gain)
+        p = p / p.sum()
+        if np.abs(p - before).max() < STILL:
+            break
+    whole = {
+        keys: math.floor(share * 2**BITS) for keys, share in zip(tables, p.tolist(), strict=True)
+    }
+    return {keys: share for keys, share in whole.items() if share}
+
+
+def _covered(tables: Collection[Keys], energies: Mapping[Keys, float]) -> bool:
+    return all(
+        any({*part} <= {*keys} for keys in tables)
+        for part, energy in energies.items()
+        if energy > 0
+    )
+
+
+# The predicates for which shares are made: ranges and sets over one to three keys, as energies,
+# in closed form. Public, and nothing is drawn.
+
+ORDERS = (0.2, 0.5, 0.3)
+"""How many keys a predicate names: one, two, three."""
+
+
+def default_energies(domains: Sequence[Domain]) -> dict[Keys, float]:
+    """The mean of |P_B f|^2 over the default workload, for every B with any."""
+    out: dict[Keys, float] = {}
+    for size, weight in enumerate(ORDERS, start=1):
+        for part, energy in energies_of(domains, min(size, len(domains))).items():
+            out[part] = out.get(part, 0.0) + weight * energy
+    return out
+
+
+def energies_of(domains: Sequence[Domain], size: int) -> dict[Keys, float]:
+    """The same of predicates that name so many keys, each set of them alike.
+
+    An ordered key has a range between two values, each drawn from all; another key one value, or half of all values. A predicate is a product over
+    independent parts, so means multiply.
+    """
+    both = [_moments(domain) for domain in domains]
+    named = [*itertools.combinations(range(len(domains)), size)]
+    out: dict[Keys, float] = {}
+    for keys in named:
+        base = math.prod(
+            domain.size for key, domain in enumerate(domains) if key not in keys
+        ) / len(named)
+        for part in parts(keys):
+            out[part] = out.get(part, 0.0) + base * math.prod(
+                both[key][key in part] for key in keys
+            )
+    return out
+
+
+def _moments(domain: Domain) -> tuple[float, float]:
+    """Mean of (sum f)^2 / n, and of |f|^2 less that."""
+    n = domain.size
+    if domain.ordered:
+        lengths = {1: 1 / n} | {length: 2 * (n - length + 1) / n**2 for length in range(2, n + 1)}
+    else:
+        half = max(1, n // 2)
+        lengths = {1: 1.0} if half == 1 else {1: 0.5, half: 0.5}
+    mean = math.fsum(share * length**2 for length, share in lengths.items()) / n
+    return mean, math.fsum(share * length for length, share in lengths.items()) - mean
+
+
+# The planner of marginals: ParsedQuery and the source's declaration -> MarginalsPlan, with every
+# number concrete.
 
 PLAN_VERSION = 3
 """Changes when the same query would get other noise; part of the query's identity."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.sketch.asked import Asked, SketchKind
-from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan
+from dpsql.mechanisms.sketch.plan import Asked, CellsPlan, SketchKind, SketchPlan
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta, shifted
 from dpsql.privacy.noise_costs import factorisation, response_and_column

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from dpsql.description import Noise, Role, SketchShape
 from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told
-from dpsql.mechanisms.sketch import accounting, explain, options, planner, rules, stages
-from dpsql.mechanisms.sketch.asked import Asked, SketchKind
-from dpsql.mechanisms.sketch.plan import SketchPlan, document
+from dpsql.mechanisms.sketch import accounting, explain, planner, query, stages
+from dpsql.mechanisms.sketch.plan import Asked, SketchKind, SketchPlan, document
 from dpsql.schedule import by_window
 from dpsql.udfs.sketch.intake import REASONS
 from dpsql.udfs.sketch.partial import SCHEMA
@@ -25,7 +24,7 @@ class Sketch(Mechanism[Asked, SketchPlan]):
 
     name: str = SketchPlan.mechanism
     takes: str = "queries with APPROX_TOP_COUNT, APPROX_TOP_SUM or COUNT_SKETCH"
-    own: Own = Own(options, rules, planner, accounting, explain, document, explain.missing)
+    own: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
 
     def claims(self, draft: Draft) -> bool:
         """A query that calls a sketch."""

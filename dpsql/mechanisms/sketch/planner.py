@@ -1,4 +1,4 @@
-"""The planner: ParsedQuery and the source's declaration -> SketchPlan, with every number concrete."""
+"""The planner of sketches: noise of cells, thresholds, and how far off medians and minima of cells are."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import dataclasses
 import math
 
 from dpsql.errors import ConfigError
-from dpsql.mechanisms.identity import identity_of
-from dpsql.mechanisms.sketch.asked import Asked, Bounds, SketchKind, Wanted, WantedPerGroup
-from dpsql.mechanisms.sketch.medians import MEDIAN, stderr
-from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan, document
+from dpsql.mechanisms.protocol import identity_of
+from dpsql.mechanisms.sketch.plan import (
+    Asked,
+    Bounds,
+    CellsPlan,
+    SketchKind,
+    SketchPlan,
+    Wanted,
+    WantedPerGroup,
+    document,
+)
 from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
@@ -25,6 +32,25 @@ from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd
 from dpsql.udfs.sketch.hashing import SCHEME
+
+# How noisy an estimate is: standard deviation of the median, and of the smallest, of d
+# independent standard normals, rounded up.
+
+# A table, because these numbers are published: another machine's last bit would be another
+# table. A test integrates them anew.
+
+MEDIAN = {3: 0.66983, 5: 0.53557, 9: 0.40756, 17: 0.30008, 31: 0.22353}
+SMALLEST = {3: 0.74798, 5: 0.66898, 9: 0.59780, 17: 0.53809, 31: 0.49364}
+"""A query has 9 rows (`asked.DEPTH`); plans with others are for comparison."""
+
+
+def stderr(kind: SketchKind, depth: int) -> float:
+    """Of an estimate from so many rows, per standard deviation of a cell's noise."""
+    return (MEDIAN if kind is SketchKind.COUNT_SKETCH else SMALLEST)[depth]
+
+
+# The planner: ParsedQuery and the source's declaration -> SketchPlan, with every number
+# concrete.
 
 PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dpsql.mechanisms.sketch.asked import SketchKind
-from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.plan import SketchKind, SketchPlan
 from dpsql.mechanisms.sketch.planner import missed
 from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.parts.sums import bare

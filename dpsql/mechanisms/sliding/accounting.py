@@ -6,8 +6,7 @@ import math
 from fractions import Fraction
 
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
-from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
+from dpsql.mechanisms.sliding.plan import Asked, MeasurementPlan, PaneGrouping, SlidingPlan
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import (
     TOLERANCE,

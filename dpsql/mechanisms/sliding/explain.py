@@ -8,8 +8,7 @@ from dpsql.description import MEASURED, SMOOTHED, STDERR
 from dpsql.mechanisms.other_ways import Ways
 from dpsql.mechanisms.sliding import stages
 from dpsql.mechanisms.sliding.accounting import account
-from dpsql.mechanisms.sliding.asked import PaneGrouping
-from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
+from dpsql.mechanisms.sliding.plan import MeasurementPlan, PaneGrouping, SlidingPlan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.parts.words import (
     EVENTS,

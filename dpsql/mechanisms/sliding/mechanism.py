@@ -16,9 +16,8 @@ from dpsql.mechanisms.protocol import (
     Told,
     value_and_error,
 )
-from dpsql.mechanisms.sliding import accounting, explain, options, planner, rules, stages
-from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
-from dpsql.mechanisms.sliding.plan import SlidingPlan, document
+from dpsql.mechanisms.sliding import accounting, explain, planner, query, stages
+from dpsql.mechanisms.sliding.plan import Asked, PaneGrouping, SlidingPlan, document
 from dpsql.parsed_query import Aggregate, PrivacyLevel
 from dpsql.parts.increments import sums_of
 from dpsql.udfs.intake import user_state
@@ -36,11 +35,11 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
 
     name: str = SlidingPlan.mechanism
     takes: str = "windows of listed keys that slide, with privacy_level = EVENT, delta = 0, or no trigger_interval"
-    own: Own = Own(options, rules, planner, accounting, explain, document, explain.missing)
+    own: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
 
     def claims(self, draft: Draft) -> bool:
         """A query that protects events; or windows of units that slide, where panes are better."""
-        return rules.claims(draft)
+        return query.claims(draft)
 
     def shape(self, plan: SlidingPlan) -> Shape:
         """Windows that are released once; each aggregate, its error bar, and what is shown beside it."""

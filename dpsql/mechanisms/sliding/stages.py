@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from dpsql.mechanisms.sliding.asked import PaneGrouping
-from dpsql.mechanisms.sliding.plan import MeasurementPlan, SlidingPlan
+from dpsql.mechanisms.sliding.plan import MeasurementPlan, PaneGrouping, SlidingPlan
 from dpsql.parsed_query import ContributionPeriod, CounterName, PrivacyLevel
 from dpsql.parts.increments import sums_of
 from dpsql.parts.sums import bare, output_column

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpsql.mechanisms.dynamic.asked import Asked, AskedOfChanges, AskedOfTree
+from dpsql.mechanisms.dynamic.plan import Asked, AskedOfChanges, AskedOfTree
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, Key, ParsedQuery, Quantiles
 from dpsql.sources.change_feed import Feed, FeedForm
 from dpsql.sources.config import Source

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.dynamic import accounting
-from dpsql.mechanisms.dynamic.calibration import (
+from dpsql.mechanisms.dynamic.planner import (
     TableBounds,
     blocks,
     endless_thresholds,

@@ -12,8 +12,7 @@ import pytest
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.dynamic.accounting import account
-from dpsql.mechanisms.dynamic.asked import Asked
-from dpsql.mechanisms.dynamic.plan import TablePlan
+from dpsql.mechanisms.dynamic.plan import Asked, TablePlan
 from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery

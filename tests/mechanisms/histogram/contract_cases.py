@@ -2,7 +2,7 @@
 
 import math
 
-from dpsql.mechanisms.histogram.asked import ReleaseRule
+from dpsql.mechanisms.histogram.plan import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import (
     Aggregate,

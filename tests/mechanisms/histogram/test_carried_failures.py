@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.histogram.carried import carried_plan
+from dpsql.mechanisms.histogram.planner import carried_plan
 from dpsql.parts.key_selection import failure_probabilities, thresholds
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsql.description import Protects
-from dpsql.mechanisms.marginals.asked import Asked
-from dpsql.mechanisms.marginals.grouping import cube
+from dpsql.mechanisms.marginals.plan import Asked, cube
 from dpsql.parsed_query import ContributionPeriod, Key, ParsedQuery
 from dpsql.published.marginals import PublishedMarginals, tables_in
 from dpsql.sources.config import Source

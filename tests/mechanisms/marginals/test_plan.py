@@ -14,12 +14,15 @@ from scipy.optimize import minimize
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.marginals.accounting import account
-from dpsql.mechanisms.marginals.asked import Asked
-from dpsql.mechanisms.marginals.grouping import MAX_CELLS, cube
-from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredTable
-from dpsql.mechanisms.marginals.planner import identity, make_plan
-from dpsql.mechanisms.marginals.shares import BITS, shares
-from dpsql.mechanisms.marginals.workload import ORDERS, default_energies
+from dpsql.mechanisms.marginals.plan import MAX_CELLS, Asked, MarginalsPlan, MeasuredTable, cube
+from dpsql.mechanisms.marginals.planner import (
+    BITS,
+    ORDERS,
+    default_energies,
+    identity,
+    make_plan,
+    shares,
+)
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.parts.words import document
 from dpsql.privacy.cost import Overlap, gaussian_delta

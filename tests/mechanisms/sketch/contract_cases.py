@@ -3,8 +3,7 @@
 from typing import Any
 
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.mechanisms.sketch.asked import Bounds, Wanted, WantedPerGroup
-from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.plan import Bounds, SketchPlan, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, WindowSpec
 from dpsql.udfs.keys import PublicGroups, encode

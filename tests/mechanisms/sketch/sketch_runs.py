@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpsql.mechanisms.sketch.asked import Asked, Bounds, Wanted
-from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.plan import Asked, Bounds, SketchPlan, Wanted
 from dpsql.mechanisms.sketch.stages import intake, reading, release
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec
 from dpsql.udfs.grid import NO_CLOCK

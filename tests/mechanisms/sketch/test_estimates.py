@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.sketch.asked import Bounds
-from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.plan import Bounds, SketchPlan
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.mechanisms.sketch.stages import intake, reading, release
 from dpsql.udfs.keys import encode

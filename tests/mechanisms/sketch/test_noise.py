@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsql.mechanisms.sketch.asked import Wanted
-from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.plan import SketchPlan, Wanted
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.udfs.noise.counters import counter, noise_matrix
 from tests.mechanisms.sketch.sketch_runs import ONLY_ASKED, START, Run, cells_of, event

@@ -7,7 +7,7 @@ import pytest
 
 from dpsql.compiled import compile_query
 from dpsql.errors import QueryError
-from dpsql.mechanisms.sketch.options import OPTIONS
+from dpsql.mechanisms.sketch.query import OPTIONS
 from dpsql.mechanisms.sketch.stages import intake, reading, release
 from dpsql.sources.config import load_sources
 from tests.sql.golden import FOLDER

@@ -11,11 +11,9 @@ from scipy.stats import norm
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sketch.accounting import account, check, spent
-from dpsql.mechanisms.sketch.asked import Bounds, SketchKind, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.explain import figures, sentences
-from dpsql.mechanisms.sketch.medians import MEDIAN, SMALLEST
-from dpsql.mechanisms.sketch.plan import document
-from dpsql.mechanisms.sketch.planner import identity, make_plan
+from dpsql.mechanisms.sketch.plan import Bounds, SketchKind, Wanted, WantedPerGroup, document
+from dpsql.mechanisms.sketch.planner import MEDIAN, SMALLEST, identity, make_plan
 from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from tests.mechanisms.sketch.sketch_runs import COUNT, ONLY_ASKED, event, public, query

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 
-from dpsql.mechanisms.sketch.asked import Bounds
+from dpsql.mechanisms.sketch.plan import Bounds
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.udfs.sketch.estimates import estimate
 from dpsql.udfs.sketch.hashing import digest, digests, hash_key

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.sketch.asked import Bounds, Wanted, WantedPerGroup
-from dpsql.mechanisms.sketch.plan import SketchPlan
+from dpsql.mechanisms.sketch.plan import Bounds, SketchPlan, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.udfs.grid import Grid

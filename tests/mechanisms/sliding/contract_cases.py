@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.mechanisms.sliding.asked import PaneGrouping
+from dpsql.mechanisms.sliding.plan import PaneGrouping
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, changed
 from dpsql.udfs.keys import PublicGroups, encode

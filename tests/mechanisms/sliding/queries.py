@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpsql.mechanisms.sliding.asked import Asked, PaneGrouping
+from dpsql.mechanisms.sliding.plan import Asked, PaneGrouping
 from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,

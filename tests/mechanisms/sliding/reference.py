@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from dpsql.mechanisms.sliding.half_width import _probabilities
+from dpsql.mechanisms.sliding.planner import _probabilities
 
 Noise = Callable[[int], int]
 """Noise by number of the pane."""

@@ -12,11 +12,9 @@ import pytest
 import dpsql
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sliding.accounting import account
-from dpsql.mechanisms.sliding.asked import PaneGrouping
 from dpsql.mechanisms.sliding.explain import explain
-from dpsql.mechanisms.sliding.half_width import half_width
-from dpsql.mechanisms.sliding.plan import SlidingPlan, document
-from dpsql.mechanisms.sliding.planner import make_plan
+from dpsql.mechanisms.sliding.plan import PaneGrouping, SlidingPlan, document
+from dpsql.mechanisms.sliding.planner import half_width, make_plan
 from dpsql.mechanisms.sliding.stages import intake, measurements, shown
 from dpsql.parsed_query import ParsedQuery, PrivacyLevel, changed
 from dpsql.privacy.cost import gamma

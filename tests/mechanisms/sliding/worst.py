@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from dpsql.local.feeder import Stages
 from dpsql.mechanisms.sliding.accounting import account
-from dpsql.mechanisms.sliding.asked import PaneGrouping
-from dpsql.mechanisms.sliding.plan import SlidingPlan
+from dpsql.mechanisms.sliding.plan import PaneGrouping, SlidingPlan
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, changed
 from dpsql.udfs.columns import Float, Int

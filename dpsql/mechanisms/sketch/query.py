@@ -1,23 +1,100 @@
-"""What a query of sketches may not say, besides what no query may."""
+"""The options of a query of sketches, how they are read, and what it may not say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.sketch.asked import DEPTH
-from dpsql.mechanisms.sketch.options import MOST_BYTES, MOST_LISTED, WIDEST, lists, number_of
+from dpsql.mechanisms.sketch.plan import DEPTH, Asked, Bounds, SketchKind, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.planner import APART, MOST_DRAWS, collisions
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import clause_rules, time_rules
-from dpsql.sql.aggregates import BOUNDS, PER_GROUP, argument_name, read_bounds
+from dpsql.sql import clause_rules, options, time_rules
+from dpsql.sql.aggregates import BOUNDS, PER_GROUP, Call, argument_name, read_bounds
 from dpsql.sql.allowed import READING
-from dpsql.sql.draft import Draft
+from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.event_rules import cap_of_level, event, rows_of_events, units_of_events
-from dpsql.sql.options import HORIZON_LIMIT
+from dpsql.sql.options import HORIZON_LIMIT, whole_option
 from dpsql.sql.relations import write
 from dpsql.sql.select_rules import type_problems
 from dpsql.sql.text import problem
+from dpsql.sql.values import NUMBER
+
+# The options that a query of sketches may write.
+
+MOST_LISTED = 10_000
+WIDEST = 1 << 20
+MOST_BYTES = 100_000_000
+"""Of cells at a trigger: the file is written in one piece."""
+
+_POWER = Check(
+    "power of two",
+    lambda w: w >= 64 and w & (w - 1) == 0,
+    "sketch_width must be a power of two, 64 to 2^20",
+    "write sketch_width = 8192, or leave it out",
+)
+
+
+WIDTH = whole_option(
+    "sketch_width = 8192",
+    "columns of a sketch, which has 9 rows of cells",
+    "8192",
+    WIDEST,
+    lambda draft: 8192,
+    _POWER,
+)
+OPTIONS: tuple[Option, ...] = (*options.USUAL, WIDTH)
+
+
+def lists(draft: Draft) -> bool:
+    """Whether any sketch has a list."""
+    return any(call.function is not AggregateFunction.COUNT_SKETCH for call in draft.sketches)
+
+
+def number_of(call: Call) -> int | None:
+    """The length of a call's list; 0 without one, None where it is no whole number from 1."""
+    if call.function is AggregateFunction.COUNT_SKETCH:
+        return 0
+    place = 2 if call.function is AggregateFunction.APPROX_TOP_SUM else 1
+    if len(call.positional) != place + 1:
+        return None
+    text = (
+        call.positional[place].name
+        if call.positional[place].is_int and NUMBER.fullmatch(call.positional[place].name)
+        else ""
+    )
+    return int(text) if text.isdigit() and 1 <= int(text) <= MOST_LISTED else None
+
+
+def read(draft: Draft) -> Asked:
+    """What an accepted query asks, every default filled in."""
+    return Asked(
+        level=draft.value("privacy_level"),
+        value=", ".join(write(part) for part in draft.sketches[0].counted_plain),
+        wanted=tuple(map(_wanted, draft.sketches)),
+        width=draft.value("sketch_width"),
+        kind=SketchKind.COUNT_MIN if draft.paper else SketchKind.COUNT_SKETCH,
+        bounds=None if event(draft) else _bounds(draft),
+    )
+
+
+def _bounds(draft: Draft) -> Bounds:
+    rows = draft.value("max_rows_contributed")
+    # Values are no keys of GROUP BY, of which there is none: as many as there are rows, unless it is written.
+    groups = (
+        draft.value("max_groups_contributed") if draft.given("max_groups_contributed") else rows
+    )
+    return Bounds(rows, draft.value("max_rows_per_group"), groups)
+
+
+def _wanted(call: Call) -> Wanted:
+    weight = None if call.weight is None else write(call.plain[call.weight])
+    bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
+    return (WantedPerGroup if call.per_group else Wanted)(
+        call.item.name or "", number_of(call) or 0, weight, bounds
+    )
+
+
+# What a query of sketches may not say, besides what no query may.
 
 EXAMPLES = {
     AggregateFunction.APPROX_TOP_COUNT: "APPROX_TOP_COUNT(page, 50)",

@@ -1,15 +1,49 @@
-"""What a query of the histogram may not say, besides what no query may: bounds, key selection, triggers of a window."""
+"""The options of a query of the histogram, how they are read, and what it may not say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.sql import clause_rules, event_rules, time_rules
-from dpsql.sql.draft import Draft
-from dpsql.sql.options import HORIZON_LIMIT
+from dpsql.mechanisms.histogram.plan import Asked, ReleaseRule
+from dpsql.parsed_query import CounterName
+from dpsql.sql import clause_rules, event_rules, options, time_rules
+from dpsql.sql.draft import Draft, Option
+from dpsql.sql.event_rules import bounds_of
+from dpsql.sql.options import HORIZON_LIMIT, whole_option
 from dpsql.sql.text import problem
 from dpsql.times import show_duration
+
+# The options that a query of the histogram may write.
+
+MOST_WINDOWS = 64
+CARRY_WINDOWS = whole_option(
+    "carry_windows = 28",
+    "L, of windows that do not overlap: how many, the present one included, may prove a key together; a key once proven is shown in later windows "
+    "from their first trigger on, until they no longer support it",
+    "1: each window by itself",
+    MOST_WINDOWS,
+    lambda draft: 1,
+)
+
+OPTIONS: tuple[Option, ...] = (*options.USUAL, options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
+
+
+def read(draft: Draft) -> Asked:
+    """What an accepted query asks, every default filled in."""
+    own = (options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
+    return Asked(
+        **bounds_of(draft),
+        **{option.name: draft.value(option.name) for option in own},
+        release=ReleaseRule.RESELECT
+        if draft.paper and not draft.listed and not draft.keyless
+        else ReleaseRule.EVERY_TRIGGER,
+        counter=CounterName.HONAKER if draft.paper else CounterName.BLT,
+    )
+
+
+# What a query of the histogram may not say, besides what no query may: bounds, key selection,
+# triggers of a window.
 
 
 def carried_over(draft: Draft) -> Iterator[Problem]:

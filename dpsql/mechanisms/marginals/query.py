@@ -1,4 +1,4 @@
-"""What a query of grouping sets may not say, besides what no query may."""
+"""The options of a query of grouping sets, how they are read, and what it may not say."""
 
 from __future__ import annotations
 
@@ -8,15 +8,56 @@ from collections.abc import Iterator
 
 from dpsql.description import GROUPING_ID
 from dpsql.errors import Problem
-from dpsql.mechanisms.marginals.grouping import MAX_CELLS
-from dpsql.mechanisms.marginals.options import MOST_KEYS, domains_of, sets_of
+from dpsql.mechanisms.marginals.plan import MAX_CELLS, Asked, cube
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sql import clause_rules, event_rules, time_rules
-from dpsql.sql.draft import Draft
-from dpsql.sql.items import LISTS
+from dpsql.sources.domains import Domain
+from dpsql.sql import clause_rules, event_rules, options, time_rules
+from dpsql.sql.draft import Draft, Option
+from dpsql.sql.event_rules import bounds_of
+from dpsql.sql.items import LISTS, GroupingSets
 from dpsql.sql.relations import value_type
 from dpsql.sql.select_rules import TEXT_TYPES, WHOLE_TYPES
 from dpsql.sql.text import problem
+from dpsql.udfs.marginals.cells import Keys
+
+# The options that a query of grouping sets may write.
+
+MOST_KEYS = 16
+GROUPING_KEYS = 3
+
+OPTIONS: tuple[Option, ...] = (
+    *(option for option in options.USUAL if option is not options.PUBLIC_GROUPS),
+    options.MAX_TRIGGERS,
+)
+
+
+def domains_of(draft: Draft) -> tuple[Domain | None, ...]:
+    """What the source declares for each key; None: nothing."""
+    declared = dict(draft.stream.domains) if draft.stream else {}
+    return tuple(declared.get(item.name or "") for item in draft.keys)
+
+
+def sets_of(draft: Draft, written: GroupingSets) -> tuple[Keys, ...]:
+    """The tables that may be measured, as places of keys in the select list."""
+    place = {id(item): at for at, item in enumerate(draft.keys)}
+    if written.word == "CUBE":
+        return cube([domain.size for domain in domains_of(draft) if domain], GROUPING_KEYS)
+    return tuple(tuple(sorted(place[id(entry.key)] for entry in each)) for each in written.sets())
+
+
+def read(draft: Draft) -> Asked:
+    """What an accepted query asks, every default filled in."""
+    if draft.grouping_sets is None:
+        raise AssertionError("a query without grouping sets came to marginals")
+    return Asked(
+        **bounds_of(draft),
+        domains=tuple(domain for domain in domains_of(draft) if domain),
+        grouping_sets=sets_of(draft, draft.grouping_sets),
+        max_triggers=draft.value("max_triggers"),
+    )
+
+
+# What a query of grouping sets may not say, besides what no query may.
 
 
 def plain_keys(draft: Draft) -> Iterator[Problem]:

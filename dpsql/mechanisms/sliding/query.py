@@ -1,18 +1,44 @@
-"""What a query of sliding windows for ever may not say, besides what no query may."""
+"""The options of a query of sliding windows, how they are read, and what it may not say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import AggregateFunction
+from dpsql.mechanisms.sliding.plan import Asked, PaneGrouping
+from dpsql.parsed_query import AggregateFunction, PrivacyLevel
 from dpsql.parts.increments import sums_of
-from dpsql.sql import clause_rules, event_rules, time_rules
-from dpsql.sql.draft import Draft
+from dpsql.sql import clause_rules, event_rules, options, time_rules
+from dpsql.sql.draft import Draft, Option
 from dpsql.sql.event_rules import event
 from dpsql.sql.text import problem
 from dpsql.sql.values import divisor_near
 from dpsql.times import show_duration
+
+# The options that a query of sliding windows for ever may write.
+
+OPTIONS: tuple[Option, ...] = options.USUAL
+
+
+def read(draft: Draft) -> Asked:
+    """What an accepted query asks, every default filled in."""
+    event = draft.value("privacy_level") is PrivacyLevel.EVENT
+    bounds: dict[str, Any] = {
+        option.name: None if event else draft.value(option.name) for option in options.BOUNDS
+    }
+    if not event and draft.keyless and not draft.given(options.MAX_GROUPS_CONTRIBUTED.name):
+        bounds[options.MAX_GROUPS_CONTRIBUTED.name] = (
+            1  # rows are copied into no window: the one key needs one place
+        )
+    return Asked(
+        privacy_level=draft.value("privacy_level"),
+        grouping=PaneGrouping.RETROACTIVE if draft.paper else PaneGrouping.NONE,
+        **bounds,
+    )
+
+
+# What a query of sliding windows for ever may not say, besides what no query may.
 
 
 def listed_keys(draft: Draft) -> Iterator[Problem]:
