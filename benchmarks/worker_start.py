@@ -29,12 +29,11 @@ from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import stages  # noqa: E402
 from dpsql.streaming.workers import MICRO_BATCH, shipped  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
-from dpsql.udfs.contribution_files import ContributionFiles, ContributionRows  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
 from dpsql.udfs.keys import encode  # noqa: E402
 from dpsql.udfs.release_plan import ReleasePlan  # noqa: E402
-from dpsql.udfs.released_files import ReleasedFiles  # noqa: E402
 from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Tick  # noqa: E402
+from dpsql.udfs.task_files import ContributionFiles, ContributionRows, ReleasedFiles  # noqa: E402
 from dpsql.udfs.worker import Intake, MicroBatch, Release  # noqa: E402
 from tests.property.plans import COUNT, DAY, SUM, query, source  # noqa: E402
 
@@ -49,7 +48,7 @@ before, memory, cpu = set(sys.modules), rss(), time.process_time()
 what, given = sys.argv[1:3]
 rows = None
 if what == 'udfs':
-    import dpsql.udfs.worker, dpsql.udfs.histogram.stages
+    import dpsql.udfs.worker, dpsql.udfs.histogram.release
 else:
     from pyspark.taskcontext import TaskContext
     with open(given, 'rb') as file:

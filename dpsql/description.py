@@ -125,7 +125,7 @@ class Sets:
 
 @dataclass(frozen=True, kw_only=True)
 class SketchShape:
-    """One or several sketches that count the same; `dpsql.udfs.sketch.publishing` says how their cells are released.
+    """One or several sketches that count the same; `dpsql.udfs.sketch.release` says how their cells are released.
 
     Args:
         depth, width, signed: of every sketch.

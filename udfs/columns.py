@@ -1,4 +1,4 @@
-"""Sorted integer columns: runs of equal rows, their sums, and look-ups between two tables. All of numpy, nothing per row."""
+"""Columns of numbers: runs of equal rows, their sums, look-ups between two tables, and lists of a fixed size. All of numpy, nothing per row."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+
+# Sorted integer columns: runs of equal rows, their sums, and look-ups between two tables. All of
+# numpy, nothing per row.
 
 Int = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
@@ -179,3 +183,22 @@ def insert(column: npt.NDArray[Any], new: npt.NDArray[Any], where: Int) -> npt.N
     out[old] = column
     out[where] = new
     return out
+
+
+# Noise states as columns: a row's numbers are a list of a fixed size.
+
+
+def to_lists(values: npt.NDArray[np.float64]) -> pa.FixedSizeListArray:
+    """A (rows, width) array as a column of fixed-size lists."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+
+
+def from_lists(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float64]:
+    """The (rows, width) array of a column of fixed-size lists; a copy."""
+    return np.array(as_rows(column, width))
+
+
+def as_rows(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float64]:
+    """As `from_lists`, but a view where it can be one."""
+    flat: npt.NDArray[np.float64] = column.combine_chunks().flatten().to_numpy()
+    return flat.reshape(len(column), width)

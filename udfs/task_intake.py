@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.columns import sort_order
-from dpsql.udfs.contribution_files import ContributionFiles
 from dpsql.udfs.stage import Clock, Stage, StateFile
+from dpsql.udfs.task_files import ContributionFiles
 from dpsql.udfs.worker import Frames, MicroBatch, to_arrow
 
 AT_ONCE = 1_000_000

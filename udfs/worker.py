@@ -20,10 +20,9 @@ import pandas as pd
 import pyarrow as pa
 
 from dpsql.udfs.bucket_state import BucketFiles
-from dpsql.udfs.contribution_files import ContributionFiles, ContributionRows
 from dpsql.udfs.release_plan import ReleasePlan
-from dpsql.udfs.released_files import ReleasedFiles
 from dpsql.udfs.stage import Clock, Stage, StateFile, Tick, run_bucket
+from dpsql.udfs.task_files import ContributionFiles, ContributionRows, ReleasedFiles
 
 Frames = Iterable[pd.DataFrame]
 

@@ -36,7 +36,7 @@ from dpsql.mechanisms.marginals.accounting import account  # noqa: E402
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, cube  # noqa: E402
 from dpsql.mechanisms.marginals.planner import make_plan  # noqa: E402
 from dpsql.sources.domains import Domain  # noqa: E402
-from dpsql.udfs.marginals.least_squares import LeastSquares, Product, energies  # noqa: E402
+from dpsql.udfs.marginals.estimates import LeastSquares, Product, energies  # noqa: E402
 from dpsql.udfs.marginals.synthetic import fit, marginal  # noqa: E402
 from tests.mechanisms.marginals.dense import nothing_seen, release, split, sums  # noqa: E402
 from tests.mechanisms.marginals.plans import numbered, query, source  # noqa: E402

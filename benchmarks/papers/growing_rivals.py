@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
-from dpsql.udfs.marginals.least_squares import Product
+from dpsql.udfs.marginals.estimates import Product
 from dpsql.udfs.noise.counters import column_norm, path_sd
 
 ALPHA = 0.1

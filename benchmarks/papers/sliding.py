@@ -40,8 +40,7 @@ from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
 from dpsql.udfs.measure.output_columns import OutputColumn  # noqa: E402
 from dpsql.udfs.noise.window_sqrt import coefficients, response  # noqa: E402
-from dpsql.udfs.sliding.measurement import Measurement, new_bins  # noqa: E402
-from dpsql.udfs.sliding.panes import Cells, Panes  # noqa: E402
+from dpsql.udfs.sliding.panes import Cells, Measurement, Panes, new_bins  # noqa: E402
 from dpsql.udfs.sliding.release import SlidingParameters, release_windows  # noqa: E402
 from dpsql.udfs.stage import RELEASE, Tick  # noqa: E402
 from tests.mechanisms.sliding.queries import SOURCE, SQRT, windows  # noqa: E402

@@ -18,10 +18,10 @@ from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.marks import closed_mark, forgotten_mark, rows_mark, tick_mark, ticked_mark
 from dpsql.schedule import ERA, Schedule
-from dpsql.udfs.contribution_files import ContributionFiles, ContributionRows
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.release_plan import ReleasePlan
 from dpsql.udfs.stage import ADMISSION, TICK, Tick
+from dpsql.udfs.task_files import ContributionFiles, ContributionRows
 
 TICK_ERA = NO_CLOCK
 """Era of all ticks: no window is there, so deleting old eras never deletes a tick."""

@@ -77,7 +77,7 @@ class OutputColumn:
     Args:
         aggregate: the alias in the select list that it belongs to; its columns follow each other.
         name: as published.
-        kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL. `TOP_COUNT` or `TOP_SUM`: a packed list (`dpsql.udfs.sketch.lists`), as
+        kind: `INT`, `BIGINT` or `DOUBLE`; in a DOUBLE, NaN stands for NULL. `TOP_COUNT` or `TOP_SUM`: a packed list (`dpsql.udfs.sketch.reading`), as
             ARRAY<STRUCT<value, count BIGINT or sum DOUBLE, stderr DOUBLE, low, high>>. `DOUBLES`: ARRAY<DOUBLE>, NULL where the first is NaN.
         source: the column of the released rows that it shows; of DOUBLES the columns `source_0`, `source_1`, ...
         role: what it is to a reader.

@@ -13,7 +13,7 @@ from dpsql.parsed_query import AS_RELEASED
 from dpsql.schedule import Schedule
 from dpsql.typed_values import typed
 from dpsql.udfs.keys import decode
-from dpsql.udfs.sketch.lists import unpack
+from dpsql.udfs.sketch.reading import unpack
 
 COUNTS = {"TOP_COUNT": ("count", pa.int64()), "TOP_SUM": ("sum", pa.float64())}
 TIME = pa.timestamp("us", tz="UTC")
@@ -34,7 +34,7 @@ def top_lists(
     """Packed lists as ARRAY<STRUCT<value, count or sum, stderr, low, high>>.
 
     Args:
-        packed: of `dpsql.udfs.sketch.lists`.
+        packed: of `dpsql.udfs.sketch.reading`.
         kind: `TOP_COUNT` or `TOP_SUM`.
         parts: path and type of each part of a value; the value of several is a STRUCT.
     """

@@ -19,8 +19,7 @@ from dpsql.errors import LakeError
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
 from dpsql.published.histogram import described, readable
-from dpsql.udfs.marginals.least_squares import Estimate, LeastSquares, Product
-from dpsql.udfs.marginals.unions import estimate
+from dpsql.udfs.marginals.estimates import Estimate, LeastSquares, Product, estimate
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,7 @@ from dpsql.files import Place
 from dpsql.parsed_query import AS_RELEASED
 from dpsql.published.cells import TIME
 from dpsql.published.marginals import PublishedMarginals
-from dpsql.udfs.marginals.synthetic import Fitted, fit, marginal
-from dpsql.udfs.marginals.synthetic_rows import draw
+from dpsql.udfs.marginals.synthetic import Fitted, draw, fit, marginal
 
 ENDING = "synthetic"
 MARK = "synthetic"

@@ -49,8 +49,8 @@ from dpsql.streaming.sketch_tables import SketchTables
 from dpsql.streaming.workers import by_task, stateful
 from dpsql.times import now_us
 from dpsql.udfs.noise import randomness
-from dpsql.udfs.released_files import ReleasedFiles
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
+from dpsql.udfs.task_files import ReleasedFiles
 from dpsql.udfs.task_intake import Gathered, TaskIntake
 from dpsql.udfs.worker import Intake, Release
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from dpsql.lake import compaction, delta_tables, retention
-from dpsql.udfs.contribution_files import ContributionFiles
+from dpsql.udfs.task_files import ContributionFiles
 
 
 class BrokenOff(BaseException):

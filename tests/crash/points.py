@@ -92,7 +92,7 @@ POINTS = {
     ),
     **_steps("admission", "Intake", "admit"),
     "admission: files of contributions written": Point(
-        "dpsql.udfs.contribution_files:ContributionFiles", "write", True, _released, True
+        "dpsql.udfs.task_files:ContributionFiles", "write", True, _released, True
     ),
     "admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
     "admission: before Spark's commit": Point(
@@ -112,7 +112,7 @@ POINTS = {
     "release: before it is told what to read": Point(f"{STREAMING}.release", "hand_over", False),
     **_steps("release", "Release", "release"),
     "release: file of released rows written": Point(
-        "dpsql.udfs.released_files:ReleasedFiles", "write", True, _released, True
+        "dpsql.udfs.task_files:ReleasedFiles", "write", True, _released, True
     ),
     "release: histogram appended": Point(
         f"{STREAMING}.published_table:PublishedTable", "publish", True
@@ -131,7 +131,7 @@ def _appended(ending: str) -> Callable[..., bool]:
 
 _OF_SKETCHES = {
     "admission: inside the step": Point("dpsql.udfs.sketch.intake", "bound", False),
-    "release: inside the step": Point("dpsql.udfs.sketch.publishing", "read", False),
+    "release: inside the step": Point("dpsql.udfs.sketch.release", "read", False),
     "release: histogram appended": Point(
         f"{STREAMING}.sketch_tables:SketchTables", "publish", True
     ),
@@ -171,7 +171,7 @@ LIVE_POINTS = {
         "dpsql.udfs.worker:Release", "run", True, _of_bucket(), True
     ),
     "live release: file of released rows written": Point(
-        "dpsql.udfs.released_files:ReleasedFiles", "write", True, _released, True
+        "dpsql.udfs.task_files:ReleasedFiles", "write", True, _released, True
     ),
     "live release: before it is noted beside the ledger": Point(
         "dpsql.privacy.register:RunRegister", "publishing", False

@@ -18,7 +18,7 @@ from dpsql.privacy.secret import Secret
 from dpsql.udfs.noise.randomness import intake_key
 from dpsql.udfs.sketch.hashing import hash_key
 from dpsql.udfs.sketch.intake import UserIntake
-from dpsql.udfs.sketch.publishing import SketchRelease
+from dpsql.udfs.sketch.release import SketchRelease
 from tests.crash.kill import NAME, START, Stage, main
 from tests.crash.points import SKETCH_POINTS
 

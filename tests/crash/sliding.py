@@ -12,7 +12,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsql.udfs.sliding.state import TABLES
+from dpsql.udfs.sliding.release import TABLES
 from tests.crash.kill import Stage, main
 
 EVENTS = "epsilon = 1, delta = 0, privacy_level = EVENT"

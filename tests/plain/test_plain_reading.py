@@ -165,7 +165,7 @@ def wrong_locally(seed: int, folder: Path) -> Iterator[str]:
     )
     with (
         product.no_noise(),
-        mock.patch.multiple("dpsql.udfs.measure.quotients", Z95=1e-9, SLIVER=0.0),
+        mock.patch.multiple("dpsql.udfs.measure.output_columns", Z95=1e-9, SLIVER=0.0),
     ):  # averages are quotients then
         exact = product.tried(pair, query, folder)
     yield from (

@@ -15,7 +15,7 @@ from dpsql.published.histogram import read_histogram
 from dpsql.streaming import published_table
 from dpsql.streaming.released import Released
 from dpsql.streaming.sketch_tables import SketchTables
-from dpsql.udfs.released_files import ReleasedFiles
+from dpsql.udfs.task_files import ReleasedFiles
 from tests.frozen import released
 from tests.published.test_files import KINDS as FILES
 from tests.published.test_files import SIZES

@@ -21,10 +21,10 @@ from dpsql.mechanisms.sketch.mechanism import SKETCH
 from dpsql.mechanisms.sliding.mechanism import SLIDING
 from dpsql.udfs import task_intake
 from dpsql.udfs.bucket_state import BucketFiles
-from dpsql.udfs.contribution_files import ContributionFiles
 from dpsql.udfs.intake import contribution_bounding
 from dpsql.udfs.stage import Clock, Stage, StateFile
 from dpsql.udfs.state_table import Table
+from dpsql.udfs.task_files import ContributionFiles
 from dpsql.udfs.task_intake import Gathered, TaskIntake
 from dpsql.udfs.worker import MicroBatch
 from tests import contract

@@ -27,8 +27,8 @@ from dpsql.streaming import admission, release, released
 from dpsql.streaming.clocks import Clocks, known_clocks
 from dpsql.udfs import bucket_state
 from dpsql.udfs.noise.randomness import intake_key
-from dpsql.udfs.released_files import ReleasedFiles
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile
+from dpsql.udfs.task_files import ReleasedFiles
 from dpsql.udfs.worker import Intake, Release, StepError, answer
 from tests.contract import LATEST, NOISE_KEY, START, TICKS, records
 from tests.crash.broken_off import BrokenOff

@@ -57,7 +57,7 @@ UDFS_MAY |= {
 }
 UDFS_MAY |= {"operator", "re", "struct", "typing", "zlib"}
 # Files are read and written, and named at random, by these.
-UDFS_FILES = ("udfs/bucket_state.py", "udfs/contribution_files.py", "udfs/released_files.py")
+UDFS_FILES = ("udfs/bucket_state.py", "udfs/task_files.py", "udfs/task_files.py")
 ONLY_FILES = {
     "pyarrow.csv",
     "pyarrow.dataset",

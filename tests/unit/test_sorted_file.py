@@ -20,10 +20,9 @@ from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.sorted_file import sorted_file, statistics
 from dpsql.streaming.released import Released, sweep
-from dpsql.udfs import released_files
-from dpsql.udfs.contribution_files import ContributionFiles
+from dpsql.udfs import task_files
 from dpsql.udfs.keys import encode
-from dpsql.udfs.released_files import ReleasedFiles
+from dpsql.udfs.task_files import ContributionFiles, ReleasedFiles
 
 SCHEMA = pa.schema(
     [
@@ -269,7 +268,7 @@ def test_the_rows_of_some_triggers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_bytes: int
 ) -> None:
     """Row groups of a row each, some, one. Catches: a trigger that goes over two row groups and loses rows."""
-    monkeypatch.setattr(released_files, "GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(task_files, "GROUP_BYTES", group_bytes)
     given = [released_rows(seed) for seed in range(3)]
     folder = ReleasedFiles(str(tmp_path / "released"), 2)
     names = tuple(folder.write(part, bucket) for bucket, part in enumerate(given))

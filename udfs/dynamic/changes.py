@@ -14,12 +14,10 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
 from dpsql.udfs.contributions import Increment, contributions
-from dpsql.udfs.dynamic.admission import Bounds, admitted
-from dpsql.udfs.dynamic.images import Images, images
 from dpsql.udfs.dynamic.interval_tree import level_before
 from dpsql.udfs.dynamic.live_rows import closed, empty_state, live_versions, pairs
-from dpsql.udfs.dynamic.presence import Spells, spells
-from dpsql.udfs.dynamic.versions import UNCOUNTED, Events, Versions, cut
+from dpsql.udfs.dynamic.presence import Bounds, Spells, admitted, spells
+from dpsql.udfs.dynamic.versions import UNCOUNTED, Events, Images, Versions, cut, images
 from dpsql.udfs.intake import contribution_bounding
 from dpsql.udfs.intake.leaf_counts import with_leaves
 from dpsql.udfs.stage import END, NO_RECORD, Clock, Tables

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dpsql.udfs.contributions import contributions
-from dpsql.udfs.dynamic import live_rows, tree_state
+from dpsql.udfs.dynamic import interval_tree, live_rows
 from dpsql.udfs.dynamic.changes import FeedParameters, admit_changes
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, grow
 from dpsql.udfs.measure.output_columns import released_columns
@@ -64,7 +64,7 @@ class TreeStage(Release):
     """
 
     parameters: TreeParameters
-    tables: ClassVar[Mapping[str, Table]] = tree_state.TABLES
+    tables: ClassVar[Mapping[str, Table]] = interval_tree.TABLES
 
     @property
     def takes(self) -> pa.Schema:
@@ -80,8 +80,10 @@ class TreeStage(Release):
 
     def empty(self) -> Tables:
         """No node is there, nothing is closed."""
-        return tree_state.empty_state(len(self.parameters.sums)).tables()
+        return interval_tree.empty_state(len(self.parameters.sums)).tables()
 
     def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
         """As `grow`."""
-        return grow(tree_state.TreeState(**state), rows, now, self.parameters, noise_key).stepped()
+        return grow(
+            interval_tree.TreeState(**state), rows, now, self.parameters, noise_key
+        ).stepped()

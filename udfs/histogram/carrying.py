@@ -29,10 +29,9 @@ from dpsql.udfs.histogram.group_state import (
     open_closing,
 )
 from dpsql.udfs.histogram.key_selection import SelectionParameters, advance_to, predict, select
-from dpsql.udfs.histogram.memory import SILENT, Evidence, Memory
+from dpsql.udfs.histogram.memory import SILENT, CarriedParameters, Evidence, Memory, Review
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.histogram.perturbation import perturb, released_rows
-from dpsql.udfs.histogram.review import CarriedParameters, Review
 from dpsql.udfs.measure.output_columns import released_columns
 from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import CLOSED

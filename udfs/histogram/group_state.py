@@ -9,9 +9,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import (
+    Int,
+    as_rows,
+    find,
+    from_lists,
+    insert,
+    match,
+    places,
+    run_starts,
+    run_sums,
+    sort_order,
+    to_lists,
+)
 from dpsql.udfs.grid import NO_CLOCK, Grid
-from dpsql.udfs.lists import as_rows, from_lists, to_lists
 from dpsql.udfs.stage import CLOSED, State
 from dpsql.udfs.state_table import Table
 

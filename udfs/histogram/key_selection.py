@@ -18,7 +18,7 @@ import numpy as np
 from dpsql.udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
 from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.histogram.group_state import Closing
-from dpsql.udfs.histogram.review import CarriedParameters
+from dpsql.udfs.histogram.memory import CarriedParameters
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.counters import Counter, Draw
 from dpsql.udfs.noise.exact_paths import Redraw, reached

@@ -1,20 +1,18 @@
-"""The release step of one key bucket: rows join the groups' pending increments; a tick closes triggers and releases.
-
-Nothing depends on how rows are cut into micro-batches or buckets: a tick replays, for every group and every newly closed
-trigger in order, the increments of that trigger, the next step of noise, the selection test and the release.
-"""
+"""The histogram's release: rows join the groups' pending increments; a tick closes triggers and releases. And its two stages."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import match
-from dpsql.udfs.histogram import carrying
+from dpsql.udfs.contributions import contributions
+from dpsql.udfs.histogram import carrying, group_state, memory, quantiles
 from dpsql.udfs.histogram.group_state import (
     ReleaseState,
     add_groups,
@@ -31,7 +29,16 @@ from dpsql.udfs.histogram.perturbation import perturb, released_rows
 from dpsql.udfs.histogram.quantiles import no_leaves, of_open_windows, read_off, with_rows
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.randomness import tags
-from dpsql.udfs.stage import Released, Tick, replay
+from dpsql.udfs.stage import Release, Released, Stepped, Tables, Tick, replay
+from dpsql.udfs.state_table import Table
+
+# The release step of one key bucket: rows join the groups' pending increments; a tick closes
+# triggers and releases.
+
+# Nothing depends on how rows are cut into micro-batches or buckets: a tick replays, for every
+# group and every newly closed
+# trigger in order, the increments of that trigger, the next step of noise, the selection test
+# and the release.
 
 
 def release(
@@ -153,3 +160,49 @@ def _add_public(
 
 
 __all__ = ["ReleaseParameters", "ReleaseState", "empty_release_state", "release"]
+
+
+# The histogram's two stages: contribution bounding by unit, then key selection and perturbation
+# by key.
+
+
+@dataclass(frozen=True)
+class ReleaseStage(Release):
+    """Contributions and ticks to released rows.
+
+    Args:
+        parameters: the plan's numbers.
+    """
+
+    parameters: ReleaseParameters
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """Of groups; and of keys, where windows prove them together."""
+        return release_tables(self.parameters.carries, bool(self.parameters.quantiles))
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Contributions, with the micro-batch that they came in."""
+        layout = self.parameters.layout
+        of = self.parameters.quantiles
+        return contributions(len(layout.values) + len(of), layout.rounds, by_leaf=bool(of)).append(
+            pa.field("batch", pa.int64())
+        )
+
+    def empty(self) -> Tables:
+        """No group is there, nothing is closed."""
+        return empty_release_state(self.parameters).tables()
+
+    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+        """As `release`."""
+        return release(ReleaseState(**state), rows, now, self.parameters, noise_key).stepped()
+
+
+def release_tables(carries: bool, ranks: bool) -> Mapping[str, Table]:
+    """What the release keeps; `carries`: windows prove keys together; `ranks`: there are quantiles."""
+    return (
+        group_state.TABLES
+        | (memory.TABLES if carries else {})
+        | (quantiles.TABLES if ranks else {})
+    )

@@ -1,8 +1,4 @@
-"""Measured marginals as dense cells: which cell of every table a row is in, and the numbers that SQL gives grouping sets.
-
-A key has values 0 to n - 1: its place in the declared domain. A table is a set of keys; all cells of all tables have one number each, tables in
-the order in which they are listed and cells in the order of their keys. So a cell has a number and no hash.
-"""
+"""Measured marginals as dense cells, and keys as places in their domains."""
 
 from __future__ import annotations
 
@@ -11,8 +7,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsql.udfs.columns import Bool, Int
+from dpsql.udfs.keys import NULL_HEADER, decode, encode
+
+# Measured marginals as dense cells: which cell of every table a row is in, and the numbers that
+# SQL gives grouping sets.
+
+# A key has values 0 to n - 1: its place in the declared domain. A table is a set of keys; all
+# cells of all tables have one number each, tables in
+# the order in which they are listed and cells in the order of their keys. So a cell has a number
+# and no hash.
 
 Keys = tuple[int, ...]
 """Places of a table's keys, ascending."""
@@ -78,3 +85,61 @@ class Marginals:
                 place = place * self.sizes[key] + values[:, key]
             out[:, table] = self.first[table] + place
         return out
+
+
+# Keys of records as places in their domains, and cells as keys of the public table.
+
+
+@dataclass(frozen=True)
+class Domains:
+    """The values of every key as bytes (`dpsql.udfs.keys`), and whether the last of them stands for all else."""
+
+    values: tuple[tuple[bytes, ...], ...]
+    others: tuple[bool, ...]
+
+    def places(self, key_bytes: pa.ChunkedArray) -> Int:
+        """The place of each value in its domain (shape: rows, keys); -1 where it is in none."""
+        columns = decode(key_bytes, len(self.values))
+        out = np.empty((len(key_bytes), len(self.values)), np.int64)
+        for key, (column, known, other) in enumerate(
+            zip(columns, self.values, self.others, strict=True)
+        ):
+            found = pc.index_in(column, value_set=pa.array(known, pa.binary()))
+            out[:, key] = found.fill_null(len(known) - 1 if other else -1).to_numpy()
+        return out
+
+    def names(self, marginals: Marginals, cells: Int) -> pa.Array:
+        """Encoded keys of cells: NULL for a key that the cell's table does not have, and after all keys the table's grouping id.
+
+        Args:
+            marginals: the tables.
+            cells: numbers, ascending.
+        """
+        bounds = np.searchsorted(cells, marginals.first)
+        parts = [pa.array([], pa.binary())]
+        for table, (low, high) in enumerate(
+            zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        ):
+            if low == high:
+                continue
+            within = np.unravel_index(
+                cells[low:high] - marginals.first[table], marginals.shape(table) or (1,)
+            )
+            place = dict(zip(marginals.tables[table], within, strict=False))
+            columns = [
+                self._encoded[key].take(pa.array(place[key]))
+                if key in place
+                else pa.array([NULL_HEADER] * (high - low), pa.binary())
+                for key in range(len(self.values))
+            ]
+            last = pa.array(
+                [encode([str(marginals.grouping_id(table)).encode()])] * (high - low), pa.binary()
+            )
+            parts.append(pc.binary_join_element_wise(*columns, last, pa.scalar(b"", pa.binary())))
+        return pa.concat_arrays(parts)
+
+    @cached_property
+    def _encoded(self) -> tuple[pa.Array, ...]:
+        return tuple(
+            pa.array([encode([value]) for value in values], pa.binary()) for values in self.values
+        )

@@ -1,4 +1,4 @@
-"""The numbers of measured marginals: one counter per cell, with noise of its own size in each table."""
+"""The two stages of measured marginals: rows of bounded units to increments of cells, and one counter per cell."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
-from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.columns import Float, Int, run_starts, run_sums, sort_order
+from dpsql.udfs.intake.contribution_bounding import mix
+from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import NumberedGroups
-from dpsql.udfs.marginals.cells import Marginals
-from dpsql.udfs.marginals.domains import Domains
+from dpsql.udfs.marginals.cells import Domains, Marginals
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import standard_deviation
+from dpsql.udfs.stage import NO_RECORD, Clock, Stepped, Tables
+
+# The numbers of measured marginals: one counter per cell, with noise of its own size in each
+# table.
 
 
 @dataclass(frozen=True)
@@ -49,3 +55,94 @@ def cells(marginals: Marginals, domains: Domains) -> NumberedGroups:
     """All cells of all tables."""
     ids = tuple(marginals.grouping_id(table) for table in range(len(marginals.tables)))
     return NumberedGroups(marginals.first, ids, partial(domains.names, marginals))
+
+
+# The intake of measured marginals: rows of bounded units to increments of cells.
+
+# They are released as a table without windows, a group for each cell: every cell of every table
+# is there from the first trigger on, and its number
+# stands where other mechanisms have a hash.
+
+OUTSIDE = "outside_the_domain"
+DROP_REASONS = (
+    *NO_RECORD,
+    OUTSIDE,
+    "too_far_ahead",
+    "window_closed",
+    "over_max_groups",
+    "over_max_rows_per_group",
+    "over_max_rows",
+)
+
+
+@dataclass(frozen=True)
+class CellIntake(AdmissionStage):
+    """Records to increments of cells: each admitted record is in one cell of every table. A group is a cell that has all keys.
+
+    Args:
+        marginals: the tables.
+        domains: the values of keys. A record with another value is dropped before anything is counted.
+    """
+
+    marginals: Marginals
+    domains: Domains
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """As `admit`, of records whose values are in their domains; counted: `drops`, how many records were dropped and why."""
+        live = np.flatnonzero(rows.column("drop").to_numpy() == 0)
+        places = self.domains.places(rows.column("key_bytes").take(pa.array(live)))
+        outside = live[~self.marginals.inside(places)]
+        kept = np.ones(rows.num_rows, bool)
+        kept[outside] = False
+        rows = rows.set_column(
+            rows.column_names.index("key"),
+            "key",
+            pa.array(self._places_of(live, places, rows.num_rows)),
+        )
+        done = super().step(
+            state, rows.filter(pa.array(kept)) if len(outside) else rows, now, noise_key
+        )
+        drops = ({OUTSIDE: len(outside)} if len(outside) else {}) | done.counted["drops"]
+        return Stepped(done.state, self._of_cells(done.rows), {"drops": drops})
+
+    def _places_of(self, live: Int, places: Int, size: int) -> Int:
+        """In the place of a key's hash the number of its places, mixed without a loss: records are summed by it, none may stand for another cell, and
+        its upper bits tell cells apart in what is kept of a unit."""
+        out = np.zeros(size, np.int64)
+        inside = self.marginals.inside(places)
+        out[live[inside]] = np.ravel_multi_index(tuple(places[inside].T), self.marginals.sizes)
+        return mix(np.zeros_like(out), out).view(np.int64)
+
+    def _of_cells(self, admitted: pa.Table) -> pa.Table:
+        cells = self.marginals.touched(self.domains.places(admitted.column("key_bytes")))
+        many = cells.shape[1]
+        trigger = np.repeat(admitted.column("trigger").to_numpy(), many)
+        cell = cells.ravel()
+        order = sort_order(trigger, cell)
+        starts = run_starts(trigger[order], cell[order])
+        head = order[starts]
+        each, number = np.unique(cell[head], return_inverse=True)
+        zeros = np.zeros(len(head), np.int64)
+        table = {
+            "window": np.full(len(head), self.parameters.grid.offset_us),
+            "trigger": trigger[head],
+            "key": cell[head],
+        }
+        table |= {
+            "key_bytes": self.domains.names(self.marginals, each).take(pa.array(number)),
+            "weight": zeros,
+            "users": zeros,
+        }
+        sums = [
+            np.repeat(admitted.column(f"v{j}").to_numpy(), many)[order]
+            for j in range(len(self.parameters.increments))
+        ]
+        return pa.table(
+            table | {f"v{j}": run_sums(values, starts) for j, values in enumerate(sums)},
+            schema=self.gives,
+        )
+
+
+@dataclass(frozen=True)
+class CellRowIntake(CellIntake, RowStage):
+    """Likewise, where one row is protected."""

@@ -1,7 +1,4 @@
-"""A table of weights that are not negative and fit noisy marginals: what may be queried as if it were data (docs/privacy/marginals.md).
-
-A function of what is released, so it costs nothing. It is biased, without a bound, and nearly always nearer the truth than unbiased estimates.
-"""
+"""A table of weights that are not negative and fit noisy marginals, and rows drawn from it by public random words."""
 
 from __future__ import annotations
 
@@ -10,9 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpsql.udfs.columns import Float
+from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.marginals.cells import Keys
-from dpsql.udfs.marginals.least_squares import LeastSquares
+from dpsql.udfs.marginals.estimates import LeastSquares
+from dpsql.udfs.noise.randomness import tags, words
+
+# A table of weights that are not negative and fit noisy marginals: what may be queried as if it
+# were data (docs/privacy/marginals.md).
+
+# A function of what is released, so it costs nothing. It is biased, without a bound, and nearly
+# always nearer the truth than unbiased estimates.
 
 STEPS = 150
 HALVINGS = 30
@@ -89,3 +93,32 @@ def marginal(weights: np.ndarray, keys: Keys) -> np.ndarray:
 
 def _spread(table: Float, keys: Keys, sizes: Sequence[int]) -> Float:
     return table.reshape([n if key in keys else 1 for key, n in enumerate(sizes)])
+
+
+# Rows drawn from the weights of a synthetic table, by public random words: who has the weights
+# draws the same rows.
+
+BITS = 53
+"""Of a position within its part: as many as a float64 has."""
+
+
+def draw(weights: Float, rows: int, seed: bytes) -> Int:
+    """The cells of so many rows, ascending.
+
+    The total is cut into equal parts, a row each, and a row falls anywhere in its part: each cell gets its share on average, and the rows of
+    neighbouring cells differ from their shares by less than two, however many cells they are.
+
+    Args:
+        weights: of all cells; not negative, and some positive.
+        rows: how many.
+        seed: 32 bytes; public.
+    """
+    bounds = np.cumsum(weights.ravel())
+    number = np.arange(rows, dtype=np.int64)
+    within = (
+        words(seed, tags(seed, np.zeros_like(number), number), 1, 0, 0)[:, 0]
+        >> np.uint64(64 - BITS)
+    ).astype(np.float64)
+    places = (number + (within + 0.5) * 2.0**-BITS) / rows * bounds[-1]
+    last = int(np.flatnonzero(weights.ravel())[-1])  # a place at the very end is rounded up to it
+    return np.minimum(np.searchsorted(bounds, places, side="right"), last).astype(np.int64)

@@ -1,8 +1,8 @@
-"""The intake where one privacy unit is protected: records to partial sketches and candidate keys, by bounds and the one-cell rule."""
+"""Records to partial sketches and candidate keys, where one privacy unit is protected and where one record is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,13 +14,16 @@ from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, open_copies, timely
-from dpsql.udfs.sketch import bounding, ownership
-from dpsql.udfs.sketch.bounding import UnitBounds, bound
-from dpsql.udfs.sketch.hashing import Field, Shape, digests_of, hash_key
-from dpsql.udfs.sketch.ownership import Mask, admitted_by, fields_of, own
+from dpsql.udfs.sketch import bounds as bounding
+from dpsql.udfs.sketch import bounds as ownership
+from dpsql.udfs.sketch.bounds import Mask, UnitBounds, admitted_by, bound, fields_of, own
+from dpsql.udfs.sketch.hashing import Field, Shape, digests_of, distinct_digests, hash_key
 from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
 from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
 from dpsql.udfs.state_table import Table
+
+# The intake where one privacy unit is protected: records to partial sketches and candidate keys,
+# by bounds and the one-cell rule.
 
 REASONS = tuple(reason for reason in DROP_REASONS if reason != "not_a_public_group")
 
@@ -70,7 +73,10 @@ class UserIntake(Intake):
     def tables(self) -> Mapping[str, Table]:  # type: ignore[override]
         """Of units, their values and the cells that these own; and of what units add to values, where that is bounded."""
         sums = group_sums.TABLES if self.parameters.per_group else {}
-        return {"users": Table(bounding.BY, "user"), "owners": Table(ownership.BY, "user")} | sums
+        return {
+            "users": Table(bounding.BY, "user"),
+            "owners": Table(ownership.CELL_BY, "user"),
+        } | sums
 
     @property
     def gives(self) -> pa.Schema:
@@ -222,3 +228,110 @@ def _forget(state: Tables, now: Clock, p: IntakeParameters) -> Tables:
 
 def _without(table: pa.Table, gone: Bool) -> pa.Table:
     return table.filter(pa.array(~gone)).combine_chunks() if gone.any() else table
+
+
+# The intake where one record is protected: it has no state, and counts equal values before it
+# sketches them.
+
+# Of a window and a trigger every value is hashed once, whatever number of records brings it:
+# cells are sums, so this changes no bit of them.
+
+FEW = 4
+"""Values per record from which on the values of a piece are sorted, in the place of counted by number."""
+
+
+@dataclass(frozen=True)
+class EventIntake(Intake):
+    """Records to partial sketches and candidate keys."""
+
+    parameters: IntakeParameters
+    arguments: int
+    integers: ClassVar[tuple[str, ...]] = ("ts",)
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Partial sketches and candidate keys."""
+        return SCHEMA
+
+    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+        """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
+        p = self.parameters
+        rows, drops = in_time(rows, now, p)
+        values, value, names = distinct_digests(rows.column("key_bytes"))
+        record, window, trigger = _places(rows.column("ts").to_numpy(), now, p)
+        added = [None if each.rule == "rows" else each.of(rows) for each in p.contributions]
+        cells = []
+        brought = []
+        fields = dict[int, Field]()
+        for low, high, at in _pieces(window, trigger):
+            here = slice(low, high) if record is None else record[low:high]
+            present, sums = _summed(
+                value[here], len(values), [None if each is None else each[here] for each in added]
+            )
+            hashed_under = at[0] if p.unknown_keys else 0
+            if hashed_under not in fields:
+                fields[hashed_under] = p.shape.fields(p.hash_key(noise_key, at[0]), values)
+            for row in range(p.shape.depth):
+                there = fields[hashed_under][row][present]
+                cells += [
+                    (*at, number * p.shape.depth + row, p.shape.sums(there, each))
+                    for number, each in enumerate(sums)
+                ]
+            brought.append((at, present))
+        out = [cell_rows(cells)]
+        if p.unknown_keys and brought:
+            out.append(_brought_of_pieces(brought, values, names))
+        done = pa.concat_tables(out).combine_chunks()
+        return Stepped({}, done, {"drops": {reason: n for reason, n in drops.items() if n}})
+
+
+def _places(ts: Int, now: Clock, p: IntakeParameters) -> tuple[Int | None, Int, Int]:
+    """Every (record, window, trigger) that is open, in order of window and trigger; None for the records where all are, in their own order."""
+    if len(ts) and p.grid.windows_per_record == 1:
+        _, first, at = open_copies(np.array([ts.min(), ts.max()]), now, p)
+        if len(at) == 2 and first[0] == first[1] and at[0] == at[1]:
+            return (
+                None,
+                np.full(len(ts), first[0]),
+                np.full(len(ts), at[0]),
+            )  # one window, one trigger, as in most micro-batches
+    record, window, trigger = open_copies(ts, now, p)
+    order = sort_order(window, trigger)
+    return record[order], window[order], trigger[order]
+
+
+def _pieces(window: Int, trigger: Int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Where each (window, trigger) begins and ends."""
+    starts = np.flatnonzero(run_starts(window, trigger))
+    for low, high in zip(starts.tolist(), np.append(starts, len(window))[1:].tolist(), strict=True):
+        yield low, high, (int(window[low]), int(trigger[low]))
+
+
+def _summed(value: Int, values: int, added: list[Int | None]) -> tuple[Int, list[Int]]:
+    """The values that are there, and per sketch what their records add."""
+    if values > FEW * len(value):
+        present, value = np.unique(value, return_inverse=True)
+    else:
+        present = np.arange(values)
+    counts = np.bincount(value, minlength=len(present))
+    sums = [counts if each is None else np.zeros(len(present), np.int64) for each in added]
+    for total, each in zip(sums, added, strict=True):
+        if each is not None:
+            np.add.at(total, value, each)
+    there = np.flatnonzero(counts)
+    return present[there], [each[there] for each in sums]
+
+
+def _brought_of_pieces(
+    brought: list[tuple[tuple[int, int], Int]], values: Int, names: pa.Array
+) -> pa.Table:
+    """Every (window, value) once, with its earliest trigger: pieces come in order."""
+    value = np.concatenate([present for _, present in brought])
+    window, trigger = (
+        np.concatenate([np.full(len(present), at[i]) for at, present in brought]) for i in (0, 1)
+    )
+    order = sort_order(window, *values[value].T, trigger)
+    head = order[run_starts(window[order], value[order])]
+    return key_rows(
+        window[head], trigger[head], values[value[head]], names.take(pa.array(value[head]))
+    )

@@ -1,9 +1,4 @@
-"""What becomes public: lists of the largest keys, and the sketches; pure, and after all noise.
-
-A key that no record of another unit brought must not appear, and no budget is spent on that: every key that was brought so far in its window
-is held against the floor test at every trigger, also without new records. What passed once stays public. While keys are unknown the hash
-key of a window is secret, and its cells are published when it closes, with the key, and not before.
-"""
+"""What becomes public of a sketch: the floor test, lists of the largest keys, and how a list travels as bytes; pure, and after all noise."""
 
 from __future__ import annotations
 
@@ -14,14 +9,153 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.udfs.columns import Int, insert, places, run_starts, sort_order
+from dpsql.udfs.columns import Bool, Float, Int, insert, places, run_starts, sort_order
 from dpsql.udfs.columns import find as find_rows
 from dpsql.udfs.sketch.estimates import estimate, interval, joint
-from dpsql.udfs.sketch.floor import passes
 from dpsql.udfs.sketch.hashing import DIGEST, Field, Shape, hash_key
 from dpsql.udfs.sketch.partial import KEY
 from dpsql.udfs.stage import Tables
 from dpsql.udfs.state_table import Table
+
+# A list of the largest values as bytes: it travels as one value of one released row, so a window
+# without a listed value has a row too.
+
+NUMBERS = ("value", "stderr", "low", "high")
+
+
+def pack(rows: pa.Table) -> bytes:
+    """Rows with `key_bytes` and NUMBERS, in their order: how many, the numbers column by column, lengths, names."""
+    names = rows.column("key_bytes").to_pylist()
+    numbers = b"".join(rows.column(name).to_numpy().astype("<f8").tobytes() for name in NUMBERS)
+    return _ints([len(names)]) + numbers + _ints([len(name) for name in names]) + b"".join(names)
+
+
+def unpack(lists: list[bytes]) -> tuple[Int, pa.Table]:
+    """How long each list is, and all of their rows."""
+    sizes = []
+    parts = [
+        pa.schema(
+            [("key_bytes", pa.binary()), *((name, pa.float64()) for name in NUMBERS)]
+        ).empty_table()
+    ]
+    for given in lists:
+        size = int(np.frombuffer(given, "<i8", 1)[0])
+        numbers = np.frombuffer(given, "<f8", len(NUMBERS) * size, 8).reshape(len(NUMBERS), size)
+        at = 8 + numbers.nbytes
+        ends = at + 8 * size + np.cumsum(np.frombuffer(given, "<i8", size, at))
+        starts = [at + 8 * size, *ends[:-1].tolist()] if size else []
+        names = [given[low:high] for low, high in zip(starts, ends.tolist(), strict=True)]
+        sizes.append(size)
+        parts.append(pa.table([pa.array(names, pa.binary()), *numbers], schema=parts[0].schema))
+    return np.array(sizes, np.int64), pa.concat_tables(parts).combine_chunks()
+
+
+def _ints(values: list[int]) -> bytes:
+    return np.array(values, "<i8").tobytes()
+
+
+# The floor test: is a key's score too high for a key that no record has? Decided from the
+# published cells alone, whatever the data.
+
+# A key that no record has sees sign * cell at a uniformly random column and sign in every row,
+# rows independent of each other and of the cells. So
+# the law of its score given the cells is known exactly: nothing is assumed of the data, and no
+# budget is spent.
+
+#     s_B(x) = sum over rows of clip(sign * cell, -B, B), in bins of B / 128 or of one step, rounded down; its null law is rounded up
+
+# and x passes if, for some scale B, the null tail at s_B(x) is at most beta / (number of
+# scales). A threshold of so many standard deviations
+# of the noise would not do: cells that hold heavy keys are as far from 0, and a fresh key that
+# meets them would pass.
+
+MOST_BINS = 128
+"""On each side of 0."""
+FIRST = 3
+"""The first scale, in standard deviations of the noise; further ones double."""
+ROUNDING = 1 + 1e-9
+"""What tails are multiplied by: all terms are positive, so float64 is off by less than 10^-11 of them."""
+
+
+def passes(cells: Int, scores: Int, sd: float, beta: float) -> Bool:
+    """Which keys pass.
+
+    Args:
+        cells: (depth, width), signed, in steps of the grid.
+        scores: (depth, keys): sign * cell of each key in each row.
+        sd: standard deviation of a cell's noise; it chooses scales and has no influence on the probability.
+        beta: probability with which a key that no record has may pass, at most.
+    """
+    found = np.zeros(scores.shape[1], bool)
+    tried = scales(cells, sd)
+    for scale in tried:
+        least = threshold(null_law(cells, scale), beta / len(tried))
+        found |= np.sum(scale.bins(scores), axis=0) >= least
+    return found
+
+
+@dataclass(frozen=True)
+class Scale:
+    """B = step * half, in steps of the grid: `half` bins on each side of 0, `step` wide."""
+
+    step: int
+    half: int
+
+    def bins(self, values: Int) -> Int:
+        """The bin of each clipped value, 0 to 2 * half, rounded down."""
+        return (
+            np.clip(values, -self.step * self.half, self.step * self.half) // self.step + self.half
+        )
+
+    def bins_above(self, values: Int) -> Int:
+        """The same, rounded up."""
+        return 2 * self.half - self.bins(-values)
+
+
+def scales(cells: Int, sd: float) -> list[Scale]:
+    """B = sd * 3, 6, 12, .. up to twice the largest cell, rounded up so that bins are whole steps; the first in any case."""
+    largest = int(np.max(np.abs(cells), initial=0))
+    out = list[Scale]()
+    factor = FIRST
+    while not out or factor * sd < 2 * largest:
+        reach = max(int(np.ceil(factor * sd)), 1)
+        step = -(-reach // MOST_BINS)
+        out.append(Scale(step, -(-reach // step)))
+        factor *= 2
+    return out
+
+
+def null_law(cells: Int, scale: Scale) -> Float:
+    """P(score of a fresh key = k) for k = 0 .. 2 * half * depth; never too small in the tail."""
+    law = np.ones(1)
+    for row in cells:
+        size = 2 * scale.half + 1
+        bins = np.bincount(scale.bins_above(row), minlength=size) + np.bincount(
+            scale.bins_above(-row), minlength=size
+        )
+        out = np.zeros(len(law) + size - 1)
+        for k in np.flatnonzero(
+            bins
+        ).tolist():  # in this order on every machine: no library's convolution
+            out[k : k + len(law)] += law * (bins[k] / (2 * len(row)))
+        law = out
+    return law
+
+
+def threshold(law: Float, beta: float) -> int:
+    """The smallest score whose tail is at most beta; beyond the law's end if there is none."""
+    tail = np.cumsum(law[::-1])[::-1] * ROUNDING
+    return int(np.count_nonzero(tail > beta))
+
+
+# What becomes public: lists of the largest keys, and the sketches; pure, and after all noise.
+
+# A key that no record of another unit brought must not appear, and no budget is spent on that:
+# every key that was brought so far in its window
+# is held against the floor test at every trigger, also without new records. What passed once
+# stays public. While keys are unknown the hash
+# key of a window is secret, and its cells are published when it closes, with the key, and not
+# before.
 
 TABLES = {"brought": Table(("window", *DIGEST), "window")}
 """Keys of open windows, since when they are there, and at which trigger they passed (0: they have not)."""

@@ -1,8 +1,4 @@
-"""The release: every window that there can be has its noisy cells published at every trigger, records or not.
-
-Cells are integers; noise is drawn once per cell and trigger, at the cell's owner, rounded to the grid and then added. A published cell is a
-function of (window, row, column, trigger, exact sum): not of buckets, cuts or order.
-"""
+"""The release of sketches with its state, as a stage: every window that there can be has its noisy cells at every trigger, records or not."""
 
 from __future__ import annotations
 
@@ -12,28 +8,127 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.grid import Grid
+from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.exact_paths import Redraw
 from dpsql.udfs.noise.path_error import trust
 from dpsql.udfs.noise.perturbation import PerturbationParameters, noisy
+from dpsql.udfs.noise.randomness import intake_key
+from dpsql.udfs.sketch import reading
 from dpsql.udfs.sketch.hashing import DIGEST
 from dpsql.udfs.sketch.partial import KEY, SCHEMA, add_cells
-from dpsql.udfs.sketch.state import (
-    TABLES,
-    Cells,
-    SketchState,
-    cells_table,
-    empty_state,
-    new_cells,
-    opened,
-    split,
-)
-from dpsql.udfs.stage import Release, Stepped, Tables, Tick, replay
+from dpsql.udfs.sketch.reading import Read, ReadParameters, pack, read
+from dpsql.udfs.stage import CLOSED, RELEASE, Release, State, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import Table
+
+# What a bucket remembers of the rows of sketches that it has: cells of open windows, whose
+# number depends on no record.
+
+TABLES = {
+    "cells": Table(("window", "row"), "window"),
+    "pending": Table(("window", "trigger", "row"), "window", order="any"),
+    "keys": Table(("window", "trigger", *DIGEST), "window", order="any"),
+}
+"""cells: one row per open window and row of a sketch: `window, row, v` (sums of closed triggers), `path` (noise). pending:
+partial sketches of triggers that have not closed. keys: candidates of such triggers."""
+
+PENDING = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("window", "trigger", "form", "row")),
+        ("payload", pa.binary()),
+    ]
+)
+KEYS = pa.schema(
+    [*((name, pa.int64()) for name in ("window", "trigger", *DIGEST)), ("key_bytes", pa.binary())]
+)
+
+
+@dataclass(frozen=True)
+class SketchState(State):
+    """As `TABLES`."""
+
+    cells: pa.Table
+    pending: pa.Table
+    keys: pa.Table
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The rows of one window as arrays that may be changed: (rows, width) integers, and (rows, width, numbers) of noise."""
+
+    row: Int
+    v: Int
+    path: npt.NDArray[np.float64]
+
+
+def new_cells(rows: Int, width: int, numbers: int) -> Cells:
+    """Of a window that begins."""
+    return Cells(
+        rows, np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width, numbers))
+    )
+
+
+def empty_state(width: int, numbers: int) -> SketchState:
+    """No window is open, nothing is closed."""
+    return SketchState(
+        cells_table({}, width, numbers, NO_CLOCK), PENDING.empty_table(), KEYS.empty_table()
+    )
+
+
+def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: int) -> pa.Table:
+    """All open windows, in order."""
+    none = new_cells(np.zeros(0, np.int64), width, numbers)
+    each = [none, *(windows[window] for window in sorted(windows))]
+    columns: dict[str, Any] = {
+        "window": np.repeat(
+            np.array(sorted(windows), np.int64),
+            [len(windows[window].row) for window in sorted(windows)],
+        ),
+        "row": np.concatenate([cells.row for cells in each]),
+    }
+    for name, size in (("v", width), ("path", width * numbers)):
+        flat = np.concatenate([getattr(cells, name).reshape(-1) for cells in each])
+        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(flat), size)
+    return pa.table(columns).replace_schema_metadata({CLOSED: str(closed_us)})
+
+
+def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, Cells]:
+    """The windows of a table; copies."""
+    window = cells.column("window").to_numpy()
+    row = cells.column("row").to_numpy()
+    lists = {}
+    for name, size in (("v", width), ("path", width * numbers)):
+        lists[name] = np.array(cells.column(name).combine_chunks().flatten().to_numpy()).reshape(
+            len(row), size
+        )
+    out = {}
+    for each in np.unique(window).tolist():
+        at = window == each
+        paths = lists["path"][at].reshape(-1, width, numbers)
+        out[each] = Cells(row[at].copy(), lists["v"][at], paths)
+    return out
+
+
+def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Rows of the intake as (pending, keys)."""
+    is_key = rows.column("form").to_numpy() == KEY
+    cells = rows.filter(pa.array(~is_key))
+    keys = rows.filter(pa.array(is_key))
+    return cells.select(PENDING.names), keys.select([*KEYS.names[:-1], "payload"]).rename_columns(
+        KEYS.names
+    )
+
+
+# The release: every window that there can be has its noisy cells published at every trigger,
+# records or not.
+
+# Cells are integers; noise is drawn once per cell and trigger, at the cell's owner, rounded to
+# the grid and then added. A published cell is a
+# function of (window, row, column, trigger, exact sum): not of buckets, cuts or order.
 
 CELLS = 0
 """Kind of a released row that has cells; `partial.KEY` is the other."""
@@ -231,3 +326,108 @@ def _noisy(
     paths[:, :, :numbers] = path.reshape(*exact.shape, numbers)
     again = Redraw(noise_key, tag, cell, q.mechanism, 0, q.counter)
     return noisy(exact.reshape(-1), path[:, 0], trigger, q, again).reshape(exact.shape)
+
+
+# The release as a stage: noisy cells, then what is read from them. One row per window and
+# trigger, whatever was counted.
+
+# A bucket has whole windows, so that lists need no other place where the rows of buckets meet:
+# state, retries, restores and other numbers of
+# buckets are those of every stage.
+
+SKETCH = pa.schema([("cells", pa.binary()), ("hash_key", pa.binary())])
+"""Of a released row: the cells that it publishes, row after row of all sketches; no cells where it publishes none."""
+
+
+@dataclass(frozen=True)
+class SketchRelease:
+    """Partial sketches, candidates and ticks to lists and published cells.
+
+    Released, once per (window, trigger): a packed list `c0, c1, ..` of each sketch (`dpsql.udfs.sketch.reading`), and SKETCH.
+    """
+
+    release: ReleaseStage
+    reads: ReadParameters
+    operator: ClassVar[str] = RELEASE
+    tables: ClassVar[Mapping[str, Table]] = TABLES | reading.TABLES
+
+    @property
+    def takes(self) -> pa.Schema:
+        """What the intake gives, with the micro-batch that it came in."""
+        return self.release.takes
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Lists and cells."""
+        lists = [pa.field(f"c{i}", pa.binary()) for i in range(len(self.reads.sketches))]
+        return pa.schema(
+            [
+                ("window", pa.int64()),
+                ("trigger", pa.int64()),
+                ("key_bytes", pa.binary()),
+                *lists,
+                *SKETCH,
+            ]
+        )
+
+    def empty(self) -> Tables:
+        """Nothing is closed, nothing has been released."""
+        return self.release.empty() | reading.empty_state()
+
+    def for_bucket(self, bucket: int, buckets: int) -> SketchRelease:
+        """With the windows of one bucket."""
+        return replace(self, release=self.release.for_bucket(bucket, buckets))
+
+    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+        """Close what the ticks close, and read it."""
+        done = self.release.step(
+            {name: state[name] for name in self.release.tables}, rows, now, noise_key
+        )
+        shown = read(
+            {name: state[name] for name in reading.TABLES},
+            done.rows,
+            self.reads,
+            intake_key(noise_key),
+        )
+        return Stepped(done.state | shown.state, self._rows(done.rows, shown), done.counted)
+
+    def _rows(self, released: pa.Table, shown: Read) -> pa.Table:
+        is_first = (released.column("kind").to_numpy() == CELLS) & (
+            released.column("row").to_numpy() == 0
+        )
+        pairs = released.filter(pa.array(is_first)).select(["window", "trigger"])
+        pairs = pairs.sort_by([("window", "ascending"), ("trigger", "ascending")])
+        lists = _by_pair(shown.lists)
+        cells = _by_pair(shown.sketches)
+        nothing = shown.lists.slice(0, 0)
+        none = shown.sketches.slice(0, 0)
+        out = []
+        for pair in zip(*(column.to_pylist() for column in pairs.columns), strict=True):
+            mine = lists.get(pair, nothing)
+            each = [
+                mine.filter(pa.array(mine.column("sketch").to_numpy() == j))
+                for j in range(len(self.reads.sketches))
+            ]
+            out.append(
+                (*pair, b"", *map(pack, each), *_packed_cells(cells.get(pair, none)))
+            )
+        return (
+            pa.table([list(column) for column in zip(*out, strict=True)], schema=self.gives)
+            if out
+            else self.gives.empty_table()
+        )
+
+
+def _by_pair(rows: pa.Table) -> dict[tuple[int, int], pa.Table]:
+    """The rows of each (window, trigger), in their order."""
+    window = rows.column("window").to_numpy()
+    trigger = rows.column("trigger").to_numpy()
+    pairs = sorted(set(zip(window.tolist(), trigger.tolist(), strict=True)))
+    return {(w, t): rows.filter(pa.array((window == w) & (trigger == t))) for w, t in pairs}
+
+
+def _packed_cells(rows: pa.Table) -> tuple[bytes, bytes]:
+    if not rows.num_rows:
+        return b"", b""
+    rows = rows.take(pa.array(np.argsort(rows.column("row").to_numpy(), kind="stable")))
+    return b"".join(rows.column("cells").to_pylist()), rows.column("hash_key")[0].as_py()

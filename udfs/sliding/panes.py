@@ -1,15 +1,23 @@
-"""Panes: the slides of a sliding window. A window is the last `count` of them; each is closed once, measured once, and never opened again."""
+"""Panes: what a window of them shows, and PANES, which measures each once with the whole budget."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 from dpsql.udfs.noise.randomness import Blocks, normals, tags
+from dpsql.udfs.sliding.smoothing import MEMORIES, LimitedTranslation
+
+# Panes: the slides of a sliding window. A window is the last `count` of them; each is closed
+# once, measured once, and never opened again.
 
 PANE = 0
 SUM = 1
@@ -109,4 +117,90 @@ class Cells:
             self.noise_key,
             self.start_us - self.slide_us * np.broadcast_to(np.asarray(back, np.int64), rows.shape),
             self.key[rows],
+        )
+
+
+# What every way of measuring has in common: the bins' numbers, one pane at a time, and what a
+# window shows.
+
+Bins = dict[str, npt.NDArray[Any]]
+"""Numbers per bin by name, of shape (bins,) or (bins, width); a pane changes them in place."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window that ends with the pane just closed, for every bin, in steps of the grid.
+
+    Args:
+        value: its sum, unbiased where every pane is measured by itself.
+        stderr: standard deviation of the noise of what was measured.
+        smoothed: a better guess, or None.
+        measured: how many panes of the window lie in sums measured so far, or None: all of them.
+    """
+
+    value: Int | Float
+    stderr: Float
+    smoothed: Float | None = None
+    measured: Int | None = None
+
+
+class Measurement(Protocol):
+    """One aggregate's sums over panes, measured."""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[type, int]]:
+        """Numbers per bin: name -> (int or float, width; 0: one number). They begin as zeros."""
+
+    def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
+        """Measure pane number `pane`, whose exact sums are given, in steps."""
+
+
+def new_bins(columns: Mapping[str, tuple[type, int]], size: int) -> Bins:
+    """The numbers of bins of which nothing has been measured."""
+    return {
+        name: np.zeros((size, width) if width else size, np.int64 if kind is int else np.float64)
+        for name, (kind, width) in columns.items()
+    }
+
+
+# PANES: every pane is measured once, with the whole budget; a window is the sum of its panes.
+
+
+@dataclass(frozen=True)
+class EveryPane:
+    """Noise of its own for every pane.
+
+    Args:
+        panes: panes of a window.
+        table: the noise.
+        smoother: or None.
+    """
+
+    panes: int
+    table: DiscreteLaplace
+    smoother: LimitedTranslation | None
+
+    @property
+    def columns(self) -> Mapping[str, tuple[type, int]]:
+        """`ring`: the noisy panes of the window, pane i at i mod panes; `window`: their sum."""
+        smoothing = (
+            {"means": (float, len(MEMORIES)), "distances": (float, len(MEMORIES))}
+            if self.smoother
+            else {}
+        )
+        return {"ring": (int, self.panes), "window": (int, 0)} | smoothing
+
+    def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
+        """Measure a pane."""
+        noisy = cells.pane(self.table, np.arange(len(exact)), exact)
+        at = pane % self.panes
+        bins["window"] += noisy - bins["ring"][:, at]
+        bins["ring"][:, at] = noisy
+        window = bins["window"].copy()
+        stderr = np.full(len(exact), math.sqrt(min(pane + 1, self.panes) * self.table.variance))
+        if self.smoother is None:
+            return Window(window, stderr)
+        values = noisy.astype(np.float64), window.astype(np.float64)
+        return Window(
+            window, stderr, self.smoother.advance(bins["means"], bins["distances"], *values, pane)
         )

@@ -14,8 +14,7 @@ import numpy as np
 
 from dpsql.udfs.columns import Bool, Float, Int
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
-from dpsql.udfs.sliding.measurement import Bins, Window
-from dpsql.udfs.sliding.panes import Cells
+from dpsql.udfs.sliding.panes import Bins, Cells, Window
 
 FURTHEST = 2.0**63 - 1024.0
 """The largest number that float64 and int64 share."""

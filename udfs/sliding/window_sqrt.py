@@ -24,8 +24,7 @@ from dpsql.udfs.noise.exact_normal import quantile
 from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.noise.window_sqrt import response
-from dpsql.udfs.sliding.measurement import Bins, Window
-from dpsql.udfs.sliding.panes import PANE, Cells
+from dpsql.udfs.sliding.panes import PANE, Bins, Cells, Window
 
 GUARD = 64
 """Binary places beyond those asked for: roundings of a recursion that forgets add up to far less."""

@@ -12,8 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Float, Int, match, run_starts, run_sums, sort_order
-from dpsql.udfs.lists import from_lists, to_lists
+from dpsql.udfs.columns import (
+    Float,
+    Int,
+    from_lists,
+    match,
+    run_starts,
+    run_sums,
+    sort_order,
+    to_lists,
+)
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter

@@ -1,14 +1,10 @@
-"""The release step of one key bucket of a table without windows: signed increments join exact sums; every trigger releases what is shown.
-
-One sum per key for ever, and the noise of one counter on it. Nothing depends on how rows are cut into micro-batches or buckets: a tick
-replays, for every newly closed trigger in order, its increments, the noise, the test of keys and the release.
-"""
+"""The release of a table's groups, with quantiles and without: signed increments join exact sums; every trigger releases what is shown."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -18,18 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.udfs.columns import Bool, Float, Int, match, sort_order
-from dpsql.udfs.contributions import WEIGHT_UNIT
+from dpsql.udfs.contributions import WEIGHT_UNIT, contributions
 from dpsql.udfs.keys import NumberedGroups, PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn, combine, released_columns
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import SELECTION, tags
-from dpsql.udfs.stage import Released, Tick, replay
+from dpsql.udfs.stage import Release, Released, Stepped, Tables, Tick, replay
+from dpsql.udfs.state_table import Table
+from dpsql.udfs.table import leaves
 from dpsql.udfs.table.grid import TableGrid
 from dpsql.udfs.table.leaves import Quantiles, Trees, empty_leaves, waiting
 from dpsql.udfs.table.leaves import opened as opened_trees
 from dpsql.udfs.table.state import (
+    TABLES,
     Arrays,
     Layout,
     TableState,
@@ -41,6 +40,14 @@ from dpsql.udfs.table.state import (
     new_groups,
     opened,
 )
+
+# The release step of one key bucket of a table without windows: signed increments join exact
+# sums; every trigger releases what is shown.
+
+# One sum per key for ever, and the noise of one counter on it. Nothing depends on how rows are
+# cut into micro-batches or buckets: a tick
+# replays, for every newly closed trigger in order, its increments, the noise, the test of keys
+# and the release.
 
 
 @dataclass(frozen=True)
@@ -304,3 +311,43 @@ def _with_public(
     if not len(fresh):
         return groups
     return add_groups(groups, new_groups(layout, key[fresh], public.names(fresh)))
+
+
+# The release of a table's groups, with quantiles and without.
+
+
+@dataclass(frozen=True)
+class TableStage(Release):
+    """Contributions and ticks to released rows.
+
+    Args:
+        parameters: the plan's numbers.
+    """
+
+    parameters: TableParameters
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """Of groups; and of leaves, where columns are quantiles."""
+        return tables(bool(self.parameters.quantiles))
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Contributions, of quantiles also of leaves, with the micro-batch that they came in."""
+        p = self.parameters
+        return contributions(
+            len(p.perturbations) + len(p.quantiles), by_leaf=bool(p.quantiles)
+        ).append(pa.field("batch", pa.int64()))
+
+    def empty(self) -> Tables:
+        """No key is there, nothing is closed."""
+        return empty_table(self.parameters).tables()
+
+    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+        """As `release`."""
+        return release(TableState(**state), rows, now, self.parameters, noise_key).stepped()
+
+
+def tables(ranks: bool) -> Mapping[str, Table]:
+    """What the release keeps; `ranks`: there are quantiles."""
+    return leaves.TABLES if ranks else TABLES

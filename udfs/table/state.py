@@ -12,9 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Int, find, insert, match, places, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import (
+    Int,
+    find,
+    from_lists,
+    insert,
+    match,
+    places,
+    run_starts,
+    run_sums,
+    sort_order,
+    to_lists,
+)
 from dpsql.udfs.grid import NO_CLOCK
-from dpsql.udfs.lists import from_lists, to_lists
 from dpsql.udfs.stage import CLOSED, State
 from dpsql.udfs.state_table import Table
 

@@ -26,7 +26,7 @@ from dpsql.udfs.dynamic.stages import TreeStage
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import RELEASE, Clock, Stage, Tick
-from dpsql.udfs.table.stages import tables
+from dpsql.udfs.table.release import tables
 
 if TYPE_CHECKING:
     from dpsql.sql.draft import Draft

@@ -13,8 +13,7 @@ from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.table.leaves import Quantiles
-from dpsql.udfs.table.release import Perturbation, Selection, TableParameters
-from dpsql.udfs.table.stages import TableStage
+from dpsql.udfs.table.release import Perturbation, Selection, TableParameters, TableStage
 
 
 def admission_stage(

@@ -79,14 +79,14 @@ def in_short(plan: PrivacyPlan, days: Sequence[dict[str, Any]]) -> str:
         "Protected": f"{who}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
         **({"Adds up to": adds_up(days)} if unit else {}),
         "When": f"windows of {size}, released every {duration(query.trigger_interval_us)}.",
-        "Keys": _keys(plan, unit, key),
+        "Keys": _keys_in_short(plan, unit, key),
         "Noise": _noise(plan),
         **({"Left out": _left_out(plan, unit, key, period)} if unit else {}),
     }
     return text.in_short(lines)
 
 
-def _keys(plan: PrivacyPlan, unit: str, key: str) -> str:
+def _keys_in_short(plan: PrivacyPlan, unit: str, key: str) -> str:
     if plan.selection is None:
         return "the listed ones, all of them." if key else "none: one row per window."
     carried = plan.selection.carried
@@ -187,7 +187,7 @@ def explain(plan: PrivacyPlan, source: Source) -> str:
     return page(
         plan,
         *about,
-        _keys_explain(plan, source),
+        _keys(plan, source),
         _columns(plan),
         _other_ways(plan),
         _budget(plan),
@@ -349,7 +349,7 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
     return "\n".join(lines)
 
 
-def _keys_explain(plan: PrivacyPlan, source: Source) -> str:
+def _keys(plan: PrivacyPlan, source: Source) -> str:
     if plan.selection is None:
         windows = "in every window from the declared start of the stream on, at every trigger, with or without records"
         if not plan.query.keys:

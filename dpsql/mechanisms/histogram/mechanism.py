@@ -24,7 +24,7 @@ from dpsql.mechanisms.protocol import (
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.schedule import by_window
 from dpsql.sql.time_rules import made_of_panes
-from dpsql.udfs.histogram.stages import ReleaseStage, release_tables
+from dpsql.udfs.histogram.release import ReleaseStage, release_tables
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.stage import Clock, Stage, Tick
 

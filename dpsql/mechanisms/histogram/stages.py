@@ -16,9 +16,9 @@ from dpsql.parsed_query import ContributionPeriod
 from dpsql.parts.sums import bare, output_column
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.memory import CarriedParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters
-from dpsql.udfs.histogram.review import CarriedParameters
-from dpsql.udfs.histogram.stages import ReleaseStage
+from dpsql.udfs.histogram.release import ReleaseStage
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import PublicGroups

@@ -34,7 +34,7 @@ from dpsql.sources.config import Source
 from dpsql.text import Z95, in_short, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.marginals.cells import Keys
-from dpsql.udfs.marginals.least_squares import LeastSquares
+from dpsql.udfs.marginals.estimates import LeastSquares
 
 SHOWN = 40
 """So many tables are listed in words."""

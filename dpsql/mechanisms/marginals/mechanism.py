@@ -21,7 +21,7 @@ from dpsql.mechanisms.protocol import (
 )
 from dpsql.parts.sums import presence_only
 from dpsql.parts.words import document, schedule
-from dpsql.udfs.marginals.stages import DROP_REASONS
+from dpsql.udfs.marginals.release import DROP_REASONS
 from dpsql.udfs.stage import Clock, Stage, Tick
 
 if TYPE_CHECKING:

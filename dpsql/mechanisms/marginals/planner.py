@@ -27,7 +27,7 @@ from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, Marginals
-from dpsql.udfs.marginals.least_squares import parts
+from dpsql.udfs.marginals.estimates import parts
 
 # How mu^2 is shared among tables: the mean variance over a workload is made small. Input and
 # result are public.

@@ -6,11 +6,9 @@ from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.parts.sums import bare, output_column
 from dpsql.parts.words import grid
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
-from dpsql.udfs.marginals.domains import Domains
-from dpsql.udfs.marginals.release import cells
-from dpsql.udfs.marginals.stages import CellIntake, CellRowIntake
-from dpsql.udfs.table.release import TableParameters
-from dpsql.udfs.table.stages import TableStage
+from dpsql.udfs.marginals.cells import Domains
+from dpsql.udfs.marginals.release import CellIntake, CellRowIntake, cells
+from dpsql.udfs.table.release import TableParameters, TableStage
 
 
 def domains(plan: MarginalsPlan) -> Domains:

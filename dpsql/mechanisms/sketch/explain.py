@@ -17,7 +17,7 @@ from dpsql.sources.config import Source
 from dpsql.text import Z95, in_short, number
 from dpsql.times import duration
 from dpsql.udfs.noise.counters import counter
-from dpsql.udfs.sketch.floor import null_law, scales, threshold
+from dpsql.udfs.sketch.reading import null_law, scales, threshold
 
 EVENTS = 10
 

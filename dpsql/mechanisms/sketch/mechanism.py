@@ -12,7 +12,7 @@ from dpsql.mechanisms.sketch.plan import Asked, SketchKind, SketchPlan, document
 from dpsql.schedule import by_window
 from dpsql.udfs.sketch.intake import REASONS
 from dpsql.udfs.sketch.partial import SCHEMA
-from dpsql.udfs.sketch.publishing import SketchRelease
+from dpsql.udfs.sketch.release import SketchRelease
 from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stage, Tick
 
 if TYPE_CHECKING:

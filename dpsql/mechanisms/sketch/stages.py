@@ -12,13 +12,11 @@ from dpsql.udfs.grid import Grid
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.noise.perturbation import PerturbationParameters
-from dpsql.udfs.sketch.bounding import UnitBounds
-from dpsql.udfs.sketch.event_intake import EventIntake
+from dpsql.udfs.sketch.bounds import UnitBounds
 from dpsql.udfs.sketch.hashing import DIGEST_BYTES, Shape, digest, digests
-from dpsql.udfs.sketch.intake import IntakeParameters, UserIntake
-from dpsql.udfs.sketch.publishing import SketchRelease
+from dpsql.udfs.sketch.intake import EventIntake, IntakeParameters, UserIntake
 from dpsql.udfs.sketch.reading import Listed, ReadParameters, Shown
-from dpsql.udfs.sketch.release import ReleaseParameters, ReleaseStage
+from dpsql.udfs.sketch.release import ReleaseParameters, ReleaseStage, SketchRelease
 
 
 def stages(

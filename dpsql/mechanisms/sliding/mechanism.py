@@ -22,7 +22,7 @@ from dpsql.parsed_query import Aggregate, PrivacyLevel
 from dpsql.parts.increments import sums_of
 from dpsql.udfs.intake import user_state
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
-from dpsql.udfs.sliding import state
+from dpsql.udfs.sliding import release
 from dpsql.udfs.sliding.intake import pane_sums
 from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Stage, Tick
 
@@ -50,7 +50,7 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
             listed=True,
             contributions=pane_sums(len(plan.measurements)),
-            state={ADMISSION: user_state.TABLES if of_unit else {}, RELEASE: state.TABLES},
+            state={ADMISSION: user_state.TABLES if of_unit else {}, RELEASE: release.TABLES},
             columns=tuple(
                 made
                 for i, aggregate in enumerate(plan.query.aggregates)

@@ -20,9 +20,7 @@ from dpsql.udfs.sliding.intake import (
     PaneGrid,
     UnitIntake,
 )
-from dpsql.udfs.sliding.measurement import Measurement
-from dpsql.udfs.sliding.panes import Panes
-from dpsql.udfs.sliding.plain import EveryPane
+from dpsql.udfs.sliding.panes import EveryPane, Measurement, Panes
 from dpsql.udfs.sliding.release import PaneRelease, SlidingParameters
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.sliding.smoothing import LimitedTranslation

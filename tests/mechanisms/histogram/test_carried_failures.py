@@ -12,9 +12,9 @@ from dpsql.mechanisms.histogram.planner import carried_plan
 from dpsql.parts.key_selection import failure_probabilities, thresholds
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.memory import CarriedParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.histogram.release import release
-from dpsql.udfs.histogram.review import CarriedParameters
 from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import counter, path_sd
 from dpsql.udfs.noise.perturbation import PerturbationParameters

@@ -11,9 +11,9 @@ import pytest
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram import carrying
 from dpsql.udfs.histogram.key_selection import SelectionParameters
+from dpsql.udfs.histogram.memory import CarriedParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.histogram.release import ReleaseState, release
-from dpsql.udfs.histogram.review import CarriedParameters
 from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import counter, path_sd
 from dpsql.udfs.noise.perturbation import PerturbationParameters
@@ -252,7 +252,7 @@ def test_doubtful_sums_are_settled_exactly(name: str, monkeypatch: pytest.Monkey
         calls += 1
         return settle(*arguments)  # type: ignore[arg-type]
 
-    import dpsql.udfs.histogram.review as review
+    import dpsql.udfs.histogram.memory as review
 
     settle = review.sum_reaches
     monkeypatch.setattr(review, "sum_reaches", counted)

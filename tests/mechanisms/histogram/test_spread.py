@@ -25,8 +25,7 @@ from dpsql.sources.config import Source, Sources
 from dpsql.text import Z95
 from dpsql.udfs.histogram.perturbation import finish
 from dpsql.udfs.measure import output_columns
-from dpsql.udfs.measure.output_columns import combine
-from dpsql.udfs.measure.quotients import variance
+from dpsql.udfs.measure.output_columns import combine, variance
 from tests.property.plans import HOUR, query, source
 
 LOW = -20.0

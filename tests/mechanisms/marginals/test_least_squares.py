@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dpsql.udfs.marginals.cells import Marginals
-from dpsql.udfs.marginals.least_squares import LeastSquares, energies
-from dpsql.udfs.marginals.unions import covariance
+from dpsql.udfs.marginals.estimates import LeastSquares, covariance, energies
 from tests.mechanisms.marginals.dense import split, sums
 
 Predicate = dict[int, np.ndarray]

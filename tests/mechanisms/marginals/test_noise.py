@@ -9,7 +9,7 @@ from scipy.stats import kstest
 
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.marginals.planner import make_plan
-from dpsql.udfs.marginals.least_squares import Estimate, LeastSquares
+from dpsql.udfs.marginals.estimates import Estimate, LeastSquares
 from tests.mechanisms.marginals.dense import nothing_seen, release, split, sums
 from tests.mechanisms.marginals.plans import query, source
 from tests.property.plans import COUNT, SUM

@@ -26,7 +26,7 @@ from dpsql.mechanisms.marginals.planner import (
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.parts.words import document
 from dpsql.privacy.cost import Overlap, gaussian_delta
-from dpsql.udfs.marginals.least_squares import energies
+from dpsql.udfs.marginals.estimates import energies
 from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source
 from tests.property.plans import COUNT, SUM, USERS, VALID
 

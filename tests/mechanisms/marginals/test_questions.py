@@ -17,8 +17,7 @@ from dpsql.parsed_query import AggregateFunction
 from dpsql.published.marginals import PublishedMarginals, tables_in
 from dpsql.published.synthetic import synthesize
 from dpsql.sql.question import complement, disjoint, intersection, per_cell, read_question
-from dpsql.udfs.marginals.least_squares import LeastSquares
-from dpsql.udfs.marginals.unions import covariance, estimate
+from dpsql.udfs.marginals.estimates import LeastSquares, covariance, estimate
 from tests.mechanisms.marginals.plans import published_rows
 
 KEYS = {"url": ["/a", "/b", "other"], "hour": [7, 8, 9, 10], "size": ["large", "small"]}

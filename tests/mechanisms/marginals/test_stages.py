@@ -16,8 +16,8 @@ from dpsql.mechanisms.marginals.stages import domains, intake, release
 from dpsql.sources.domains import Domain
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import decode, encode
-from dpsql.udfs.marginals.stages import OUTSIDE
-from dpsql.udfs.measure.quotients import average, variance
+from dpsql.udfs.marginals.release import OUTSIDE
+from dpsql.udfs.measure.output_columns import average, variance
 from dpsql.udfs.stage import Clock
 from tests.mechanisms.marginals.dense import nothing_seen, sums
 from tests.mechanisms.marginals.dense import release as dense

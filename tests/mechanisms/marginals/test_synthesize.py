@@ -28,8 +28,7 @@ from dpsql.published.marginals import open_marginals
 from dpsql.published.synthetic import publish, synthesize
 from dpsql.sources.config import Source, Sources
 from dpsql.sources.domains import Domain
-from dpsql.udfs.marginals.synthetic import fit, marginal
-from dpsql.udfs.marginals.synthetic_rows import draw
+from dpsql.udfs.marginals.synthetic import draw, fit, marginal
 from dpsql.udfs.stage import Clock
 from dpsql.view.bounds import FITTED, NOT_ONE_PERSON, left_out
 from tests.described import described, of_plan, write

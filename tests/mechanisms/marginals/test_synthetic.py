@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from dpsql.udfs.marginals.least_squares import LeastSquares
+from dpsql.udfs.marginals.estimates import LeastSquares
 from dpsql.udfs.marginals.synthetic import fit, marginal
 from tests.mechanisms.marginals.test_least_squares import strategy
 

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from dpsql.udfs.sketch.estimates import estimate
-from dpsql.udfs.sketch.floor import Scale, null_law, passes, scales, threshold
 from dpsql.udfs.sketch.hashing import Shape, hash_key
+from dpsql.udfs.sketch.reading import Scale, null_law, passes, scales, threshold
 from tests.mechanisms.sketch.sketch_runs import ROOT
 
 SHAPE = Shape(5, 512)

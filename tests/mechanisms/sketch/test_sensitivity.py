@@ -11,10 +11,17 @@ from dpsql.udfs.columns import Int
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.noise.counters import counter, noise_matrix
-from dpsql.udfs.sketch.bounding import UnitBounds, bound, no_users
+from dpsql.udfs.sketch.bounds import (
+    UnitBounds,
+    admitted_by,
+    bound,
+    fields_of,
+    no_owners,
+    no_users,
+    own,
+)
 from dpsql.udfs.sketch.hashing import DIGEST, Shape, hash_key
 from dpsql.udfs.sketch.intake import IntakeParameters, UserIntake
-from dpsql.udfs.sketch.ownership import admitted_by, fields_of, no_owners, own
 from dpsql.udfs.sketch.partial import KEY, add_cells
 from dpsql.udfs.stage import Clock
 from tests.mechanisms.sketch.sketch_runs import ROOT, records

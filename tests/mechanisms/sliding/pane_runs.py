@@ -6,9 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpsql.udfs.noise.discrete_laplace import discrete_laplace
-from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
-from dpsql.udfs.sliding.panes import Cells
-from dpsql.udfs.sliding.plain import EveryPane
+from dpsql.udfs.sliding.panes import Bins, Cells, EveryPane, Measurement, Window, new_bins
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.sliding.smoothing import LimitedTranslation
 

@@ -8,7 +8,7 @@ import pytest
 
 from dpsql.udfs.columns import Float
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace, discrete_laplace
-from dpsql.udfs.sliding.measurement import Measurement
+from dpsql.udfs.sliding.panes import Measurement
 from tests.audit.bounds import at_least, at_most, cuts, directed, hits
 from tests.mechanisms.sliding.neighbours import Event, told
 from tests.mechanisms.sliding.pane_runs import plain, retroactive, windows

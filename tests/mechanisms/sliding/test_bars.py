@@ -11,7 +11,7 @@ from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import measurements, stages
 from dpsql.parsed_query import Aggregate, changed
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.sliding.measurement import new_bins
+from dpsql.udfs.sliding.panes import new_bins
 from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sliding.pane_runs import cells, noise_key
 from tests.mechanisms.sliding.pane_runs import windows as shown

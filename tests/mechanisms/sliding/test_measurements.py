@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
-from dpsql.udfs.sliding.measurement import Bins, Measurement, Window, new_bins
-from dpsql.udfs.sliding.panes import MONITOR, PANE, SUM, Cells
+from dpsql.udfs.sliding.panes import MONITOR, PANE, SUM, Bins, Cells, Measurement, Window, new_bins
 from dpsql.udfs.sliding.smoothing import MEMORIES, LimitedTranslation
 from tests.mechanisms.sliding import reference
 from tests.mechanisms.sliding.pane_runs import cells, plain, retroactive, windows

@@ -13,10 +13,8 @@ from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneGrid
-from dpsql.udfs.sliding.measurement import Measurement
-from dpsql.udfs.sliding.panes import Cells, Panes
-from dpsql.udfs.sliding.release import SlidingParameters, release_windows
-from dpsql.udfs.sliding.state import SlidingState
+from dpsql.udfs.sliding.panes import Cells, Measurement, Panes
+from dpsql.udfs.sliding.release import SlidingParameters, SlidingState, release_windows
 from dpsql.udfs.stage import Clock, Stepped, Tick
 from tests.mechanisms.sliding import reference
 from tests.mechanisms.sliding.pane_runs import noise_key, plain, retroactive

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpsql.udfs.noise.window_sqrt import coefficients, response
-from dpsql.udfs.sliding.measurement import new_bins
+from dpsql.udfs.sliding.panes import new_bins
 from dpsql.udfs.sliding.window_sqrt import WindowSqrt, exact_noise
 from tests.mechanisms.sliding.pane_runs import cells, windows
 from tests.statistical.sampling import SAMPLES, has_covariance, has_sd
