@@ -164,7 +164,7 @@ def open(path: str) -> PublicRows:  # `dpsql.open`: nobody imports it by itself
         The newest release of every window, shown with its errors: `.rows` is the DataFrame; `.explain()` says who is protected, at which
         epsilon, and what each column is.
     """
-    from dpsql.published.histogram import newest, opened
+    from dpsql.published.public_rows import newest, opened
     from dpsql.view.plain_table import PublicRows
     from dpsql.view.reading import as_read
 
@@ -174,7 +174,7 @@ def open(path: str) -> PublicRows:  # `dpsql.open`: nobody imports it by itself
 def latest(lake: str, name: str) -> pd.DataFrame:
     """The newest release of every window that a query has published, read without Spark: in its order, if the query says one."""
     from dpsql.lake.runs import Lake
-    from dpsql.published.histogram import newest, own_reading
+    from dpsql.published.public_rows import newest, own_reading
     from dpsql.view.reading import as_read
 
     return as_read(newest(Lake(lake), name), own_reading(Lake(lake), name)).reset_index(drop=True)

@@ -175,11 +175,10 @@ def _synthesize(
     lake: Lake, name: str, rows: int | None, out: str | None, alias: str | None, as_json: bool
 ) -> None:
     from dpsql.lake.runs import Lake
-    from dpsql.published.marginals import open_marginals
-    from dpsql.published.synthetic import publish, synthetic_path
-    from dpsql.published.synthetic import synthesize as make
+    from dpsql.published.cubes import open_marginals, publish, synthetic_path
+    from dpsql.published.cubes import synthesize as make
     from dpsql.times import timestamp
-    from dpsql.view.bounds import FITTED
+    from dpsql.view.words import FITTED
 
     found = open_marginals(lake, name)
     made = make(found, found.column(alias.lower() if alias else None), rows)
@@ -225,7 +224,7 @@ def answer_question(
     """Print the answer to one question, a row for each cell of its GROUP BY."""
     from scipy.special import ndtri
 
-    from dpsql.published.marginals import open_marginals
+    from dpsql.published.cubes import open_marginals
     from dpsql.sql.question import per_cell, read_question, table_of
     from dpsql.times import timestamp
 

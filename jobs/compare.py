@@ -11,7 +11,7 @@ from dpsql.description import START
 from dpsql.errors import DataError
 from dpsql.jobs.options import INSTANT, json_option, lake_option, name_argument
 from dpsql.jobs.terminal import note, print_json, print_table
-from dpsql.view.formatting import TIME
+from dpsql.view.words import TIME
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +59,8 @@ def compare(
         raise click.UsageError("at most two keys can be compared")
     rows = _released(name, lake_folder)
     columns = _columns(rows, name, by)
-    from dpsql.published.frames import newest_triggers, published_of
-    from dpsql.view.windows import one_window
+    from dpsql.published.public_rows import newest_triggers, published_of
+    from dpsql.view.table import one_window
 
     window = one_window(rows, name, window_us)
     published = published_of(rows)
@@ -91,8 +91,7 @@ def compare(
 
 def _released(name: str, lake_folder: str) -> pd.DataFrame:
     from dpsql.lake.runs import Lake
-    from dpsql.published.frames import published_of
-    from dpsql.published.histogram import all_rows
+    from dpsql.published.public_rows import all_rows, published_of
 
     lake = Lake(lake_folder)
     rows = all_rows(lake, name)
@@ -106,7 +105,7 @@ def _released(name: str, lake_folder: str) -> pd.DataFrame:
 
 
 def _columns(rows: pd.DataFrame, name: str, by: str | None) -> list[str]:
-    from dpsql.published.frames import published_of
+    from dpsql.published.public_rows import published_of
 
     known = published_of(rows).amounts
     quantiles = published_of(rows).quantiles
@@ -145,8 +144,8 @@ def _row(newest: pd.DataFrame, key: str) -> dict[Any, Any]:
 
 
 def _labels(rows: pd.DataFrame) -> list[str]:
-    from dpsql.published.frames import published_of
-    from dpsql.view.formatting import absent, printable
+    from dpsql.published.public_rows import published_of
+    from dpsql.view.words import absent, printable
 
     names = published_of(rows).keys
     records = rows[names].to_dict("records")  # without pandas' own NULL
@@ -166,7 +165,7 @@ def _against(
 ) -> tuple[str, str, float, Difference | None]:
     """(column, with what, its value, the difference); no difference where a value is NULL or not measured."""
     from dpsql.view.difference import difference
-    from dpsql.view.formatting import absent
+    from dpsql.view.words import absent
 
     error = published.stderr(alias)
     if any(absent(row[column]) for row in (one, other) for column in (alias, error)):
@@ -184,7 +183,7 @@ def _changes(
     rows: pd.DataFrame, one: Mapping[Any, Any], alias: str
 ) -> list[tuple[str, str, float, Difference | None]]:
     """Since the trigger before in this window, and since the window before at the same trigger, or its newest."""
-    from dpsql.published.frames import published_of
+    from dpsql.published.public_rows import published_of
     from dpsql.view.difference import between_triggers, between_windows
 
     published = published_of(rows)
@@ -213,8 +212,8 @@ def _changes(
 
 def _only(rows: pd.DataFrame, one: Mapping[Any, Any]) -> dict[Any, Any] | None:
     """The newest row of the same key; None where it is missing."""
-    from dpsql.published.frames import published_of
-    from dpsql.view.formatting import absent
+    from dpsql.published.public_rows import published_of
+    from dpsql.view.words import absent
 
     for name in published_of(rows).keys:
         rows = rows[
@@ -236,8 +235,7 @@ def _print(
 ) -> None:
     from dpsql.published.words import TOO_FEW
     from dpsql.text import Z95
-    from dpsql.view.bounds import left_out
-    from dpsql.view.formatting import amount
+    from dpsql.view.words import amount, left_out
 
     if as_json:
         print_json([_told(key, one, *line) for line in found])

@@ -13,23 +13,23 @@ from rich.text import Text
 from dpsql.description import DUE, START, Published, Role
 from dpsql.jobs.terminal import console
 from dpsql.jobs.top_list import print_lists
-from dpsql.published.frames import newest_triggers, published_of
+from dpsql.published.public_rows import newest_triggers, published_of
 from dpsql.published.words import AT_END, TOO_FEW, null_of
 from dpsql.text import Z95
-from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import (
+from dpsql.view.reading import is_ordered
+from dpsql.view.table import finished, in_order, size_of
+from dpsql.view.words import (
     TIME,
     absent,
     amount,
+    heads,
     key_text,
+    left_out,
     marked,
     measured,
     printable,
     text_of,
 )
-from dpsql.view.measures import size_of
-from dpsql.view.reading import is_ordered
-from dpsql.view.windows import finished, in_order
 
 if TYPE_CHECKING:
     import pandas as pd

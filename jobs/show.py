@@ -85,7 +85,7 @@ def show(
 def _lake(name: str, folder: str | None) -> Lake:
     """Where the query is published, or the table alone. A name has letters, digits, _ and - only, so whatever has another character is a path."""
     from dpsql.lake.runs import Lake
-    from dpsql.published.histogram import opened
+    from dpsql.published.public_rows import opened
 
     if not re.fullmatch(r"[\w-]+", name, re.ASCII):
         return opened(name)
@@ -98,11 +98,10 @@ def _lake(name: str, folder: str | None) -> Lake:
 
 def _document(lake: Lake, name: str, window_us: int | None, every: bool) -> dict[str, Any]:
     from dpsql.published import words
-    from dpsql.published.frames import published_of
-    from dpsql.published.histogram import own_reading
-    from dpsql.view.bounds import left_out
+    from dpsql.published.public_rows import own_reading, published_of
     from dpsql.view.reading import as_read
     from dpsql.view.standing import live_notes
+    from dpsql.view.words import left_out
 
     own = own_reading(lake, name)
     rows = as_read(_chosen(_rows(lake, name, every), name, window_us, every), own)
@@ -123,16 +122,12 @@ def _print(
     from dpsql.jobs.histogram_table import print_histogram  # slow to import
     from dpsql.lake.running import is_running
     from dpsql.published import words
-    from dpsql.published.frames import newest_triggers, published_of
-    from dpsql.published.histogram import PublicTable, own_reading
+    from dpsql.published.public_rows import PublicTable, newest_triggers, own_reading, published_of
     from dpsql.times import now_us
-    from dpsql.view.formatting import TIME
-    from dpsql.view.measures import counted
-    from dpsql.view.nothing import next_trigger, why_nothing
     from dpsql.view.reading import as_read, is_ordered
     from dpsql.view.standing import live_notes
-    from dpsql.view.table import places_shown
-    from dpsql.view.windows import finished, in_order, passed_over
+    from dpsql.view.table import counted, finished, in_order, passed_over, places_shown
+    from dpsql.view.words import TIME, next_trigger, why_nothing
 
     rows = _rows(lake, name, every)
     published = published_of(rows)
@@ -184,7 +179,7 @@ def _unread(own: Reading | None, published: Published) -> list[str]:
 
 def _rows(lake: Lake, name: str, every: bool) -> pd.DataFrame:
     """Of all windows: every trigger, or the newest."""
-    from dpsql.published.histogram import all_rows, newest
+    from dpsql.published.public_rows import all_rows, newest
 
     return all_rows(lake, name) if every else newest(lake, name)
 
@@ -197,9 +192,9 @@ def _chosen(
     growing: bool = False,
     of: Sequence[str] = (),
 ) -> pd.DataFrame:
-    from dpsql.published.frames import published_of
-    from dpsql.view.top_lists import listing
-    from dpsql.view.windows import one_window
+    from dpsql.published.public_rows import published_of
+    from dpsql.view.plain_table import listing
+    from dpsql.view.table import one_window
 
     if every:
         return rows

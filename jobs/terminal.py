@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql.description import Published, Role
 from dpsql.privacy.totals import may_be_told
-from dpsql.view.formatting import printable
+from dpsql.view.words import printable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,12 +9,11 @@ from rich.text import Text
 
 from dpsql.description import START
 from dpsql.jobs.terminal import console
-from dpsql.published.frames import newest_triggers, published_of
+from dpsql.published.public_rows import newest_triggers, published_of
 from dpsql.text import Z95
-from dpsql.view.bounds import heads, left_out
-from dpsql.view.formatting import TIME, absent, amount, printable
-from dpsql.view.top_lists import NO_LIST, lines_of, value_text
-from dpsql.view.windows import finished
+from dpsql.view.plain_table import NO_LIST, lines_of, value_text
+from dpsql.view.table import finished
+from dpsql.view.words import TIME, absent, amount, heads, left_out, printable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -81,10 +81,10 @@ def try_(
     from dpsql.privacy.ledger import cap_for
     from dpsql.privacy.origin import origin_of
     from dpsql.privacy.totals import may_be_told
-    from dpsql.published.frames import write_parquet
+    from dpsql.published.public_rows import write_parquet
     from dpsql.times import now_us
-    from dpsql.view.nothing import why_nothing
     from dpsql.view.reading import as_read
+    from dpsql.view.words import why_nothing
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)

@@ -87,7 +87,7 @@ def view(
     """
     from dpsql.lake.runs import Lake
     from dpsql.privacy.secret import default_secret_path
-    from dpsql.published.histogram import histogram_version
+    from dpsql.published.public_rows import histogram_version
 
     if missing := [package for package in ("matplotlib", "jinja2") if find_spec(package) is None]:
         raise ConfigError(
@@ -136,14 +136,12 @@ def _made(
     budget: Budget | None,
     refresh: int | None,
 ) -> str:
-    from dpsql.published.frames import published_of
-    from dpsql.published.histogram import all_rows, own_reading
-    from dpsql.view.measures import counted
-    from dpsql.view.nothing import why_nothing
+    from dpsql.published.public_rows import all_rows, own_reading, published_of
     from dpsql.view.page import page
+    from dpsql.view.plain_table import as_histogram, listing
     from dpsql.view.standing import standing
-    from dpsql.view.top_lists import as_histogram, listing
-    from dpsql.view.windows import one_window, passed_over
+    from dpsql.view.table import counted, one_window, passed_over
+    from dpsql.view.words import why_nothing
 
     every: pd.DataFrame = all_rows(lake, name)
     if every.empty:

@@ -29,7 +29,7 @@ def follow(
     Raises:
         LakeError: no such query, or its tables cannot be read.
     """
-    from dpsql.published.histogram import histogram_version
+    from dpsql.published.public_rows import histogram_version
 
     seen = -1
     shown = 0.0

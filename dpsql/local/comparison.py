@@ -17,7 +17,7 @@ from dpsql.local.connection import connect
 from dpsql.local.published_table import arrow_types
 from dpsql.local.spark_types import SparkType
 from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction, Quantiles
-from dpsql.published.frames import frame_of
+from dpsql.published.public_rows import frame_of
 from dpsql.published.rows import typed_keys
 from dpsql.text import Z95
 

@@ -28,7 +28,7 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan, RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published.frames import frame_of
+from dpsql.published.public_rows import frame_of
 from dpsql.times import now_us
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.randomness import intake_key

@@ -39,8 +39,8 @@ from dpsql.local.sources import local_path, source_files
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
-from dpsql.published.cells import cell_rows
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
+from dpsql.published.rows import cell_rows
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source
 from dpsql.udfs.bucket_state import DamagedFile

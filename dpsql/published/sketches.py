@@ -19,7 +19,7 @@ from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, cells_path
-from dpsql.published.histogram import described, readable
+from dpsql.published.public_rows import described, readable
 from dpsql.times import EPOCH, timestamp
 from dpsql.udfs.columns import Int
 from dpsql.udfs.keys import encode

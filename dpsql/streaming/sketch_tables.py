@@ -24,7 +24,7 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import cells_path
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.mechanisms.protocol import OutputColumn
-from dpsql.published.cells import CELLS, cell_rows, of_cells
+from dpsql.published.rows import CELLS, cell_rows, of_cells
 from dpsql.streaming.published_table import PublishedTable, open_files
 from dpsql.streaming.released import Pair, Released
 

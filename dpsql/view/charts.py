@@ -17,11 +17,10 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from dpsql.description import DUE, END, START
 from dpsql.errors import DataError
-from dpsql.published.frames import newest_triggers, published_of
+from dpsql.published.public_rows import newest_triggers, published_of
 from dpsql.text import Z95
-from dpsql.view.formatting import absent, printable
-from dpsql.view.measures import grouped_by, measures, ranked
-from dpsql.view.table import places_shown
+from dpsql.view.table import grouped_by, measures, places_shown, ranked
+from dpsql.view.words import absent, printable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,16 +22,13 @@ from markupsafe import Markup
 
 from dpsql.description import DUE, END, START, Measure
 from dpsql.parsed_query import Reading
-from dpsql.published.frames import published_of
+from dpsql.published.public_rows import published_of
 from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
-from dpsql.view.bounds import heads, left_out, of_lists
-from dpsql.view.formatting import TIME, printable
-from dpsql.view.measures import grouped_by, levels, measures
 from dpsql.view.standing import Standing
-from dpsql.view.table import Table, table, window_before
-from dpsql.view.windows import finished
+from dpsql.view.table import Table, finished, grouped_by, levels, measures, table, window_before
+from dpsql.view.words import TIME, heads, left_out, of_lists, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +102,7 @@ def page(
         every: the rows of all windows, of which the newest can be picked; `rows` unless given.
         passed: what is said of newer finished windows that are not shown first.
         reading: as for `dpsql.view.reading.as_read`.
-        listed: the rows are the values that a sketch lists (`dpsql.view.top_lists.as_histogram`).
+        listed: the rows are the values that a sketch lists (`dpsql.view.plain_table.as_histogram`).
 
     Returns:
         A whole HTML document.

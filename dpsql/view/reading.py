@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpsql.parsed_query import Reading
-from dpsql.published.frames import published_of
+from dpsql.published.public_rows import published_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,11 +12,10 @@ from dpsql.errors import LakeError, NothingPublished
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.runs import LIVE_FILE, Lake, list_queries
 from dpsql.privacy.budget import Budget
-from dpsql.published.frames import published_of
-from dpsql.published.histogram import histogram_written
+from dpsql.published.public_rows import histogram_written, published_of
 from dpsql.schedule import ASSUMPTION
-from dpsql.view.nothing import why_nothing
-from dpsql.view.windows import finished
+from dpsql.view.table import finished
+from dpsql.view.words import why_nothing
 
 if TYPE_CHECKING:
     import pandas as pd

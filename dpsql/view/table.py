@@ -1,34 +1,208 @@
-"""The keys of one window as a table: place, value with its error, share, and what has changed since the window before."""
+"""One window as a table of keys: which window, which measures, the order of keys, place, value with its error, share, and what has changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsql.description import END, START, Measure, Published
-from dpsql.parsed_query import Reading
-from dpsql.published.frames import newest_triggers, published_of
+from dpsql.description import DUE, END, START, Measure, Published, Role
+from dpsql.errors import LakeError
+from dpsql.parsed_query import AggregateFunction, Reading
+from dpsql.published.public_rows import newest_triggers, published_of
 from dpsql.published.words import TOO_FEW, null_of
 from dpsql.text import Z95
-from dpsql.view import bounds
+from dpsql.view import words
 from dpsql.view.difference import between_windows, difference, places
-from dpsql.view.drawing import Drawing
-from dpsql.view.formatting import (
-    absent,
-    amount,
-    key_text,
-    measured,
-    printable,
-    says_nothing,
-    text_of,
-)
-from dpsql.view.interval import intervals
-from dpsql.view.measures import grouped_by, measures, ranked
+from dpsql.view.drawings import Drawing, intervals, trend
 from dpsql.view.reading import as_read, is_ordered
-from dpsql.view.trend import trend
+from dpsql.view.words import absent, amount, key_text, measured, printable, says_nothing, text_of
+
+# What each aggregate of a histogram measures, as far as drawing and ranking it depends on that.
+# From what its table says of itself.
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def measures(rows: pd.DataFrame) -> list[Measure]:
+    """The aggregates of a frame that have a standard error, in its order."""
+    published = published_of(rows)
+    known = {each.alias: each for each in published.measures}
+    return [known[alias] for alias in published.amounts]
+
+
+def grouped_by(rows: pd.DataFrame) -> list[str]:
+    """The key columns; of the rows of a CUBE those that some row has a value of, as all have of one level."""
+    published = published_of(rows)
+    return [
+        name
+        for name in published.keys
+        if not published.sets
+        or (name not in published.names(Role.SET) and rows[name].notna().any())
+    ]
+
+
+def levels(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of a CUBE by what they are grouped by, few columns first; the total, which is grouped by none, last."""
+    found = [level for _, level in rows.groupby(published_of(rows).names(Role.SET), sort=False)]
+    return sorted(
+        found, key=lambda level: (not grouped_by(level), len(grouped_by(level)), grouped_by(level))
+    )
+
+
+def size_of(rows: pd.DataFrame) -> str | None:
+    """The column that says how large a key is: of people, whom bounds hardly touch; else the count or sum that stands out most of its noise.
+
+    None where there are only averages: of few records they are noise, and the noisiest are the largest and the smallest.
+    """
+    published = published_of(rows)
+    people = {
+        each.alias
+        for each in published.measures
+        if each.function is AggregateFunction.COUNT_DISTINCT_UNIT
+    }
+
+    def signal(alias: str) -> tuple[bool, float]:
+        noise = float((rows[published.stderr(alias)].astype(float) ** 2).sum() ** 0.5)
+        return alias in people, float(
+            rows[alias].astype(float).abs().sum()
+        ) / noise if noise > 0 else 0.0
+
+    return max(
+        (each.alias for each in measures(rows) if each.within is None), key=signal, default=None
+    )
+
+
+def ranked(rows: pd.DataFrame) -> tuple[pd.DataFrame, str | None]:
+    """The rows, the largest first, and the column that says so (`size_of`).
+
+    Where there are only averages, those with the smallest error come first: it says where most records are.
+    """
+    if size := size_of(rows):
+        return rows.sort_values(size, ascending=False, kind="stable"), size
+    published = published_of(rows)
+    return (
+        rows.sort_values(published.stderr(published.amounts[0]), kind="stable")
+        if published.amounts
+        else rows
+    ), None
+
+
+def counted(rows: pd.DataFrame) -> list[str]:
+    """The aggregates that grow with the number of records; all, where there are only averages."""
+    of = measures(rows)
+    return [each.alias for each in of if each.within is None] or [each.alias for each in of]
+
+
+# Which rows of a histogram a person wants first: each window's newest trigger, finished windows
+# before those that still grow.
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BY_CHANCE = 0.01
+"""How often a window of noise alone has, at most, a value that passes for more (Gaussian noise; `telling`)."""
+
+
+def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
+    """Per row whether its window had ended by the newest trigger: `clock`, or of these rows. (Late records may still change it.)"""
+    if not published_of(rows).windows:
+        return rows["trigger"].notna()  # a table is what it is at its newest trigger
+    return rows[END] <= (rows[DUE].max() if clock is None else clock)
+
+
+def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> pd.DataFrame:
+    """The newest finished window first, unfinished ones last; within a window the largest keys first.
+
+    Args:
+        rows: of a histogram.
+        by: the column that says how large a key is; as `size_of` unless given, or the first aggregate.
+        keep: the rows of one window stay in their order.
+    """
+    published = published_of(rows)
+    sizes = [
+        each
+        for each in (by or size_of(rows), *published.amounts, *published.fitted)
+        if each and not keep
+    ][:1]
+    columns = ["_finished", *published.release, *sizes]
+    ordered = rows.assign(_finished=finished(rows)).sort_values(
+        columns, ascending=False, kind="stable"
+    )
+    return ordered.drop(columns="_finished")
+
+
+def telling(rows: pd.DataFrame, aggregates: Sequence[str]) -> pd.Series:
+    """Per row whether its window has a value above its own noise. Of many noisy values some are large: the more there are, the larger one must be."""
+    last = newest_triggers(rows)
+    values = last[list(aggregates)].to_numpy(np.float64, na_value=np.nan)
+    errors = last[[published_of(rows).stderr(alias) for alias in aggregates]].to_numpy(
+        np.float64, na_value=np.nan
+    )
+    largest = np.divide(
+        np.abs(values), errors, out=np.zeros_like(values), where=(errors > 0) & np.isfinite(values)
+    ).max(axis=1)
+    windows = last[[START]].assign(largest=largest).groupby(START)["largest"].agg(["max", "size"])
+    # P(|N| > z) <= exp(-z^2 / 2), of which a union bound makes that of all values
+    enough = windows["max"] > np.sqrt(2 * np.log(windows["size"] * len(aggregates) / BY_CHANCE))
+    return rows[START].map(enough)
+
+
+def one_window(
+    rows: pd.DataFrame,
+    name: str,
+    window_us: int | None,
+    growing: bool = False,
+    of: Sequence[str] = (),
+) -> pd.DataFrame:
+    """The rows of one window; all there are where there are no windows.
+
+    Args:
+        rows: of all windows.
+        name: of the query.
+        window_us: where the window starts, microseconds since 1970 UTC; None: the newest one that is finished, or, where none is, the newest.
+        growing: the newest one, finished or not.
+        of: aggregates, one of which is above its own noise in the window that is chosen, if there is such a one.
+
+    Raises:
+        LakeError: the query has published no such window.
+    """
+    if not published_of(rows).windows:
+        if window_us is not None:
+            raise LakeError(f"query {name!r} has no windows: leave --window away")
+        return rows
+    if window_us is None:
+        ended = rows[finished(rows)]
+        chosen = rows if growing or ended.empty else ended
+        if of and not growing and (tells := telling(chosen, of)).any():
+            chosen = chosen[tells]
+        return chosen[chosen[START] == chosen[START].max()]
+    kept = rows[rows[START].astype("datetime64[us, UTC]").astype("int64") == window_us]
+    if kept.empty:
+        raise LakeError(
+            f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are"
+        )
+    return kept
+
+
+def passed_over(rows: pd.DataFrame, shown: pd.DataFrame) -> str:
+    """What is said of the finished windows that are newer than the one that is shown; nothing where there are none."""
+    if not published_of(rows).windows:
+        return ""
+    newer = rows[finished(rows) & (rows[START] > shown[START].iloc[0])][START]
+    if newer.empty:
+        return ""
+    if newer.nunique() == 1:
+        return f"A newer window, that of {newer.min():%Y-%m-%d %H:%M} UTC, is passed over: no value in it is clearly above its own noise."
+    span = f"{newer.min():%Y-%m-%d %H:%M} to {newer.max():%Y-%m-%d %H:%M} UTC"
+    return f"{newer.nunique():,} newer windows, of {span}, are passed over: no value in them is clearly above its own noise."
+
+
+# The keys of one window as a table: place, value with its error, share, and what has changed
+# since the window before.
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,7 +352,7 @@ def table(
         ]
         texts = tuple(key_text(row, name, published) for name in names)
         lines.append(Row(spans.get(index, ""), texts, tuple(cells)))
-    caps = bounds.heads(published)
+    caps = words.heads(published)
     heads = tuple(
         (printable(alias), caps.get(alias, ""))
         for alias in (*(each.alias for each in of), *published.quantiles)

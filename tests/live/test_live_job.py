@@ -20,7 +20,7 @@ from dpsql.lake.runs import Lake, read_run
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from dpsql.sources.config import Source, Sources
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.microbatches import Following

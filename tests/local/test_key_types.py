@@ -15,8 +15,7 @@ from dpsql.compiled import Query
 from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
 from dpsql.privacy.secret import Secret
-from dpsql.published.frames import frame_of
-from dpsql.published.histogram import newest
+from dpsql.published.public_rows import frame_of, newest
 from dpsql.view import charts
 from tests.described import described
 from tests.local.conftest import DAY
@@ -129,8 +128,8 @@ def test_frames_and_charts(query: Query, folder: Path) -> None:
 def test_the_newest_release_of_a_lake(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"window_start": pa.array([DAY] * 3, pa.timestamp("us", "UTC")), "trigger": [1, 1, 1]}
     columns |= {"k": WIDE, "n": [5, 6, 7], "n_stderr": [1.0] * 3}
-    monkeypatch.setattr("dpsql.published.histogram.read_histogram", lambda *_: pa.table(columns))
-    monkeypatch.setattr("dpsql.published.histogram.described", lambda _: described(columns))
+    monkeypatch.setattr("dpsql.published.public_rows.read_histogram", lambda *_: pa.table(columns))
+    monkeypatch.setattr("dpsql.published.public_rows.described", lambda _: described(columns))
     assert newest(Lake("lake"), "q")["k"].tolist() == [*WIDE[:2], pd.NA]
 
 

@@ -26,7 +26,7 @@ from dpsql.local.record_reader import RowReader
 from dpsql.local.spark_types import SparkType
 from dpsql.local.verification import count_differences, verify_run
 from dpsql.privacy.secret import Secret
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from dpsql.sources.config import Source, Sources
 from dpsql.times import parse_duration
 

@@ -15,7 +15,7 @@ from benchmarks.curves import curves
 from dpsql.description import DUE, PROPERTY, Measure
 from dpsql.errors import DataError
 from dpsql.parsed_query import AggregateFunction
-from dpsql.published.frames import published_of
+from dpsql.published.public_rows import published_of
 from dpsql.view import charts
 from tests.described import told
 from tests.page.conftest import CHECKOUT, half_a_day  # noqa: F401

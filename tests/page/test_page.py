@@ -25,11 +25,11 @@ from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
 from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
-from dpsql.published.frames import published_of
+from dpsql.published.public_rows import published_of
 from dpsql.sources.config import load_sources
+from dpsql.view.drawings import trend
 from dpsql.view.page import page
 from dpsql.view.standing import Standing, standing
-from dpsql.view.trend import trend
 from tests.page.conftest import CHECKOUT, EVIL, Published
 
 WORDS = (

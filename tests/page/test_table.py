@@ -17,12 +17,12 @@ from matplotlib.text import Text
 
 from dpsql.description import PROPERTY, Measure, Noise
 from dpsql.parsed_query import AggregateFunction
-from dpsql.published.frames import published_of
+from dpsql.published.public_rows import published_of
 from dpsql.view import charts
+from dpsql.view.drawings import TREND_HEIGHT, trend
 from dpsql.view.page import page
 from dpsql.view.standing import Standing
 from dpsql.view.table import Table, table, window_before
-from dpsql.view.trend import HEIGHT, trend
 from tests.described import described
 
 DAYS = pd.to_datetime(["2024-03-01", "2024-03-02", "2024-03-03"], utc=True)
@@ -116,7 +116,7 @@ def test_an_average_has_no_share_no_place_and_stays_within_its_bounds() -> None:
         assert row.place == "" and row.cells[0].beside == ()
         for shape in (row.cells[0].interval, row.cells[0].trend):
             ups = [float(y) for _, y in re.findall(r"([\d.]+),([\d.]+)", shape)]
-            assert all(0 <= y <= HEIGHT for y in ups) and "circle" in shape
+            assert all(0 <= y <= TREND_HEIGHT for y in ups) and "circle" in shape
     bounded, free = (
         trend(np.array([1, 2]), np.array([9.0, 12.0]), np.array([2.0, 2.0]), 2, within)
         for within in ((0.0, 10.0), None)

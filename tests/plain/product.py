@@ -22,7 +22,7 @@ from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import micro_batches
 from dpsql.mechanisms.histogram.stages import stages
 from dpsql.privacy.secret import Secret
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import Clock
 from tests.plain.pairs import Pair

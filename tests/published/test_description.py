@@ -15,7 +15,7 @@ from dpsql.description import PROPERTY, Role, Rows, read
 from dpsql.errors import LakeError
 from dpsql.lake.marks import described_mark
 from dpsql.published import words
-from dpsql.published.cells import of_cells
+from dpsql.published.rows import of_cells
 from dpsql.streaming.published_table import PublishedTable
 from tests.sql.golden import TABLES, compiled, goldens, sources, tables
 

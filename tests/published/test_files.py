@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from dpsql.jobs.cli import main
-from dpsql.published.frames import frame_of, published_of, write_parquet
+from dpsql.published.public_rows import frame_of, published_of, write_parquet
 from tests.published.test_readers import query_and_rows
 from tests.unit.workplace import SOURCES, place
 

@@ -10,8 +10,7 @@ from pyspark.sql import types as T
 
 from dpsql.lake.marks import described_mark
 from dpsql.lake.runs import Lake
-from dpsql.published.frames import write_parquet
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram, write_parquet
 from dpsql.streaming import published_table
 from dpsql.streaming.released import Released
 from dpsql.streaming.sketch_tables import SketchTables

@@ -11,8 +11,8 @@ from pathlib import Path
 from dpsql.compiled import Query, compile_query, parse_query
 from dpsql.description import Fit, Published
 from dpsql.errors import QueryError
-from dpsql.published.cells import of_cells
-from dpsql.published.synthetic import of_fit
+from dpsql.published.cubes import of_fit
+from dpsql.published.rows import of_cells
 from dpsql.sources.config import Source, load_sources
 from tests.frozen import shown
 

@@ -19,7 +19,7 @@ from dpsql.lake.runs import Lake, Run
 from dpsql.local.feeder import run_batches
 from dpsql.local.record_reader import RowReader
 from dpsql.privacy.secret import Secret
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from dpsql.sources.config import Source, Sources
 from dpsql.streaming.job import run
 from dpsql.streaming.progress import Summary

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dpsql.local.verification import count_differences, verify_run
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from dpsql.sources.change_feed import TIME, FeedForm
 from dpsql.sources.config import Source
 from dpsql.streaming import debezium

@@ -14,8 +14,7 @@ from dpsql.lake.catch_up import read_catch_up
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import newest_events
 from dpsql.local.verification import verify_run
-from dpsql.published.frames import newest_triggers
-from dpsql.published.histogram import all_rows, newest, read_histogram
+from dpsql.published.public_rows import all_rows, newest, newest_triggers, read_histogram
 from dpsql.schedule import AT_ONCE
 from tests.streaming.conftest import DAY, START
 

@@ -19,7 +19,7 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from dpsql.sources.config import Source, Sources
 from dpsql.udfs.keys import PublicGroups
 from tests.contract import CONTRACT, HOUR, START

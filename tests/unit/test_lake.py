@@ -20,7 +20,7 @@ from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published.histogram import newest, read_histogram
+from dpsql.published.public_rows import newest, read_histogram
 from dpsql.sources.config import Cap, Source, Sources
 from tests.described import described, write
 from tests.unit.test_ledger import LINE

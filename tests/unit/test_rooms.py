@@ -37,12 +37,10 @@ CELLS = "least_squares.Estimate least_squares.LeastSquares least_squares.Product
 SYNTHETIC = "synthetic.Fitted synthetic.fit synthetic.marginal synthetic_rows.draw"
 FOREIGN = {
     # readers estimate from published cells what the release has measured
-    "dpsql/published/cells.py": "udfs.sketch.lists.unpack",
+    "dpsql/published/rows.py": "udfs.sketch.lists.unpack",
     "dpsql/published/sketches.py": " ".join(f"udfs.sketch.{name}" for name in SKETCHES.split()),
-    "dpsql/published/marginals.py": " ".join(f"udfs.marginals.{name}" for name in CELLS.split()),
-    "dpsql/published/synthetic.py": " ".join(
-        f"udfs.marginals.{name}" for name in SYNTHETIC.split()
-    ),
+    "dpsql/published/cubes.py": " ".join(f"udfs.marginals.{name}" for name in CELLS.split()),
+    "dpsql/published/cubes.py": " ".join(f"udfs.marginals.{name}" for name in SYNTHETIC.split()),
     # `tune` compares many plans of the histogram
     "dpsql/tuning/workbench.py": "dpsql.mechanisms.histogram.plan.ReleaseRule dpsql.mechanisms.histogram.plan.PrivacyPlan "
     "dpsql.mechanisms.histogram.planner.unnamed_plan dpsql.mechanisms.histogram.stages.stages",
@@ -223,7 +221,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
         f"from {MARGINALS} import planner",
         f"imports {MARGINALS}.planner",
     ),
-    (foreign_names, "dpsql/published/cells.py", "", "needs no udfs.sketch.lists.unpack"),
+    (foreign_names, "dpsql/published/rows.py", "", "needs no udfs.sketch.lists.unpack"),
     (
         upward_imports,
         "dpsql/privacy/ledger.py",
@@ -239,8 +237,8 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (
         upward_imports,
         "dpsql/privacy/budget.py",
-        "from dpsql.view.formatting import printable",
-        "imports dpsql.view.formatting",
+        "from dpsql.view.words import printable",
+        "imports dpsql.view.words",
     ),
     (
         upward_imports,

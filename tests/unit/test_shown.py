@@ -15,14 +15,22 @@ from dpsql.errors import LakeError
 from dpsql.jobs.histogram_table import print_histogram
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec
-from dpsql.published.frames import frame_of, newest_triggers
+from dpsql.published.public_rows import frame_of, newest_triggers
 from dpsql.published.words import TOO_FEW
 from dpsql.text import Z95
-from dpsql.view.bounds import EITHER_SIDE, LEFT_OUT, heads, left_out
-from dpsql.view.formatting import key_text, measured, text_of
-from dpsql.view.nothing import next_trigger, why_nothing
 from dpsql.view.reading import as_read
-from dpsql.view.windows import finished, in_order, one_window, passed_over
+from dpsql.view.table import finished, in_order, one_window, passed_over
+from dpsql.view.words import (
+    EITHER_SIDE,
+    LEFT_OUT,
+    heads,
+    key_text,
+    left_out,
+    measured,
+    next_trigger,
+    text_of,
+    why_nothing,
+)
 from tests.described import described, of_plan, told
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, query, source
 from tests.sql.golden import Golden, compiled, goldens, sources

@@ -38,7 +38,7 @@ from dpsql.lake.event_log import (
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, Run
 from dpsql.lake.status import status
-from dpsql.published import histogram as published
+from dpsql.published import public_rows as published
 from tests.observed import check_line
 
 HOUR = 3_600_000_000

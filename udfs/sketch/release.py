@@ -408,9 +408,7 @@ class SketchRelease:
                 mine.filter(pa.array(mine.column("sketch").to_numpy() == j))
                 for j in range(len(self.reads.sketches))
             ]
-            out.append(
-                (*pair, b"", *map(pack, each), *_packed_cells(cells.get(pair, none)))
-            )
+            out.append((*pair, b"", *map(pack, each), *_packed_cells(cells.get(pair, none))))
         return (
             pa.table([list(column) for column in zip(*out, strict=True)], schema=self.gives)
             if out

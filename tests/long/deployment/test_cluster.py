@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dpsql.lake.runs import Lake
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from tests.deployment.commands import dpsql, environment
 from tests.deployment.other_user import answers, blocks_of, listening, readable, shown_of
 from tests.deployment.processes import children, free_ports, wait_until

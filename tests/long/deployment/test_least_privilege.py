@@ -12,7 +12,7 @@ from pathlib import Path
 from dpsql import jars
 from dpsql.lake.runs import Lake, read_run
 from dpsql.privacy.secret import Secret
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from tests.deployment.commands import CHECKOUT, environment
 from tests.deployment.observed_run import PLANTED_SETTING
 from tests.deployment.other_user import blocks_of, listening, readable, shown_of

@@ -6,7 +6,7 @@ import pytest
 
 from dpsql import jars
 from dpsql.lake.runs import Lake, list_queries, read_run
-from dpsql.published.histogram import newest
+from dpsql.published.public_rows import newest
 from tests.deployment.commands import SMALL_SPARK, dpsql, environment
 from tests.deployment.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.deployment.test_object_storage import _credentials, store

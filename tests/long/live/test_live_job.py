@@ -15,7 +15,7 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, list_queries, read_run
 from dpsql.local.verification import verify_run
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from dpsql.streaming.published_table import PublishedTable
 from tests.live.test_live_job import (
     HORIZON,

@@ -11,7 +11,7 @@ from pyarrow import csv
 
 from dpsql.lake.runs import Lake
 from dpsql.local.verification import verify_run
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from tests.frozen import frozen, line
 from tests.matrix import same_rows
 from tests.matrix.same_rows import FEW_ROWS, QUERIES, SECRET, SPARK_ONLY, Stream

@@ -14,7 +14,7 @@ from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
 from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from tests.matrix import same_rows
 from tests.matrix.same_rows import SECRET
 from tests.mechanisms.sliding.test_end_to_end import FILES, TEXTS, both, compiled

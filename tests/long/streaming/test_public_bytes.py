@@ -10,7 +10,7 @@ import pytest
 from dpsql.errors import LakeError
 from dpsql.lake.restore import restore
 from dpsql.local.verification import verify_run
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from dpsql.streaming.published_table import PublishedTable
 from tests.streaming.conftest import BrokenOff
 from tests.streaming.test_public_bytes import (

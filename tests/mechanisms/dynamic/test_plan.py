@@ -23,7 +23,7 @@ from dpsql.udfs.intake.contribution_bounding import admit
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import Clock, Tick
 from dpsql.udfs.table.release import release
-from dpsql.view.bounds import left_out
+from dpsql.view.words import left_out
 from tests.described import of_plan
 from tests.mechanisms.dynamic.plans import FEED, START, query, source
 from tests.property.plans import CAPPED, COUNT, FEW, HOUR, SUM, USERS

@@ -16,7 +16,7 @@ from dpsql.lake.opening import run_of
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
 from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
-from dpsql.published.histogram import read_histogram
+from dpsql.published.public_rows import read_histogram
 from dpsql.sources.config import Sources
 from tests.matrix import same_rows
 from tests.matrix.same_rows import RUN_ID, SECRET, Stream

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dpsql.description import Protects
 from dpsql.mechanisms.marginals.plan import Asked, cube
 from dpsql.parsed_query import ContributionPeriod, Key, ParsedQuery
-from dpsql.published.marginals import PublishedMarginals, tables_in
+from dpsql.published.cubes import PublishedMarginals, tables_in
 from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
 from tests.described import described

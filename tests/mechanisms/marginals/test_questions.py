@@ -14,8 +14,7 @@ import pytest
 from dpsql.description import Measure
 from dpsql.errors import DataError, LakeError, QueryError
 from dpsql.parsed_query import AggregateFunction
-from dpsql.published.marginals import PublishedMarginals, tables_in
-from dpsql.published.synthetic import synthesize
+from dpsql.published.cubes import PublishedMarginals, synthesize, tables_in
 from dpsql.sql.question import complement, disjoint, intersection, per_cell, read_question
 from dpsql.udfs.marginals.estimates import LeastSquares, covariance, estimate
 from tests.mechanisms.marginals.plans import published_rows

@@ -24,13 +24,12 @@ from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.published.marginals import open_marginals
-from dpsql.published.synthetic import publish, synthesize
+from dpsql.published.cubes import open_marginals, publish, synthesize
 from dpsql.sources.config import Source, Sources
 from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.synthetic import draw, fit, marginal
 from dpsql.udfs.stage import Clock
-from dpsql.view.bounds import FITTED, NOT_ONE_PERSON, left_out
+from dpsql.view.words import FITTED, NOT_ONE_PERSON, left_out
 from tests.described import described, of_plan, write
 from tests.matrix.same_rows import RUN_ID, SECRET
 from tests.mechanisms.marginals.contract_cases import PLANS

@@ -21,11 +21,11 @@ from dpsql.local.feeder import Feeder
 from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.published.cells import CELLS, cell_rows, of_cells
+from dpsql.published.rows import CELLS, cell_rows, of_cells
 from dpsql.published.sketches import open_sketch
 from dpsql.sources.config import Source, Sources
 from dpsql.udfs.stage import Clock
-from dpsql.view.top_lists import as_histogram, listing
+from dpsql.view.plain_table import as_histogram, listing
 from tests.matrix.same_rows import RUN_ID, SECRET
 
 DAY = 86_400_000_000

@@ -22,7 +22,7 @@ from dpsql.lake.sorted_file import sorted_file
 from dpsql.lake.status import status
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published.cells import CELLS
+from dpsql.published.rows import CELLS
 from dpsql.sources.config import Source, Sources
 from dpsql.streaming.sketch_tables import unpublished
 from dpsql.udfs.stage import OPERATORS

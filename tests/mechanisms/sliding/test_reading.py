@@ -20,12 +20,12 @@ from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import Origin
 from dpsql.privacy.secret import Secret
-from dpsql.published.frames import frame_of, published_of
+from dpsql.published.public_rows import frame_of, published_of
 from dpsql.schedule import AT_ONCE
 from dpsql.sources.config import Cap, Sources, load_sources
-from dpsql.view.bounds import PREDICTED, heads, left_out
 from dpsql.view.page import page
 from dpsql.view.standing import Standing
+from dpsql.view.words import PREDICTED, heads, left_out
 from tests.described import of_plan
 from tests.mechanisms.sliding.queries import MINUTE, QUERIES, SOURCE
 

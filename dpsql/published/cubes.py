@@ -1,0 +1,350 @@
+"""Published marginals: answers with exact error bars, and tables fitted to them. No secret, no ledger, no private file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsql.description import PROPERTY, Column, Fit, Published, Role, Rows, read
+from dpsql.errors import DataError, LakeError
+from dpsql.files import Place
+from dpsql.lake.delta_rows import read_rows
+from dpsql.lake.runs import Lake
+from dpsql.parsed_query import AS_RELEASED
+from dpsql.published.public_rows import described, readable
+from dpsql.published.rows import TIME
+from dpsql.udfs.marginals.estimates import Estimate, LeastSquares, Product, estimate
+from dpsql.udfs.marginals.synthetic import Fitted, draw, fit, marginal
+
+# Published marginals of a growing table: free answers with exact error bars, from the public
+# table alone: no secret, no ledger, no private file.
+
+# Every cell of every measured table is a row of every trigger, so the rows themselves say which
+# values keys have, which tables there are, and how
+# noisy each is.
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedMarginals:
+    """The tables of one trigger.
+
+    Args:
+        keys: every key with its values, in order.
+        trigger: which.
+        time_us: when it was due, microseconds since 1970 UTC.
+        columns: name of a column that adds up -> what is known of its noise, and its noisy tables.
+        counts: the columns of whole numbers.
+        published: what the table says of itself.
+    """
+
+    keys: Mapping[str, Sequence[str | int]]
+    trigger: int
+    time_us: int
+    columns: Mapping[str, tuple[LeastSquares, tuple[np.ndarray, ...]]]
+    counts: tuple[str, ...]
+    published: Published
+
+    @property
+    def bound(self) -> str:
+        """What the numbers are of."""
+        runs = self.published.protects
+        said = [
+            f"of at most {one.max_rows:,} {'record' if one.max_rows == 1 else 'records'} of one {', '.join(one.units)}, the earliest"
+            if one.units
+            else "of every row whose keys have declared values, its numbers clamped"
+            for one in runs
+        ]
+        return " and ".join(said)
+
+    def column(self, name: str | None) -> str:
+        """The column that a question is about; None: COUNT(*).
+
+        Raises:
+            LakeError: there is none, or several.
+        """
+        if name in self.columns:
+            return str(name)
+        quotients = {
+            each.alias: f"{each.alias} ({each.function})"
+            for each in self.published.measures
+            if not each.additive
+        }
+        if name in quotients or not self.columns:
+            said = quotients.get(name or "", ", ".join(quotients.values()))
+            raise LakeError(
+                f"{said} does not add up over cells, so no answer follows from it: select SUM and COUNT beside it"
+            )
+        if name is None and len(self.counts) == 1:
+            return self.counts[0]
+        shown = ", ".join(f"SUM({each})" for each in self.columns)
+        raise LakeError(
+            f"the published table has {'several counts' if name is None else f'no column {name!r}'}: ask for {shown}"
+        )
+
+    def estimate(self, column: str, products: Sequence[Product]) -> Estimate:
+        """The best linear unbiased estimate of the sum over disjoint products, with its standard error."""
+        known, tables = self.columns[column]
+        return estimate(known, products, tables)
+
+
+def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> PublishedMarginals:
+    """Read the tables of one trigger.
+
+    Args:
+        lake, name: of the query.
+        trigger: None: the newest.
+
+    Raises:
+        LakeError: there is no such query or trigger, it cannot be read, or it has no sets of keys.
+    """
+    with readable(path := lake.histogram(name)):
+        published = described(path)
+        if published.rows is not Rows.CUBE:
+            raise LakeError(
+                f"query {name!r} publishes no sets of keys: a question in SQL and a synthetic table are of a query with CUBE, ROLLUP or "
+                f"GROUPING SETS; how often values came in a sketch: dpsql ask {name} --value VALUE"
+            )
+        if trigger is None:
+            trigger = pc.max(read_rows(path, ["trigger"])["trigger"]).as_py()
+        rows = read_rows(path, None, pc.field("trigger") == (0 if trigger is None else trigger))
+    if trigger is None or not rows.num_rows:
+        raise LakeError(
+            f"query {name!r} has published nothing{'' if trigger is None else f' at trigger {trigger}'}"
+        )
+    return tables_in(rows, published)
+
+
+def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
+    """The tables in the rows of one trigger."""
+    quotients = {each.alias for each in published.measures if not each.additive}
+    names = published.names(Role.KEY)
+    aggregates = [alias for alias in published.amounts if alias not in quotients]
+    keys = {
+        name.lower(): sorted(
+            value for value in pc.unique(rows[name]).to_pylist() if value is not None
+        )
+        for name in names
+    }
+    places = [
+        pc.index_in(rows[name], value_set=pa.array(keys[name.lower()], rows[name].type))
+        .fill_null(-1)
+        .to_numpy()
+        for name in names
+    ]
+    sizes = tuple(
+        max(len(values), 1) for values in keys.values()
+    )  # a key that no table has could as well have one value
+    ids = rows[published.names(Role.SET)[0]].to_numpy()
+    values = {alias: rows[alias].to_numpy() for alias in aggregates}
+    errors = {alias: rows[published.of(alias, Role.STDERR)[0]].to_numpy() for alias in aggregates}
+    tables = []
+    variances = {alias: list[float]() for alias in aggregates}
+    arrays = {alias: list[np.ndarray]() for alias in aggregates}
+    for number in sorted({*ids.tolist()}):
+        mine = np.flatnonzero(ids == number)
+        has = tuple(key for key in range(len(names)) if not number >> (len(names) - 1 - key) & 1)
+        shape = tuple(sizes[key] for key in has)
+        cell = (
+            np.ravel_multi_index(tuple(places[key][mine] for key in has), shape)
+            if has
+            else np.zeros(len(mine), np.int64)
+        )
+        if len(mine) != math.prod(shape) or len(np.unique(cell)) != len(mine):
+            raise LakeError("the published table has not all cells of its trigger, or one twice")
+        tables.append(has)
+        for alias in aggregates:
+            table = np.empty(len(mine))
+            table[cell] = values[alias][mine]
+            arrays[alias].append(table.reshape(shape))
+            variances[alias].append(float(errors[alias][mine[0]]) ** 2)
+    known = {
+        alias: LeastSquares(sizes, tuple(tables), tuple(variances[alias])) for alias in aggregates
+    }
+    time = rows["trigger_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())[0].as_py()
+    counts = tuple(alias for alias in aggregates if pa.types.is_integer(rows[alias].type))
+    return PublishedMarginals(
+        keys,
+        rows["trigger"][0].as_py(),
+        time,
+        {alias: (known[alias], tuple(arrays[alias])) for alias in aggregates},
+        counts,
+        published,
+    )
+
+
+# Synthetic tables: fitted to published marginals alone, and published beside them. No secret, no
+# ledger, no private file.
+
+# `DIR/public/NAME.synthetic` has `trigger, trigger_time`, the keys, and under the name of the
+# count a weight: the sum of the weights is the noisy
+# total. Rows are appended, a trigger at a time.
+
+ENDING = "synthetic"
+MARK = "synthetic"
+MAX_CELLS = 2**22
+MAX_ROWS = 10_000_000
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """How far the synthetic table is from one published table: keys, cells, the noise of a cell, and the rms difference in units of it."""
+
+    keys: tuple[str, ...]
+    cells: int
+    stderr: float
+    off: float
+
+
+@dataclass(frozen=True, eq=False)
+class Synthetic:
+    """A synthetic table of one trigger: what it is of, its rows as published, their total weight, and where it fits badly."""
+
+    source: Published
+    column: str
+    trigger: int
+    rows: pa.Table
+    total: float
+    misfits: tuple[Misfit, ...]
+
+
+def synthetic_path(histogram: Place) -> Place:
+    """The synthetic table beside the public table of a query: `NAME.synthetic`."""
+    return histogram.parent / f"{histogram.name}.{ENDING}"
+
+
+def synthesize(found: PublishedMarginals, column: str, rows: int | None = None) -> Synthetic:
+    """Fit a table to the marginals of one trigger.
+
+    Args:
+        found: what is published.
+        column: a count.
+        rows: draw so many rows of equal weight; None: a row for every cell, with its weight.
+
+    Raises:
+        DataError: the column is no count, there are too many cells or rows, or the noisy total is not positive.
+
+    Guarantee:
+        A function of the public table alone, the drawn rows too: it costs nothing. Biased, without a bound.
+    """
+    if column not in found.counts:
+        raise DataError(
+            f"{column} may be negative, and weights are not: give a count ({', '.join(found.counts) or 'the query has none'})"
+        )
+    known, tables = found.columns[column]
+    if (cells := math.prod(known.sizes)) > MAX_CELLS:
+        raise DataError(
+            f"the keys have {cells:,} combinations of values, and a synthetic table has at most {MAX_CELLS:,}: group by fewer keys"
+        )
+    if rows is not None and not 0 < rows <= MAX_ROWS:
+        raise DataError(f"{rows:,} rows are asked for: give 1 to {MAX_ROWS:,}")
+    fitted = fit(known, tables)
+    total = float(fitted.weights.sum())
+    if not total > 0:
+        raise DataError(
+            f"the noisy total at trigger {found.trigger} is not positive, so there is no table that fits: try a later trigger"
+        )
+    chosen = np.arange(cells) if rows is None else draw(fitted.weights, rows, _seed(found, column))
+    weights = fitted.weights.ravel() if rows is None else np.full(rows, total / rows)
+    return Synthetic(
+        found.published,
+        column,
+        found.trigger,
+        _rows(found, column, chosen, weights),
+        total,
+        _misfits(found, column, fitted),
+    )
+
+
+def of_fit(published: Published, fit: Fit) -> Published:
+    """What a table says of itself that is fitted to one of sets of keys, which says what is given. It has one kind of rows only."""
+    columns = [
+        replace(column, name=column.name.lower())
+        for column in published.columns
+        if column.role in (Role.TIME, Role.KEY)
+    ]
+    return replace(
+        published,
+        rows=Rows.SYNTHETIC,
+        columns=(*columns, Column(fit.column, Role.VALUE, fit.column)),
+        measures=tuple(each for each in published.measures if each.alias == fit.column),
+        noise=None,
+        reading=AS_RELEASED,
+        sets=None,
+        fit=fit,
+    )
+
+
+def publish(path: Place, name: str, made: Synthetic, rows: int | None) -> bool:
+    """Append a synthetic table to the Delta table at a path, which is made unless it is there.
+
+    Args:
+        path: of the Delta table.
+        name: the query's.
+        made: what to append.
+        rows: as it was made.
+
+    Returns:
+        False if its trigger is there already: then nothing was written.
+
+    Raises:
+        LakeError: another table is there, or it cannot be written.
+    """
+    from deltalake import DeltaTable, Schema
+    from deltalake.exceptions import DeltaError
+
+    from dpsql.lake import delta_tables  # opens tables
+
+    wanted = of_fit(made.source, Fit(name, made.column, rows))
+    try:
+        delta_tables.create(path, Schema.from_arrow(made.rows.schema), properties=wanted.properties)
+        known = read(DeltaTable(str(path)).metadata().configuration.get(PROPERTY, "{}"))
+        if known is None or known.fit != wanted.fit:
+            of = f"has other rows ({known.fit})" if known and known.fit else "is no synthetic table"
+            raise LakeError(f"{path}: what is there {of}: name another place with --synthetic DIR")
+        if known != wanted:  # another run has published since
+            delta_tables.set_properties(path, wanted.properties, {})
+        return delta_tables.append(path, made.rows, {MARK: made.trigger})
+    except (DeltaError, OSError, pa.ArrowException) as problem:
+        raise LakeError(
+            f"{path}: cannot be written ({type(problem).__name__}); try again, or name another place with --synthetic DIR"
+        ) from None
+
+
+def _seed(found: PublishedMarginals, column: str) -> bytes:
+    """32 bytes made from what is released."""
+    digest = hashlib.sha256(f"{MARK}/{column}/{found.trigger}".encode())
+    for table in found.columns[column][1]:
+        digest.update(np.ascontiguousarray(table, "<f8").tobytes())
+    return digest.digest()
+
+
+def _rows(
+    found: PublishedMarginals, column: str, cells: np.ndarray, weights: np.ndarray
+) -> pa.Table:
+    """Rows as published: a cell and a weight each. A key that no measured table has is NULL: nothing is known of it."""
+    columns = {
+        "trigger": pa.array(np.full(len(cells), found.trigger, np.int64)),
+        "trigger_time": pa.array(np.full(len(cells), found.time_us, np.int64)).cast(TIME),
+    }
+    places = np.unravel_index(cells, found.columns[column][0].sizes)
+    for (key, values), place in zip(found.keys.items(), places, strict=True):
+        kind = pa.int64() if values and isinstance(values[0], int) else pa.string()
+        known: list[str | int | None] = [*values] or [None]
+        columns[key] = pa.array(known, kind).take(pa.array(place))
+    return pa.table(columns | {column: pa.array(weights, pa.float64())})
+
+
+def _misfits(found: PublishedMarginals, column: str, fitted: Fitted) -> tuple[Misfit, ...]:
+    known, tables = found.columns[column]
+    names = list(found.keys)
+    out = []
+    for keys, variance, table in zip(known.tables, known.variances, tables, strict=True):
+        off = math.sqrt(float(np.mean((marginal(fitted.weights, keys) - table) ** 2)) / variance)
+        out.append(Misfit(tuple(names[key] for key in keys), table.size, math.sqrt(variance), off))
+    return tuple(out)

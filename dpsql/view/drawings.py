@@ -1,0 +1,152 @@
+"""Drawings of a few pixels: a value with its 95% error, and a key's way through its window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpsql.text import Z95
+
+# A drawing of a few pixels as text, for readers that have no template engine.
+
+
+class Drawing(str):
+    """An SVG made of numbers alone, which a template does not escape."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        """Return the SVG as it is: what template engines ask a value that is safe."""
+        return str(self)
+
+
+# A value with its 95% error as a drawing of a few pixels, on a scale that all rows of a column
+# share.
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+WIDTH = 120
+HEIGHT = 18
+MARGIN = 4
+
+
+def intervals(
+    values: NDArray[np.float64],
+    stderrs: NDArray[np.float64],
+    within: tuple[float, float] | None = None,
+) -> list[Drawing]:
+    """One SVG, made of numbers alone, per value; empty where it is not finite.
+
+    Args:
+        values, stderrs: of one column.
+        within: the bounds of an average, which is drawn as a dot between them, its whisker cut to them; else a bar from zero.
+    """
+    low = values - Z95 * stderrs
+    high = values + Z95 * stderrs
+    known = np.isfinite(low) & np.isfinite(high)
+    if not known.any():
+        return [Drawing()] * len(values)
+    if within:
+        low = np.clip(low, *within)
+        high = np.clip(high, *within)
+        left, right = within
+    else:
+        left = min(0.0, float(low[known].min()))
+        right = max(0.0, float(high[known].max()))
+    scale = (WIDTH - 2 * MARGIN) / max(right - left, 1e-300)
+
+    def across(value: float) -> float:
+        return MARGIN + (min(max(value, left), right) - left) * scale
+
+    drawn = []
+    for value, down, up, finite in zip(values, low, high, known, strict=True):
+        if not finite:
+            drawn.append(Drawing())
+            continue
+        middle = across(value)
+        y = HEIGHT / 2
+        zero = across(0.0)
+        start = min(zero, middle)
+        length = abs(middle - zero)
+        shape = f'<rect class="value" x="{start:.1f}" y="4" width="{length:.1f}" height="{HEIGHT - 8}"/>'
+        if within:
+            shape = f'<circle cx="{middle:.1f}" cy="{y:.1f}" r="3"/>'
+        whisker = f'<path class="whisker" d="M{across(down):.1f} {y:.1f}H{across(up):.1f}"/>'
+        drawn.append(
+            Drawing(
+                f'<svg class="interval" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{whisker}</svg>'
+            )
+        )
+    return drawn
+
+
+# A key's way through the window as a line of a few pixels, with the band of its error.
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TREND_WIDTH = 132
+TREND_HEIGHT = 28
+TREND_MARGIN = 3
+MOST_POINTS = 60
+
+
+def trend(
+    triggers: NDArray[np.int64],
+    values: NDArray[np.float64],
+    stderrs: NDArray[np.float64],
+    horizon: int,
+    within: tuple[float, float] | None = None,
+) -> Drawing:
+    """An SVG made of numbers alone.
+
+    Args:
+        triggers: numbers of the triggers at which the key was released, ascending.
+        values, stderrs: what was released; NaN is left out.
+        horizon: triggers of the whole window: the right edge.
+        within: the bounds of an average, which are the lower and the upper edge; else zero is on the drawing.
+
+    Returns:
+        `<svg>`: the band of 95% and the line; a single release is a dot. Empty where nothing is finite.
+    """
+    known = np.isfinite(values) & np.isfinite(stderrs)
+    triggers = triggers[known]
+    values = values[known]
+    errors = Z95 * stderrs[known]
+    if not len(values):
+        return Drawing()
+    if len(values) > MOST_POINTS:
+        kept = np.unique(np.linspace(0, len(values) - 1, MOST_POINTS).round().astype(int))
+        triggers = triggers[kept]
+        values = values[kept]
+        errors = errors[kept]
+    below = values - errors
+    above = values + errors
+    low, high = within or (min(0.0, float(below.min())), max(0.0, float(above.max())))
+    across = TREND_MARGIN + (TREND_WIDTH - 2 * TREND_MARGIN) * (triggers - 1) / max(1, horizon - 1)
+
+    def up(level: NDArray[np.float64]) -> NDArray[np.float64]:
+        level = level.clip(low, high)
+        return (
+            TREND_HEIGHT
+            - TREND_MARGIN
+            - (TREND_HEIGHT - 2 * TREND_MARGIN) * (level - low) / max(high - low, 1e-300)
+        )
+
+    band = [*zip(across, up(above), strict=True), *zip(across[::-1], up(below)[::-1], strict=True)]
+    line = _points(zip(across, up(values), strict=True))
+    dot = f'<circle cx="{across[-1]:.1f}" cy="{up(values)[-1]:.1f}" r="2"/>'
+    shape = (
+        f'<polygon class="band" points="{_points(band)}"/><polyline class="line" points="{line}"/>'
+        if len(values) > 1
+        else ""
+    )
+    return Drawing(
+        f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>'
+    )
+
+
+def _points(pairs: object) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)  # type: ignore[attr-defined]

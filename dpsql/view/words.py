@@ -1,0 +1,250 @@
+"""How values, limits and empty tables are said to people: on a terminal, in charts and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import timedelta
+from numbers import Integral
+from typing import Any
+
+from dpsql.description import Column, Protects, Published, Role
+from dpsql.parsed_query import SKETCHES, AggregateFunction
+from dpsql.published.words import AT_END, TOO_FEW, appears, null_of
+from dpsql.text import Z95
+from dpsql.times import EPOCH, duration
+
+# How values are written for people: on a terminal, in charts and on the page of `dpsql view`.
+
+UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
+MOST_DECIMALS = 6
+TIME = "%Y-%m-%d %H:%M"
+"""UTC."""
+
+
+def printable(value: Any) -> str:
+    """A key as text: control characters are shown, not obeyed."""
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
+    )
+
+
+def absent(value: Any) -> bool:
+    """NULL, NaN or NaT; the last two differ from themselves."""
+    return value is None or bool(value != value)
+
+
+def key_text(row: Mapping[Any, Any], name: str, published: Published) -> str:
+    """A row's key; `all` where the row is not grouped by it. (Keys with domains, of which such tables are, have no NULL of their own.)"""
+    if absent(row[name]):
+        return "all" if published.sets else "NULL"
+    return printable(row[name])
+
+
+def measured(
+    value: Any, stderr: float, null: tuple[str, str] = ("NULL", "not measured")
+) -> tuple[str, bool]:
+    """`1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error. A value without an error
+    was not measured: it is `1,203, predicted`, and passes for no more. `null`: what is said of either (`dpsql.published.words.null_of`).
+
+    >>> measured(0.03124, 0.00021)[0], measured(521_887.3, 9_684)[0], measured(26_213_456, 3_776_000)[0]
+    ('0.03124 ± 0.00041', '522,000 ± 19,000', '26.2 M ± 7.4 M')
+    """
+    if absent(value):
+        return null[0], True
+    if absent(stderr):
+        return f"{value:,.6g}, {null[1]}", True
+    error = Z95 * stderr
+    whole = isinstance(value, Integral)
+    return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(
+        abs(value) < error * (1 - 1e-9)
+    )
+
+
+def marked(value: Any, stderr: float, null: tuple[str, str]) -> str:
+    """As `measured`, with a `?` before what is smaller than its own error; a NULL and a prediction have none."""
+    text, small = measured(value, stderr, null)
+    return f"? {text}" if small and not absent(value) and not absent(stderr) else text
+
+
+def quantiles_text(values: Any, rank_stderr: float, null: str) -> str:
+    """`0, 12.5, 60; ranks ± 0.041`: quantiles, and 95% of what their ranks are off, as a share of all rows; `null`: what is said of a NULL."""
+    if absent(values) or absent(rank_stderr):
+        return null
+    off = f"± {Z95 * rank_stderr:.2g}" if Z95 * rank_stderr < 1 else "unknown"
+    return f"{', '.join(f'{value:,.4g}' for value in values)}; ranks {off}"
+
+
+def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str:
+    """What a row has in a column, with its error; a real number beside a value has the digits of that error, for it is no better."""
+    value = row[column.name]
+    of = column.of or ""
+    if column.role is not Role.VALUE:
+        whole = isinstance(row[of], Integral)
+        return (
+            str(value)
+            if isinstance(value, Integral | str)
+            else amount(value, Z95 * row[published.stderr(of)], whole)
+        )
+    if ranks := published.of(of, Role.RANK_STDERR):
+        early = published.windows is not None and row["trigger"] < published.windows.triggers
+        return quantiles_text(value, row[ranks[0]], AT_END if early else TOO_FEW)
+    if of in published.fitted:
+        return f"{value:,.6g}"
+    error = row[published.stderr(of)]
+    return (
+        TOO_FEW
+        if says_nothing(of, error, published)
+        else marked(value, error, null_of(of, published))
+    )
+
+
+def says_nothing(alias: str, stderr: float, published: Published) -> bool:
+    """Whether the 95% interval of an average or a spread is all that its bounds allow: a value in its middle would be read as one."""
+    within = next((each.within for each in published.measures if each.alias == alias), None)
+    return within is not None and 2 * Z95 * stderr > 0.999 * (within[1] - within[0])
+
+
+def amount(value: float, error: float, whole: bool = False) -> str:
+    """A number to the second significant digit of its error; from an error of 100,000 on in millions.
+
+    Args:
+        value: the number.
+        error: of 95%.
+        whole: it is a count, which has no decimals, however small its error.
+    """
+    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+        return f"{value:,.6g}"
+    decimals = 1 - math.floor(math.log10(error))
+    if whole:
+        decimals = min(decimals, 0)
+    if decimals > MOST_DECIMALS:
+        return f"{value:.2g}"
+    size, name = next((size, name) for size, name in UNITS if error >= size / 10 or size == 1)
+    return f"{(round(float(value), decimals) + 0.0) / size:,.{max(0, decimals + round(math.log10(size)))}f}{name}"
+
+
+# What the contribution bounds of a run leave out, in words: an error bar knows nothing of it.
+# From what a table says of itself.
+
+NOISE_ONLY = "± is 95% of the noise. It does not cover what the contribution bounds leave out."
+PREDICTED = "Where a slide was not measured by itself, the value is predicted, and nobody knows how far it is off."
+NOT_ONE_PERSON = "What is protected is one row, not one person."
+NOISE_OF_ROWS = f"± is 95% of the noise. {NOT_ONE_PERSON}"
+LISTED = (
+    "± is 95% of values named before looking, noise and collisions with other values included; a value that made the list by luck is too high. "
+    "Any value can be asked for: dpsql ask."
+)
+LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much larger, above all where few units do much."
+EITHER_SIDE = "Averages, deviations and quantiles are of the records that count: true ones can be larger or smaller."
+
+FITTED = "It is biased, without a bound, so what is read from it has no error bar: `dpsql ask` gives answers that have one."
+
+
+def heads(published: Published) -> dict[str, str]:
+    """Per aggregate what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
+    run = published.protects[-1] if published.protects else None
+    if run is None or not run.units:
+        return {}
+    found = {}
+    for measure in published.measures:
+        if measure.function in (
+            AggregateFunction.COUNT_DISTINCT_UNIT,
+            AggregateFunction.COUNT_SKETCH,
+        ):  # the latter has no column
+            continue
+        values = "{:g} to {:g}, ".format(*measure.bounds) if measure.bounds else ""
+        if measure.per_group and measure.bounds:
+            found[measure.alias] = "{:,g} to {:,g} each".format(*measure.bounds)
+            continue
+        found[measure.alias] = f"{values}at most {_per_key(run):,} each"
+    return found
+
+
+def left_out(published: Published) -> tuple[str, ...]:
+    """The sentences below a table of noisy numbers."""
+    predicted = (PREDICTED,) if published.predicts else ()
+    run = published.protects[-1] if published.protects else None
+    if published.fit is not None:
+        return (
+            FITTED,
+            *([_allowance(run, published) if run.units else NOT_ONE_PERSON] if run else []),
+        )
+    if run is not None and not run.units:
+        return (NOISE_OF_ROWS, *predicted)
+    grows = [
+        measure.additive or measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, *SKETCHES)
+        for measure in published.measures
+    ]
+    words = [LEFT_OUT] * (any(grows) or not grows) + [EITHER_SIDE] * (not all(grows))
+    if run is not None:
+        words.insert(0, _allowance(run, published))
+    return (NOISE_ONLY, " ".join(words), *predicted)
+
+
+def of_lists(published: Published) -> tuple[str, ...]:
+    """The sentences below the values that a sketch lists."""
+    return (LISTED, LEFT_OUT if published.protects[-1].units else NOT_ONE_PERSON)
+
+
+def _per_key(run: Protects) -> int:
+    """Records of one unit with one key, of which there is one where a query names none; where keys have domains no key has a bound."""
+    return min(run.max_rows or 0, run.max_rows_per_group or run.max_rows or 0)
+
+
+def _allowance(run: Protects, published: Published) -> str:
+    """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
+    listed = next((column.values for column in published.columns if column.role is Role.LIST), ())
+    key = ", ".join(published.names(Role.KEY) or listed)
+    most = (run.max_rows or 0) if key else _per_key(run)
+    each = _per_key(run)
+    groups = run.max_groups or most
+    period = "in the whole stream"
+    if run.period == "WINDOW" and (window := published.windows):
+        period = (
+            f"in {duration(window.size_us)}" if window.slide_us != window.size_us else "in a window"
+        )
+    of = "" if key == "value" else f" of {key}"
+    if run.max_rows is None:
+        return f"One {', '.join(run.units)} counts in at most {groups:,} value{'' if groups == 1 else 's'}{of} {period}."
+    what, at_once = ("row version", " at the same time") if run.rows_end else ("record", "")
+    parts = [
+        f"One {', '.join(run.units)} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"
+    ]
+    parts += [f"{each:,} per {key}{at_once}"] if key and each < most else []
+    parts += (
+        [f"in at most {groups:,} value{'' if groups == 1 else 's'}{of}"]
+        if key and groups < most
+        else []
+    )
+    return ", ".join(parts) + "."
+
+
+# Why a histogram has no rows, from what was promised alone: nothing here knows how close a key
+# came.
+
+HELPS = "What helps: longer windows, fewer and coarser keys, more epsilon; public_groups, where the keys are no secret."
+
+
+def why_nothing(published: Published) -> str:
+    """Sentences for an empty table."""
+    run = published.protects[-1]
+    span = f"window of {duration(published.windows.size_us)}" if published.windows else "table"
+    if run.units_needed is None:
+        begins = (
+            f" Rows begin with the first {span} after the source's `start`."
+            if published.windows and not published.lists
+            else ""
+        )
+        return f"No rows: no trigger has passed.{begins}"
+    return f"No rows: no trigger has passed, or no key had enough people. {appears(run, published)} {HELPS}"
+
+
+def next_trigger(published: Published, now_us: int) -> str:
+    """When a live run releases next, on the grid: `2026-01-31 12:15 UTC`."""
+    interval = published.trigger_us
+    offset = published.windows.offset_us if published.windows else 0
+    due = now_us - (now_us - offset) % interval + interval
+    return f"{EPOCH + timedelta(microseconds=due):%Y-%m-%d %H:%M:%S} UTC"
