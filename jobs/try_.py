@@ -77,7 +77,7 @@ def try_(
     """
     from dpsql.local.comparison import check_comparable
     from dpsql.local.feeder import try_query
-    from dpsql.local.input_check import check_input
+    from dpsql.local.record_reader import check_input
     from dpsql.privacy.ledger import cap_for
     from dpsql.privacy.origin import origin_of
     from dpsql.privacy.totals import may_be_told

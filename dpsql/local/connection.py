@@ -15,7 +15,7 @@ from duckdb.func import ARROW, SPECIAL
 
 from dpsql.local import spark_text
 from dpsql.local.lines import mend, raw_field
-from dpsql.local.nested_json import rewritten
+from dpsql.local.spark_text import rewritten
 from dpsql.scratch import scratch
 
 _BLANK = "(chr(0) || " + " || ".join(f"chr({code})" for code in (*range(1, 33), 127)) + ")"

@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from dpsql.local.spark_types import Columns, parse_ddl
-from dpsql.local.typed import quote
+from dpsql.local.spark_types import Columns, parse_ddl, quote
 from dpsql.sources.change_feed import CHANGE, IMAGES, MESSAGE, POSITION, SOURCE_TIME, TIME
 
 BESIDE_COLUMNS: Columns = parse_ddl(

@@ -18,10 +18,9 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.comparison import Truth
-from dpsql.local.input_check import check_frame
 from dpsql.local.local_run import open_local_run
 from dpsql.local.published_table import published_table
-from dpsql.local.record_reader import RowReader
+from dpsql.local.record_reader import RowReader, check_frame
 from dpsql.local.sources import micro_batches, source_files
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms import registry

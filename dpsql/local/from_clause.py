@@ -13,8 +13,7 @@ from sqlglot import exp
 
 from dpsql.errors import DataError, InputError
 from dpsql.local.expressions import parse_expression, translate
-from dpsql.local.spark_types import Columns
-from dpsql.local.typed import BOOLEAN, Typed, cast, compare, spark_only
+from dpsql.local.spark_types import BOOLEAN, Columns, Typed, cast, compare, spark_only
 from dpsql.sql.dialect import DpSpark
 
 JOINS = {

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from dpsql.errors import DataError
-from dpsql.local.spark_types import Columns, SparkType
-from dpsql.local.typed import quote
+from dpsql.local.spark_types import Columns, SparkType, quote
 
 CHUNK_BYTES = 64 << 20
 LONGEST_LINE = (1 << 20) - 2

@@ -1,7 +1,4 @@
-"""Input as the `rows` table of docs/architecture.md, made by DuckDB exactly as Spark makes it.
-
-Ids are the first 8 bytes of SHA-256(salt || tag || encoding); the encoding is that of `dpsql.udfs.keys`.
-"""
+"""Input as the `rows` table of docs/architecture.md, made by DuckDB exactly as Spark makes it; and whether it can be, asked before anything is spent."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from dpsql.compiled import Query
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import Scope, Table, read_from, split_select
 from dpsql.local.reach import AT_ONCE, makes_long_texts
 from dpsql.local.sources import Chunk, InputReader, source_files
-from dpsql.local.spark_types import MAX_KEY_SCALE, SparkType
-from dpsql.local.typed import DOUBLE, Typed, cast
+from dpsql.local.spark_types import DOUBLE, MAX_KEY_SCALE, SparkType, Typed, cast
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.mechanisms.public_groups import public_groups
@@ -27,6 +24,11 @@ from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
 from dpsql.sources.config import Source
 from dpsql.udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
 from dpsql.udfs.stage import END, NO_SEQUENCE
+
+# Input as the `rows` table of docs/architecture.md, made by DuckDB exactly as Spark makes it.
+
+# Ids are the first 8 bytes of SHA-256(salt || tag || encoding); the encoding is that of
+# `dpsql.udfs.keys`.
 
 MALFORMED = 1
 LIMIT_US = 1 << 61
@@ -313,3 +315,43 @@ def _signed(digits: pa.Array) -> pa.Array:
         else b""
     )
     return pa.array(np.frombuffer(raw, dtype=">i8").astype(np.int64))
+
+
+# Can the local engine read what a query wants? Asked before anything is spent.
+
+NO_SALT = bytes(16)
+"""Nothing is hashed here."""
+
+FEW_of_input_check = 100
+"""Rows of a frame that tell its types."""
+
+
+def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
+    """Look at the columns of the stream's files, and at the expressions of the query; of the records none is read.
+
+    Args:
+        query: from `dpsql.compile`.
+        inputs: files by source name; sources not named here are looked for where sources.yaml says.
+
+    Raises:
+        DataError: a file is missing, is no Parquet file, or lacks a declared column or its type.
+        InputError: the query uses something that only Spark computes.
+    """
+    RowReader(query.plan, query.sources, NO_SALT, inputs).check(source_files(query.source, inputs))
+
+
+def check_frame(query: Query, frame: Any) -> None:
+    """The same for a frame: the types of its columns, told by its first rows.
+
+    Raises:
+        DataError: it is no frame, or lacks a declared column or its type.
+        InputError: the query uses something that only Spark computes.
+    """
+    few = (
+        frame.slice(0, FEW_of_input_check)
+        if isinstance(frame, pa.Table)
+        else frame.head(FEW_of_input_check)
+        if hasattr(frame, "head")
+        else frame
+    )
+    RowReader(query.plan, query.sources, NO_SALT, {}).check_frame(few)

@@ -23,8 +23,7 @@ from dpsql.local.debezium import BESIDE_COLUMNS, images_select
 from dpsql.local.delta_files import open_table
 from dpsql.local.from_clause import Table
 from dpsql.local.lines import csv_chunks, csv_select, json_lines, json_select
-from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl
-from dpsql.local.typed import quote
+from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl, quote
 from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.sources.config import Source, refused_schema
 from dpsql.sources.declared_types import loses_numbers, told

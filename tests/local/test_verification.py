@@ -25,7 +25,7 @@ from dpsql.lake.opening import run_of
 from dpsql.lake.restore_points import tables_of
 from dpsql.lake.runs import Lake, Run, read_run
 from dpsql.local import verification
-from dpsql.local.typed import spark_only
+from dpsql.local.spark_types import spark_only
 from dpsql.local.verification import Verification, count_differences, files_not_read, verify_run
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.secret import Secret

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dpsql.local.record_reader import RowReader
-from dpsql.local.typed import STRING
+from dpsql.local.spark_types import STRING
 from tests.frozen import frozen, line
 from tests.matrix import same_rows
 from tests.matrix.same_rows import FEW_ROWS, OTHER_RUN_ID, QUERIES, SECRET, SPARK_ONLY, Stream

@@ -279,7 +279,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (imports_are_written_in_full, "udfs/keys.py", "from . import grid", "imports relatively"),
     (
         imports_are_written_in_full,
-        "dpsql/local/typed.py",
+        "dpsql/local/spark_types.py",
         LATER.format("from ..streaming import workers"),
         "imports relatively",
     ),

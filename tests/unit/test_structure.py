@@ -88,7 +88,7 @@ UPWARDS = [
         "jobs/options.py",
     ),
     (
-        "dpsql/local/typed.py",
+        "dpsql/local/spark_types.py",
         "from dpsql.streaming.workers import TICK",
         "dpsql/streaming/workers.py",
     ),
