@@ -134,7 +134,7 @@ def private(
     from dpsql.lake.runs import Lake
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
-    from dpsql.streaming.clocks import Clocks
+    from dpsql.streaming.admission import Clocks
     from dpsql.streaming.context import run_context
     from dpsql.streaming.microbatches import drain
     from dpsql.streaming.progress import Tally

@@ -77,7 +77,7 @@ class Private:
         from dpsql.privacy.ledger import Ledger
         from dpsql.privacy.secret import Secret
         from dpsql.sources.config import Source
-        from dpsql.streaming.clocks import Clocks
+        from dpsql.streaming.admission import Clocks
         from dpsql.streaming.context import run_context
         from dpsql.streaming.microbatches import drain
         from dpsql.streaming.progress import Tally

@@ -174,8 +174,8 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     from dpsql.local.first_look import check_files, looks_at_files
     from dpsql.schedule import polling_interval
     from dpsql.sources.reachable import check_reachable
-    from dpsql.spark_home import UNTESTED, check_spark
     from dpsql.streaming.protection import check_settings
+    from dpsql.streaming.spark_home import UNTESTED, check_spark
     from dpsql.times import now_us
 
     properties = {**properties, UNTESTED: "true"} if flags.untested_spark else properties

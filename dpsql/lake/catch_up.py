@@ -26,7 +26,7 @@ class CatchUp:
         until_us: the grid is closed up to here at its end; microseconds.
         released: True when everything up to then is published.
         wall_us: the wall clock when it was first started; records far beyond it are dropped.
-        static: what pins the static tables (`dpsql.streaming.static_tables`), the same for every attempt.
+        static: what pins the static tables (`dpsql.streaming.sources`), the same for every attempt.
     """
 
     number: int

@@ -1,5 +1,5 @@
 """Messages of Debezium as images: the columns of the row, and beside them what a Delta change feed has; as on Spark
-(`dpsql.streaming.debezium`). DuckDB text over the view `dpsql_messages(line)`.
+(`dpsql.streaming.formats`). DuckDB text over the view `dpsql_messages(line)`.
 """
 
 from __future__ import annotations

@@ -34,16 +34,13 @@ from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import intact, long_lines, released, sources, static_tables
-from dpsql.streaming.admission import AdmissionSink
-from dpsql.streaming.bell import rings
-from dpsql.streaming.clocks import Clocks, known_clocks
-from dpsql.streaming.listed_groups import groups_of
+from dpsql.streaming import failures, formats, released, sources
+from dpsql.streaming.admission import AdmissionSink, Clocks, known_clocks
 from dpsql.streaming.microbatches import Sink, Stepping, Stop, drain
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.published_table import PublishedTable
-from dpsql.streaming.release import ReleaseSink
-from dpsql.streaming.rows import records
+from dpsql.streaming.release import ReleaseSink, rings
+from dpsql.streaming.rows import groups_of, records
 from dpsql.streaming.session import CATCH_UP, check_s3, run_session
 from dpsql.streaming.sketch_tables import SketchTables
 from dpsql.streaming.workers import by_task, stateful
@@ -139,7 +136,7 @@ class RunContext:
         catch_up = open_catch_up(
             self.folder, until_us, contributions.closed_us, contributions.newest_tick, static
         )
-        static_tables.check_unchanged(catch_up.static, static)
+        sources.check_unchanged(catch_up.static, static)
         with self.queries(catch_up.static) as queries:
             retention = self.retention(queries, retention_us)
             read_all = self._admit(queries.admission, catch_up, retention)
@@ -213,11 +210,11 @@ class RunContext:
 
     def static_pins(self) -> dict[str, int | str]:
         """The static tables to read: those that a live run began with, else as they are."""
-        now = static_tables.pins(
+        now = sources.pins(
             self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources]
         )
         begun = live_pins(self.folder)
-        static_tables.check_unchanged(begun, now)
+        sources.check_unchanged(begun, now)
         return {**now, **begun}
 
     def _admit(self, frame: DataFrame, catch_up: CatchUp, retention: Retention) -> bool:
@@ -228,7 +225,7 @@ class RunContext:
         return self.drain(ADMISSION, frame, self.remembering(ADMISSION, sink), self.was_read)
 
     @contextmanager
-    def queries(self, static: static_tables.Pins, live: bool = False) -> Iterator[Queries]:
+    def queries(self, static: sources.Pins, live: bool = False) -> Iterator[Queries]:
         """Both queries; query 1 is to be started inside, where its static tables are cached.
 
         Args:
@@ -244,7 +241,7 @@ class RunContext:
             stream.name: sources.resumed(stream, part.position),
         }  # where a restored query goes on
         tables = sources.register(
-            session, self.query.parsed, begun, static_tables.versions(static), may_be_empty=live
+            session, self.query.parsed, begun, sources.versions(static), may_be_empty=live
         )
         salt = self.secret.salt(self.run.run_id)
         first_window_us = self.run.first_window_us
@@ -325,7 +322,7 @@ class RunContext:
         if read.twice:
             self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
         count = self.tally.add_dropped
-        unseen = partial(long_lines.count, self.spark, self.query.source)
+        unseen = partial(formats.count, self.spark, self.query.source)
         return AdmissionSink(
             tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done
         )
@@ -439,7 +436,7 @@ class RunContext:
             raise
         except Exception as problem:
             manifest = self.tables.admission if operator == ADMISSION else self.tables.release
-            raise intact.failure(
+            raise failures.failure(
                 problem, self.query.source.name, self.engine, operator, manifest
             ) from None
 

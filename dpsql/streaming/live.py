@@ -28,7 +28,7 @@ from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.schedule import Schedule, polling_interval
 from dpsql.sources.config import Source
 from dpsql.streaming import sources
-from dpsql.streaming.clocks import Clocks, known_clocks
+from dpsql.streaming.admission import Clocks, known_clocks
 from dpsql.streaming.context import RunContext
 from dpsql.streaming.microbatches import NEVER_US, POLL_SECONDS, Following, Sink
 from dpsql.streaming.progress import Summary, Tally

@@ -1,4 +1,4 @@
-"""Query 2: contributions and ticks to released rows. Spark keeps a sequence number per bucket of keys, the lake keeps the counters."""
+"""Query 2: contributions and ticks to released rows; its source says only that there is a micro-batch."""
 
 from __future__ import annotations
 
@@ -6,17 +6,38 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from dpsql.files import Place
 from dpsql.lake.listed_versions import ListedVersions
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import ReleasePlans, position
-from dpsql.streaming import intact
+from dpsql.streaming import failures
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.streaming.released import Pair, Released
 from dpsql.streaming.workers import hand_over, reports
 from dpsql.udfs.grid import NO_CLOCK
+
+# The source of query 2: it says that there is a micro-batch, once for every bucket, and nothing
+# else.
+
+# What a micro-batch reads, the driver tells the tasks (`dpsql.lake.release_plans`). As a stream
+# of the table `contributions` every micro-batch
+# would cost Spark some jobs over the table's log, and code compiled anew.
+
+
+def rings(session: SparkSession, buckets: int) -> DataFrame:
+    """One row per bucket in every micro-batch, with the column `bucket`; there is always a next one."""
+    source = (
+        session.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", buckets)
+        .option("numPartitions", 1)
+    )
+    return source.load().selectExpr(f"cast(value % {buckets} AS INT) AS bucket")
+
+
+# Query 2: contributions and ticks to released rows. Spark keeps a sequence number per bucket of
+# keys, the lake keeps the counters.
 
 
 @dataclass
@@ -63,7 +84,7 @@ class ReleaseSink:
         Raises:
             ReleaseConflict: it would publish a trigger otherwise than before; nothing is written.
         """
-        plan = intact.plan_of(self.plans, batch)
+        plan = failures.plan_of(self.plans, batch)
         if not plan.is_empty:
             self.plans.keep(batch, plan)
         hand_over(frame, plan, self._versions.before(batch))

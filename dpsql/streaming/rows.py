@@ -1,12 +1,8 @@
-"""FROM as records: ids, encoded keys, event times and arguments, made by Spark SQL in the JVM.
-
-The columns are those of the `rows` table of docs/architecture.md without `drop` (dropped records are counted and left behind before the
-shuffle) and with `bucket`. Until then all bytes are STRINGs, whether they are UTF-8 or not: Spark copies BINARY at every step. No column ever
-holds a NULL: one NULL in a BIGINT column would turn it into float64 in pandas, which rounds 64-bit ids in silence.
-"""
+"""FROM as records: ids, encoded keys, event times and arguments, made by Spark SQL in the JVM; and the listed groups."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,15 +15,60 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from dpsql.errors import DataError
-from dpsql.mechanisms import registry
+from dpsql.compiled import Query
+from dpsql.errors import DataError, LakeError
+from dpsql.lake import remedies
+from dpsql.lake.engine_file import Engine
+from dpsql.mechanisms import public_groups, registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
+from dpsql.streaming import internals
 from dpsql.streaming.failures import reason_of
-from dpsql.streaming.native import digest_prefix, joined
 from dpsql.streaming.totality import guarded
-from dpsql.udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, max_encoded_bytes
+from dpsql.udfs.bucket_state import DamagedFile, UnknownVersion
+from dpsql.udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, PublicGroups, max_encoded_bytes
 from dpsql.udfs.stage import END, NO_RECORD, NO_SEQUENCE
+
+# Static methods of the JVM as columns, called from Spark's generated code: what Spark SQL itself
+# offers only by way of texts.
+
+# Spark is pinned exactly, and so are the classes that it brings along.
+
+SHA_256 = ("org.apache.commons.codec.digest.DigestUtils", "sha256", T.BinaryType())
+JOIN = ("org.apache.commons.lang3.ArrayUtils", "addAll", T.BinaryType())
+FIRST_LONG = ("org.apache.spark.unsafe.types.ByteArray", "getPrefix", T.LongType())
+"""The first eight bytes as a signed number, big-endian."""
+
+
+def digest_prefix(session: SparkSession, encoded: Column) -> Column:
+    """The first eight bytes of SHA-256 of a BINARY column as a signed BIGINT; never NULL.
+
+    By SQL alone this is `cast(conv(left(sha2(c, 256), 16), 16, -10) AS BIGINT)`: two texts per record, and a fifth of the JVM's time.
+    """
+    return _call(session, FIRST_LONG, _call(session, SHA_256, encoded))
+
+
+def joined(session: SparkSession, parts: Sequence[Column]) -> Column:
+    """BINARY columns one after the other; NULL if one is NULL. Several times faster than `concat`, which copies by way of `Unsafe`."""
+    return functools.reduce(lambda before, part: _call(session, JOIN, before, part), parts)
+
+
+def _call(session: SparkSession, method: tuple[str, str, T.DataType], *arguments: Column) -> Column:
+    owner, name, kind = method
+    given = [internals.expression_of(session, argument) for argument in arguments]
+    return internals.column_of(
+        session, internals.static_call(session, owner, name, kind.json(), given)
+    )
+
+
+# FROM as records: ids, encoded keys, event times and arguments, made by Spark SQL in the JVM.
+
+# The columns are those of the `rows` table of docs/architecture.md without `drop` (dropped
+# records are counted and left behind before the
+# shuffle) and with `bucket`. Until then all bytes are STRINGs, whether they are UTF-8 or not:
+# Spark copies BINARY at every step. No column ever
+# holds a NULL: one NULL in a BIGINT column would turn it into float64 in pandas, which rounds
+# 64-bit ids in silence.
 
 DROPPED = "dpsql_dropped"
 MALFORMED = 1
@@ -338,3 +379,38 @@ def _salt_view(session: SparkSession, salt: bytes) -> Iterator[str]:
         yield name
     finally:
         session.catalog.dropTempView(name)
+
+
+# The public groups of a run: computed at its first start, kept with it, and never computed anew.
+
+
+def groups_of(
+    session: SparkSession, query: Query, engine: Engine, first_window_us: int | None, salt: bytes
+) -> PublicGroups | None:
+    """The public groups of a run; None of a query that selects its keys.
+
+    Args:
+        session: has the public table.
+        query: of the run.
+        engine: of the run.
+        first_window_us: no window that starts earlier belongs to the run.
+        salt: of the run.
+
+    Raises:
+        LakeError: they are lost or damaged. Today's list may be another than that with which rows were published.
+    """
+    if not query.shape.listed:
+        return None
+    try:
+        kept = public_groups.load(engine.folder)
+    except (DamagedFile, UnknownVersion) as problem:
+        raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}") from None
+    if kept is None:
+        if engine.has_begun:
+            raise LakeError(
+                f"{engine.folder / public_groups.FILE} is lost, but the run has been started before; {remedies.unrepairable(engine.folder)}"
+            )
+        listed = listed_keys(session, query.plan)
+        kept = public_groups.public_groups(query.plan, query.source, salt, listed, first_window_us)
+        public_groups.save(kept, engine.folder)
+    return kept

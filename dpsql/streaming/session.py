@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from dpsql import jars
 from dpsql.errors import ConfigError
 from dpsql.scratch import scratch
-from dpsql.spark_home import UNTESTED, check_version
-from dpsql.streaming import internals, messages, protection
+from dpsql.streaming import formats, internals, protection
+from dpsql.streaming.spark_home import UNTESTED, check_version
 
 SESSION = {
     **protection.SETTINGS,
@@ -40,7 +40,7 @@ WORKERS = {
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": "1073741824",
 }
 CLUSTER = {
-    "spark.executor.extraJavaOptions": messages.java_options(),
+    "spark.executor.extraJavaOptions": formats.java_options(),
     "spark.executor.syncLogLevel.enabled": "true",
 }
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

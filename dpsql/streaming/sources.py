@@ -1,30 +1,37 @@
-"""Sources as Spark reads them: the stream, and public static tables beside it."""
+"""Sources as Spark reads them: the stream, tables of the catalog, and static tables with what pins them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
+from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from dpsql.errors import ConfigError, DataError
+from dpsql.errors import ConfigError, DataError, LakeError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source, refused_schema
 from dpsql.sources.declared_types import loses_numbers, told
-from dpsql.sources.reader_options import FILES_PER_BATCH, refused_option
-from dpsql.streaming import debezium, internals, long_lines, messages, text_times
+from dpsql.sources.reader_options import CATALOG, FILES_PER_BATCH, refused_option
+from dpsql.streaming import formats, internals
 from dpsql.streaming.failures import kind_of, reason_of, translate
-from dpsql.streaming.text_times import CORRUPT
+from dpsql.streaming.formats import CORRUPT
 from dpsql.text import without_credentials
+from dpsql.udfs.bucket_state import filesystem
+
+# Sources as Spark reads them: the stream, and public static tables beside it.
 
 MALFORMED = "dpsql_malformed"
 SELF_DESCRIBING = ("parquet", "orc", "avro")
@@ -61,13 +68,10 @@ FORCED = (
     "maxcolumns",
     "enforceschema",  # it says whether a header counts at all
     "enabledatetimeparsingfallback",  # it takes times without a date for today's
-    long_lines.LIMIT,
+    formats.LIMIT,
 )
 
-CSV_LIMITS = {
-    "maxColumns": str(long_lines.CSV_COLUMNS),
-    long_lines.LIMIT: str(long_lines.LONGEST_LINE),
-}
+CSV_LIMITS = {"maxColumns": str(formats.CSV_COLUMNS), formats.LIMIT: str(formats.LONGEST_LINE)}
 """Longer lines are left out before the parser sees them."""
 
 HEADER_COUNTS = {"enforceSchema": "false"}
@@ -148,8 +152,8 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
     if source.format in FILES:
         return _files(session, source, may_be_empty)
     if source.format == "kafka":
-        reader = session.readStream.format("kafka").options(**messages.reader_options(source))
-        read = debezium.parsed if source.change_feed is FeedForm.DEBEZIUM else messages.parsed
+        reader = session.readStream.format("kafka").options(**formats.reader_options(source))
+        read = formats.parsed_changes if source.change_feed is FeedForm.DEBEZIUM else formats.parsed
         return without_malformed(read(_load(reader, source, None), source))
     reader = session.readStream.format(source.format).options(**dict(source.options))
     return _load(
@@ -181,10 +185,9 @@ def _static(session: SparkSession, source: Source, version: int | None) -> DataF
         } | HEADER_COUNTS
     reader = session.read.format(source.format).options(**options)
     if source.schema and source.format in LINES:
-        declared = text_times.declared(session, source)
-        return text_times.typed(
-            _load(reader.schema(text_times.as_read(declared, source)), source, source.path),
-            declared,
+        declared = formats.declared(session, source)
+        return formats.typed(
+            _load(reader.schema(formats.as_read(declared, source)), source, source.path), declared
         )
     if source.schema:
         reader = reader.schema(source.schema)
@@ -216,14 +219,12 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     options["ignoreCorruptFiles"] = "false"
     set_by_user = {name.lower() for name in options}
     changes = source.change_feed is FeedForm.DEBEZIUM  # whose messages are lines
-    declared = (
-        text_times.declared(session, source) if source.format in LINES and not changes else None
-    )
+    declared = formats.declared(session, source) if source.format in LINES and not changes else None
     schema: T.StructType | str | None = "value STRING" if changes else source.schema
     form = "text" if changes else source.format
     if declared is not None:
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        schema = text_times.as_read(declared, source).add(CORRUPT, "string")
+        schema = formats.as_read(declared, source).add(CORRUPT, "string")
     if source.format == "csv":
         options |= CSV_LIMITS | HEADER_COUNTS
     reader = session.read.format(form).options(**options)
@@ -240,8 +241,8 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
         session.readStream.format(form).schema(known.schema).options(**options), source, path
     )
     if changes:
-        return without_malformed(debezium.parsed(frame, source))
-    return without_malformed(text_times.typed(frame, declared)) if declared is not None else frame
+        return without_malformed(formats.parsed_changes(frame, source))
+    return without_malformed(formats.typed(frame, declared)) if declared is not None else frame
 
 
 def most_live_files(source: Source) -> int | None:
@@ -382,3 +383,109 @@ def _load(reader: Any, source: Source, path: str | None) -> DataFrame:
     except Exception as problem:
         failure = translate(problem, source.name, "reading it")
         raise DataError(f"source {source.name!r}: {failure}") from None
+
+
+# Tables of Spark's catalog as sources: where they are and in what format, asked once before a
+# run begins.
+
+
+def located(
+    spark: SparkSession, sources: Mapping[str, Source], names: tuple[str, ...]
+) -> Mapping[str, Source]:
+    """The sources with every catalog table among `names` as a path: from there on it is like any other.
+
+    Args:
+        spark: whose catalog knows the tables.
+        sources: all declared sources.
+        names: those that the query reads.
+
+    Raises:
+        DataError: there is no such table, or it has no files of its own (a view, a table of a foreign database).
+    """
+    found = {
+        name: _located(spark, sources[name]) for name in names if sources[name].format == CATALOG
+    }
+    return {**sources, **found} if found else sources
+
+
+def _located(spark: SparkSession, source: Source) -> Source:
+    try:
+        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {source.table}").collect()
+    except PySparkException as problem:
+        if (problem.getCondition() or "").startswith("TABLE_OR_VIEW_NOT_FOUND"):
+            raise DataError(
+                f"source {source.name!r}: the catalog of this Spark session has no table {source.table}"
+            ) from None
+        raise DataError(
+            f"source {source.name!r}: table {source.table}: {reason_of(problem)}"
+        ) from None
+    facts = {str(row["col_name"]): str(row["data_type"]) for row in rows}
+    place = facts.get("Location")
+    provider = facts.get("Provider", "").lower()
+    if not place or not provider:
+        raise DataError(
+            f"source {source.name!r}: {source.table} has no files of its own: name a Delta table or a table of files, not a view"
+        )
+    return replace(source, format=provider, path=place, table=None)
+
+
+# What pins a static table: of Delta its version, of files in other formats a digest of their
+# bytes.
+
+# A version can be read again whatever is written later. Files cannot: so a digest is kept, and
+# an attempt that would read others is refused.
+
+Pins = Mapping[str, int | str]
+"""By source name."""
+PIECE = 1 << 22
+
+
+def pins(session: SparkSession, tables: Sequence[Source]) -> dict[str, int | str]:
+    """What the static tables are now; a table without files of its own (a foreign database) has no pin.
+
+    Raises:
+        DataError: a table cannot be read.
+    """
+    found: dict[str, int | str] = {}
+    for source in tables:
+        if source.format == "delta" and source.path:
+            found[source.name] = DeltaTable(source.path).version()
+        elif files := static_files(session, source):
+            found[source.name] = _digest(files, source.name)
+    return found
+
+
+def check_unchanged(kept: Pins, now: Pins) -> None:
+    """Refuse files that are not those that a catch-up, or a live run, has begun with.
+
+    Raises:
+        LakeError: names the table.
+    """
+    for name, pin in kept.items():
+        if isinstance(pin, str) and now.get(name, pin) != pin:
+            raise LakeError(
+                f"the files of static table {name!r} are not those that this run is reading: put the old ones back until it has caught up "
+                "(a live run keeps them for ever), or start a new run under another --name. A Delta table may change: its version is kept"
+            )
+
+
+def versions(kept: Pins) -> dict[str, int]:
+    """The Delta versions among them."""
+    return {name: pin for name, pin in kept.items() if isinstance(pin, int)}
+
+
+def _digest(files: Sequence[str], name: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        for file in sorted(files):
+            system, path = filesystem(file)
+            path = unquote(path) if urlsplit(file).scheme not in ("", "file") else path
+            digest.update(PurePosixPath(path).name.encode() + b"\0")
+            with system.open_input_stream(path, compression=None) as stream:
+                while piece := stream.read(PIECE):
+                    digest.update(piece)
+    except OSError as problem:
+        raise DataError(
+            f"static table {name!r} cannot be read ({type(problem).__name__})"
+        ) from None
+    return digest.hexdigest()

@@ -27,7 +27,7 @@ from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.registry import shape
 from dpsql.parsed_query import AS_RELEASED
 from dpsql.sources.config import Source, Sources
-from dpsql.streaming.clocks import Clocks, known_clocks
+from dpsql.streaming.admission import Clocks, known_clocks
 from dpsql.streaming.live import Ticker, _follow
 from dpsql.streaming.microbatches import NEVER_US
 from dpsql.streaming.published_table import PublishedTable

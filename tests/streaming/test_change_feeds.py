@@ -15,7 +15,7 @@ from dpsql.local.verification import count_differences, verify_run
 from dpsql.published.public_rows import read_histogram
 from dpsql.sources.change_feed import TIME, FeedForm
 from dpsql.sources.config import Source
-from dpsql.streaming import debezium
+from dpsql.streaming import formats
 from dpsql.streaming.session import run_session
 from tests.debezium import DECLARED as MESSAGES
 from tests.debezium import HARD, of_changes
@@ -185,7 +185,7 @@ def test_messages_of_debezium_on_both_engines(
     given = run_session(spark, 2).createDataFrame(
         [(number, line) for number, (line, *_) in enumerate(HARD)], "n INT, value STRING"
     )
-    hard = debezium.parsed(given, Source("hard", path="x", schema=OF_HARD, **MESSAGES))
+    hard = formats.parsed_changes(given, Source("hard", path="x", schema=OF_HARD, **MESSAGES))
     told = [tuple(row) for row in hard.collect()]
     times = {4, 7}  # opened, and of the commit
     read = [

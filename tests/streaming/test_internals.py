@@ -24,7 +24,8 @@ from dpsql.lake.hadoop_checksums import differs
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.lake.spark_checkpoint import LOG_HEADER, Checkpoint
 from dpsql.scratch import scratch
-from dpsql.streaming import internals, native, spreading
+from dpsql.streaming import internals, workers
+from dpsql.streaming import rows as native
 from dpsql.streaming.session import CATCH_UP, RUN, run_session
 from tests.deployment.processes import free_ports
 
@@ -88,7 +89,7 @@ def test_the_hash_of_groups(spark: SparkSession) -> None:
     with canary("the placement of groups, for speed alone (`spreading`),"):
         for buckets in (4, 7):
             labels = spark.createDataFrame(
-                [(label,) for label in spreading.labels(buckets)], "label INT"
+                [(label,) for label in workers.labels(buckets)], "label INT"
             )
             placed = labels.select(F.expr(f"pmod(hash(label), {buckets})")).collect()
             assert [row[0] for row in placed] == list(range(buckets))

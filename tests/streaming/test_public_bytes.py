@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsql.lake.event_log import EventLog
-from dpsql.streaming.clocks import Clocks
+from dpsql.streaming.admission import Clocks
 from dpsql.streaming.context import run_context
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.progress import Tally

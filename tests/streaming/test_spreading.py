@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dpsql.streaming.session import run_session
-from dpsql.streaming.spreading import LABEL, bucket_of, labels
+from dpsql.streaming.workers import LABEL, bucket_of, labels
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 4, 7, 64])

@@ -10,7 +10,7 @@ import pytest
 import dpsql
 from dpsql.errors import LakeError
 from dpsql.sources.config import Source, Sources
-from dpsql.streaming import static_tables
+from dpsql.streaming import sources
 from tests.streaming.conftest import DAY, START
 
 SQL = """SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 6, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 8)
@@ -35,7 +35,7 @@ def test_files_that_changed_within_a_catch_up_or_a_live_run_are_refused(
     stop = threading.Event()
     assert one.go(START + DAY, stop=stop, progress=lambda report: stop.set()).stopped
     kept = json.loads((one.private / "catch_up.json").read_text())["static"]
-    assert kept == static_tables.pins(one.spark, [table]) and len(kept["pages"]) == 64
+    assert kept == sources.pins(one.spark, [table]) and len(kept["pages"]) == 64
     for change in (["a", "b", "b"], ["a", "b"], ["a", "b", "a", "c"]):
         for old in pages.iterdir():
             old.unlink()

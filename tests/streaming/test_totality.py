@@ -16,7 +16,7 @@ import dpsql
 from dpsql.errors import ConfigError, DataError
 from dpsql.sources.config import Source, Sources
 from dpsql.sql.allowed import FUNCTIONS
-from dpsql.streaming import long_lines
+from dpsql.streaming import formats
 from dpsql.streaming import totality as guards
 from dpsql.streaming.rows import analysed
 from dpsql.streaming.session import run_session
@@ -220,14 +220,14 @@ def test_lines_of_too_many_columns_end_no_read_and_are_counted(
     query.awaitTermination()
     assert sorted(row.k for row in compiled.table("lines").collect()) == ["a", "b", "c", "d", "e"]
     uris = [path.as_uri() for path in sorted(tmp_path.iterdir())]
-    assert long_lines.count(compiled, source, uris) == 3
-    assert long_lines.count(compiled, source, [uri for uri in uris if "small" in uri]) == 0
+    assert formats.count(compiled, source, uris) == 3
+    assert formats.count(compiled, source, [uri for uri in uris if "small" in uri]) == 0
     assert (
-        long_lines.COUNTED <= 4 * long_lines.LONGEST_LINE + 8
+        formats.COUNTED <= 4 * formats.LONGEST_LINE + 8
     )  # one line of 128 MiB ended a job with 1 GiB of memory
-    assert long_lines.count(compiled, dataclasses.replace(source, format="json"), uris) == 0
-    assert long_lines.count(compiled, source, [*uris, f"{uris[0]}-deleted"]) == 3
-    assert long_lines.count(compiled, source, [f"{uris[0]}-deleted"]) == 0
+    assert formats.count(compiled, dataclasses.replace(source, format="json"), uris) == 0
+    assert formats.count(compiled, source, [*uris, f"{uris[0]}-deleted"]) == 3
+    assert formats.count(compiled, source, [f"{uris[0]}-deleted"]) == 0
 
 
 def test_decimals_in_text_are_refused(compiled: SparkSession, tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from dpsql.errors import DpsqlError, ReleaseConflict
-from dpsql.streaming import executors
+from dpsql.streaming import job
 
 
 class Cluster:
     """A session on it, as far as it is looked at; its jobs hang until they are cancelled."""
 
     def __init__(
-        self, executors: int = 0, master: str = "spark://h:1", dynamic: bool = False, jobs: int = 0
+        self, job: int = 0, master: str = "spark://h:1", dynamic: bool = False, jobs: int = 0
     ) -> None:
-        self.executors = executors
+        self.executors = job
         self.cancelled = threading.Event()
         context = SimpleNamespace(
             master=lambda: master,
@@ -33,14 +33,14 @@ class Cluster:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, seconds in (("LOOK_SECONDS", 0.01), ("SAY_SECONDS", 0.1), ("END_SECONDS", 0.4)):
-        monkeypatch.setattr(executors, name, seconds)
+        monkeypatch.setattr(job, name, seconds)
     before = threading.active_count()
     yield
     assert threading.active_count() == before, "whoever watches ends with what it watches"
 
 
 def watched(cluster: Any, stop: threading.Event, said: list[str]) -> Any:
-    return executors.watched(cluster, stop, said.append)
+    return job.watched(cluster, stop, said.append)
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["it stops politely", "what hangs fails"])
@@ -93,8 +93,8 @@ def test_a_stop_without_an_executor_is_at_once(
     fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Catches: a run that is killed after its grace, since its micro-batch waits for a cluster that has ended too."""
-    monkeypatch.setattr(executors, "SAY_SECONDS", 60)
-    monkeypatch.setattr(executors, "END_SECONDS", 60)
+    monkeypatch.setattr(job, "SAY_SECONDS", 60)
+    monkeypatch.setattr(job, "END_SECONDS", 60)
     cluster = Cluster(executors=1)
     stop = threading.Event()
     said = list[str]()

@@ -24,7 +24,7 @@ from dpsql.lake.restore_points import Tables
 from dpsql.local.feeder import split
 from dpsql.mechanisms import registry
 from dpsql.streaming import admission, release, released
-from dpsql.streaming.clocks import Clocks, known_clocks
+from dpsql.streaming.admission import Clocks, known_clocks
 from dpsql.udfs import bucket_state
 from dpsql.udfs.noise.randomness import intake_key
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile

@@ -12,7 +12,7 @@ from dpsql.errors import LakeError
 from dpsql.lake.engine_file import Engine, Part, write_engine
 from dpsql.mechanisms.public_groups import FILE, load
 from dpsql.sources.config import Source, Sources
-from dpsql.streaming import listed_groups
+from dpsql.streaming import rows
 from dpsql.udfs.bucket_state import DamagedFile
 from dpsql.udfs.keys import PublicGroups, encode
 from dpsql.udfs.stage import OPERATORS, RELEASE
@@ -46,11 +46,9 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
 
     def found(engine: Engine, pages: str) -> PublicGroups | None:
         monkeypatch.setattr(
-            listed_groups,
-            "listed_keys",
-            lambda session, plan: [encode([page.encode()]) for page in pages],
+            rows, "listed_keys", lambda session, plan: [encode([page.encode()]) for page in pages]
         )
-        return listed_groups.groups_of(NO_SESSION, query, engine, None, b"s" * 16)
+        return rows.groups_of(NO_SESSION, query, engine, None, b"s" * 16)
 
     return found
 

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 from pyarrow.parquet import write_table
 
-from dpsql import spark_home
 from dpsql.jobs import run_query
 from dpsql.jobs.cli import main
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import default_secret_path
+from dpsql.streaming import spark_home
 from tests.unit.test_misuse import files_of
 from tests.unit.workplace import SOURCES, SQL, place, published, records
 

@@ -6,10 +6,10 @@ from importlib.metadata import version
 
 import pytest
 
-from dpsql import spark_home
 from dpsql.errors import ConfigError, Unreachable
-from dpsql.spark_home import TESTED_SPARK, _check_master, check_version
+from dpsql.streaming import spark_home
 from dpsql.streaming.session import RUN
+from dpsql.streaming.spark_home import TESTED_SPARK, _check_master, check_version
 
 
 def test_another_minor_is_refused_and_can_be_tried() -> None:

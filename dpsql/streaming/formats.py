@@ -1,0 +1,315 @@
+"""Formats whose reading is ours: messages of Kafka and Debezium, TIMESTAMP columns of text, lines that are too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import unquote
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from dpsql.errors import ConfigError, DataError
+from dpsql.sources.change_feed import BESIDE, CHANGE, IMAGES, MESSAGE, POSITION, SOURCE_TIME, TIME
+from dpsql.sources.config import Source
+from dpsql.sql.clock_words import NO_DATE
+from dpsql.streaming import internals
+
+# TIMESTAMP columns of text (JSON, CSV, XML), cast here and not by Spark's readers, which give a
+# time without a date today's.
+
+# A record that is read again tomorrow must be the same record. So such a text is no time: its
+# line is malformed, as on the local engine.
+# JSON has numbers as well (seconds since 1970), so there a time is read as VARIANT, which keeps
+# what it was.
+
+CORRUPT = "dpsql_corrupt_line"
+"""Column that is not NULL for a malformed line or message."""
+
+FORMAT = "timestampformat"
+
+
+def declared(session: SparkSession, source: Source) -> T.StructType:
+    """The declared columns.
+
+    Raises:
+        ConfigError: there is a TIMESTAMP inside of another type, where it cannot be cast here.
+    """
+    schema = session.createDataFrame([], str(source.schema)).schema
+    inner = next((field.name for field in schema if _is_inside(field.dataType)), None)
+    if inner is not None and not _has_format(source):
+        raise ConfigError(
+            f"source {source.name!r}: column {inner} has a TIMESTAMP inside of another type, which Spark would give today's date where the text "
+            "has none: declare it as STRING there and cast it in FROM"
+        )
+    return schema
+
+
+def as_read(schema: T.StructType, source: Source) -> T.StructType:
+    """The same as the reader is to take them: what this module casts as it stands in the text."""
+    raw = T.VariantType() if "json" in (source.format, source.value_format) else T.StringType()
+    cast = () if _has_format(source) else _times(schema)
+    return T.StructType(
+        [
+            T.StructField(field.name, raw if field.name in cast else field.dataType)
+            for field in schema
+        ]
+    )
+
+
+def typed(frame: DataFrame, schema: T.StructType) -> DataFrame:
+    """A frame of `as_read`'s with its times; a text that is none is a malformed line, where CORRUPT says so, and else NULL."""
+    kinds = {field.name: field.dataType for field in frame.schema}
+    times = [name for name in _times(schema) if not isinstance(kinds[name], T.TimestampType)]
+    if not times:
+        return frame
+    listed = []
+    wrong = [CORRUPT]
+    for name, kind in kinds.items():
+        quoted = "`" + name.replace("`", "``") + "`"
+        if name in times:
+            value, there = _value(quoted, isinstance(kind, T.VariantType))
+            wrong.append(f"CASE WHEN {value} IS NULL AND {there} THEN '' END")
+            quoted = f"{value} AS {quoted}"
+        listed.append(quoted if name != CORRUPT else "")
+    told = [f"coalesce({', '.join(wrong)}) AS {CORRUPT}"] if CORRUPT in kinds else []
+    return frame.selectExpr(*filter(None, listed), *told)
+
+
+def _value(name: str, variant: bool) -> tuple[str, str]:
+    """SQL of a time, and of whether there is anything. Texts like `2024-...` come first: they are almost all, and need no second look."""
+    text = f"variant_get({name}, '$', 'string')" if variant else name
+    common = f"CASE WHEN substring({text}, 5, 1) = '-' THEN CAST({text} AS TIMESTAMP)"
+    dated = f"CAST(regexp_replace({text}, '{NO_DATE}', 'x') AS TIMESTAMP)"
+    if not variant:
+        return f"{common} ELSE {dated} END", f"{name} IS NOT NULL"
+    kind = f"schema_of_variant({name})"
+    seconds = f"timestamp_micros(try_multiply(variant_get({name}, '$', 'bigint'), 1000000L))"
+    return (
+        f"{common} WHEN {kind} = 'STRING' THEN {dated} WHEN {kind} = 'BIGINT' THEN {seconds} END",
+        f"{name} IS NOT NULL AND NOT is_variant_null({name})",
+    )
+
+
+def _times(schema: T.StructType) -> list[str]:
+    return [field.name for field in schema if isinstance(field.dataType, T.TimestampType)]
+
+
+def _is_inside(kind: T.DataType) -> bool:
+    return not isinstance(kind, T.TimestampType) and '"timestamp"' in kind.json()
+
+
+def _has_format(source: Source) -> bool:
+    """With a format of its own a text is read by that alone."""
+    return any(name.lower() == FORMAT for name, _ in source.options)
+
+
+# Messages of Kafka as columns: JSON or Avro values. What cannot be read is marked as malformed;
+# no message ends a job.
+
+LIMITS = {
+    "org.apache.avro.limits.string.maxLength": 1 << 24,
+    "org.apache.avro.limits.bytes.maxLength": 1 << 24,
+    "org.apache.avro.limits.collectionItems.maxLength": 1 << 20,
+}
+"""Avro makes room for as many bytes as a message says it has. Without limits a few bytes that claim 2 GB end the JVM."""
+
+
+def limit_avro(session: SparkSession) -> None:
+    """Set the limits in this JVM, before Avro reads them, and see that the executors have them.
+
+    Raises:
+        ConfigError: the executors were not told.
+    """
+    for name, limit in LIMITS.items():
+        internals.jvm_of(session).java.lang.System.setProperty(name, str(limit))
+    context = session.sparkContext
+    told = context.getConf().get("spark.executor.extraJavaOptions", "") or ""
+    if not str(context.master).startswith("local") and not all(name in told for name in LIMITS):
+        raise ConfigError(
+            f"an Avro source on a cluster needs `spark.executor.extraJavaOptions {java_options()}` in the properties file"
+        )
+
+
+def java_options() -> str:
+    """The limits as options of a JVM."""
+    return " ".join(f"-D{name}={limit}" for name, limit in LIMITS.items())
+
+
+def reader_options(source: Source) -> dict[str, str]:
+    """Options of Spark's Kafka reader: all that is stored, and never past a gap (offsets that have expired stop the job)."""
+    return {"startingOffsets": "earliest", **dict(source.options), "failOnDataLoss": "true"}
+
+
+def parsed(messages: DataFrame, source: Source) -> DataFrame:
+    """The declared columns out of the binary column `value`, and CORRUPT beside them. A message without value is no record.
+
+    Raises:
+        DataError: the Avro schema cannot be used, or does not have the declared columns.
+    """
+    messages = messages.where("value IS NOT NULL")
+    return _avro(messages, source) if source.value_format == "avro" else _json(messages, source)
+
+
+def _json(messages: DataFrame, source: Source) -> DataFrame:
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    schema = declared(messages.sparkSession, source)
+    read = as_read(schema, source).add(CORRUPT, "string")
+    return typed(
+        messages.select(
+            F.from_json(F.expr("cast(value AS STRING)"), read, options).alias("v")
+        ).select("v.*"),
+        schema,
+    )
+
+
+def _avro(messages: DataFrame, source: Source) -> DataFrame:
+    from pyspark.sql.avro.functions import from_avro
+
+    limit_avro(messages.sparkSession)
+    try:
+        read = messages.select(
+            from_avro("value", str(source.value_schema), {"mode": "PERMISSIVE"}).alias("v")
+        )
+        have = {field.name: field.dataType for field in read.select("v.*").schema.fields}
+    except PySparkException as problem:
+        raise DataError(
+            f"source {source.name!r}: Spark refuses the Avro schema ({problem.getCondition()})"
+        ) from None
+    wanted = messages.sparkSession.createDataFrame([], str(source.schema)).schema
+    for field in wanted:
+        if have.get(field.name) != field.dataType:
+            kind = have[field.name].simpleString().upper() if field.name in have else "missing"
+            raise DataError(
+                f"source {source.name!r}: column {field.name} is declared as {field.dataType.simpleString().upper()}, "
+                f"but in the Avro schema it is {kind}; change `schema` at sources.{source.name}"
+            )
+    columns = [f"v.`{field.name}`" for field in wanted]
+    # Of a message that it cannot read the decoder makes a row of NULLs, and so would a message that says nothing.
+    return read.selectExpr(
+        *columns,
+        f"CASE WHEN coalesce({', '.join(f'cast({c} AS STRING)' for c in columns)}) IS NULL THEN '' END AS {CORRUPT}",
+    )
+
+
+# Messages of Debezium as images: the columns of the row, and beside them what a Delta change
+# feed has. What cannot be read is marked as
+# malformed; no message ends a job. The local engine reads them in the same way
+# (`dpsql.local.debezium`).
+
+OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+MESSAGE_SCHEMA = ", ".join(f"{name} STRING" for name in (*MESSAGE, CORRUPT))
+"""What is nested stays text here: it is read by the schema of the source."""
+
+
+def parsed_changes(messages: DataFrame, source: Source) -> DataFrame:
+    """The images in the column `value`, a message in each row, and CORRUPT beside them. A blank message is no record."""
+    whole = messages.selectExpr("cast(value AS STRING) AS value").where("value RLIKE '\\\\S'")
+    outer = whole.select(_object("value", MESSAGE_SCHEMA).alias("m"))
+    fields = [
+        f"CASE WHEN m.payload IS NULL THEN m.{name} ELSE p.{name} END AS {name}"
+        for name in MESSAGE[:-1]
+    ]
+    bad = f"m.{CORRUPT} IS NOT NULL OR m IS NULL OR (m.payload IS NOT NULL AND (p IS NULL OR p.{CORRUPT} IS NOT NULL))"
+    inner = outer.select("m", _object("m.payload", MESSAGE_SCHEMA).alias("p")).selectExpr(
+        *fields, f"{bad} AS bad"
+    )
+    place = str(source.sequence_by).split(".")[1]
+    told = ", ".join(f"`{name}` BIGINT" for name in dict.fromkeys((place, SOURCE_TIME)))
+    read = inner.select(
+        "before", "after", "op", "bad", _object("source", f"{told}, {CORRUPT} STRING").alias("s")
+    )
+    known = f"NOT bad AND s.{CORRUPT} IS NULL AND s.`{place}` IS NOT NULL"
+    images = read.selectExpr(
+        f"inline({_images(known)})", f"s.`{place}` AS {POSITION}", f"{_time()} AS {TIME}"
+    )
+    schema = declared(messages.sparkSession, source)
+    shape = as_read(schema, source).add(CORRUPT, "string")
+    rows = images.select(*BESIDE, _object("line", shape).alias("v"))
+    of_row = [f"v.`{field.name.replace('`', '``')}`" for field in schema]
+    corrupt = f"CASE WHEN v IS NULL OR v.{CORRUPT} IS NOT NULL THEN '' END AS {CORRUPT}"
+    return typed(rows.selectExpr(*of_row, *BESIDE, corrupt), schema)
+
+
+def _object(text: str, shape: T.StructType | str) -> Column:
+    """A JSON object; NULL for any other text."""
+    return F.from_json(
+        F.expr(f"CASE WHEN {text} RLIKE '^\\\\s*[{{]' THEN {text} END"), shape, OPTIONS
+    )
+
+
+def _images(known: str) -> str:
+    """Of every kind of message; of one that is none of them an image that says nothing, which is malformed."""
+    said = []
+    for op, images in IMAGES.items():
+        listed = ", ".join(
+            f"struct('{change}' AS {CHANGE}, {field} AS line)" for change, field in images
+        )
+        said.append(f"WHEN {known} AND op = '{op}' THEN array({listed})")
+    return f"CASE {' '.join(said)} ELSE array(struct(cast(NULL AS STRING) AS {CHANGE}, cast(NULL AS STRING) AS line)) END"
+
+
+def _time() -> str:
+    """NULL for a time that no timestamp can hold."""
+    return f"timestamp_micros(try_multiply(s.`{SOURCE_TIME}`, 1000L))"
+
+
+# Lines of CSV that are too long for Spark's parser. It never sees them, so they are counted
+# here, among the malformed ones.
+
+# Hadoop leaves out lines of `LONGEST_LINE` bytes and more and tells nobody. So lines are counted
+# with that limit and without, and only in files
+# that can hold such a line and have one that is nearly so long.
+
+CSV_COLUMNS = 1 << 20
+"""The CSV parser gives up on a line with more columns than this; its own default of 20480 lets one line stop the job."""
+
+LONGEST_LINE = CSV_COLUMNS - 2
+"""Of so many bytes, with its end; a shorter line cannot have too many columns."""
+
+LIMIT = "mapreduce.input.linerecordreader.line.maxlength"
+"""Hadoop's name for it."""
+
+COUNTED = 1 << 22
+"""Longer lines than this are not counted either: a task holds a line several times, and memory that runs out would end the job."""
+
+MAY_BE_LARGE = f"_metadata.file_size >= {LONGEST_LINE} OR _metadata.file_name RLIKE '[.](gz|gzip|bz2|zst|lz4|snappy|deflate|xz)$'"
+
+
+def count(session: SparkSession, source: Source, uris: Sequence[str]) -> int:
+    """How many lines of these files are too long; of files that are gone by now nobody can say.
+
+    Args:
+        session: any.
+        source: the stream; of other formats than CSV, lines have no limit.
+        uris: files, as Spark's file source lists them.
+    """
+    options = {name.lower(): value for name, value in source.options}
+    if source.format != "csv" or options.get("multiline", "").lower() == "true" or not uris:
+        return 0
+    # Only `\n` and `\r\n` end a line there; another end makes other lines.
+    given = {"lineSep": options["linesep"]} if "linesep" in options else {}
+
+    def lines(limit: int) -> DataFrame:
+        reader = session.read.format("text").options(
+            **given, **{LIMIT: str(limit), "__globPaths__": "false", "ignoreMissingFiles": "true"}
+        )
+        return reader.load([unquote(uri) for uri in uris]).where(MAY_BE_LARGE)
+
+    try:
+        if not lines(COUNTED).where(f"octet_length(value) >= {LONGEST_LINE} - 2").limit(1).count():
+            return 0
+        return lines(COUNTED).count() - lines(LONGEST_LINE).count()
+    except AnalysisException as problem:
+        left = [uri for uri in uris if _is_there(session, uri)]
+        if not (problem.getCondition() or "").startswith("PATH_NOT_FOUND") or len(left) == len(
+            uris
+        ):
+            raise
+        return count(session, source, left)
+
+
+def _is_there(session: SparkSession, uri: str) -> bool:
+    path, system = internals.hadoop_path(session, unquote(uri))
+    return bool(system.exists(path))
