@@ -119,7 +119,7 @@ def _document(lake: Lake, name: str, window_us: int | None, every: bool) -> dict
 def _print(
     lake: Lake, name: str, window_us: int | None, every: bool, limit: int, growing: bool = False
 ) -> None:
-    from dpsql.jobs.histogram_table import print_histogram  # slow to import
+    from dpsql.jobs.tables import print_histogram  # slow to import
     from dpsql.lake.running import is_running
     from dpsql.published import words
     from dpsql.published.public_rows import PublicTable, newest_triggers, own_reading, published_of

@@ -152,7 +152,10 @@ def try_(
             }
         )
         return
-    from dpsql.jobs.histogram_table import print_comparison, print_histogram  # slow to import
+    from dpsql.jobs.tables import (
+        print_comparison,
+        print_histogram,  # slow to import
+    )
 
     if result.comparison:
         print_comparison(result.comparison, limit)

@@ -13,7 +13,7 @@ import pytest
 
 import dpsql
 from dpsql.errors import DataError, InputError, LakeError
-from dpsql.jobs.histogram_table import print_comparison
+from dpsql.jobs.tables import print_comparison
 from dpsql.local.feeder import Feeder, Stages, run_batches, run_local, split, try_query
 from dpsql.local.record_reader import RowReader
 from dpsql.parsed_query import Key

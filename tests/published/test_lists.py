@@ -10,7 +10,7 @@ import pytest
 
 from dpsql.compiled import compile_query
 from dpsql.frame_query import Answer
-from dpsql.jobs.top_list import print_lists
+from dpsql.jobs.tables import print_lists
 from dpsql.local.feeder import try_query
 from dpsql.privacy.secret import Secret
 from dpsql.sources.config import Source, Sources

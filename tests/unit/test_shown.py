@@ -12,7 +12,7 @@ import pytest
 from dpsql.compiled import compile_query
 from dpsql.description import Measure
 from dpsql.errors import LakeError
-from dpsql.jobs.histogram_table import print_histogram
+from dpsql.jobs.tables import print_histogram
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec
 from dpsql.published.public_rows import frame_of, newest_triggers

@@ -11,7 +11,7 @@ import pytest
 
 import dpsql
 from dpsql.errors import BudgetError, ConfigError, InputError, QueryError
-from dpsql.jobs.histogram_table import print_histogram
+from dpsql.jobs.tables import print_histogram
 from dpsql.jobs.terminal import records
 from dpsql.mechanisms.sliding.planner import make_plan
 from dpsql.mechanisms.sliding.stages import schedule
