@@ -322,7 +322,7 @@ def _signed(digits: pa.Array) -> pa.Array:
 NO_SALT = bytes(16)
 """Nothing is hashed here."""
 
-FEW_of_input_check = 100
+FIRST_ROWS = 100
 """Rows of a frame that tell its types."""
 
 
@@ -348,9 +348,9 @@ def check_frame(query: Query, frame: Any) -> None:
         InputError: the query uses something that only Spark computes.
     """
     few = (
-        frame.slice(0, FEW_of_input_check)
+        frame.slice(0, FIRST_ROWS)
         if isinstance(frame, pa.Table)
-        else frame.head(FEW_of_input_check)
+        else frame.head(FIRST_ROWS)
         if hasattr(frame, "head")
         else frame
     )

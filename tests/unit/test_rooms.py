@@ -33,14 +33,13 @@ PLANS = {"planner", "calibration", "curve", "key_selection", "increments", "hash
 
 NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
 SKETCHES = "estimates.estimate estimates.interval estimates.joint hashing.DIGEST_BYTES hashing.SCHEME hashing.Shape hashing.digest hashing.digests"
-CELLS = "least_squares.Estimate least_squares.LeastSquares least_squares.Product unions.estimate"
-SYNTHETIC = "synthetic.Fitted synthetic.fit synthetic.marginal synthetic_rows.draw"
+CUBES = "estimates.Estimate estimates.LeastSquares estimates.Product estimates.estimate"
+CUBES += " synthetic.Fitted synthetic.fit synthetic.marginal synthetic.draw"
 FOREIGN = {
     # readers estimate from published cells what the release has measured
-    "dpsql/published/rows.py": "udfs.sketch.lists.unpack",
+    "dpsql/published/rows.py": "udfs.sketch.reading.unpack",
     "dpsql/published/sketches.py": " ".join(f"udfs.sketch.{name}" for name in SKETCHES.split()),
-    "dpsql/published/cubes.py": " ".join(f"udfs.marginals.{name}" for name in CELLS.split()),
-    "dpsql/published/cubes.py": " ".join(f"udfs.marginals.{name}" for name in SYNTHETIC.split()),
+    "dpsql/published/cubes.py": " ".join(f"udfs.marginals.{name}" for name in CUBES.split()),
     # `tune` compares many plans of the histogram
     "dpsql/tuning/workbench.py": "dpsql.mechanisms.histogram.plan.ReleaseRule dpsql.mechanisms.histogram.plan.PrivacyPlan "
     "dpsql.mechanisms.histogram.planner.unnamed_plan dpsql.mechanisms.histogram.stages.stages",
