@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsql.errors import DataError, InputError
-from dpsql.local.csv_header import check_header, has_header
+from dpsql.local.lines import check_header, has_header
 from dpsql.local.sources import local_path, source_files
 from dpsql.local.spark_types import Columns, from_arrow, parse_ddl
 from dpsql.sources.config import Source

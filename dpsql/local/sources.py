@@ -18,11 +18,17 @@ import duckdb
 import pyarrow as pa
 
 from dpsql.errors import ConfigError, DataError
-from dpsql.local.csv_header import check_header, has_header
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select
 from dpsql.local.delta_files import open_table
 from dpsql.local.from_clause import Table
-from dpsql.local.lines import csv_chunks, csv_select, json_lines, json_select
+from dpsql.local.lines import (
+    check_header,
+    csv_chunks,
+    csv_select,
+    has_header,
+    json_lines,
+    json_select,
+)
 from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl, quote
 from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.sources.config import Source, refused_schema

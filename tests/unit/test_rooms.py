@@ -220,7 +220,7 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
         f"from {MARGINALS} import planner",
         f"imports {MARGINALS}.planner",
     ),
-    (foreign_names, "dpsql/published/rows.py", "", "needs no udfs.sketch.lists.unpack"),
+    (foreign_names, "dpsql/published/rows.py", "", "needs no udfs.sketch.reading.unpack"),
     (
         upward_imports,
         "dpsql/privacy/ledger.py",
