@@ -16,9 +16,9 @@ class Cluster:
     """A session on it, as far as it is looked at; its jobs hang until they are cancelled."""
 
     def __init__(
-        self, job: int = 0, master: str = "spark://h:1", dynamic: bool = False, jobs: int = 0
+        self, executors: int = 0, master: str = "spark://h:1", dynamic: bool = False, jobs: int = 0
     ) -> None:
-        self.executors = job
+        self.executors = executors
         self.cancelled = threading.Event()
         context = SimpleNamespace(
             master=lambda: master,
