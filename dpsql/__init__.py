@@ -137,7 +137,7 @@ def start(
 def sketch(
     lake: str, name: str, window: str | None = None, alias: str | None = None
 ) -> PublishedSketch:
-    """A published sketch, from the public part of a lake alone: `.estimate(values)`, `.top(candidates, k)`, `.noise_sd`.
+    """Return a published sketch, from the public part of a lake alone: `.estimate(values)`, `.top(candidates, k)`, `.noise_sd`.
 
     Args:
         lake: the lake's folder.
@@ -155,7 +155,7 @@ def sketch(
 
 
 def open(path: str) -> PublicRows:  # `dpsql.open`: nobody imports it by itself
-    """A published table by itself, wherever it is: nothing but its folder is read.
+    """Return a published table by itself, wherever it is: nothing but its folder is read.
 
     Args:
         path: of the Delta table, like `lake/public/demo`.
@@ -172,7 +172,7 @@ def open(path: str) -> PublicRows:  # `dpsql.open`: nobody imports it by itself
 
 
 def latest(lake: str, name: str) -> pd.DataFrame:
-    """The newest release of every window that a query has published, read without Spark: in its order, if the query says one."""
+    """Return the newest release of every window that a query has published, read without Spark: in its order, if the query says one."""
     from dpsql.lake.runs import Lake
     from dpsql.published.public_rows import newest, own_reading
     from dpsql.view.reading import as_read

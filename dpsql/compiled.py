@@ -40,7 +40,7 @@ class Query:
         return f"<Query on {self.parsed.stream}: epsilon {plan.epsilon:g}, delta {plan.delta:g}; print(query.explain())>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return what a notebook shows."""
         return f"<pre>{html.escape(self.explain())}</pre>"
 
     @property
@@ -69,7 +69,7 @@ class Query:
         return self.sources[self.parsed.stream]
 
     def facts(self, public: PublicGroups | None) -> RunFacts:
-        """What a first run of it knows; `public`: its listed groups."""
+        """Return what a first run of it knows; `public`: its listed groups."""
         shape = self.shape
         start = self.source.start_us
         return RunFacts(
@@ -98,12 +98,12 @@ class Query:
         )
 
     def document(self) -> dict[str, Any]:
-        """The plan as JSON values, for people to read, and how its rows are shown."""
+        """Return the plan as JSON values, for people to read, and how its rows are shown."""
         said = {"reading": asdict(self.reading)} if self.reading != AS_RELEASED else {}
         return dict(self.mechanism.document(self.plan)) | said
 
     def line(self, run_id: str, kind: str, origin: Origin) -> Line:
-        """The ledger line of a new run, dated now.
+        """Return the ledger line of a new run, dated now.
 
         Args:
             run_id: of the run.
@@ -130,7 +130,7 @@ class Query:
         )
 
     def explain(self) -> str:
-        """What is promised, how noisy each column will be and when a key appears, in plain sentences."""
+        """Return what is promised, how noisy each column will be and when a key appears, in plain sentences."""
         return self.mechanism.explain(self.plan, self.source) + passed_over(self.source)
 
     def explain_json(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Query:
         return self.mechanism.facts(self.plan, self.source)
 
     def why_missing(self) -> str:
-        """Why a key may be missing: what the query alone tells."""
+        """Return why a key may be missing: what the query alone tells."""
         return self.mechanism.missing(self.plan)[0]
 
     def missing_json(self) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _declared(sources: Mapping[str, Any]) -> Mapping[str, Source]:
 
 
 def parse_query(sql: str, sources: Mapping[str, Source], name: str = "query") -> ParsedQuery[Any]:
-    """What one text asks, of whichever mechanism; nothing is planned.
+    """Return what one text asks, of whichever mechanism; nothing is planned.
 
     Raises:
         QueryError: as `compile_query`.

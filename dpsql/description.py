@@ -213,7 +213,7 @@ class Published:
         return {PROPERTY: self.text()}
 
     def after(self, older: Published, first: bool) -> Published:
-        """The description of a table that had another before; `first`: the run has not written into it yet."""
+        """Return the description of a table that had another before; `first`: the run has not written into it yet."""
         return replace(
             self, protects=(*older.protects, *self.protects) if first else older.protects
         )
@@ -271,11 +271,11 @@ class Published:
         return self.noise is not None and self.noise.predicted
 
     def stderr(self, alias: str) -> str:
-        """The column of its standard error."""
+        """Return the column of its standard error."""
         return self.of(alias, Role.STDERR)[0]
 
     def beside(self, alias: str) -> dict[str, Column]:
-        """The columns that say more of an aggregate, by their endings."""
+        """Return the columns that say more of an aggregate, by their endings."""
         return {
             column.name.removeprefix(f"{alias}_"): column
             for column in self.shown
@@ -283,18 +283,18 @@ class Published:
         }
 
     def names(self, *roles: Role) -> list[str]:
-        """The columns of some roles, in order."""
+        """Return the columns of some roles, in order."""
         return [column.name for column in self.columns if column.role in roles]
 
     def of(self, alias: str, *roles: Role) -> list[str]:
-        """The columns of an aggregate with some roles, in order."""
+        """Return the columns of an aggregate with some roles, in order."""
         return [
             column.name for column in self.columns if column.of == alias and column.role in roles
         ]
 
 
 def read(text: str) -> Published | None:
-    """What `Published.text` has written; None of another version."""
+    """Return what `Published.text` has written; None of another version."""
     given = json.loads(text)
     if given.pop("version", None) != VERSION:
         return None

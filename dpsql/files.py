@@ -58,7 +58,7 @@ class ObjectPath:
         return self._is() == "Directory"
 
     def iterdir(self) -> Iterator[ObjectPath]:
-        """What is directly below.
+        """Yield what is directly below.
 
         Raises:
             FileNotFoundError: nothing is there.
@@ -70,7 +70,7 @@ class ObjectPath:
             yield self / str(found.base_name)
 
     def read_bytes(self) -> bytes:
-        """The object.
+        """Return the object.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -80,7 +80,7 @@ class ObjectPath:
             return bytes(file.read())
 
     def read_text(self) -> str:
-        """The object as UTF-8."""
+        """Return the object as UTF-8."""
         return self.read_bytes().decode()
 
     def write_bytes(self, content: bytes) -> int:
@@ -101,7 +101,7 @@ class ObjectPath:
 
 
 def _opened(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The store of an object, and the object's path in it."""
+    """Return the store of an object, and the object's path in it."""
     from dpsql.udfs.bucket_state import filesystem  # slow to import, and most lakes are folders
 
     return filesystem(uri)
@@ -111,7 +111,7 @@ Place = Path | ObjectPath
 
 
 def reason(problem: Exception) -> str:
-    """What went wrong, in a few words: the system's, or the object store's error code (its text may name an account)."""
+    """Return what went wrong, in a few words: the system's, or the object store's error code (its text may name an account)."""
     if unreached := re.search(r"curlCode: .*Details: (.+)", str(problem)):
         return f"the object store is not reached ({unreached[1]}): is AWS_ENDPOINT_URL right, and may this machine reach it?"
     code = re.search(r"AWS Error ([A-Z_]+)", str(problem))
@@ -130,7 +130,7 @@ def reached(where: str, error: type[DpsqlError]) -> Iterator[None]:
 
 
 def bucket_problem(uri: str) -> str:
-    """Why there is no such bucket, in a few words: nobody answers, or it is not there. Nothing where the store answers anything else."""
+    """Return why there is no such bucket, in a few words: nobody answers, or it is not there. Nothing where the store answers anything else."""
     try:
         there = place("/".join(uri.split("/")[:3])).exists()
     except OSError as problem:
@@ -139,7 +139,7 @@ def bucket_problem(uri: str) -> str:
 
 
 def place(location: str | Path) -> Place:
-    """A bare path or `file:` URI as a Path, any other URI as an ObjectPath."""
+    """Return a bare path or `file:` URI as a Path, any other URI as an ObjectPath."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(location)):
         system, path = _opened(str(location))
         return Path(path) if system.type_name == "local" else ObjectPath(str(location))

@@ -46,7 +46,7 @@ class Answer(Shown):
         return self.query.reading
 
     def explain(self) -> str:
-        """What is promised, and how noisy each column is."""
+        """Return what is promised, and how noisy each column is."""
         return self.query.explain()
 
 
@@ -119,7 +119,7 @@ def query(
 
 
 def _arrow(records: Any) -> pa.Table:
-    """The records as an Arrow table."""
+    """Return the records as an Arrow table."""
     if getattr(records, "isStreaming", False):
         raise DataError(
             "a stream has no end: declare it in sources.yaml, and start the query with dpsql.start or `dpsql run`"
@@ -139,7 +139,7 @@ def _arrow(records: Any) -> pa.Table:
 
 
 def _schema(table: pa.Table) -> str:
-    """The columns that expressions may touch, as Spark DDL."""
+    """Return the columns that expressions may touch, as Spark DDL."""
     known = {field.name: from_arrow(field.type) for field in table.schema}
     return ", ".join(
         f"`{name.replace('`', '``')}` {kind}" for name, kind in known.items() if kind is not None
@@ -147,7 +147,7 @@ def _schema(table: pa.Table) -> str:
 
 
 def _public(name: str, file: str | Path) -> Source:
-    """A file of a public table."""
+    """Return a file of a public table."""
     path = Path(file).expanduser().absolute()
     return Source(
         name=name.lower(),
@@ -158,7 +158,7 @@ def _public(name: str, file: str | Path) -> Source:
 
 
 def _moment(given: str | date, name: str) -> int:
-    """Microseconds since 1970; a time without a zone is UTC."""
+    """Return microseconds since 1970; a time without a zone is UTC."""
     try:
         moment = datetime.fromisoformat(given) if isinstance(given, str) else given
     except ValueError:

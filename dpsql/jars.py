@@ -29,7 +29,7 @@ BROKER = "broker"
 
 
 def ensure(*configurations: str, target: str | Path | None = None) -> list[Path]:
-    """The jars of some configurations (default: `spark`), fetched unless they are there; safe when two processes call it at once.
+    """Return the jars of some configurations (default: `spark`), fetched unless they are there; safe when two processes call it at once.
 
     Args:
         configurations: `SPARK`, `S3`, `BROKER`.
@@ -65,7 +65,7 @@ def _ensure(configuration: str, target: Path) -> list[Path]:
 
 
 def properties_text(jars: list[Path]) -> str:
-    """The Spark settings of conf/spark-defaults.template, with the jars, this Python and this place."""
+    """Return the Spark settings of conf/spark-defaults.template, with the jars, this Python and this place."""
     text = (CONF / "spark-defaults.template").read_text()
     return (
         text.replace("@JARS@", ",".join(map(str, jars)))

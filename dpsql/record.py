@@ -29,7 +29,7 @@ class DamagedFile(LakeError):
 
 
 def content(value: Any, version: int, indent: int | None = None) -> bytes:
-    """A frozen value as a file of this version."""
+    """Return a frozen value as a file of this version."""
     return json.dumps({"version": version, **asdict(value)}, indent=indent).encode() + b"\n"
 
 
@@ -39,7 +39,7 @@ def write(path: Place, value: Any, version: int) -> None:
 
 
 def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T | None:
-    """The value in a file; None if it is not there.
+    """Return the value in a file; None if it is not there.
 
     Args:
         path: of the file.
@@ -76,7 +76,7 @@ def read_if_whole(path: Place, kind: type[T], version: int) -> T | None:
 
 
 def parse(given: Any, kind: Any) -> Any:
-    """A value of a type, from JSON values.
+    """Return a value of a type, from JSON values.
 
     Args:
         given: from `json.loads`; what is of a class of ours already stays as it is.

@@ -33,7 +33,7 @@ class Eras:
     every_us: int
 
     def over(self, before_us: int) -> int:
-        """The newest era of which nothing is needed any more at a time: era e has the n from 64 e to 64 e + 63."""
+        """Return the newest era of which nothing is needed any more at a time: era e has the n from 64 e to 64 e + 63."""
         return ((before_us - self.over_us) // self.every_us + 1) // ERA - 1
 
 
@@ -57,11 +57,11 @@ class Schedule:
     replayed: bool = False
 
     def points(self, time_us: int) -> int:
-        """How many grid points lie at or before a time, from the one at the offset on."""
+        """Return how many grid points lie at or before a time, from the one at the offset on."""
         return (time_us - self.offset_us) // self.interval_us
 
     def crossed(self, before_us: int, closed_us: int) -> bool:
-        """Whether a grid point lies after `before_us` and at or before `closed_us`."""
+        """Tell whether a grid point lies after `before_us` and at or before `closed_us`."""
         return self.points(closed_us) > self.points(before_us)
 
     def check_behind(self, until_us: int, start_us: int | None, closed_us: int = NO_CLOCK) -> None:
@@ -120,7 +120,7 @@ class Schedule:
         )
 
     def _to_replay(self, until_us: int, start_us: int | None, closed_us: int) -> tuple[int, int]:
-        """The grid points that are closed already, and those that are to be."""
+        """Return the grid points that are closed already, and those that are to be."""
         begin = max(closed_us, self.offset_us, self.offset_us if start_us is None else start_us)
         before = self.points(begin)
         now = self.points(until_us)
@@ -129,7 +129,7 @@ class Schedule:
         return before, now
 
     def due_us(self, window: int, trigger: int) -> int:
-        """When a trigger is due."""
+        """Return when a trigger is due."""
         return window + trigger * self.grid.trigger_us
 
     def window_of(self, time_us: int) -> int:
@@ -142,7 +142,7 @@ class Schedule:
 
 
 def by_window(grid: Grid) -> Schedule:
-    """The schedule of windows whose triggers are the grid's own, each window until its last one."""
+    """Return the schedule of windows whose triggers are the grid's own, each window until its last one."""
     eras = Eras(
         "window",
         grid.offset_us,

@@ -25,7 +25,7 @@ _held: dict[tuple[int, Path], tuple[Path, int]] = {}
 
 
 def scratch(base: str | Path | None = None) -> Path:
-    """A folder of this process, mode 0700, below a folder of this user; the same one at every call.
+    """Return a folder of this process, mode 0700, below a folder of this user; the same one at every call.
 
     Args:
         base: where; default: the system's temporary folder.
@@ -44,7 +44,7 @@ def scratch(base: str | Path | None = None) -> Path:
 
 
 def home(base: str | Path | None = None) -> Path:
-    """The folder of this user, mode 0700. Nobody else may have made it: its owner could open it again.
+    """Return the folder of this user, mode 0700. Nobody else may have made it: its owner could open it again.
 
     Args:
         base: where; default: the system's temporary folder.
@@ -69,7 +69,7 @@ def home(base: str | Path | None = None) -> Path:
 
 
 def closed(folder: str | Path, to: int = 0o011) -> bool:
-    """Whether a folder, or one on the way to it, lets nobody pass but its owner.
+    """Tell whether a folder, or one on the way to it, lets nobody pass but its owner.
 
     Args:
         folder: need not be there.

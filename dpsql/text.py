@@ -28,7 +28,7 @@ def percent(share: float) -> str:
 
 
 def without_credentials(address: str | None) -> str:
-    """A path or address as it may be printed: `user:password@` and `?key=...` are left out."""
+    """Return a path or address as it may be printed: `user:password@` and `?key=...` are left out."""
     return re.sub(
         r"//[^@]*:[^@]*@|\?[^/]*=.*",
         lambda found: "//" if found[0].endswith("@") else "",
@@ -37,7 +37,7 @@ def without_credentials(address: str | None) -> str:
 
 
 def in_short(lines: Mapping[str, str]) -> str:
-    """The head of an explanation: a few words, and what is to be said under each."""
+    """Return the head of an explanation: a few words, and what is to be said under each."""
     wrapped = [
         textwrap.wrap(f"{name + ':':<12}{text}", WIDTH, subsequent_indent=" " * 12)
         for name, text in lines.items()

@@ -21,7 +21,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_duration(text: str, least_us: int = 1) -> int:
-    """Microseconds of `7 days`, `15 minutes` or `1 day 12 hours`; at least `least_us`.
+    """Return microseconds of `7 days`, `15 minutes` or `1 day 12 hours`; at least `least_us`.
 
     >>> parse_duration("1 day 12 hours")
     129600000000
@@ -55,7 +55,7 @@ def duration(us: int) -> str:
 
 
 def show_duration(us: int) -> str:
-    """The shortest spelling in one unit, as an option is written: `15 minutes`, `1 week`."""
+    """Return the shortest spelling in one unit, as an option is written: `15 minutes`, `1 week`."""
     return _in_one_unit(us, reversed(UNITS_US))
 
 
@@ -66,12 +66,12 @@ def _in_one_unit(us: int, units: Iterable[str]) -> str:
 
 
 def now_us() -> int:
-    """The wall clock."""
+    """Return the wall clock."""
     return time.time_ns() // 1000
 
 
 def microseconds(text: str) -> int:
-    """An instant like `2026-01-31` or `2026-01-31T12:00`, UTC unless it says otherwise, in microseconds since 1970.
+    """Return an instant like `2026-01-31` or `2026-01-31T12:00`, UTC unless it says otherwise, in microseconds since 1970.
 
     Raises:
         ValueError: it is none.
@@ -83,7 +83,7 @@ def microseconds(text: str) -> int:
 
 
 def timestamp(us: int) -> str:
-    """An instant as people write it: `2026-01-31T12:00:00Z`."""
+    """Return an instant as people write it: `2026-01-31T12:00:00Z`."""
     try:
         return (EPOCH + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%SZ")
     except OverflowError:

@@ -304,7 +304,7 @@ def answer_question(
 
 
 def _largest(written: str, total: float) -> float:
-    """What --max-error allows, in rows; a share is one of the noisy total.
+    """Return what --max-error allows, in rows; a share is one of the noisy total.
 
     Raises:
         DataError: it is no number, or the total is not positive.

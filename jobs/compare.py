@@ -125,7 +125,7 @@ def _columns(rows: pd.DataFrame, name: str, by: str | None) -> list[str]:
 
 
 def _row(newest: pd.DataFrame, key: str) -> dict[Any, Any]:
-    """The row of a key among those of one trigger."""
+    """Return the row of a key among those of one trigger."""
     import difflib
 
     labels = _labels(newest)
@@ -211,7 +211,7 @@ def _changes(
 
 
 def _only(rows: pd.DataFrame, one: Mapping[Any, Any]) -> dict[Any, Any] | None:
-    """The newest row of the same key; None where it is missing."""
+    """Return the newest row of the same key; None where it is missing."""
     from dpsql.published.public_rows import published_of
     from dpsql.view.words import absent
 

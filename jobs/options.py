@@ -80,7 +80,7 @@ class Microseconds(click.ParamType):
         self._written = written
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Microseconds."""
+        """Return microseconds."""
         try:
             return value if isinstance(value, int) else self._parse(value)
         except ValueError:
@@ -104,7 +104,7 @@ class Commands(click.Group):
     """A group whose commands end in a message and an exit code, never in a traceback."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """What is written otherwise now is refused by name."""
+        """Return what is written otherwise now is refused by name."""
         for old, instead in ELSEWHERE.items():
             command, *option = old.split()
             if args[:1] == [command] and set(option) <= set(args):
@@ -228,12 +228,12 @@ def writable(target: Path, flag: str) -> None:
 
 
 def default_sources(given: Path | None) -> Path | None:
-    """The file that declares caps: the one given, else conf/sources.yaml, if it is there."""
+    """Return the file that declares caps: the one given, else conf/sources.yaml, if it is there."""
     return given or (DECLARED if DECLARED.exists() else None)
 
 
 def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Secret, Ledger]:
-    """The secret, made on first use unless `create` is off, and the ledger beside it. A new one is told: nothing is known then."""
+    """Return the secret, made on first use unless `create` is off, and the ledger beside it. A new one is told: nothing is known then."""
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret, default_secret_path
 

@@ -85,7 +85,7 @@ class RunFlags:
 
 
 def run_options(command: Command) -> Command:
-    """The shared flags, handed over as one RunFlags."""
+    """Return the shared flags, handed over as one RunFlags."""
 
     @functools.wraps(command)
     def gathered(**given: Any) -> Any:
@@ -235,13 +235,13 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
 
 
 def needs_s3(flags: RunFlags) -> bool:
-    """Whether the lake or a declared source is in a bucket."""
+    """Tell whether the lake or a declared source is in a bucket."""
     sources = flags.sources_file.read_text() if flags.sources_file.is_file() else ""
     return flags.lake_folder.startswith("s3a:") or "s3a://" in sources
 
 
 def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str, str]:
-    """The settings of a properties file; by default the checkout's (or its template), with the jars that the run needs.
+    """Return the settings of a properties file; by default the checkout's (or its template), with the jars that the run needs.
 
     Raises:
         ConfigError: the jars cannot be fetched, a line is not `name value`, or others may read a credential.

@@ -83,7 +83,7 @@ def show(
 
 
 def _lake(name: str, folder: str | None) -> Lake:
-    """Where the query is published, or the table alone. A name has letters, digits, _ and - only, so whatever has another character is a path."""
+    """Return where the query is published, or the table alone. A name has letters, digits, _ and - only, so whatever has another character is a path."""
     from dpsql.lake.runs import Lake
     from dpsql.published.public_rows import opened
 
@@ -171,7 +171,7 @@ def _print(
 
 
 def _unread(own: Reading | None, published: Published) -> list[str]:
-    """What is said to them of a condition that is not public."""
+    """Return what is said to them of a condition that is not public."""
     from dpsql.view.reading import PRIVATE
 
     return [PRIVATE] if published.reading.private and own is None else []

@@ -87,7 +87,7 @@ def _print_queries(lake: Lake, as_json: bool) -> None:
 
 
 def _told(lake: Lake, name: str) -> dict[str, Any]:
-    """What a person asks of a query; null where nothing is published, or may not be read."""
+    """Return what a person asks of a query; null where nothing is published, or may not be read."""
     from dpsql.lake.runs import read_run
     from dpsql.published.public_rows import newest_trigger  # slow to import
 

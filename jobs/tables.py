@@ -80,7 +80,7 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
 
 
 def numbers(line: dict[str, Any]) -> tuple[str, str, str]:
-    """A value, 95% of its noise, and its interval."""
+    """Return a value, 95% of its noise, and its interval."""
     whole = isinstance(line["amount"], int)
     error = Z95 * line["stderr"]
     low, high = (

@@ -40,7 +40,7 @@ def say(document: Mapping[str, Any], text: str, as_json: bool) -> None:
 
 
 def records(frame: pd.DataFrame, published: Published | None = None) -> list[dict[str, Any]]:
-    """The rows, errors of a published table to six digits."""
+    """Return the rows, errors of a published table to six digits."""
     errors = {*published.names(Role.STDERR, Role.RANK_STDERR)} if published else ()
     rows = frame.to_dict("records")
     return [

@@ -176,7 +176,7 @@ def _write(target: Path, text: str) -> None:
 
 
 def _budget(lake: Lake, name: str, secret_path: Path, sources_file: Path | None) -> Budget | None:
-    """What the ledger knows of the run's people; None for whoever has neither the private folder nor the ledger."""
+    """Return what the ledger knows of the run's people; None for whoever has neither the private folder nor the ledger."""
     import dpsql
     from dpsql.lake.runs import read_run
     from dpsql.privacy.budget import budgets

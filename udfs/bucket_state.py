@@ -62,11 +62,11 @@ class BucketFiles:
     known: Mapping[int, str] = field(default_factory=dict)
 
     def folder(self, bucket: int) -> str:
-        """Where all versions of one bucket are."""
+        """Return where all versions of one bucket are."""
         return f"{self.root.rstrip('/')}/{self.operator}-{self.buckets}/g{self.generation}/bucket={bucket:04d}"
 
     def load(self, bucket: int, sequence: int) -> dict[str, pa.Table]:
-        """The tables of one version.
+        """Return the tables of one version.
 
         Raises:
             FileNotFoundError: the version is not there.
@@ -116,7 +116,7 @@ class BucketFiles:
         }
 
     def newest(self, bucket: int) -> int:
-        """The newest version that is stored whole; 0 if there is none, as of a stage without state."""
+        """Return the newest version that is stored whole; 0 if there is none, as of a stage without state."""
         if not self.names:
             return 0
         system, folder = filesystem(self.folder(bucket))
@@ -159,7 +159,7 @@ def fingerprint(digests: Mapping[str, str]) -> str:
 
 
 def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
-    """The pyarrow file system of a bare path or a URI, and the path inside it."""
+    """Return the pyarrow file system of a bare path or a URI, and the path inside it."""
     parts = urlparse(location)
     if len(parts.scheme) <= 1:  # a bare path (or a drive letter)
         return pafs.LocalFileSystem(), location
@@ -170,7 +170,7 @@ def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
 
 
 def read_table(location: str) -> pa.Table:
-    """One state file, wherever it is kept; raises as `BucketFiles.load`."""
+    """Return one state file, wherever it is kept; raises as `BucketFiles.load`."""
     return _read(*filesystem(location))[0]
 
 
@@ -182,7 +182,7 @@ def write_table(location: str, table: pa.Table) -> None:
 
 
 def _read(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str]:
-    """The table, and the digest in the seal of its file."""
+    """Return the table, and the digest in the seal of its file."""
     with system.open_input_file(path) as file:
         data = file.read_buffer()
     digest = _seal(data, path)
@@ -204,7 +204,7 @@ def _opened(file: pa.NativeFile, path: str) -> pq.ParquetFile:
 
 
 def _metadata(schema: pa.Schema, path: str) -> dict[bytes, bytes]:
-    """What the writer said of the table, in this version of the format."""
+    """Return what the writer said of the table, in this version of the format."""
     metadata = dict(schema.metadata or {})
     found = metadata.pop(VERSION_KEY, b"none")
     if found != SCHEMA_VERSION:
@@ -215,7 +215,7 @@ def _metadata(schema: pa.Schema, path: str) -> dict[bytes, bytes]:
 
 
 def _sealed(content: pa.Buffer) -> tuple[pa.Buffer, str]:
-    """A Parquet file with the SHA-256 of its bytes put before the footer, and that digest; columns stay where the footer says."""
+    """Return a Parquet file with the SHA-256 of its bytes put before the footer, and that digest; columns stay where the footer says."""
     at = _footer_at(content)
     digest = hashlib.sha256(content)
     return pa.py_buffer(
@@ -224,7 +224,7 @@ def _sealed(content: pa.Buffer) -> tuple[pa.Buffer, str]:
 
 
 def _seal(data: pa.Buffer, path: str) -> str | None:
-    """The digest in the seal of a file; None if it has no seal.
+    """Return the digest in the seal of a file; None if it has no seal.
 
     Raises:
         DamagedFile: it has one, of other bytes.
@@ -241,7 +241,7 @@ def _seal(data: pa.Buffer, path: str) -> str | None:
 
 
 def _footer_at(data: pa.Buffer) -> int:
-    """Where the footer begins, as the end of the file says; below zero if that cannot be."""
+    """Return where the footer begins, as the end of the file says; below zero if that cannot be."""
     tail = bytes(data[max(0, data.size - 8) :])
     return data.size - 8 - int.from_bytes(tail[:4], "little") if tail[4:] == MAGIC else -1
 

@@ -46,7 +46,7 @@ def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
 
 
 def _codes(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
-    """Numbers from 0 in the order of the values, and how many bits they need."""
+    """Return numbers from 0 in the order of the values, and how many bits they need."""
     if not len(column):
         return np.zeros(0, np.uint64), 0
     low = column.min()
@@ -60,7 +60,7 @@ def _codes(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
 
 
 def _ranks(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
-    """Numbers 0, 1, ... of the distinct values in order, and how many bits they need."""
+    """Return numbers 0, 1, ... of the distinct values in order, and how many bits they need."""
     order = np.argsort(column)
     rank = np.empty(len(column), np.uint64)
     rank[order] = np.cumsum(run_starts(column[order])) - 1
@@ -101,7 +101,7 @@ def run_sums(values: Int, starts: Bool) -> Int:
 
 
 def running_count(flags: Bool | Int, starts: Bool) -> Int:
-    """How many flags are set from the start of a row's run up to and including the row; of numbers their sum."""
+    """Return how many flags are set from the start of a row's run up to and including the row; of numbers their sum."""
     total = np.cumsum(flags, dtype=np.int64)
     first = np.flatnonzero(starts)
     before = total[first] - flags[first].astype(np.int64)
@@ -111,7 +111,7 @@ def running_count(flags: Bool | Int, starts: Bool) -> Int:
 def find(
     keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[np.generic]]
 ) -> tuple[Int, Int]:
-    """Where the rows of `keys` are in a *sorted* table: they equal its rows low..high - 1, and would be inserted at low.
+    """Return where the rows of `keys` are in a *sorted* table: they equal its rows low..high - 1, and would be inserted at low.
 
     Args:
         keys, table: column by column, same types.
@@ -171,12 +171,12 @@ def match(keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[n
 
 
 def places(at: Int) -> Int:
-    """Where new rows stand once each has been inserted before row `at` (ascending) of the old ones."""
+    """Return where new rows stand once each has been inserted before row `at` (ascending) of the old ones."""
     return at + np.arange(len(at))
 
 
 def insert(column: npt.NDArray[Any], new: npt.NDArray[Any], where: Int) -> npt.NDArray[Any]:
-    """The column with new rows at the positions `where` of the result, as from `places`; also for rows of several numbers."""
+    """Return the column with new rows at the positions `where` of the result, as from `places`; also for rows of several numbers."""
     out = np.empty((len(column) + len(new), *column.shape[1:]), column.dtype)
     old = np.ones(len(out), bool)
     old[where] = False
@@ -189,12 +189,12 @@ def insert(column: npt.NDArray[Any], new: npt.NDArray[Any], where: Int) -> npt.N
 
 
 def to_lists(values: npt.NDArray[np.float64]) -> pa.FixedSizeListArray:
-    """A (rows, width) array as a column of fixed-size lists."""
+    """Return a (rows, width) array as a column of fixed-size lists."""
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
 def from_lists(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float64]:
-    """The (rows, width) array of a column of fixed-size lists; a copy."""
+    """Return the (rows, width) array of a column of fixed-size lists; a copy."""
     return np.array(as_rows(column, width))
 
 

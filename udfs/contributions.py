@@ -55,7 +55,7 @@ class Increment:
         return (2 * parts + self.parts_of_unit) // (2 * self.parts_of_unit)
 
     def of(self, rows: pa.Table) -> Int:
-        """One integer per record."""
+        """Return one integer per record."""
         rule = self.rule.removesuffix(PER_GROUP)
         one = self.parts_of_unit if self.per_group else 1
         if rule in ("rows", "users"):
@@ -85,7 +85,7 @@ class Increment:
 def contributions(
     values: int, by_user: bool = False, by_level: bool = False, by_leaf: bool = False
 ) -> pa.Schema:
-    """What the intake tells the release: sums of so many increments, per user where rounds of selection want that, per level of an interval tree,
+    """Return what the intake tells the release: sums of so many increments, per user where rounds of selection want that, per level of an interval tree,
     per leaf of quantiles."""
     ints = ["window", "trigger", "key", *(["user"] if by_user else [])]
     sums = [

@@ -35,7 +35,7 @@ class Grid:
         return (ts - self.offset_us) // self.slide_us * self.slide_us + self.offset_us
 
     def windows_of(self, ts: Int) -> tuple[Int, Int]:
-        """All (record, window start) pairs: the windows that hold each event time, newest first within a record."""
+        """Return all (record, window start) pairs: the windows that hold each event time, newest first within a record."""
         r = self.windows_per_record
         record = np.repeat(np.arange(len(ts)), r)
         start = np.repeat(self.latest_window(ts), r) - np.tile(
@@ -45,11 +45,11 @@ class Grid:
         return record[inside], start[inside]
 
     def own_trigger(self, ts: Int, start: Int) -> Int:
-        """The first grid point strictly after the event time, as a trigger number of its window (from 1)."""
+        """Return the first grid point strictly after the event time, as a trigger number of its window (from 1)."""
         return (ts - start) // self.trigger_us + 1
 
     def closed_triggers(self, start: Int, closed_us: int) -> Int:
-        """How many triggers of each window lie at or before the closed time (0..horizon)."""
+        """Return how many triggers of each window lie at or before the closed time (0..horizon)."""
         return np.clip((closed_us - start) // self.trigger_us, 0, self.horizon)
 
     def period(self, ts: Int) -> Int:

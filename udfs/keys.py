@@ -34,7 +34,7 @@ class PublicGroups:
         )
 
     def names(self, places: Int) -> pa.Array:
-        """The encoded keys at some places."""
+        """Return the encoded keys at some places."""
         return pa.array(self.key_bytes, pa.binary()).take(pa.array(places))
 
 
@@ -65,7 +65,7 @@ class NumberedGroups:
         return np.arange(self.bucket, self.first[-1], self.buckets)
 
     def names(self, places: Int) -> pa.Array:
-        """The encoded keys at some places."""
+        """Return the encoded keys at some places."""
         return self.encoded(self.keys[places])
 
     def kinds(self, keys: Int) -> Int:
@@ -85,7 +85,7 @@ def encode(values: list[bytes | None]) -> bytes:
 
 
 def max_encoded_bytes(columns: int) -> int:
-    """How long the encoding of so many columns may be: each has a header, NULL too."""
+    """Return how long the encoding of so many columns may be: each has a header, NULL too."""
     return MAX_KEY_BYTES + HEADER * columns
 
 

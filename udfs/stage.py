@@ -225,7 +225,7 @@ class StateStore(Protocol):
         """How many there are."""
 
     def load(self, bucket: int, sequence: int) -> Tables:
-        """One version."""
+        """Return one version."""
 
     def store(self, bucket: int, sequence: int, tables: Tables) -> tuple[int, dict[str, str]]:
         """Keep one version; its bytes, and the digest of each table's file."""
@@ -305,7 +305,7 @@ def check_state(stage: Stage[Any], state: Tables) -> None:
 
 
 def closed_us(state: Tables) -> int:
-    """The time up to which a bucket has closed the grid; NO_CLOCK if it has not."""
+    """Return the time up to which a bucket has closed the grid; NO_CLOCK if it has not."""
     return max(
         (int((table.schema.metadata or {}).get(CLOSED, NO_CLOCK)) for table in state.values()),
         default=NO_CLOCK,

@@ -100,7 +100,7 @@ class ContributionFiles:
     width: int
 
     def write(self, rows: pa.Table, bucket: int, batch: int) -> list[dict[str, Any]]:
-        """One file per era, named by its bytes; they are in the table when the driver has committed them.
+        """Return one file per era, named by its bytes; they are in the table when the driver has committed them.
 
         Args:
             rows: contributions with their key's `bucket`, sorted by era.
@@ -128,7 +128,7 @@ class ContributionFiles:
         ]
 
     def write_era(self, table: pa.Table, era: int, bucket: int) -> dict[str, Any]:
-        """One file of rows or ticks in all columns, sorted by bucket; returns its path below the table, bytes, rows and partition."""
+        """Return one file of rows or ticks in all columns, sorted by bucket; returns its path below the table, bytes, rows and partition."""
         system, root = filesystem(self.path)
         make_folder(system, f"{root}/era={era}")
         sink = pa.BufferOutputStream()
@@ -173,7 +173,7 @@ class ContributionRows:
     relabelled: bool = False
 
     def read(self, names: Iterable[str], bucket: int) -> pa.Table:
-        """The rows of a bucket in some files of the table (paths below it), in columns `takes`."""
+        """Return the rows of a bucket in some files of the table (paths below it), in columns `takes`."""
         system, root = filesystem(self.path)
         parts = [self.takes.empty_table()]
         for name in names:

@@ -94,7 +94,7 @@ class Gathered:
     key_buckets: int
 
     def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> StateFile:
-        """Its report names the new files of contributions."""
+        """Return its report names the new files of contributions."""
         given = to_arrow(frames, pa.schema([*self.gives, (DROPPED, pa.binary())]))
         is_count = pc.not_equal(given[DROPPED], b"")
         drops = Counter[str]()
@@ -126,7 +126,7 @@ def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
 
 
 def _records(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """Columns by name, as the stage takes them.
+    """Return columns by name, as the stage takes them.
 
     Raises:
         TypeError: one holds a NULL.

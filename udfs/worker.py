@@ -165,7 +165,7 @@ def without_values(function: Stateful) -> Stateful:
 def answer(
     work: Work, bucket: int, frames: Frames, state: Any, told: str | None, listed: str | None
 ) -> Iterator[pd.DataFrame]:
-    """What a bucket gives back to Spark in one micro-batch: its report.
+    """Yield what a bucket gives back to Spark in one micro-batch: its report.
 
     Args:
         work: of the query.
@@ -203,7 +203,7 @@ def _freeze_modules() -> None:
 
 
 def to_arrow(frames: Frames, schema: pa.Schema) -> pa.Table:
-    """One Arrow table of all frames of a group, columns by name.
+    """Return one Arrow table of all frames of a group, columns by name.
 
     Raises:
         TypeError: an integer column arrived as another type: a NULL got in and 64-bit ids were rounded.
@@ -227,7 +227,7 @@ def _column(series: pd.Series, field: pa.Field) -> pa.Array:
 
 
 def _pairs(rows: pa.Table) -> list[list[int]]:
-    """Every (window, trigger) with its number of rows."""
+    """Return every (window, trigger) with its number of rows."""
     counted = (
         rows.select(["window", "trigger"])
         .group_by(["window", "trigger"])

@@ -57,7 +57,7 @@ def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
 def open_catch_up(
     folder: Place, until_us: int | None, closed_us: int, ticked: int, static: dict[str, int | str]
 ) -> CatchUp:
-    """The catch-up to work on: the interrupted one, or else the next.
+    """Return the catch-up to work on: the interrupted one, or else the next.
 
     The ticks count, whatever the file says: it may be lost, or an older copy, and a number that has ticked would publish nothing.
 
@@ -103,7 +103,7 @@ def finish(folder: Place, done: CatchUp) -> None:
 
 
 def read_catch_up(folder: Place) -> CatchUp | None:
-    """The newest catch-up; None before the first.
+    """Return the newest catch-up; None before the first.
 
     Raises:
         DamagedFile: the file is damaged.
@@ -118,7 +118,7 @@ def begin_live(folder: Place, static: dict[str, int | str], interval_us: int) ->
 
 
 def live_pins(folder: Place) -> dict[str, int | str]:
-    """What pins the static tables of a live run; empty if the run never was one.
+    """Return what pins the static tables of a live run; empty if the run never was one.
 
     Raises:
         LakeError: the file is damaged, or from another release.

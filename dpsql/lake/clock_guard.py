@@ -25,7 +25,7 @@ ABSENT_US = 3 * 86_400 * SECOND_US
 
 
 def passed_us() -> int:
-    """Microseconds since some moment, whatever happens to the wall clock; time in which the machine sleeps counts, where the system knows it."""
+    """Return microseconds since some moment, whatever happens to the wall clock; time in which the machine sleeps counts, where the system knows it."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
 
 
@@ -58,7 +58,7 @@ class ClockGuard:
         self._lock = threading.Lock()
 
     def time(self, shown_us: int) -> int:
-        """When it was that the wall clock showed a time: that time, unless it cannot have come yet."""
+        """Return when it was that the wall clock showed a time: that time, unless it cannot have come yet."""
         with self._lock:
             limit_us = self._now() + self._slack_us
             if shown_us > limit_us:

@@ -151,7 +151,7 @@ def merge(
 
 
 def small_files(path: Place) -> list[str]:
-    """Names of the small files of a table, in the order in which they were added."""
+    """Return names of the small files of a table, in the order in which they were added."""
     added = pa.table(DeltaTable(str(path)).get_add_actions()).select(
         ["modification_time", "path", "num_records", "size_bytes"]
     )
@@ -206,12 +206,12 @@ def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> 
 
 
 def _named(table: DeltaTable) -> set[str]:
-    """The files of a table as it was opened."""
+    """Return the files of a table as it was opened."""
     return set(pa.table(table.get_add_actions())["path"].to_pylist())
 
 
 def _is_plain(table: DeltaTable) -> bool:
-    """Whether its files are its rows: somebody may have switched on deletion vectors or other names of columns since it was made."""
+    """Tell whether its files are its rows: somebody may have switched on deletion vectors or other names of columns since it was made."""
     return (
         table.protocol().min_reader_version == 1
         or set(table.protocol().reader_features or ["?"]) <= PLAIN
@@ -219,7 +219,7 @@ def _is_plain(table: DeltaTable) -> bool:
 
 
 def _opens(path: Place, version: int) -> bool:
-    """Whether a version can be opened, from its checkpoint: then what came before is not needed for it."""
+    """Tell whether a version can be opened, from its checkpoint: then what came before is not needed for it."""
     try:
         return DeltaTable(str(path), version=version).version() == version
     except (DeltaError, OSError):

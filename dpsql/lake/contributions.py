@@ -100,7 +100,7 @@ class Contributions:
         delta_tables.append_files(self.path, files, {self._rows: batch})
 
     def plan(self, after: int, upto: int, most: int | None = None) -> ReleasePlan:
-        """What query 2 reads in the commits after a version and up to another.
+        """Return what query 2 reads in the commits after a version and up to another.
 
         Args:
             after, upto: versions of the table.
@@ -132,7 +132,7 @@ class Contributions:
         check_files(self.path, delta_tables.added_files(self.path, plan.after + 1, plan.upto))
 
     def rows_for(self, takes: pa.Schema) -> ContributionRows:
-        """What the workers of query 2 need to know to read rows, in these columns."""
+        """Return what the workers of query 2 need to know to read rows, in these columns."""
         return ContributionRows(str(self.path), takes, self.key_buckets, self.void, self.relabelled)
 
     def tick(self, number: int, batch: int, closed_us: int, latest_us: int) -> bool:
@@ -231,7 +231,7 @@ def check_ticks(path: Place) -> None:
 
 
 def latest_column(path: Place) -> str:
-    """Where ticks have the latest accepted event time."""
+    """Return where ticks have the latest accepted event time."""
     own = ("era", "kind", "bucket", "batch", "closed_us")
     return str(
         next(field.name for field in DeltaTable(str(path)).schema().fields if field.name not in own)
@@ -239,7 +239,7 @@ def latest_column(path: Place) -> str:
 
 
 def newest_rows(path: Place, run_id: str, generation: int) -> int | None:
-    """The newest micro-batch of query 1, of any generation up to this one, whose rows are in the table."""
+    """Return the newest micro-batch of query 1, of any generation up to this one, whose rows are in the table."""
     marks = (
         delta_tables.mark(path, rows_mark(run_id, ADMISSION, number))
         for number in range(1, generation + 1)

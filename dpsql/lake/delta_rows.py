@@ -33,7 +33,7 @@ CHECKED = pads.ParquetFragmentScanOptions(page_checksum_verification=True)
 def read_rows(
     location: Place, columns: Sequence[str] | None = None, condition: pc.Expression | None = None
 ) -> pa.Table:
-    """Rows of the newest version of a table.
+    """Return rows of the newest version of a table.
 
     Args:
         location: of the table.
@@ -54,7 +54,7 @@ def read_rows(
 
 
 def damage(location: Place, whole: bool) -> str | None:
-    """Which data files of a table without partitions are not as they were written, in words.
+    """Return which data files of a table without partitions are not as they were written, in words.
 
     Args:
         location: of the table; one that is not there has no files.

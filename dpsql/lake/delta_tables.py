@@ -83,7 +83,7 @@ def _committing(marks: Mapping[str, int], **more: Any) -> CommitProperties:
 
 
 def newest(path: Place) -> DeltaTable:
-    """A table as it is now, for its marks and for appends to it.
+    """Return a table as it is now, for its marks and for appends to it.
 
     The object is kept, and reads only the commits that have come since: to open a table costs by the number of its files. It is opened anew
     after each checkpoint of its log, and where its newest commit is not the file any more that it was: damaged, gone, or of another table.
@@ -109,7 +109,7 @@ def _keep_open(path: Path, table: DeltaTable) -> DeltaTable:
 
 
 def _read_from(path: Path, version: int) -> object:
-    """Which file the commit of a version is, and the pointer to the newest checkpoint; where one is not there, nothing that is equal to it."""
+    """Return which file the commit of a version is, and the pointer to the newest checkpoint; where one is not there, nothing that is equal to it."""
     found = list[object]()
     for file in (f"{version:020d}.json", "_last_checkpoint"):
         try:
@@ -121,12 +121,12 @@ def _read_from(path: Path, version: int) -> object:
 
 
 def mark(path: Place, application: str) -> int | None:
-    """The newest version that an application has committed to a table; None if it never did or there is no table."""
+    """Return the newest version that an application has committed to a table; None if it never did or there is no table."""
     return newest(path).transaction_version(application) if exists(path) else None
 
 
 def committed(table: DeltaTable, application: str, version: int) -> bool:
-    """Whether the rows that go with a mark are there."""
+    """Tell whether the rows that go with a mark are there."""
     newest = table.transaction_version(application)
     return newest is not None and newest >= version
 
@@ -251,7 +251,7 @@ def vacuum(path: Place, hours: int) -> None:
 
 
 def first_version(path: Place) -> int:
-    """The oldest commit that the log of a table still has."""
+    """Return the oldest commit that the log of a table still has."""
     names = (file.name for file in (path / "_delta_log").iterdir())
     return min(
         (int(name[:20]) for name in names if name[:20].isdigit() and name.endswith(".json")),
@@ -260,7 +260,7 @@ def first_version(path: Place) -> int:
 
 
 def added_files(path: Place, first: int, last: int) -> list[str]:
-    """Paths below a table of the files that its versions `first` to `last` have added, of those versions that are there."""
+    """Return paths below a table of the files that its versions `first` to `last` have added, of those versions that are there."""
     log = path / "_delta_log"
     names = []
     for version in range(first, last + 1):
@@ -280,7 +280,7 @@ class Commit:
 
 
 def commit_of(path: Place, version: int) -> Commit:
-    """A commit of a table, from its log.
+    """Return a commit of a table, from its log.
 
     Raises:
         FileNotFoundError: it is not there.

@@ -94,7 +94,7 @@ class Engine:
         )
 
     def buckets_of(self, operator: str) -> int:
-        """How many buckets an operator's state is cut into."""
+        """Return how many buckets an operator's state is cut into."""
         return self.buckets[OPERATORS.index(operator)]
 
     def remember_query(self, operator: str) -> None:
@@ -118,7 +118,7 @@ def write_engine(engine: Engine, queries: Mapping[str, str | None]) -> None:
 
 
 def read_engine(folder: Place, tables: Layout) -> Engine | None:
-    """The engine settings of a run, whose state is made of these tables; None before its first start.
+    """Return the engine settings of a run, whose state is made of these tables; None before its first start.
 
     Raises:
         LakeError: the file is damaged.

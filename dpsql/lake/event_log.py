@@ -126,7 +126,7 @@ class EventLog:
         self._told.discard(alarm)
 
     def exposition(self) -> str:
-        """The totals in Prometheus' text format."""
+        """Return the totals in Prometheus' text format."""
         labels = f'{{name="{self.name}",run="{self.run_id}"}}'
         lines: list[str] = []
         for metric, value in sorted(self.totals.items()):
@@ -171,7 +171,7 @@ def newest_events(folder: Place) -> dict[str, dict[str, Any]]:
 
 
 def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
-    """The sentence for a micro-batch of which too much could not be used, or None. It names a reason, and no record or total. What is over the
+    """Return the sentence for a micro-batch of which too much could not be used, or None. It names a reason, and no record or total. What is over the
     bounds of the query was good, and asked to be left out."""
     unusable = {
         reason: count for reason, count in dropped.items() if not reason.startswith("over_")

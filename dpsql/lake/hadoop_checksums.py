@@ -16,12 +16,12 @@ HEADER = struct.Struct(">4sI")
 
 
 def checksum_path(path: Place) -> Place:
-    """Where the checksums of a file are."""
+    """Return where the checksums of a file are."""
     return path.parent / f".{path.name}.crc"
 
 
 def differs(path: Place) -> bool:
-    """Whether a file is not what its checksums say, or these are damaged; False where it has none (an object store keeps its own)."""
+    """Tell whether a file is not what its checksums say, or these are damaged; False where it has none (an object store keeps its own)."""
     sums = checksum_path(path)
     if not isinstance(path, Path) or not sums.exists():
         return False

@@ -25,7 +25,7 @@ class ListedVersions:
         self._known: dict[int, tuple[int, str]] | None = None
 
     def before(self, batch: int) -> str:
-        """What the tasks of a micro-batch are told: bucket -> (version, fingerprint) after the one before it."""
+        """Return what the tasks of a micro-batch are told: bucket -> (version, fingerprint) after the one before it."""
         if (
             self._known is None
         ):  # the first of a start may be listed already, and is done again from what was there before it

@@ -29,7 +29,7 @@ FOOTER_LENGTH = 4
 
 
 def is_whole(table: Path) -> bool:
-    """Whether the newest checkpoint has its two ends and every commit after it is there and whole. False tells nothing.
+    """Tell whether the newest checkpoint has its two ends and every commit after it is there and whole. False tells nothing.
 
     Raises:
         OSError: the log cannot be reached.
@@ -49,7 +49,7 @@ def is_whole(table: Path) -> bool:
 
 
 def newest_mark(table: Path, application: str) -> int | None:
-    """The newest version that an application has committed to a table; None if the newest commits do not tell.
+    """Return the newest version that an application has committed to a table; None if the newest commits do not tell.
 
     Raises:
         OSError: the log cannot be reached.
@@ -64,7 +64,7 @@ def newest_mark(table: Path, application: str) -> int | None:
 
 
 def damage(table: Path) -> str | None:
-    """Which data files of the newest commits are gone or have another size, in words; all bytes of all files are looked at by a start.
+    """Return which data files of the newest commits are gone or have another size, in words; all bytes of all files are looked at by a start.
 
     Raises:
         OSError: the log cannot be reached.
@@ -90,7 +90,7 @@ def damage(table: Path) -> str | None:
 
 
 def in_words(table: Place, wrong: list[str]) -> str | None:
-    """A sentence on damaged files of a table; None if there are none."""
+    """Return a sentence on damaged files of a table; None if there are none."""
     more = f" and {len(wrong) - NAMED:,} more files" if len(wrong) > NAMED else ""
     return (
         f"the table {table} is damaged: {'; '.join(wrong[:NAMED])}{more}. Put its files back as they were"

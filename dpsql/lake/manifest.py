@@ -165,7 +165,7 @@ class Manifest:
 
 
 def _kept(counted: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of the report of a bucket."""
+    """Return what is kept of the report of a bucket."""
     return {name: counted[name] for name in ("drops", "sha256") if counted.get(name)}
 
 

@@ -129,12 +129,12 @@ def _on_disk(lake: Lake, name: str) -> Path:
 
 
 def _prepared(folder: Path) -> Path:
-    """Where the private folder of the new run is made."""
+    """Return where the private folder of the new run is made."""
     return folder.with_name(NEXT.format(name=folder.name))
 
 
 def _published(histogram: Place) -> list[int]:
-    """The newest trigger time of a histogram, if it can be read."""
+    """Return the newest trigger time of a histogram, if it can be read."""
     try:
         times = read_rows(histogram, [DUE])[DUE] if delta_tables.exists(histogram) else None
     except (DeltaError, OSError, pa.ArrowException):

@@ -78,7 +78,7 @@ def open_run(
 def new_run(
     lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source
 ) -> Run:
-    """A fresh run id with its ledger line and its entry in the register; run.json is left to the caller.
+    """Return a fresh run id with its ledger line and its entry in the register; run.json is left to the caller.
 
     Raises:
         BudgetError: it would exceed the source's cap, or the source spends on another ledger than before.
@@ -92,7 +92,7 @@ def new_run(
 
 
 def run_of(name: str, run_id: str, query: Query, secret: Secret, ledger_id: str) -> Run:
-    """What a run says of itself, begun now."""
+    """Return what a run says of itself, begun now."""
     shape = query.shape
     return Run(
         name=name,

@@ -37,7 +37,7 @@ class Overruns:
         )
 
     def said(self) -> str | None:
-        """A line for people; None if there were none."""
+        """Return a line for people; None if there were none."""
         if not self.micro_batches:
             return None
         times = f"{self.micro_batches:,} time" + ("" if self.micro_batches == 1 else "s")
@@ -48,7 +48,7 @@ class Overruns:
 
 
 def read_overruns(folder: Place) -> Overruns:
-    """What is noted in a run's private folder.
+    """Return what is noted in a run's private folder.
 
     Raises:
         LakeError: the file is damaged.

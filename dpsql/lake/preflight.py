@@ -33,7 +33,7 @@ from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE
 def open_engine(
     folder: Place, buckets: tuple[int, int] | None, default: tuple[int, int], tables: Layout
 ) -> Engine:
-    """The engine settings of a run, fixed at its first start.
+    """Return the engine settings of a run, fixed at its first start.
 
     Args:
         folder: the run's private folder.
@@ -117,7 +117,7 @@ def lost(
     manifest: Manifest,
     whole: bool = True,
 ) -> str | None:
-    """What a query has lost of all that a restore can make anew, in words; None if all of it is there."""
+    """Return what a query has lost of all that a restore can make anew, in words; None if all of it is there."""
     problem = lost_checkpoint(engine, operator, marks) or lost_listing(
         engine, operator, marks, manifest
     )
@@ -157,7 +157,7 @@ def check_beside(folder: Place, public: Mapping[str, Place], application: str) -
 
 
 def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) -> str | None:
-    """What is wrong with the log of a table, and what to do about it; `mending` leaves out what a restore makes anew."""
+    """Return what is wrong with the log of a table, and what to do about it; `mending` leaves out what a restore makes anew."""
     if lost := torn_commits.torn(path):
         return (
             None
@@ -173,7 +173,7 @@ def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) ->
 
 
 def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) -> str | None:
-    """What is wrong with the checkpoint of an operator's query."""
+    """Return what is wrong with the checkpoint of an operator's query."""
     checkpoint = engine.checkpoint(operator)
     known = started_queries(engine.folder).get(operator)
     found = checkpoint.query_id
@@ -196,7 +196,7 @@ def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) 
 def lost_listing(
     engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest
 ) -> str | None:
-    """What the manifest lacks: it is written before the rows, and knows every state file of a finished micro-batch."""
+    """Return what the manifest lacks: it is written before the rows, and knows every state file of a finished micro-batch."""
     listed, *others = (-1 if mark is None else mark for mark in marks)
     checkpoint = engine.checkpoint(operator)
     done, planned = (
@@ -222,7 +222,7 @@ def lost_listing(
 def lost_rows(
     engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest
 ) -> str | None:
-    """The table of an operator's rows lacks those of a micro-batch that Spark has finished."""
+    """Return the table of an operator's rows lacks those of a micro-batch that Spark has finished."""
     done = engine.checkpoint(operator).newest_commit
     first = engine.parts[operator].first
     stored = max((mark for mark in marks[1:] if mark is not None), default=-1)
@@ -256,7 +256,7 @@ def release_position(engine: Engine, listed: Manifest) -> int | None:
 
 
 def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = True) -> str | None:
-    """The first newest state file that is not as it was listed, and why; `whole` looks at all bytes, else the footers must do."""
+    """Return the first newest state file that is not as it was listed, and why; `whole` looks at all bytes, else the footers must do."""
     files = state_files(engine, operator)
     pointers = manifest.pointers()
     digests = manifest.digests(pointers) if whole else {}
@@ -276,7 +276,7 @@ def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = 
 
 
 def read_twice(engine: Engine, operator: str, manifest: Manifest) -> str | None:
-    """A file in the micro-batch that query 1 would do next, which an earlier one has read: Spark planned it when it had forgotten the path."""
+    """Return a file in the micro-batch that query 1 would do next, which an earlier one has read: Spark planned it when it had forgotten the path."""
     checkpoint = engine.checkpoint(operator)
     planned = checkpoint.newest_batch
     done = checkpoint.newest_commit
@@ -288,7 +288,7 @@ def read_twice(engine: Engine, operator: str, manifest: Manifest) -> str | None:
 
 
 def state_files(engine: Engine, operator: str) -> BucketFiles:
-    """The state files of an operator's current generation."""
+    """Return the state files of an operator's current generation."""
     return BucketFiles(
         engine.state_root,
         operator,
@@ -315,7 +315,7 @@ def check_files(engine: Engine, source: str) -> None:
 
 
 def gone(source: str, uris: Iterable[str]) -> str | None:
-    """Which of these files a source no longer has, in words; those that are not on this machine are not looked for."""
+    """Return which of these files a source no longer has, in words; those that are not on this machine are not looked for."""
     names = [
         path for path in map(readable, uris) if path.startswith("/") and not Path(path).exists()
     ]

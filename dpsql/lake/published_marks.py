@@ -22,13 +22,13 @@ class PublishedMarks:
     triggers: int | None
 
     def have(self, detail: Mapping[str, Any]) -> bool:
-        """Whether the rows of a listed micro-batch of the release query are in the histogram."""
+        """Tell whether the rows of a listed micro-batch of the release query are in the histogram."""
         return not detail.get("rows") or (
             self.triggers is not None and int(detail["mark"]) <= self.triggers
         )
 
     def newest_batch(self, listed: Mapping[int, Mapping[str, Any]]) -> int | None:
-        """The newest micro-batch with rows in the histogram; where the list ends before, the one after its end."""
+        """Return the newest micro-batch with rows in the histogram; where the list ends before, the one after its end."""
         marks = [int(detail["mark"]) for detail in listed.values() if "mark" in detail]
         if self.triggers is not None and self.triggers > max(marks, default=self.triggers - 1):
             return max(listed, default=-1) + 1
@@ -39,7 +39,7 @@ class PublishedMarks:
 
 
 def published_marks(histogram: Place, run_id: str, generation: int) -> PublishedMarks:
-    """The marks of a run in a histogram, of one generation of the release query."""
+    """Return the marks of a run in a histogram, of one generation of the release query."""
     from deltalake import DeltaTable
 
     if not DeltaTable.is_deltatable(str(histogram)):

@@ -51,7 +51,7 @@ def listed_files(details: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[str
 
 
 def readable(uri: str) -> str:
-    """A path as people write it: Spark has `file:///a%20b` and `file:/a%20b`."""
+    """Return a path as people write it: Spark has `file:///a%20b` and `file:/a%20b`."""
     return unquote("/" + uri.removeprefix("file:").lstrip("/")) if uri.startswith("file:/") else uri
 
 
@@ -88,7 +88,7 @@ class ReadFiles:
             raise LakeError(f"{problem}; {self._repair}")
 
     def again(self, paths: Iterable[str], batch: int) -> str | None:
-        """Which of a micro-batch's files another one has read, in words."""
+        """Return which of a micro-batch's files another one has read, in words."""
         given = {self._same(path): path for path in paths}
         if not self._perhaps(given):
             return None
@@ -130,7 +130,7 @@ class ReadFiles:
         ) or not self._new.isdisjoint(hashes.tolist())
 
     def _same(self, path: str) -> str:
-        """A path in one form: folders may be reached by links."""
+        """Return a path in one form: folders may be reached by links."""
         folder, _, name = path.rpartition("/")
         if folder not in self._folders:
             bare = readable(folder)

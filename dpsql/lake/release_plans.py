@@ -39,12 +39,12 @@ class KeptPlan:
 
 
 def kept_plan(folder: Place) -> KeptPlan | None:
-    """The newest plan of a run; None before the first, or where the file is damaged: it is never needed but for a listing that is lost."""
+    """Return the newest plan of a run; None before the first, or where the file is damaged: it is never needed but for a listing that is lost."""
     return record.read_if_whole(folder / FILE, KeptPlan, VERSION)
 
 
 def position(upto: int) -> dict[str, list[str]]:
-    """What a listing says of a plan that ends with a version of `contributions`."""
+    """Return what a listing says of a plan that ends with a version of `contributions`."""
     return {
         "offsets": [
             json.dumps({"reservoirVersion": upto + 1, "index": -1, "isStartingVersion": False})
@@ -53,7 +53,7 @@ def position(upto: int) -> dict[str, list[str]]:
 
 
 def next_version(detail: Mapping[str, Any], start: str | None) -> int:
-    """The version of `contributions` after a listed plan.
+    """Return the version of `contributions` after a listed plan.
 
     Args:
         detail: of the listing.
@@ -87,7 +87,7 @@ class ReleasePlans:
         }
 
     def of(self, batch: int) -> ReleasePlan:
-        """The plan of a micro-batch.
+        """Return the plan of a micro-batch.
 
         Raises:
             FileNotFoundError: a commit is gone.

@@ -6,15 +6,15 @@ from dpsql.files import Place
 
 
 def command(folder: Place) -> str:
-    """The command that restores the run in a private folder."""
+    """Return the command that restores the run in a private folder."""
     return f"dpsql restore {folder.name} --lake {folder.parent.parent}"
 
 
 def repairable(folder: Place) -> str:
-    """What to do about pieces that can be made anew."""
+    """Return what to do about pieces that can be made anew."""
     return f"nothing was touched. Put it back as it was, or run: {command(folder)}"
 
 
 def unrepairable(folder: Place) -> str:
-    """What to do about pieces that only a backup has."""
+    """Return what to do about pieces that only a backup has."""
     return f"nothing was touched. Put it back as it was, or begin a new run: {command(folder)} --new-run"

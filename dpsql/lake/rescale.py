@@ -43,7 +43,7 @@ def recut(
 
 
 def _one(parts: list[pa.Table]) -> pa.Table:
-    """All rows; of the closed times the newest."""
+    """Return all rows; of the closed times the newest."""
     closed = [int((part.schema.metadata or {}).get(CLOSED, b"0")) for part in parts]
     metadata = parts[0].schema.metadata
     if metadata and CLOSED in metadata:

@@ -346,7 +346,7 @@ def _list_again(tables: Tables, operator: str) -> bool:
 
 
 def _clock(tables: Tables, batch: int) -> dict[str, int]:
-    """The clock of a finished micro-batch: the tick before it, and the latest event time that the tick after it accepts."""
+    """Return the clock of a finished micro-batch: the tick before it, and the latest event time that the tick after it accepts."""
     ticks = tables.ticks()
     closed = [closed_us for last, closed_us, _ in ticks if last < batch]
     latest = [latest_us for last, _, latest_us in ticks if last >= batch]
@@ -357,7 +357,7 @@ def _clock(tables: Tables, batch: int) -> dict[str, int]:
 
 
 def _admission_point(tables: Tables) -> Point:
-    """The newest point of query 1 after which no tick covers anything that would be read again."""
+    """Return the newest point of query 1 after which no tick covers anything that would be read again."""
     listed = tables.manifest(ADMISSION).batches()
     rows = tables.rows_mark(ADMISSION)
     for point in tables.points(ADMISSION):
@@ -373,7 +373,7 @@ def _admission_point(tables: Tables) -> Point:
 
 
 def _rows_after(tables: Tables, point: Point) -> int:
-    """A version of contributions before the first rows that are void now."""
+    """Return a version of contributions before the first rows that are void now."""
     details = tables.manifest(ADMISSION).batches()
     later = [batch for batch in details if batch > point.batch]
     # Where it was listed again nobody knows it any more: then from the first on.
@@ -381,7 +381,7 @@ def _rows_after(tables: Tables, point: Point) -> int:
 
 
 def _release_point(tables: Tables, before: int | None) -> Point:
-    """The newest point of query 2 that its table can be read on from, at or before a version of it."""
+    """Return the newest point of query 2 that its table can be read on from, at or before a version of it."""
     deleted = tables.deletions()
     points = tables.points(RELEASE)
     engine = tables.engine
@@ -440,7 +440,7 @@ def _rebuild(
 
 
 def _generations(tables: Tables, operator: str) -> set[int]:
-    """Every generation that left a trace, be it of a restore that was broken off."""
+    """Return every generation that left a trace, be it of a restore that was broken off."""
     listed = read_rows(tables.folder / "files", ["operator", "generation"]).to_pylist()
     root = place(tables.engine.state_root)
     folders = (

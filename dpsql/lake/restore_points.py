@@ -113,22 +113,22 @@ class Tables:
         return self.folder / "contributions"
 
     def manifest(self, operator: str, generation: int | None = None) -> Manifest:
-        """The listed files of an operator, by default of its current generation."""
+        """Return the listed files of an operator, by default of its current generation."""
         of = self.engine.generation(operator) if generation is None else generation
         return Manifest(self.folder / "files", self.run_id, operator, of)
 
     def rows_mark(self, operator: str) -> int:
-        """The newest micro-batch of the current generation whose rows are in their table."""
+        """Return the newest micro-batch of the current generation whose rows are in their table."""
         mark = self._rows_mark(operator, self.engine.generation(operator))
         return NOTHING if mark is None else mark
 
     def marks(self, operator: str) -> list[int | None]:
-        """The newest micro-batches that the manifest, and the table of its rows, have of a query."""
+        """Return the newest micro-batches that the manifest, and the table of its rows, have of a query."""
         generation = self.engine.generation(operator)
         return [self.manifest(operator).newest_batch, self._rows_mark(operator, generation)]
 
     def published(self, generation: int | None = None) -> PublishedMarks:
-        """How far the histogram is, by default by the commits of the current generation."""
+        """Return how far the histogram is, by default by the commits of the current generation."""
         of = self.engine.generation(RELEASE) if generation is None else generation
         return published_marks(self.histogram, self.run_id, of)
 
@@ -175,14 +175,14 @@ class Tables:
         return max(released.values())
 
     def standing(self) -> tuple[int, ...]:
-        """Versions of the three tables: unequal if a job has written to one of them in between."""
+        """Return versions of the three tables: unequal if a job has written to one of them in between."""
         return tuple(
             DeltaTable(str(path)).version()
             for path in (self.folder / "files", self.contributions, self.histogram)
         )
 
     def points(self, operator: str) -> Iterator[Point]:
-        """Every listed micro-batch whose rows are there and whose files can be read, newest first."""
+        """Yield every listed micro-batch whose rows are there and whose files can be read, newest first."""
         mark = self.rows_mark(operator)
         for batch, detail, pointers in self.manifest(operator).history():
             arrived = (
@@ -193,13 +193,13 @@ class Tables:
                 yield point
 
     def newest_number(self, operator: str) -> int:
-        """The largest number that any micro-batch of an operator may have had, in any generation."""
+        """Return the largest number that any micro-batch of an operator may have had, in any generation."""
         return max(
             NOTHING, self.ticked if operator == ADMISSION else NOTHING, *self.numbers(operator)
         )
 
     def numbers(self, operator: str) -> set[int]:
-        """The micro-batches of an operator that left a trace, in any generation."""
+        """Return the micro-batches of an operator that left a trace, in any generation."""
         numbers: list[int] = []
         for generation in range(1, self.engine.generation(operator) + 1):
             numbers += self.manifest(operator, generation).batches()
@@ -208,7 +208,7 @@ class Tables:
         return {NOTHING, *numbers}
 
     def deletions(self) -> list[int]:
-        """Versions of contributions at or before which nobody can begin: those that deleted rows of windows long closed, the last one whose
+        """Return versions of contributions at or before which nobody can begin: those that deleted rows of windows long closed, the last one whose
         ticks may have moved, and the last one of which the log knows nothing any more."""
         history = DeltaTable(str(self.contributions)).history()
         first = delta_tables.first_version(self.contributions)

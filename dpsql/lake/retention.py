@@ -84,7 +84,7 @@ class Retention:
         self._tidy()
 
     def after(self, done: Callable[[int, Clock], None]) -> Callable[[int, Clock], None]:
-        """What is called after each micro-batch of query 1, and every SWEEP_BATCHES of them a sweep of its state: a backlog may be long."""
+        """Return what is called after each micro-batch of query 1, and every SWEEP_BATCHES of them a sweep of its state: a backlog may be long."""
 
         def swept(batch: int, clock: Clock) -> None:
             done(batch, clock)

@@ -64,7 +64,7 @@ def exclusive(folder: Place) -> Iterator[Callable[[], None]]:
 
 
 def is_running(folder: Place) -> bool:
-    """Whether a process on this machine works on the run."""
+    """Tell whether a process on this machine works on the run."""
     try:
         descriptor = os.open(_local(folder) / LOCK_FILE, os.O_RDONLY)
     except OSError:
@@ -126,7 +126,7 @@ def stop_requests(folder: Place, stop: threading.Event) -> Iterator[None]:
 
 
 def _local(folder: Place) -> Path:
-    """Where the lock and requests to stop are. A bucket has no locks: for a lake in one, a folder of this user and machine.
+    """Return where the lock and requests to stop are. A bucket has no locks: for a lake in one, a folder of this user and machine.
 
     Raises:
         ConfigError: somebody else has taken its name, and could lock or stop the run.

@@ -83,11 +83,11 @@ class Lake:
             object.__setattr__(self, "root", Path(root).expanduser().absolute())
 
     def histogram(self, name: str) -> Place:
-        """The public Delta table of a query."""
+        """Return the public Delta table of a query."""
         return self.root / "public" / _checked(name)
 
     def private(self, name: str) -> Place:
-        """The private folder of a query."""
+        """Return the private folder of a query."""
         return self.root / "private" / _checked(name)
 
 
@@ -108,19 +108,19 @@ class Listed:
 
 
 def public_tables(histogram: Place, run: Run) -> dict[str, Place]:
-    """All public tables of a run: what they are called in messages, and where they are; the histogram is the last that a tick is written to."""
+    """Return all public tables of a run: what they are called in messages, and where they are; the histogram is the last that a tick is written to."""
     return {ending: histogram.parent / f"{histogram.name}.{ending}" for ending in run.beside} | {
         "histogram": histogram
     }
 
 
 def cells_path(histogram: Place) -> Place:
-    """The table of cells beside the public table of a query."""
+    """Return the table of cells beside the public table of a query."""
     return histogram.parent / f"{histogram.name}.{CELLS_ENDING}"
 
 
 def has_begun(lake: Lake, name: str) -> bool:
-    """Whether a name is bound to a run.
+    """Tell whether a name is bound to a run.
 
     Raises:
         LakeError: the lake is not reached.
@@ -138,7 +138,7 @@ def has_begun(lake: Lake, name: str) -> bool:
 
 
 def read_run(lake: Lake, name: str) -> Run:
-    """The run that a name is bound to.
+    """Return the run that a name is bound to.
 
     Raises:
         LakeError: no such name; run.json is unreadable, damaged or of an unknown version.
@@ -155,7 +155,7 @@ def read_run(lake: Lake, name: str) -> Run:
 
 
 def list_queries(lake: Lake) -> tuple[Listed, ...]:
-    """Every query of a lake, by name.
+    """Return every query of a lake, by name.
 
     Raises:
         LakeError: no such lake, or it may not be read.

@@ -145,7 +145,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
 
 
 def _settled_points(tables: Tables) -> dict[str, Point]:
-    """The newest points of both operators; of a running job those between which it has not moved on.
+    """Return the newest points of both operators; of a running job those between which it has not moved on.
 
     Raises:
         LakeError: it does not stand still for long enough.
@@ -164,7 +164,7 @@ def _settled_points(tables: Tables) -> dict[str, Point]:
 
 
 def read_savepoint(private: Place, label: str) -> Savepoint:
-    """A savepoint of the run in a private folder.
+    """Return a savepoint of the run in a private folder.
 
     Raises:
         LakeError: there is none of this name, or its file is damaged.

@@ -89,7 +89,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def _text(value: bytes, end: str) -> str:
-    """The beginning of a long text, and `end`; `end` alone for bytes that are no text."""
+    """Return the beginning of a long text, and `end`; `end` alone for bytes that are no text."""
     try:
         text = value.decode()
     except UnicodeDecodeError:

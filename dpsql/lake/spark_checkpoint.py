@@ -57,7 +57,7 @@ class Checkpoint:
         return min(found) + self.first if found else None
 
     def damaged(self) -> Place | None:
-        """The first file of what Spark needs to go on that it could not read; None if there is none.
+        """Return the first file of what Spark needs to go on that it could not read; None if there is none.
 
         Looked at are the newest two micro-batches planned and finished, the source's own log from its newest compaction on, and Spark's
         state. That is not more than Spark reads itself when it goes on.
@@ -79,7 +79,7 @@ class Checkpoint:
         return next((file for file in self._state_files() if differs(file)), None)
 
     def _state_files(self) -> Iterator[Path]:
-        """What Spark loads of its own state. What a micro-batch that is not finished has written is written again."""
+        """Yield what Spark loads of its own state. What a micro-batch that is not finished has written is written again."""
         state = self.path / "state"
         done = self.newest_commit
         version = 0 if done is None else done - self.first + 1
@@ -89,7 +89,7 @@ class Checkpoint:
                 yield file
 
     def time_us(self, batch: int) -> int:
-        """The wall clock when a micro-batch was planned, as Spark recorded it: a repeated micro-batch has the same."""
+        """Return the wall clock when a micro-batch was planned, as Spark recorded it: a repeated micro-batch has the same."""
         return (
             int(
                 json.loads(
@@ -100,7 +100,7 @@ class Checkpoint:
         )
 
     def position(self, batch: int, before: int | None = None) -> dict[str, Any]:
-        """What a micro-batch reads: the sources' end offsets, and for files their names and times of change (ms).
+        """Return what a micro-batch reads: the sources' end offsets, and for files their names and times of change (ms).
 
         Args:
             batch: the micro-batch.
@@ -116,7 +116,7 @@ class Checkpoint:
         )
 
     def files(self) -> set[str]:
-        """Every file that a file source has handed out so far, and those that a restored one must not hand out again."""
+        """Return every file that a file source has handed out so far, and those that a restored one must not hand out again."""
         folder = self.path / "sources"
         logs = [_log_entries(source) for source in _children(folder)]
         planned = self._offsets(-1 if self.newest_batch is None else self.newest_batch)
@@ -144,7 +144,7 @@ class Checkpoint:
         replace_file(folder / "1", "\n".join([LOG_HEADER, *entries]).encode())
 
     def _skips(self, source: int = 0) -> bool:
-        """Whether `skip_files` has written to a source's log; Spark never writes an empty one."""
+        """Tell whether `skip_files` has written to a source's log; Spark never writes an empty one."""
         log = self.path / "sources" / str(source) / "0"
         return log.is_file() and log.read_text().strip() == LOG_HEADER
 
@@ -153,12 +153,12 @@ class Checkpoint:
         return newest if newest >= 0 else None
 
     def _offsets(self, batch: int) -> list[str]:
-        """The lines after version and metadata in Spark's offset log, one per source."""
+        """Return the lines after version and metadata in Spark's offset log, one per source."""
         path = self.path / "offsets" / str(batch - self.first)
         return path.read_text().splitlines()[2:] if batch >= self.first and path.exists() else []
 
     def _files(self, offsets: list[str], before: list[str]) -> dict[str, int]:
-        """Paths and times of change in the file source's own log between two offsets."""
+        """Return paths and times of change in the file source's own log between two offsets."""
         source, last = _log_offset(offsets)
         if last == NO_LOG:
             return {}
@@ -176,7 +176,7 @@ def _log_offset(offsets: list[str]) -> tuple[int, int]:
 
 
 def source_entries(folder: Place, operator: str) -> Iterator[dict[str, Any]]:
-    """What Spark has noted of the files that an operator has read, in every generation of its query.
+    """Yield what Spark has noted of the files that an operator has read, in every generation of its query.
 
     Args:
         folder: the run's private folder.
@@ -189,7 +189,7 @@ def source_entries(folder: Place, operator: str) -> Iterator[dict[str, Any]]:
 
 
 def _log_entries(folder: Place) -> list[dict[str, Any]]:
-    """The entries of a file source's log: the newest compaction and every file after it.
+    """Return the entries of a file source's log: the newest compaction and every file after it.
 
     Raises:
         LakeError: they go while they are read, again and again.
@@ -204,7 +204,7 @@ def _log_entries(folder: Place) -> list[dict[str, Any]]:
 
 
 def _log_files(folder: Place) -> list[Place]:
-    """The newest compaction of a source's log and every file after it."""
+    """Return the newest compaction of a source's log and every file after it."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     compacted = [name.removesuffix(".compact") for name in names if name.endswith(".compact")]
     compact = max((int(number) for number in compacted if number.isdigit()), default=-1)
@@ -215,7 +215,7 @@ def _log_files(folder: Place) -> list[Place]:
 
 
 def _intact(path: Place, is_right: Callable[[list[str]], bool]) -> bool:
-    """Whether a small file of Spark's can be read: by its checksum if it has one, and by its lines."""
+    """Tell whether a small file of Spark's can be read: by its checksum if it has one, and by its lines."""
     try:
         return not differs(path) and is_right(path.read_text().splitlines())
     except (OSError, ValueError, TypeError):
@@ -244,7 +244,7 @@ def _is_json(line: str) -> bool:
 
 
 def _log_between(folder: Place, first: int, last: int) -> list[dict[str, Any]]:
-    """The entries of a file source's log from one number to another. Of long logs only the end is read: every tenth file repeats them all."""
+    """Return the entries of a file source's log from one number to another. Of long logs only the end is read: every tenth file repeats them all."""
     found: list[dict[str, Any]] = []
     for number in range(first, last + 1):
         if (folder / str(number)).is_file():
@@ -263,7 +263,7 @@ def _log_between(folder: Place, first: int, last: int) -> list[dict[str, Any]]:
 
 
 def _end_of_log(path: Place, number: int) -> list[dict[str, Any]]:
-    """The last entries of a compacted log, at least those with its own number: they come last."""
+    """Return the last entries of a compacted log, at least those with its own number: they come last."""
     system, name = filesystem(str(path))
     with system.open_input_file(name) as file:
         size = int(file.size())

@@ -68,7 +68,7 @@ def status(
     max_drop_share: float | None = None,
     now_us: int | None = None,
 ) -> Status:
-    """How a run stands now.
+    """Return how a run stands now.
 
     Args:
         lake, name: the run.
@@ -157,7 +157,7 @@ def _behind(newest: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _failure(newest: dict[str, dict[str, Any]]) -> str:
-    """How the last start ended, if not well. Whether a process of another machine is still at work cannot be told from here."""
+    """Return how the last start ended, if not well. Whether a process of another machine is still at work cannot be told from here."""
     start = newest.get("start")
     end = newest.get("end")
     if start is None:
@@ -173,7 +173,7 @@ def _state(lake: Lake, name: str, failure: str) -> str:
 
 
 def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
-    """The time of the newest tick; looks at every small file and at the log of every table on the way.
+    """Return the time of the newest tick; looks at every small file and at the log of every table on the way.
 
     Raises:
         LakeError: one of them is lost or damaged.
@@ -234,14 +234,14 @@ def _unreadable(what: str, path: Place, problem: Exception) -> LakeError:
 
 
 def _is_far(problem: Exception, path: Place) -> bool:
-    """Whether an error says that a file cannot be reached, and nothing of what is in it."""
+    """Tell whether an error says that a file cannot be reached, and nothing of what is in it."""
     if not isinstance(problem, OSError) or isinstance(problem, FileNotFoundError):
         return False
     return isinstance(path, ObjectPath) or problem.errno in NETWORK
 
 
 def _on_grid(run: Run, closed_us: int | None) -> int | None:
-    """The newest grid point at or before a time."""
+    """Return the newest grid point at or before a time."""
     if closed_us is None:
         return None
     offset_us, interval_us = run.triggers_us

@@ -63,7 +63,7 @@ class Torn:
         )
 
     def readable_part(self) -> str:
-        """What is left of it."""
+        """Return what is left of it."""
         return self.path.read_bytes().decode(errors="replace")
 
     def put_aside(self, folder: Place, what: str) -> None:
@@ -95,7 +95,7 @@ class Torn:
 
 
 def torn(table: Place) -> Torn | None:
-    """The newest commit of a table, if it cannot be read."""
+    """Return the newest commit of a table, if it cannot be read."""
     versions = [
         int(file.name[:20])
         for file in _log(table).iterdir()
@@ -107,7 +107,7 @@ def torn(table: Place) -> Torn | None:
 
 
 def unreadable(table: Place, version: int | None = None) -> bool:
-    """Whether a table, or an earlier version of it, cannot be opened or lacks a file."""
+    """Tell whether a table, or an earlier version of it, cannot be opened or lacks a file."""
     try:
         opened = DeltaTable(str(table), version=version)
         if version is None:
@@ -120,7 +120,7 @@ def unreadable(table: Place, version: int | None = None) -> bool:
 def rewritten(
     lost: Torn, run_id: str, manifest: Manifest, ticks: dict[int, int], released_us: int | None
 ) -> list[dict[str, Any]] | None:
-    """The commit of `contributions` that was torn, from the files that it added; None if they are not all there, or may be another's.
+    """Return the commit of `contributions` that was torn, from the files that it added; None if they are not all there, or may be another's.
 
     Args:
         lost: the torn commit.
@@ -170,7 +170,7 @@ Candidate = tuple[Files, dict[str, int]]
 def _ticks(
     added: Files, before: DeltaTable, run_id: str, ticks: dict[int, int], released_us: int | None
 ) -> Iterator[Candidate]:
-    """The ticks that may have come next."""
+    """Yield the ticks that may have come next."""
     last = before.transaction_version(closed_mark(run_id))
     for name, rows in added:
         if not rows.num_rows or rows["kind"][0].as_py() != TICK:
@@ -192,7 +192,7 @@ def _ticks(
 
 
 def _rows(added: Files, before: DeltaTable, run_id: str, manifest: Manifest) -> Iterator[Candidate]:
-    """The rows of the micro-batch that may have come next."""
+    """Yield the rows of the micro-batch that may have come next."""
     mark = before.transaction_version(rows_mark(run_id, manifest.operator, manifest.generation))
     pending = {
         batch: detail
@@ -210,7 +210,7 @@ def _rows(added: Files, before: DeltaTable, run_id: str, manifest: Manifest) -> 
 
 
 def _added(table: Place, known: set[str]) -> Iterator[tuple[str, pa.Table]]:
-    """Files below the table that no commit has, and their columns that say whose they are."""
+    """Yield files below the table that no commit has, and their columns that say whose they are."""
     system, root = filesystem(str(table))
     for era in table.iterdir():
         for file in era.iterdir() if era.name.startswith("era=") else ():
@@ -239,7 +239,7 @@ def _add(table: Place, name: str, rows: pa.Table) -> dict[str, Any]:
 
 
 def _is_whole(path: Place) -> bool:
-    """Whether a commit can be read and is whole. Our own ends with its marks; Spark's has a checksum."""
+    """Tell whether a commit can be read and is whole. Our own ends with its marks; Spark's has a checksum."""
     try:
         actions = [json.loads(line) for line in path.read_text().splitlines() if line]
     except (OSError, ValueError):

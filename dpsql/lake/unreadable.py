@@ -49,7 +49,7 @@ def named(folder: Place, tables: Mapping[str, Place]) -> Iterator[None]:
 
 
 def _damaged(name: str, path: Place) -> str | None:
-    """The first file of a table that cannot be read, in words."""
+    """Return the first file of a table that cannot be read, in words."""
     try:
         names = (
             pa.table(DeltaTable(str(path)).get_add_actions())["path"].to_pylist()

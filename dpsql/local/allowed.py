@@ -27,7 +27,7 @@ def _form(arguments: str, result: str, duckdb: str) -> Form:
 
 
 def _of_day(duckdb: str) -> list[Form]:
-    """A part of a date, of DATE and TIMESTAMP alike."""
+    """Return a part of a date, of DATE and TIMESTAMP alike."""
     return [_form(kind, "int", f"CAST({duckdb} AS INTEGER)") for kind in ("date", "timestamp")]
 
 

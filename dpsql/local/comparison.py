@@ -85,7 +85,7 @@ class Truth:
     def compare(
         self, released: pa.Table, drops: Mapping[str, int], key_types: Sequence[SparkType]
     ) -> dict[str, Any]:
-        """The exact histogram and the errors.
+        """Return the exact histogram and the errors.
 
         Returns:
             `true_histogram` (a DataFrame), `windows`, `keys` (groups with a record), `keys_kept` (released at their window's last
@@ -220,7 +220,7 @@ def _errors(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
 
 
 def _made_of(both: pd.DataFrame, measure: Measure) -> dict[str, float]:
-    """What the difference of private and true values is made of.
+    """Return what the difference of private and true values is made of.
 
     Returns:
         Of a count or sum, as shares of all that is truly there: `missing` (in keys that are not released), `bounds` (taken by the contribution

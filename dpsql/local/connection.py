@@ -100,7 +100,7 @@ _ARROW = {
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A fresh in-memory database with everything that the allow-list needs."""
+    """Return a fresh in-memory database with everything that the allow-list needs."""
     connection = duckdb.connect()
     # What does not fit into memory are records. Left alone, DuckDB puts them into the current directory, open to everybody.
     connection.execute("SET temp_directory = ?", [str(scratch() / f"duckdb-{uuid4().hex}")])

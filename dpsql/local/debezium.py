@@ -20,7 +20,7 @@ _UNUSUAL = "[0-9][eE]|-0|[0-9]{16}|[0-9]{7}[.][0-9]|[^0-9]0[.]00"
 
 
 def images_select(sequence_by: str) -> str:
-    """The images as `line, CHANGE, POSITION, TIME`; a message that is none has NULL for the first two of them."""
+    """Return the images as `line, CHANGE, POSITION, TIME`; a message that is none has NULL for the first two of them."""
     place = sequence_by.split(".")[1]
     mended = f"SELECT dpsql_mended(line) AS good, regexp_matches(line, {quote(_UNUSUAL)}) AS unusual FROM dpsql_messages"
     outer = f"SELECT good, unusual, {_text('payload')} AS payload FROM ({_fields(mended, ('payload',))})"
@@ -51,14 +51,14 @@ def images_select(sequence_by: str) -> str:
 
 
 def _fields(objects: str, names: Sequence[str], beside: Sequence[str] = ("good", "unusual")) -> str:
-    """The raw text of fields of the JSON objects `good`."""
+    """Return the raw text of fields of the JSON objects `good`."""
     shape = json.dumps(dict.fromkeys(names, "JSON"))
     raw = ", ".join(f'CAST(o[{quote(name)}] AS VARCHAR) AS "{name}"' for name in names)
     return f"SELECT {', '.join(beside)}, {raw} FROM (SELECT *, from_json(good, {quote(shape)}) AS o FROM ({objects}))"
 
 
 def _text(name: str) -> str:
-    """A field as text: of a string what it says, of anything else its JSON."""
+    """Return a field as text: of a string what it says, of anything else its JSON."""
     return (
         f"CASE WHEN {name}[1] = '\"' THEN CAST({name} AS JSON) ->> '$' WHEN {name} IS NULL THEN NULL "
         f"WHEN unusual THEN dpsql_py_rewritten(good, '{name}') ELSE {name} END"

@@ -51,7 +51,7 @@ from dpsql.sql.patterns import refusal, searched
 
 
 def number(digits: str, sign: str = "") -> Typed:
-    """A number literal: INT, BIGINT, DECIMAL or, with an exponent, DOUBLE."""
+    """Return a number literal: INT, BIGINT, DECIMAL or, with an exponent, DOUBLE."""
     if digits.isdigit() and -(1 << 63) <= int(sign + digits) < 1 << 63:
         value = int(sign + digits)
         kind = INT if -(1 << 31) <= value < 1 << 31 else BIGINT
@@ -125,7 +125,7 @@ def whole_quotient(left: Typed, right: Typed) -> Typed:
 
 
 def wide(kind: SparkType) -> str:
-    """A DuckDB type in which + - * of two such integers cannot overflow."""
+    """Return a DuckDB type in which + - * of two such integers cannot overflow."""
     return "HUGEINT" if kind == BIGINT else "BIGINT"
 
 
@@ -207,7 +207,7 @@ _CALLED_CASTS = ("bigint", "boolean", "double", "int", "smallint", "string", "ti
 
 
 def parse_expression(text: str) -> exp.Expression:
-    """The tree of a normalised Spark expression; calls keep their own names."""
+    """Return the tree of a normalised Spark expression; calls keep their own names."""
     tree = sqlglot.parse_one(text, dialect=DpSpark)
     assert isinstance(tree, exp.Expression)
     return tree
@@ -254,7 +254,7 @@ def arities(name: str) -> frozenset[int] | None:
 
 
 def _shown(node: exp.Expression) -> str:
-    """What a message calls an expression: a function's name, else its own text."""
+    """Return what a message calls an expression: a function's name, else its own text."""
     if isinstance(node, exp.Anonymous):
         return str(node.name).lower()
     text = node.sql(dialect=DpSpark)
@@ -285,7 +285,7 @@ def _condition(node: exp.Expression, resolve: Resolve) -> str:
 
 
 def _truth(node: exp.Expression, resolve: Resolve) -> str:
-    """An operand of AND, OR, NOT: a condition or NULL."""
+    """Return an operand of AND, OR, NOT: a condition or NULL."""
     return "CAST(NULL AS BOOLEAN)" if isinstance(node, exp.Null) else _condition(node, resolve)
 
 
@@ -368,13 +368,13 @@ def _call(node: exp.Anonymous, resolve: Resolve) -> Typed:
 
 
 def _called(node: exp.Anonymous) -> str:
-    """The function that is called: of synonyms the one that is known."""
+    """Return the function that is called: of synonyms the one that is known."""
     name = str(node.name).lower()
     return SYNONYMS.get(name, name)
 
 
 def _matched(form: Form, arguments: list[Typed], name: str) -> list[Typed] | None:
-    """The arguments as the form takes them, or None."""
+    """Return the arguments as the form takes them, or None."""
     if len(arguments) != len(form.arguments):
         return None
     taken = [
@@ -450,7 +450,7 @@ def _choice(node: exp.Anonymous, resolve: Resolve) -> Typed:
 
 
 def _one_of(node: exp.Anonymous, resolve: Resolve) -> Typed:
-    """The first known value, the greatest or the least."""
+    """Return the first known value, the greatest or the least."""
     name = _called(node)
     values = unify(_all(node.expressions, resolve), name)
     return Typed(f"{name}({', '.join(value.sql for value in values)})", values[0].type)

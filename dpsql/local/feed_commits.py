@@ -29,7 +29,7 @@ class Commits:
 
 
 def read_commits(details: Mapping[int, Mapping[str, Any]], source: Source) -> dict[int, Commits]:
-    """The commits of every micro-batch that changed state. Those of the others come with the next one, where they change nothing either.
+    """Return the commits of every micro-batch that changed state. Those of the others come with the next one, where they change nothing either.
 
     Args:
         details: of the micro-batches, in order.
@@ -59,7 +59,7 @@ def read_commits(details: Mapping[int, Mapping[str, Any]], source: Source) -> di
 
 
 def changes(source: Source, commits: Commits) -> pa.Table:
-    """The images of some commits, with the times that Spark gives them.
+    """Return the images of some commits, with the times that Spark gives them.
 
     Raises:
         DataError: the table is not on this disk, or no longer has them.
@@ -92,7 +92,7 @@ def changes(source: Source, commits: Commits) -> pa.Table:
 
 
 def _start(source: Source) -> int | None:
-    """The first commit whose changes are read; None: the table as it was at first is read before them."""
+    """Return the first commit whose changes are read; None: the table as it was at first is read before them."""
     options = {name.lower(): value for name, value in source.options}
     given = options.get("startingversion")
     if "startingtimestamp" in options or not (given is None or given.isdigit()):

@@ -169,7 +169,7 @@ class Feeder:
 
 
 def split(rows: pa.Table, column: str, buckets: int) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of every bucket that has any: id mod buckets, never negative."""
+    """Yield the rows of every bucket that has any: id mod buckets, never negative."""
     if not rows.num_rows:
         return
     if buckets == 1:
@@ -229,7 +229,7 @@ def run_local(
     buckets: Buckets = (1, 1),
     ledger: Ledger | None = None,
 ) -> pd.DataFrame:
-    """The private histogram of a frame, without Spark. It is a run: it writes a ledger line before anything is computed.
+    """Return the private histogram of a frame, without Spark. It is a run: it writes a ledger line before anything is computed.
 
     Args:
         query: from `dpsql.compile`.

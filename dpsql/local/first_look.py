@@ -61,7 +61,7 @@ def check_files(source: Source) -> bool:
 
 
 def _in_file(file: Path, root: Path, declared: Columns, source: Source) -> Columns:
-    """The declared columns but those that folders like `day=2024-02-29` hold."""
+    """Return the declared columns but those that folders like `day=2024-02-29` hold."""
     if any(
         name.lower() == "recursivefilelookup" and value.lower() == "true"
         for name, value in source.options

@@ -50,11 +50,11 @@ class Scope:
     merged: frozenset[str] = frozenset()
 
     def value(self, expression: str) -> Typed:
-        """A normalised Spark expression over this FROM part."""
+        """Return a normalised Spark expression over this FROM part."""
         return translate(parse_expression(expression), self.resolve)
 
     def resolve(self, column: exp.Column) -> Typed:
-        """The column that a reference means.
+        """Return the column that a reference means.
 
         Raises:
             DataError: no relation has it, or several do.
@@ -140,7 +140,7 @@ def _item(
 def _selected(
     select: exp.Select, tables: Mapping[str, Table], numbers: Iterator[int]
 ) -> tuple[str, list[tuple[str, Typed]]]:
-    """The text of a sub-query with columns c0, c1, ..., and their names and values."""
+    """Return the text of a sub-query with columns c0, c1, ..., and their names and values."""
     scope = _scope(select, tables, numbers)
     fields = [field for projection in select.expressions for field in _projected(projection, scope)]
     listed = ", ".join(f"{value.sql} AS c{i}" for i, (_, value) in enumerate(fields))
@@ -205,7 +205,7 @@ def _quoted(name: str) -> str:
 
 
 def split_select(text: str) -> tuple[str, list[str]]:
-    """A plain SELECT as (everything from FROM on, the select list)."""
+    """Return a plain SELECT as (everything from FROM on, the select list)."""
     select = sqlglot.parse_one(text, read=DpSpark)
     listed = [item.sql(DpSpark) for item in select.expressions]
     star = select.copy()

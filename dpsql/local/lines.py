@@ -72,7 +72,7 @@ def check_header(path: Path, declared: Columns, source: Source) -> int:
 
 
 def _schema(names: Sequence[str], declared: Columns) -> str:
-    """The schema of a header as it can be written in sources.yaml; what is not declared is STRING."""
+    """Return the schema of a header as it can be written in sources.yaml; what is not declared is STRING."""
     kinds = {name.lower(): str(kind) for name, kind in declared}
     quoted = [
         name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name.replace('`', '``')}`"
@@ -86,7 +86,7 @@ def _schema(names: Sequence[str], declared: Columns) -> str:
 
 
 def _first_line(path: Path, comment: str) -> tuple[str | None, int]:
-    """The first line that is neither blank nor a comment, and how many lines there are up to it; None if there is no such line."""
+    """Return the first line that is neither blank nor a comment, and how many lines there are up to it; None if there is no such line."""
     content = b""
     block = b"-"
     number = 0
@@ -112,7 +112,7 @@ def _first_text(content: bytes, comment: bytes) -> tuple[bytes, int]:
 
 
 def _fields(line: str, options: Mapping[str, str]) -> Sequence[str]:
-    """The texts of a line; the whole line where it cannot be parsed."""
+    """Return the texts of a line; the whole line where it cannot be parsed."""
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     quote = options.get("quote", '"')
     escape = options.get("escape", "\\")
@@ -203,7 +203,7 @@ CSV_VALUES: Mapping[str, str] = {
 
 
 def json_lines(path: Path, arrays: bool = True) -> Iterator[pa.Table]:
-    """The lines of a file as tables with one column `line`; blank lines are no records, and each element of an array is, if `arrays`.
+    """Yield the lines of a file as tables with one column `line`; blank lines are no records, and each element of an array is, if `arrays`.
 
     Raises:
         DataError: the file cannot be read.
@@ -242,7 +242,7 @@ def json_select(columns: Columns, beside: Sequence[str] = (), messages: bool = F
 
 
 def mend(line: str) -> str | None:
-    """The JSON object at the start of a line as Spark's parser takes it, None if there is none.
+    """Return the JSON object at the start of a line as Spark's parser takes it, None if there is none.
 
     Asked only where DuckDB's parser may say something else: it refuses text after the object, accepts a comma before a bracket, and
     takes the first of two fields of one name, Spark the last.
@@ -261,7 +261,7 @@ def mend(line: str) -> str | None:
 
 
 def raw_field(line: str, name: str) -> str | None:
-    """The text of a field as it was written: what a STRING column gets where the field holds a number or an object."""
+    """Return the text of a field as it was written: what a STRING column gets where the field holds a number or an object."""
     at, found = _BLANK.match(line, line.index("{") + 1).end(), None  # type: ignore[union-attr]
     while line[at] != "}":
         key, at = _DECODER.parse_string(line, at + 1, True)  # type: ignore[attr-defined]
@@ -273,7 +273,7 @@ def raw_field(line: str, name: str) -> str | None:
 
 
 def _elements(line: str) -> list[str]:
-    """The objects of a line that is a JSON array; any other line as it is."""
+    """Return the objects of a line that is a JSON array; any other line as it is."""
     if not line.lstrip().startswith("["):
         return [line]
     try:
@@ -290,7 +290,7 @@ def _elements(line: str) -> list[str]:
 def csv_chunks(
     path: Path, columns: Columns, options: Mapping[str, str], skipped: int = 0
 ) -> Iterator[tuple[pa.Table, int]]:
-    """The lines of a CSV file as tables of text columns r0, r1, ..., and how many were too long or had another number of fields.
+    """Yield the lines of a CSV file as tables of text columns r0, r1, ..., and how many were too long or had another number of fields.
 
     Args:
         path: of the file.

@@ -84,7 +84,7 @@ def _digest(parts: Iterable[bytes]) -> bytes:
 def open_local_run(
     query: Query, secret: Secret, run_id: str | None, ledger: Ledger | None
 ) -> LocalRun:
-    """A new run with its ledger line, or, for a run id that was given before, that run.
+    """Return a new run with its ledger line, or, for a run id that was given before, that run.
 
     Raises:
         BudgetError: a new run would exceed the source's cap; there is no ledger.

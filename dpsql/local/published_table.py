@@ -15,7 +15,7 @@ from dpsql.published.rows import published_rows
 def published_table(
     plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]
 ) -> pa.Table:
-    """The histogram of all released rows, sorted by (window_start, trigger, key bytes).
+    """Return the histogram of all released rows, sorted by (window_start, trigger, key bytes).
 
     Args:
         plan: the plan.
@@ -33,5 +33,5 @@ def published_table(
 
 
 def arrow_types(plan: Plan, key_types: Sequence[SparkType]) -> list[pa.DataType]:
-    """The types of the key columns."""
+    """Return the types of the key columns."""
     return [kind.arrow for kind in key_types or [SparkType("string")] * len(plan.query.keys)]

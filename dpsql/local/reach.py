@@ -36,7 +36,7 @@ def makes_long_texts(from_sql: str, expressions: Iterable[str]) -> bool:
 
 
 def _times(node: exp.Expr) -> float:
-    """How many times as long as a column's the text of an expression can be; a literal is measured by ORDINARY."""
+    """Return how many times as long as a column's the text of an expression can be; a literal is measured by ORDINARY."""
     node = bare(node)
     children = [_times(child) for child in node.iter_expressions()]
     name = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""

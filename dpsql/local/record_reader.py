@@ -85,7 +85,7 @@ class RowReader:
         self.key_types: tuple[SparkType, ...] = ()
 
     def public_groups(self, source: Source) -> PublicGroups | None:
-        """The groups that a plan without key selection releases; None where keys are selected."""
+        """Return the groups that a plan without key selection releases; None where keys are selected."""
         query = self._plan.query
         if not self._shape.listed:
             return None
@@ -107,7 +107,7 @@ class RowReader:
         return public_groups(self._plan, source, self._salt, encoded)
 
     def files(self, paths: Sequence[Path]) -> Iterator[pa.Table]:
-        """Rows of the files in order, in tables of bounded size.
+        """Yield rows of the files in order, in tables of bounded size.
 
         Raises:
             DataError: a file is missing or unreadable, or lacks a column.
@@ -116,7 +116,7 @@ class RowReader:
             yield from self.chunk(chunk)
 
     def together(self, paths: Sequence[Path]) -> pa.Table:
-        """All rows of the files of one micro-batch; raises as `files`."""
+        """Return all rows of the files of one micro-batch; raises as `files`."""
         return pa.concat_tables([self.no_records(), *self.files(paths)])
 
     def check(self, paths: Sequence[Path]) -> None:
@@ -138,11 +138,11 @@ class RowReader:
         )
 
     def frame(self, frame: Any) -> pa.Table:
-        """All rows of a pandas DataFrame or an Arrow table."""
+        """Return all rows of a pandas DataFrame or an Arrow table."""
         return pa.concat_tables([self.no_records(), *self.chunk(self._reader.frame(frame))])
 
     def chunk(self, chunk: Chunk) -> Iterator[pa.Table]:
-        """Rows of what is now visible; malformed lines first."""
+        """Yield rows of what is now visible; malformed lines first."""
         if chunk.malformed:
             yield self.no_records(chunk.malformed)
         try:
@@ -166,7 +166,7 @@ class RowReader:
             ) from None
 
     def _few_at_once(self, table: Table) -> Iterator[Table]:
-        """A table as it is, or a few rows of it at a time where their texts may become long."""
+        """Yield a table as it is, or a few rows of it at a time where their texts may become long."""
         query = self._plan.query
         texts = (
             *(key.expression for key in query.keys),
@@ -181,7 +181,7 @@ class RowReader:
             yield Table(FEW, table.columns)
 
     def no_records(self, malformed: int = 0) -> pa.Table:
-        """A `rows` table of so many records that stand for malformed lines."""
+        """Return a `rows` table of so many records that stand for malformed lines."""
         unit = ["user"] if self._plan.query.privacy_unit else []
         columns: dict[str, Any] = {"drop": np.full(malformed, MALFORMED, np.int8)}
         columns |= {name: np.zeros(malformed, np.int64) for name in (*unit, "ts", "key")}

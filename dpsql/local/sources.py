@@ -72,12 +72,12 @@ class InputReader:
         self._of_messages = source.change_feed is FeedForm.DEBEZIUM
 
     def files(self, paths: Sequence[Path]) -> Iterator[Chunk]:
-        """The files one by one, large text files in pieces; only the newest chunk is visible."""
+        """Yield the files one by one, large text files in pieces; only the newest chunk is visible."""
         for path in paths:
             yield from self._file(path)
 
     def check(self, paths: Sequence[Path]) -> Table:
-        """The columns that the files will have, or what is wrong with them; no record is read (text files have no columns of their own)."""
+        """Return the columns that the files will have, or what is wrong with them; no record is read (text files have no columns of their own)."""
         table = self._table()
         for path in paths:
             kind = self._format(path)
@@ -88,7 +88,7 @@ class InputReader:
         return table
 
     def frame(self, frame: Any) -> Chunk:
-        """A pandas DataFrame or an Arrow table."""
+        """Return a pandas DataFrame or an Arrow table."""
         try:
             table = (
                 frame
@@ -107,7 +107,7 @@ class InputReader:
         )
 
     def whole(self, paths: Sequence[Path]) -> Chunk:
-        """All files at once (a static table): kept in memory."""
+        """Return all files at once (a static table): kept in memory."""
         chunks = 0
         malformed = 0
         columns: Columns = ()
@@ -152,7 +152,7 @@ class InputReader:
                 yield self._lines(fields, csv_select(columns), wrong_width)
 
     def _columns(self, kind: str) -> Columns:
-        """The declared columns of a text.
+        """Return the declared columns of a text.
 
         Raises:
             ConfigError: none are declared, or an option has it read otherwise than by lines.
@@ -230,7 +230,7 @@ class InputReader:
         return Chunk(self._table(), int(bad) + wrong_width)
 
     def _described(self, select: str, where: str) -> dict[str, str]:
-        """Columns with DuckDB's names of their types."""
+        """Return columns with DuckDB's names of their types."""
         try:
             return {
                 name: kind
@@ -350,7 +350,7 @@ def _fitted(column: str, found: str, wanted: SparkType) -> str | None:
 def source_files(
     source: Source, given: Mapping[str, Sequence[Path]], version: int | None = None
 ) -> list[Path]:
-    """The files of a source: those given under its name, else those at its path; folders are searched.
+    """Return the files of a source: those given under its name, else those at its path; folders are searched.
 
     Args:
         source: the source.
@@ -380,7 +380,7 @@ def source_files(
 
 
 def local_path(uri: str, elsewhere: str) -> Path:
-    """What a bare path or a `file:` URI names; raises DataError with the words for all others, of which `{}` is the scheme."""
+    """Return what a bare path or a `file:` URI names; raises DataError with the words for all others, of which `{}` is the scheme."""
     parts = urlsplit(uri)
     if parts.scheme not in ("", "file"):
         raise DataError(elsewhere.format(parts.scheme))
@@ -388,7 +388,7 @@ def local_path(uri: str, elsewhere: str) -> Path:
 
 
 def micro_batches(source: Source, files: Sequence[Path]) -> list[Sequence[Path]]:
-    """The files of the stream as `dpsql run --until-caught-up` cuts them: so many at a time, in order of modification (milliseconds).
+    """Return the files of the stream as `dpsql run --until-caught-up` cuts them: so many at a time, in order of modification (milliseconds).
 
     Files of one millisecond stay in the order given, which is that of the file system (`source_files`), as on Spark.
     """
@@ -417,7 +417,7 @@ def _expanded(path: Path, source: Source, version: int | None) -> list[Path]:
 
 
 def _inside(folder: Path, source: Source) -> list[Path]:
-    """The files of a folder in the order of the file system, files before sub-folders, as Spark lists them.
+    """Return the files of a folder in the order of the file system, files before sub-folders, as Spark lists them.
 
     Of sub-folders, those of a partition (`day=2024-02-29`) are read, or all with `recursiveFileLookup`; of files, those that
     `pathGlobFilter` names.
@@ -452,7 +452,7 @@ def _inside(folder: Path, source: Source) -> list[Path]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """A file's name and a pattern like `*.{json,csv}`."""
+    """Return a file's name and a pattern like `*.{json,csv}`."""
     alternatives = re.search(r"\{([^{}]*)\}", pattern)
     if alternatives is None:
         return fnmatchcase(name, pattern)
@@ -462,7 +462,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _delta_files(path: Path, version: int | None) -> list[Path]:
-    """The data files of a Delta table's version, by modification time and name; the folder holds those of older versions too."""
+    """Return the data files of a Delta table's version, by modification time and name; the folder holds those of older versions too."""
     table = open_table(path, version)
     uris = table.file_uris()
     times = pa.table(table.get_add_actions()).column("modification_time").to_pylist()

@@ -23,7 +23,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_Object)
 
 
 def rewritten(line: str, name: str) -> str | None:
-    """A field of a JSON object; None if it is not there. Of two of one name the last."""
+    """Return a field of a JSON object; None if it is not there. Of two of one name the last."""
     fields: _Object = _DECODER.raw_decode(line.lstrip())[0]
     found = [value for key, value in fields if key == name]
     return _written(found[-1]) if found else None
@@ -134,7 +134,7 @@ def java_double(text: str) -> float | None:
 
 
 def to_double(text: str) -> float | None:
-    """What Java parses, and Spark's names of the special values."""
+    """Return what Java parses, and Spark's names of the special values."""
     number = java_double(text)
     special = _SPECIAL.get(text.strip(BLANK[:33]).lower()) if number is None else None
     return float(special) if special else number
@@ -150,7 +150,7 @@ def to_date(text: str) -> int | None:
 
 
 def to_timestamp(text: str) -> int | None:
-    """Microseconds since 1970 UTC; text without a zone is UTC. A time without a date (today's, for Spark) is NULL here."""
+    """Return microseconds since 1970 UTC; text without a zone is UTC. A time without a date (today's, for Spark) is NULL here."""
     found = _TIMESTAMP.fullmatch(text.strip(BLANK))
     if not found:
         return None

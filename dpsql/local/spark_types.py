@@ -121,7 +121,7 @@ Columns = tuple[tuple[str, SparkType], ...]
 
 
 def from_arrow(kind: pa.DataType) -> SparkType | None:
-    """The Spark type that holds an Arrow column's values; None for types that expressions may not touch."""
+    """Return the Spark type that holds an Arrow column's values; None for types that expressions may not touch."""
     if pa.types.is_dictionary(kind):
         return from_arrow(kind.value_type)
     if pa.types.is_decimal(kind):
@@ -143,7 +143,7 @@ def from_arrow(kind: pa.DataType) -> SparkType | None:
 
 
 def from_sqlglot(node: exp.DataType) -> SparkType:
-    """The Spark type that a parsed type name means; `other` for the nested ones."""
+    """Return the Spark type that a parsed type name means; `other` for the nested ones."""
     kind = node.this.name if hasattr(node.this, "name") else str(node.this)
     if kind == "DECIMAL":
         sizes = [int(size.name) for size in node.expressions]
@@ -153,7 +153,7 @@ def from_sqlglot(node: exp.DataType) -> SparkType:
 
 
 def from_duckdb(name: str) -> SparkType:
-    """The Spark type that Spark would read the same column as."""
+    """Return the Spark type that Spark would read the same column as."""
     if name.startswith("DECIMAL("):
         precision, scale = name.removeprefix("DECIMAL(").removesuffix(")").split(",")
         return SparkType("decimal", int(precision), int(scale))
@@ -190,7 +190,7 @@ def parse_ddl(ddl: str, at: str) -> Columns:
 
 
 def widest(types: Iterable[SparkType]) -> SparkType | None:
-    """The one type that Spark brings values of all these types to (IN, CASE, comparisons), or None where we do not follow it."""
+    """Return the one type that Spark brings values of all these types to (IN, CASE, comparisons), or None where we do not follow it."""
     known = sorted(
         {kind for kind in types if kind.name != "void"},
         key=lambda kind: (kind.name, kind.precision, kind.scale),
@@ -210,7 +210,7 @@ def widest(types: Iterable[SparkType]) -> SparkType | None:
 
 
 def as_decimal(kind: SparkType) -> SparkType:
-    """The decimal type that holds every value of an integer type."""
+    """Return the decimal type that holds every value of an integer type."""
     return SparkType("decimal", INTEGER_DIGITS[kind.name], 0) if kind.is_integer else kind
 
 
@@ -274,7 +274,7 @@ def cast(value: Typed, target: SparkType) -> Typed:
 
 
 def unify(values: Sequence[Typed], what: str) -> list[Typed]:
-    """All values in the type that Spark brings them to; `what` names the expression in a refusal."""
+    """Return all values in the type that Spark brings them to; `what` names the expression in a refusal."""
     values = _dated(values)
     common = widest(value.type for value in values)
     if common is None:
@@ -283,13 +283,13 @@ def unify(values: Sequence[Typed], what: str) -> list[Typed]:
 
 
 def compare(operator: str, left: Typed, right: Typed) -> Typed:
-    """A comparison, in the common type of both sides."""
+    """Return a comparison, in the common type of both sides."""
     left, right = unify([left, right], operator)
     return Typed(f"({left.sql} {operator} {right.sql})", BOOLEAN)
 
 
 def widen(value: Typed, target: SparkType) -> Typed:
-    """A value in a type that holds all values of its own."""
+    """Return a value in a type that holds all values of its own."""
     if value.type == target or target.name == "void":
         return value
     return (
@@ -300,12 +300,12 @@ def widen(value: Typed, target: SparkType) -> Typed:
 
 
 def shown_types(values: Sequence[Typed]) -> str:
-    """The types, for a message."""
+    """Return the types, for a message."""
     return ", ".join(str(value.type) for value in values)
 
 
 def quote(text: str) -> str:
-    """A DuckDB string literal."""
+    """Return a DuckDB string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -223,7 +223,7 @@ def _records(
 
 
 def files_not_read(tables: Tables, source: Source) -> list[str]:
-    """The files of a source that a run has not read: they came later, or an earlier release of dpsql passed over them."""
+    """Return the files of a source that a run has not read: they came later, or an earlier release of dpsql passed over them."""
     if source.change_feed is FeedForm.DELTA:
         return []
     read = {file for _, batch in _batches(tables, source) for file in batch.files}
@@ -236,7 +236,7 @@ def files_not_read(tables: Tables, source: Source) -> list[str]:
 
 
 def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
-    """Rows that only one of two histograms has; floating point is compared by its bits."""
+    """Return rows that only one of two histograms has; floating point is compared by its bits."""
     if sorted(published.column_names) != sorted(recomputed.column_names):
         return published.num_rows + recomputed.num_rows
     connection = connect()
@@ -251,7 +251,7 @@ def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
 
 
 def read_ticks(tables: Tables, source: Source) -> list[Ticked]:
-    """The ticks of a run in order, with what was read before each.
+    """Return the ticks of a run in order, with what was read before each.
 
     Raises:
         LakeError: no tick yet, or an unfinished catch-up.
@@ -292,7 +292,7 @@ def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.
 
 
 def _batches(tables: Tables, source: Source) -> list[tuple[int, ReadBatch]]:
-    """Every listed micro-batch that counts."""
+    """Return every listed micro-batch that counts."""
     listed = listed_details(tables.folder / "files", tables.engine.void)
     if source.change_feed is FeedForm.DELTA:
         commits = read_commits(listed, source)
@@ -350,7 +350,7 @@ def _local(uri: str) -> Path:
 
 
 def _gone(batches: Sequence[ReadBatch], query: Query) -> tuple[set[Path], int | None]:
-    """Files that are no longer there, and the first window that nothing in them can have changed (None: all are there).
+    """Return files that are no longer there, and the first window that nothing in them can have changed (None: all are there).
 
     A record in them was admitted only if it lay at or before the latest time of its micro-batch's clock.
 

@@ -23,7 +23,7 @@ from dpsql.parsed_query import PerGroup, Reading
 
 
 def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
-    """The description of the public table.
+    """Return the description of the public table.
 
     Args:
         plan: the plan.

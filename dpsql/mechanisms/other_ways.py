@@ -91,7 +91,7 @@ class Ways:
         }
 
     def month(self) -> dict[str, float]:
-        """What one unit pays in 30 days, by way; nothing where one period has them all."""
+        """Return what one unit pays in 30 days, by way; nothing where one period has them all."""
         window = self.query.windows
         n = touched_in_days(MONTH, window.size_us, window.offset_us)
         if self.event or self.query.contribution_period is ContributionPeriod.STREAM or n < 2:
@@ -105,7 +105,7 @@ class Ways:
         }
 
     def said(self) -> str:
-        """A line for each way that takes the query; nothing where there is one alone."""
+        """Return a line for each way that takes the query; nothing where there is one alone."""
         if not self.exist:
             return ""
         query = self.query

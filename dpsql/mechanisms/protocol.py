@@ -110,7 +110,7 @@ def bounds_told(query: ParsedQuery[Any]) -> tuple[int | None, int | None, int | 
 
 
 def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputColumn]:
-    """The two columns of the i-th aggregate."""
+    """Return the two columns of the i-th aggregate."""
     alias = aggregate.alias
     if isinstance(aggregate, Quantiles):
         error = OutputColumn(alias, f"{alias}_{RANK_STDERR}", "DOUBLE", f"s{i}", Role.RANK_STDERR)
@@ -179,7 +179,7 @@ class Shape:
     carries: bool = False
 
     def of(self, alias: str) -> tuple[OutputColumn, ...]:
-        """The columns of one aggregate."""
+        """Return the columns of one aggregate."""
         return tuple(column for column in self.columns if column.aggregate == alias)
 
 
@@ -242,7 +242,7 @@ class Mechanism(ABC, Generic[Asked, Planned]):
         return cast(Asked, self.own.options.read(draft))
 
     def plan(self, query: ParsedQuery[Asked], source: Source) -> Planned:
-        """Every number.
+        """Return every number.
 
         Raises:
             ConfigError: the source's declaration does not allow the query.
@@ -250,7 +250,7 @@ class Mechanism(ABC, Generic[Asked, Planned]):
         return cast(Planned, self.own.planner.make_plan(query, source))
 
     def account(self, plan: Planned, source: Source) -> Cost:
-        """What a finished plan costs one protected unit, from definitions: its module knows neither the planner nor how it calibrates.
+        """Return what a finished plan costs one protected unit, from definitions: its module knows neither the planner nor how it calibrates.
 
         Raises:
             AccountingError: the plan says less than it costs.
@@ -258,11 +258,11 @@ class Mechanism(ABC, Generic[Asked, Planned]):
         return cast(Cost, self.own.accounting.account(plan, source))
 
     def document(self, plan: Planned) -> Mapping[str, Any]:
-        """The plan as JSON values: what its identity digests, and what run.json keeps."""
+        """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
         return self.own.document(plan)
 
     def explain(self, plan: Planned, source: Source) -> str:
-        """The promise, the noise and the keys in plain sentences."""
+        """Return the promise, the noise and the keys in plain sentences."""
         return str(self.own.explain.explain(plan, source))
 
     def facts(self, plan: Planned, source: Source) -> dict[str, Any]:
@@ -270,7 +270,7 @@ class Mechanism(ABC, Generic[Asked, Planned]):
         return dict(self.own.explain.facts(plan, source))
 
     def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
-        """Why a key may be missing, in sentences and under stable names."""
+        """Return why a key may be missing, in sentences and under stable names."""
         return self.own.missing(plan)
 
     @abstractmethod

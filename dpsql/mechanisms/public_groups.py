@@ -42,7 +42,7 @@ def public_groups(
     encoded: Iterable[bytes],
     first_window: int | None = None,
 ) -> PublicGroups:
-    """The groups of encoded keys (see `dpsql.udfs.keys`); without keys the one group of the empty encoding.
+    """Return the groups of encoded keys (see `dpsql.udfs.keys`); without keys the one group of the empty encoding.
 
     Args:
         plan: a plan without key selection.
@@ -77,7 +77,7 @@ def save(groups: PublicGroups, folder: Place) -> None:
 
 
 def load(folder: Place) -> PublicGroups | None:
-    """The groups of a run, or None before its first start.
+    """Return the groups of a run, or None before its first start.
 
     Raises:
         DamagedFile, UnknownVersion: the file is not what `save` wrote.

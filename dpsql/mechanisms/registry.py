@@ -16,7 +16,7 @@ MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, SLIDING, DYNAMIC, MARG
 
 
 def named(name: str) -> Mechanism[Any, Any]:
-    """The mechanism of a plan.
+    """Return the mechanism of a plan.
 
     Raises:
         AccountingError: there is none of that name.
@@ -28,5 +28,5 @@ def named(name: str) -> Mechanism[Any, Any]:
 
 
 def shape(plan: Plan) -> Shape:
-    """What engines know of a plan."""
+    """Return what engines know of a plan."""
     return named(plan.mechanism).shape(plan)

@@ -13,7 +13,7 @@ HASH_SHARE = 0.1
 
 
 def hash_charge(query: ParsedQuery[Any], source: Source, users: int, groups: int) -> float:
-    """What colliding ids cost, of so many users and K groups of one user; nothing where one row is protected, whose it is nobody asks.
+    """Return what colliding ids cost, of so many users and K groups of one user; nothing where one row is protected, whose it is nobody asks.
 
     Raises:
         ConfigError: over 10% of delta.

@@ -25,7 +25,7 @@ MAX_EXACT = 2**62
 
 
 def sums_of(function: AggregateFunction) -> int:
-    """How many noisy sums an aggregate is made of: an average of two, a spread of three."""
+    """Return how many noisy sums an aggregate is made of: an average of two, a spread of three."""
     return 3 if function in SPREADS else 2 if function is AggregateFunction.AVG else 1
 
 
@@ -34,7 +34,7 @@ Clamp = Callable[[str, float, float], tuple[float, int, int]]
 
 
 def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) -> list[Increment]:
-    """What a record adds to each of the sums that an aggregate is made of; its argument is one of `arguments`."""
+    """Return what a record adds to each of the sums that an aggregate is made of; its argument is one of `arguments`."""
     argument = -1 if aggregate.argument is None else arguments.index(aggregate.argument)
     per_group = PER_GROUP if isinstance(aggregate, PerGroup) else ""
     count = {

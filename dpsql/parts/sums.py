@@ -111,7 +111,7 @@ def per_group_sensitivity(added: Increment, per_key: float, rows: float, groups:
 
 
 def bare(sums: Sequence[Increment]) -> tuple[Increment, ...]:
-    """What an intake needs of them."""
+    """Return what an intake needs of them."""
     return tuple(
         Increment(*(getattr(each, field.name) for field in fields(Increment))) for each in sums
     )
@@ -131,7 +131,7 @@ KINDS = {
 def output_column(
     aggregate: Aggregate, parts: Sequence[Summed], errors: tuple[tuple[float, ...], ...] = ()
 ) -> OutputColumn:
-    """How a released column is made of noisy sums, whose standard deviations at triggers 1..T are `errors`."""
+    """Return how a released column is made of noisy sums, whose standard deviations at triggers 1..T are `errors`."""
     return OutputColumn(
         kind=KINDS.get(aggregate.function, "count"),
         perturbations=tuple(p.mechanism - 1 for p in parts),

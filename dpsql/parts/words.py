@@ -45,7 +45,7 @@ RANKS = 4
 
 
 def written(aggregate: Aggregate) -> str:
-    """An aggregate as it is called in a table."""
+    """Return an aggregate as it is called in a table."""
     function = aggregate.function
     return {
         AggregateFunction.COUNT_DISTINCT_UNIT: "COUNT(DISTINCT)",
@@ -62,7 +62,7 @@ def allowance(asked: Any, period: str) -> str:
 
 
 def not_counted(asked: Any) -> str:
-    """Which of a unit's records are not."""
+    """Return which of a unit's records are not."""
     keys = f"keys after its first {asked.max_groups_contributed:,} (G)"
     if asked.max_rows_contributed == math.inf:
         return f"A unit's {keys}"
@@ -71,7 +71,7 @@ def not_counted(asked: Any) -> str:
 
 
 def clamps(aggregates: Iterable[Aggregate]) -> list[str]:
-    """What is done to values, a line for each aggregate of values."""
+    """Return what is done to values, a line for each aggregate of values."""
     row = "  {}: each value is clamped to [{:g}, {:g}]; NULL and NaN add nothing."
     group = "  {}: what one unit adds to a group is kept between {:g} and {:g}; what is beyond is cut, and no error bar shows it."
     return [
@@ -82,7 +82,7 @@ def clamps(aggregates: Iterable[Aggregate]) -> list[str]:
 
 
 def clamp(aggregate: Aggregate) -> dict[str, Any]:
-    """Its bounds under stable names."""
+    """Return its bounds under stable names."""
     of = {"clamp_of": "group"} if isinstance(aggregate, PerGroup) else {}
     return {"clamp": list(aggregate.bounds) if aggregate.bounds else None} | of
 
@@ -96,7 +96,7 @@ def promised(plan: Any, cost: Cost) -> dict[str, Any]:
 
 
 def epsilon_of_several(cost: Cost, n: int, delta: float) -> float:
-    """What n rows, or n periods of a unit, cost together at a delta."""
+    """Return what n rows, or n periods of a unit, cost together at a delta."""
     together = cost.periods(n)
     return (
         together.epsilon
@@ -172,7 +172,7 @@ def in_days(days: Sequence[dict[str, Any]], what: str) -> list[str]:
 
 
 def bounding(query: ParsedQuery[Any]) -> str:
-    """The stage of it, in an explanation."""
+    """Return the stage of it, in an explanation."""
     return (
         f"contribution bounding, by ({', '.join(query.privacy_unit)})"
         if query.privacy_unit
@@ -181,7 +181,7 @@ def bounding(query: ParsedQuery[Any]) -> str:
 
 
 def stages(query: ParsedQuery[Any], *steps: str) -> str:
-    """What a run does, after it has read the source."""
+    """Return what a run does, after it has read the source."""
     return "\n".join(
         [
             "Stages",
@@ -192,7 +192,7 @@ def stages(query: ParsedQuery[Any], *steps: str) -> str:
 
 
 def page(plan: Any, *sections: str) -> str:
-    """The whole explanation; empty sections are left out."""
+    """Return the whole explanation; empty sections are left out."""
     return "\n\n".join([*filter(None, sections), f"Query identity: {plan.identity}"]) + "\n"
 
 
@@ -209,19 +209,19 @@ def wrapped(text: str) -> str:
 
 
 def promise_to_rows(query: ParsedQuery[Any], cost: Cost) -> str:
-    """What is promised, and what is not."""
+    """Return what is promised, and what is not."""
     return "\n".join(["What is promised", *of_rows(query, cost), NOT_HIDDEN])
 
 
 def bounds_of_rows(query: ParsedQuery[Any]) -> str:
-    """What one row may contribute."""
+    """Return what one row may contribute."""
     return "\n".join(
         ["What each event may contribute", "  One row, to one key.", *clamps(query.aggregates)]
     )
 
 
 def of_rows(query: ParsedQuery[Any], cost: Cost) -> list[str]:
-    """What is promised where one row is protected."""
+    """Return what is promised where one row is protected."""
     ten, hundred, two = (f"{epsilon_of_several(cost, n, query.delta):.4g}" for n in (*EVENTS, 2))
     return [
         f"  protects one event (one row of `{query.stream}`): epsilon {query.epsilon:g}, delta {query.delta:g}, for the whole infinite output.",
@@ -231,7 +231,7 @@ def of_rows(query: ParsedQuery[Any], cost: Cost) -> list[str]:
 
 
 def shares(plan: Any, several: str) -> str:
-    """What mu^2 goes to; `several`: which columns have more than one noisy number."""
+    """Return what mu^2 goes to; `several`: which columns have more than one noisy number."""
     chosen = plan.selection.share if plan.selection else 0.0
     each = f"{percent((1 - chosen) / len(plan.perturbations))}{'' if plan.selection else ' of mu^2'} goes to each noisy number"
     numbers = f", of which there are {len(plan.perturbations)}: {several}" if several else ""
@@ -239,7 +239,7 @@ def shares(plan: Any, several: str) -> str:
 
 
 def budget(plan: Any, *spent: str, passing: str = "keys that only one unit has") -> str:
-    """How the budget is spent: on what, and what delta is for; `passing` keys may be released by mistake."""
+    """Return how the budget is spent: on what, and what delta is for; `passing` keys may be released by mistake."""
     ids = f" + {plan.delta_hash:.2g} for id collisions" if plan.delta_hash else ""
     threshold = f" + {plan.delta_threshold:.3g} for {passing}" if plan.selection else ""
     return "\n".join(
@@ -253,19 +253,19 @@ def budget(plan: Any, *spent: str, passing: str = "keys that only one unit has")
 
 
 def main(parts: Sequence[Sum]) -> Sum:
-    """The noisy sum whose error a column's is mostly made of: of a variance that of the squares."""
+    """Return the noisy sum whose error a column's is mostly made of: of a variance that of the squares."""
     return next((p for p in parts if p.rule == "squares"), parts[0])
 
 
 def over(aggregate: Aggregate) -> str:
-    """What that sum's error is divided by."""
+    """Return what that sum's error is divided by."""
     if aggregate.function in DEVIATIONS:
         return " / (2 n s)"
     return " / n" if sums_of(aggregate.function) > 1 else ""
 
 
 def of_quantiles(name: str, tree: Quantiles, grid: float) -> list[str]:
-    """What the numbers of quantiles mean."""
+    """Return what the numbers of quantiles mean."""
     return [
         f"  {name}: {tree.parts + 1} values from {tree.lower:g} to {tree.upper:g}, on a grid of {grid:.4g}, with equally many rows between them.",
         "  Its error is in ranks: so many rows too many or too few may be below a value, more where many rows have one value.",
@@ -274,12 +274,12 @@ def of_quantiles(name: str, tree: Quantiles, grid: float) -> list[str]:
 
 
 def middle(name: str) -> str:
-    """What the value of an average or a spread is."""
+    """Return what the value of an average or a spread is."""
     return f"{name} is the middle of what these allow at 95%: where rows are few, of everything between the bounds."
 
 
 def of_several(aggregate: Aggregate, count_errors: str) -> list[str]:
-    """How an average or a spread is made of its noisy sums, and its error of theirs; nothing of other columns."""
+    """Return how an average or a spread is made of its noisy sums, and its error of theirs; nothing of other columns."""
     name = aggregate.alias
     if aggregate.function in SPREADS:
         return [
@@ -303,12 +303,12 @@ STEPS = (1, 10, 100, 1_000, 10_000)
 
 
 def grid(query: ParsedQuery[Any], start_us: int) -> TableGrid:
-    """The trigger grid."""
+    """Return the trigger grid."""
     return TableGrid.of(start_us, query.trigger_interval_us, query.asked.max_triggers)
 
 
 def schedule(query: ParsedQuery[Any], start_us: int) -> Schedule:
-    """One window that does not end; contributions of a trigger are needed until it is due."""
+    """Return one window that does not end; contributions of a trigger are needed until it is due."""
     eras = Eras("trigger", 0, 1, start_us, query.trigger_interval_us)
     return Schedule(
         grid(query, start_us),
@@ -321,7 +321,7 @@ def schedule(query: ParsedQuery[Any], start_us: int) -> Schedule:
 
 
 def document(plan: Any) -> dict[str, Any]:
-    """The plan as JSON values: what its identity digests, and what run.json keeps."""
+    """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
     given = {"mechanism": plan.mechanism} | asdict(plan)
     given["query"] |= given["query"].pop("asked")
     return given
@@ -339,18 +339,18 @@ def norm_of(chosen: Counter | BltInf) -> float:
 
 
 def reach_of(chosen: Counter | BltInf) -> float:
-    """How many times the largest draw a path can be."""
+    """Return how many times the largest draw a path can be."""
     return chosen.response_sum(LAST_STEP) if isinstance(chosen, BltInf) else float(chosen.horizon)
 
 
 def counter_said(query: ParsedQuery[Any]) -> str:
-    """The counter of every path, in words."""
+    """Return the counter of every path, in words."""
     last = query.asked.max_triggers
     return "BLT without a last trigger" if last is None else f"BLT for {last:,} triggers"
 
 
 def promise(query: ParsedQuery[Any], what: str, *more: str) -> str:
-    """What is promised; `what` of a unit were there or not."""
+    """Return what is promised; `what` of a unit were there or not."""
     last = query.asked.max_triggers
     many = (
         "of all triggers together, and there is no last one"
@@ -383,7 +383,7 @@ def how_often(query: ParsedQuery[Any], start_us: int) -> str:
 
 
 def growing(query: ParsedQuery[Any], start_us: int) -> str:
-    """When a table that only grows is released, and what counts then."""
+    """Return when a table that only grows is released, and what counts then."""
     end = "" if query.asked.max_triggers is None else ", and all after the last trigger"
     return "\n".join(
         [
@@ -400,7 +400,7 @@ def growing(query: ParsedQuery[Any], start_us: int) -> str:
 
 
 def live_runs(schedule: Schedule) -> str:
-    """What a live run's promise assumes (docs/privacy/index.md, A2)."""
+    """Return what a live run's promise assumes (docs/privacy/index.md, A2)."""
     try:
         interval = duration(polling_interval(schedule))
     except InputError:

@@ -83,7 +83,7 @@ class Budget:
 
 
 def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budget, ...]:
-    """One Budget per ledger name, level and privacy unit, by name: those with runs, and those that the sources declare a cap for."""
+    """Return one Budget per ledger name, level and privacy unit, by name: those with runs, and those that the sources declare a cap for."""
     streams = [source for source in sources if not source.static]
     caps = {
         (source.ledger, level): cap
@@ -123,7 +123,7 @@ class OfUnit(NamedTuple):
 
 
 def _by_unit(lines: tuple[Line, ...]) -> list[OfUnit]:
-    """All runs; or, where some protect other columns of the same records, for each unit those that add up for it."""
+    """Return all runs; or, where some protect other columns of the same records, for each unit those that add up for it."""
     kinds = list({(line.source, line.unit, line.origin.reads): line for line in lines}.values())
     apart = [kind for kind in kinds if any(protects_other_unit(kind, other) for other in kinds)]
     units = {frozenset(kind.unit): kind.unit for kind in reversed(apart)}
@@ -140,7 +140,7 @@ def _by_unit(lines: tuple[Line, ...]) -> list[OfUnit]:
 
 
 def facts(budget: Budget) -> dict[str, Any]:
-    """A budget under stable names (`dpsql budget --json`); null is unlimited."""
+    """Return a budget under stable names (`dpsql budget --json`); null is unlimited."""
     cap = budget.cap
     return {
         "ledger": budget.ledger,
@@ -255,7 +255,7 @@ def _budget(
 
 
 def _total(lines: Sequence[Line], days: int) -> Total:
-    """What all runs cost together; delta is what they declare for their noise, as often as their periods are touched, and their failures."""
+    """Return what all runs cost together; delta is what they declare for their noise, as often as their periods are touched, and their failures."""
     most = [line.charges_in_days(days) for line in lines]
     together = total(line.cost.periods(n) for line, n in zip(lines, most, strict=True))
     noise = math.fsum(
@@ -265,7 +265,7 @@ def _total(lines: Sequence[Line], days: int) -> Total:
 
 
 def _rows(lines: Sequence[Line], rows: int) -> Total:
-    """What all runs cost together for so many rows of one person."""
+    """Return what all runs cost together for so many rows of one person."""
     together = total((line.cost.periods(rows) for line in lines), EVENT)
     noise = math.fsum(line.declared_delta - line.cost.failure for line in lines)
     return Total(rows, together.epsilon + _epsilon(together.mu, noise), noise + together.failure)
@@ -332,7 +332,7 @@ def _epsilon(mu: float, delta: float) -> float:
 
 
 def _apart_lines(budget: Budget) -> list[str]:
-    """What these totals do not say of the unit that earlier runs protect."""
+    """Return what these totals do not say of the unit that earlier runs protect."""
     first = ", ".join(budget.first_unit)
     mine = ", ".join(budget.unit)
     return [

@@ -102,7 +102,7 @@ class Cost:
         return math.sqrt(self.mu2)
 
     def periods(self, n: int) -> Cost:
-        """What n periods of one unit cost together, whichever they are (docs/privacy/index.md, theorem 4)."""
+        """Return what n periods of one unit cost together, whichever they are (docs/privacy/index.md, theorem 4)."""
         if n < 1:
             raise ValueError(f"{n} periods")
         if self.overlap is Overlap.SUM and n > 1:
@@ -146,7 +146,7 @@ def _touched(span_us: int, period_us: int, offset_us: int, begins_every_us: int)
 
 
 def gamma(coefficients: tuple[float, ...], panes: int) -> float:
-    """How much more n periods of one unit cost together than n times one, as periods that follow each other meet in a bin's path.
+    """Return how much more n periods of one unit cost together than n times one, as periods that follow each other meet in a bin's path.
 
     With g(k) the inner product of C's columns k panes apart: 1 + max (|g(a)| + |g(b)|) / g(0) over a, b >= 1 with a + b >= w + 1, plus
     2 max |g(k)| / g(0) over k > w. Rows of three consecutive periods lie so; those of periods further apart do not meet.
@@ -165,7 +165,7 @@ def gamma(coefficients: tuple[float, ...], panes: int) -> float:
 
 
 def total(costs: Iterable[Cost], protects: PrivacyLevel = PrivacyLevel.USER) -> Cost:
-    """What mechanisms with independent noise cost together, each for the periods that its cost speaks of.
+    """Return what mechanisms with independent noise cost together, each for the periods that its cost speaks of.
 
     Args:
         costs: for the same unit; of none the sum is nothing.
@@ -204,7 +204,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def shifted(probability: float, mu: float) -> float:
-    """The largest probability, in a world that mu-Gaussian noise keeps apart, of what has at most this probability here.
+    """Return the largest probability, in a world that mu-Gaussian noise keeps apart, of what has at most this probability here.
 
     Source: the trade-off curve of mu-Gaussian-DP (Dong, Roth and Su 2019): Phi(Phi^-1(probability) + mu).
     """

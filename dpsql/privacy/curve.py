@@ -28,7 +28,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def round_up(value: float, bits: int = NOISE_BITS) -> float:
-    """The next number above that has so many significant binary digits; exact.
+    """Return the next number above that has so many significant binary digits; exact.
 
     >>> round_up(1.0), round_up(5.01, 3)
     (1.0, 6.0)
@@ -38,5 +38,5 @@ def round_up(value: float, bits: int = NOISE_BITS) -> float:
 
 
 def round_down(value: float, bits: int = MU_BITS) -> float:
-    """The next number below that has so many significant binary digits; exact."""
+    """Return the next number below that has so many significant binary digits; exact."""
     return -round_up(-value, bits)

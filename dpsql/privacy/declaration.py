@@ -36,7 +36,7 @@ CREDENTIAL = re.compile(r"secret|password|token|access.?key|credential", re.IGNO
 
 
 def declaration(source: Source) -> dict[str, str]:
-    """The settings of a source that make a run's input, by their names in `sources.yaml`; those that are not there are left out."""
+    """Return the settings of a source that make a run's input, by their names in `sources.yaml`; those that are not there are left out."""
     options = {name.lower(): value for name, value in source.options}
     given = {
         "ledger": source.ledger,
@@ -92,7 +92,7 @@ def _said(name: str, value: str | None) -> str:
 
 
 def _columns(ddl: str) -> list[str]:
-    """The columns of a schema, each in lower case with single spaces; commas inside of types do not separate."""
+    """Return the columns of a schema, each in lower case with single spaces; commas inside of types do not separate."""
     depth = 0
     columns = [""]
     for character in ddl:

@@ -73,7 +73,7 @@ def _check_unit(before: Sequence[Line], line: Line) -> None:
 
 
 def protects_other_unit(line: Line, other: Line) -> bool:
-    """Whether two runs over the same records protect units of different columns.
+    """Tell whether two runs over the same records protect units of different columns.
 
     Where the records are different, sources that share a ledger say by that that their columns name the same people.
     """
@@ -90,7 +90,7 @@ def _as_yaml(columns: Sequence[str]) -> str:
 
 
 def cap_for(source: Source, level: PrivacyLevel) -> Cap | None:
-    """The cap that a run of one level has to keep.
+    """Return the cap that a run of one level has to keep.
 
     Raises:
         BudgetError: the source caps the other level only, so nothing would limit this one.
@@ -140,7 +140,7 @@ def check_cap(
 
 
 def remarks(lines: Sequence[Line]) -> tuple[str, ...]:
-    """What was declared on purpose, or changed, in the lines of one ledger name."""
+    """Return what was declared on purpose, or changed, in the lines of one ledger name."""
     said: list[str] = []
     cap: tuple[float, ...] | None = None
     for line in lines:
@@ -200,7 +200,7 @@ class Ledger:
 
     @classmethod
     def beside(cls, secret_path: str | Path, secret: Secret | None = None) -> Ledger:
-        """The ledger that belongs to a secret file: beside the file itself, whatever links lead to it.
+        """Return the ledger that belongs to a secret file: beside the file itself, whatever links lead to it.
 
         Raises:
             BudgetError: there is another one beside a link to the file, as earlier releases made it.
@@ -228,7 +228,7 @@ class Ledger:
         return replace(self, secret=secret)
 
     def lines(self) -> tuple[Line, ...]:
-        """All lines, oldest first.
+        """Return all lines, oldest first.
 
         Raises:
             BudgetError: a line is missing, edited, unreadable or of an unknown version; nothing may be spent until it is restored.
@@ -247,7 +247,7 @@ class Ledger:
         return RunRegister(self.folder / REGISTER)
 
     def find(self, run_id: str) -> Line | None:
-        """The line of a run; None if it has none.
+        """Return the line of a run; None if it has none.
 
         Raises:
             BudgetError: as `lines`.
@@ -255,16 +255,16 @@ class Ledger:
         return next((line for line in self.lines() if line.run_id == run_id), None)
 
     def has(self, run_id: str) -> bool:
-        """Whether a run has its line; raises as `lines`."""
+        """Tell whether a run has its line; raises as `lines`."""
         return self.find(run_id) is not None
 
     def unchecked(self) -> int:
-        """How many lines nobody here can check for edits: they were sealed with another secret."""
+        """Return how many lines nobody here can check for edits: they were sealed with another secret."""
         seals = read_seals(self.folder)
         return seals.of_others(self.secret) if seals and self.secret else 0
 
     def own_id(self) -> str:
-        """The ledger's id, made when it is first asked for; with it go the seals of the lines that are there.
+        """Return the ledger's id, made when it is first asked for; with it go the seals of the lines that are there.
 
         Raises:
             BudgetError: a line is missing or edited, or this is a copy.
@@ -364,7 +364,7 @@ class Ledger:
                 replace_file(home, os.fsencode(here))
 
     def _contents(self) -> list[bytes]:
-        """The bytes of every line, oldest first."""
+        """Return the bytes of every line, oldest first."""
         names = list[str]()
         with reached(f"ledger {self.folder}", BudgetError), contextlib.suppress(FileNotFoundError):
             names = [

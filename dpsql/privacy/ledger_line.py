@@ -57,29 +57,29 @@ class Line:
     origin: Origin = UNKNOWN
 
     def charges(self, period_us: int) -> int:
-        """How many contribution periods of this run one period of `period_us` can touch, at most."""
+        """Return how many contribution periods of this run one period of `period_us` can touch, at most."""
         if self.period == ContributionPeriod.STREAM or self.cost.protects is PrivacyLevel.EVENT:
             return 1  # of one row there is one
         return touched(period_us, self.size_us, self.offset_us)
 
     def charges_in_days(self, days: int) -> int:
-        """How many contribution periods of this run any so many days (UTC) in a row can touch, at most."""
+        """Return how many contribution periods of this run any so many days (UTC) in a row can touch, at most."""
         if self.period == ContributionPeriod.STREAM or self.cost.protects is PrivacyLevel.EVENT:
             return 1
         return touched_in_days(days, self.size_us, self.offset_us)
 
     def cost_within(self, period_us: int) -> Cost:
-        """What the run costs a unit that takes part during one period of `period_us`."""
+        """Return what the run costs a unit that takes part during one period of `period_us`."""
         return self.cost.periods(self.charges(period_us))
 
 
 def spent(lines: Iterable[Line], cap: Cap) -> Cost:
-    """What one protected unit pays in one period of the cap; the lines are of its level."""
+    """Return what one protected unit pays in one period of the cap; the lines are of its level."""
     return total((line.cost_within(cap.period_us) for line in lines), cap.protects)
 
 
 def document(line: Line) -> dict[str, Any]:
-    """A line as JSON."""
+    """Return a line as JSON."""
     return {
         **asdict(line),
         "cost": line.cost.document(),
@@ -88,7 +88,7 @@ def document(line: Line) -> dict[str, Any]:
 
 
 def line_from(given: Mapping[str, Any]) -> Line:
-    """A line that `document` wrote.
+    """Return a line that `document` wrote.
 
     Raises:
         UnknownVersion: another release wrote it.

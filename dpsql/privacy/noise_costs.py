@@ -70,7 +70,7 @@ def column_norm(chosen: BltInf) -> float:
 
 @lru_cache(maxsize=4)
 def path_deviations(chosen: BltInf, triggers: tuple[int, ...]) -> tuple[float, ...]:
-    """Standard deviation of the path at each of the triggers (ascending), for unit noise."""
+    """Return the standard deviation of the path at each of the triggers (ascending), for unit noise."""
     size = 1 + len(chosen.theta)
     # The covariance of n steps' draws is P_n = sum of v_k v_k^T over k < n, v_k = M^k v_0, and P_(a + b) = P_a + M^a P_b M^aT.
     one = 1 << PLACES
@@ -96,7 +96,7 @@ def path_deviations(chosen: BltInf, triggers: tuple[int, ...]) -> tuple[float, .
 
 
 def _measured(chosen: BltInf) -> np.ndarray:
-    """The path after a single draw of 1 at step 1."""
+    """Return the path after a single draw of 1 at step 1."""
     state = np.zeros((1, chosen.width))
     out = []
     for step in range(1, LAGS + 1):
@@ -118,7 +118,7 @@ def _integer(value: float) -> int:
 
 
 def _times(a: np.ndarray, b: np.ndarray) -> Any:
-    """A product of matrices or vectors of whole numbers over 2^PLACES, exact but for its last place."""
+    """Return a product of matrices or vectors of whole numbers over 2^PLACES, exact but for its last place."""
     return a @ b >> PLACES
 
 
@@ -238,7 +238,7 @@ def prove(table: DiscreteLaplace) -> None:
 
 
 def _exp_below(x: Fraction) -> int:
-    """A lower bound of e^x times 2^192: a part of its series, all of whose terms are positive, each rounded down."""
+    """Return a lower bound of e^x times 2^192: a part of its series, all of whose terms are positive, each rounded down."""
     whole = (x.numerator << _BITS) // x.denominator
     term = total = 1 << _BITS
     n = 0

@@ -68,7 +68,7 @@ def origin_of(
 def declared_cap(
     source: Source, level: PrivacyLevel = PrivacyLevel.USER
 ) -> tuple[float, ...] | None:
-    """A source's cap of one level as lines have it."""
+    """Return a source's cap of one level as lines have it."""
     cap = source.cap_of(level)
     if cap is None:
         return () if source.uncapped else None

@@ -69,7 +69,7 @@ class RunRegister:
                 ) from None
 
     def find(self, run_id: str) -> Entry | None:
-        """The entry of a run; None if there is none.
+        """Return the entry of a run; None if there is none.
 
         Raises:
             LakeError: it is damaged or from another release.
@@ -81,7 +81,7 @@ class RunRegister:
         return entry
 
     def enter(self, run_id: str, folder: Place, source: Source | None = None) -> Entry:
-        """A start of a run in a lake: refuse a second lake and another input, follow a lake that has moved.
+        """Return a start of a run in a lake: refuse a second lake and another input, follow a lake that has moved.
 
         Args:
             run_id: of the run.
@@ -165,7 +165,7 @@ def _same_place(known: str, here: Place) -> bool:
 
 
 def _run_id_at(folder: str) -> str | None:
-    """The run that lives in a private folder; None where it is gone or cannot be read."""
+    """Return the run that lives in a private folder; None where it is gone or cannot be read."""
     try:
         found = json.loads((place(folder) / RUN_FILE).read_bytes())["run_id"]
     except (OSError, ValueError, KeyError, TypeError):

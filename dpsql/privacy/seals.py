@@ -41,7 +41,7 @@ class Seals:
     rows: tuple[bytes, ...] = ()
 
     def edited(self, lines: Sequence[bytes], secret: Secret) -> tuple[int, ...]:
-        """Numbers of lines that are not as this secret has sealed them."""
+        """Return numbers of lines that are not as this secret has sealed them."""
         mine = secret.check().encode()
         before = _head(self)
         found = []
@@ -52,16 +52,16 @@ class Seals:
         return tuple(found)
 
     def lost(self, lines: int) -> range:
-        """Numbers of sealed lines beyond the newest of `lines` lines."""
+        """Return numbers of sealed lines beyond the newest of `lines` lines."""
         return range(lines + 1, len(self.rows) + 1)
 
     def of_others(self, secret: Secret) -> int:
-        """How many lines another secret has sealed, so that nobody here can tell whether they are as written."""
+        """Return how many lines another secret has sealed, so that nobody here can tell whether they are as written."""
         return sum(row[7:39] != secret.check().encode() for row in self.rows)
 
 
 def read_seals(folder: Path) -> Seals | None:
-    """The seals of a ledger; None where it has none yet.
+    """Return the seals of a ledger; None where it has none yet.
 
     Raises:
         BudgetError: the file is damaged.

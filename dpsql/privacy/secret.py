@@ -23,7 +23,7 @@ SECRET_BYTES = 32
 
 
 def default_secret_path(environ: Mapping[str, str]) -> Path:
-    """Where the secret is: `DPSQL_SECRET_FILE`, else below `XDG_CONFIG_HOME`, else `~/.config/dpsql/secret`."""
+    """Return where the secret is: `DPSQL_SECRET_FILE`, else below `XDG_CONFIG_HOME`, else `~/.config/dpsql/secret`."""
     if named := environ.get("DPSQL_SECRET_FILE"):
         return Path(named)
     config_home = environ.get("XDG_CONFIG_HOME", "")
@@ -79,7 +79,7 @@ class Secret:
             ) from None
 
     def check(self) -> str:
-        """A value that tells two secrets apart and says nothing else."""
+        """Return a value that tells two secrets apart and says nothing else."""
         return self._derive(b"dpsql/1/check")[:16].hex()
 
     def of_ledger(self, ledger_id: str) -> Secret:
@@ -91,15 +91,15 @@ class Secret:
         return Secret(self._value, self.path, ledger_id)
 
     def noise_key(self, run_id: str, plan_identity: str) -> bytes:
-        """The 32-byte key of all noise of one run of one plan."""
+        """Return the 32-byte key of all noise of one run of one plan."""
         return self._derive(self._of_run(b"noise", run_id) + b"|" + plan_identity.encode())
 
     def salt(self, run_id: str) -> bytes:
-        """The 16-byte salt of one run's user and key ids."""
+        """Return the 16-byte salt of one run's user and key ids."""
         return self._derive(self._of_run(b"salt", run_id))[:16]
 
     def seal(self, content: bytes) -> str:
-        """A value that only the secret's owner can make for a content (`dpsql.privacy.seals`)."""
+        """Return a value that only the secret's owner can make for a content (`dpsql.privacy.seals`)."""
         return self._derive(b"dpsql/1/seal|" + content).hex()
 
     def _of_run(self, label: bytes, run_id: str) -> bytes:
@@ -108,7 +108,7 @@ class Secret:
         return b"dpsql/2/" + label + b"|" + self._ledger_id.encode() + b"|" + run_id.encode()
 
     def fingerprint(self, digest: bytes) -> str:
-        """A value that tells two inputs apart and says nothing of them to anybody without the secret."""
+        """Return a value that tells two inputs apart and says nothing of them to anybody without the secret."""
         return self._derive(b"dpsql/1/input|" + digest).hex()
 
     def _derive(self, message: bytes) -> bytes:

@@ -17,7 +17,7 @@ FIELDS = frozenset({"records", "records_per_second", "dropped", "drops", "malfor
 
 
 def may_be_told(source: Source, compared: bool = False) -> bool:
-    """Whether the totals of a source may be where others read: on stdout, stderr, in JSON.
+    """Tell whether the totals of a source may be where others read: on stdout, stderr, in JSON.
 
     Args:
         source: the stream.
@@ -27,5 +27,5 @@ def may_be_told(source: Source, compared: bool = False) -> bool:
 
 
 def without(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of an event, a report or a summary for others to read."""
+    """Return what is left of an event, a report or a summary for others to read."""
     return {name: value for name, value in document.items() if name not in FIELDS}

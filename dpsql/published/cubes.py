@@ -63,7 +63,7 @@ class PublishedMarginals:
         return " and ".join(said)
 
     def column(self, name: str | None) -> str:
-        """The column that a question is about; None: COUNT(*).
+        """Return the column that a question is about; None: COUNT(*).
 
         Raises:
             LakeError: there is none, or several.
@@ -88,7 +88,7 @@ class PublishedMarginals:
         )
 
     def estimate(self, column: str, products: Sequence[Product]) -> Estimate:
-        """The best linear unbiased estimate of the sum over disjoint products, with its standard error."""
+        """Return the best linear unbiased estimate of the sum over disjoint products, with its standard error."""
         known, tables = self.columns[column]
         return estimate(known, products, tables)
 
@@ -121,7 +121,7 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
 
 
 def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
-    """The tables in the rows of one trigger."""
+    """Return the tables in the rows of one trigger."""
     quotients = {each.alias for each in published.measures if not each.additive}
     names = published.names(Role.KEY)
     aggregates = [alias for alias in published.amounts if alias not in quotients]
@@ -214,7 +214,7 @@ class Synthetic:
 
 
 def synthetic_path(histogram: Place) -> Place:
-    """The synthetic table beside the public table of a query: `NAME.synthetic`."""
+    """Return the synthetic table beside the public table of a query: `NAME.synthetic`."""
     return histogram.parent / f"{histogram.name}.{ENDING}"
 
 
@@ -262,7 +262,7 @@ def synthesize(found: PublishedMarginals, column: str, rows: int | None = None) 
 
 
 def of_fit(published: Published, fit: Fit) -> Published:
-    """What a table says of itself that is fitted to one of sets of keys, which says what is given. It has one kind of rows only."""
+    """Return what a table says of itself that is fitted to one of sets of keys, which says what is given. It has one kind of rows only."""
     columns = [
         replace(column, name=column.name.lower())
         for column in published.columns
@@ -327,7 +327,7 @@ def _seed(found: PublishedMarginals, column: str) -> bytes:
 def _rows(
     found: PublishedMarginals, column: str, cells: np.ndarray, weights: np.ndarray
 ) -> pa.Table:
-    """Rows as published: a cell and a weight each. A key that no measured table has is NULL: nothing is known of it."""
+    """Return rows as published: a cell and a weight each. A key that no measured table has is NULL: nothing is known of it."""
     columns = {
         "trigger": pa.array(np.full(len(cells), found.trigger, np.int64)),
         "trigger_time": pa.array(np.full(len(cells), found.time_us, np.int64)).cast(TIME),

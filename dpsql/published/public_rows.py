@@ -39,7 +39,7 @@ _read = cache(read)
 
 
 def published_of(frame: pd.DataFrame) -> Published:
-    """What the table of a frame says of itself. Filters, sorts and groups of a frame keep it.
+    """Return what the table of a frame says of itself. Filters, sorts and groups of a frame keep it.
 
     Raises:
         DataError: it is lost: a merge loses it, and a frame that is built anew never had it.
@@ -103,7 +103,7 @@ def write_parquet(rows: pa.Table, published: Published, path: Path) -> None:
 
 
 def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every window's newest trigger; without windows those of the newest."""
+    """Return the rows of every window's newest trigger; without windows those of the newest."""
     windows = published_of(rows).windows
     return rows[
         rows["trigger"]
@@ -121,16 +121,16 @@ class PublicTable(Lake):
     """A published table by itself, wherever it is: nothing private is beside it, and it goes by any name."""
 
     def histogram(self, name: str) -> Place:
-        """The table."""
+        """Return the table."""
         return self.root
 
     def private(self, name: str) -> Place:
-        """A folder that is not there."""
+        """Return a folder that is not there."""
         return self.root / "_private"
 
 
 def opened(path: str | Path) -> PublicTable:
-    """The published table in a folder.
+    """Return the published table in a folder.
 
     Raises:
         LakeError: none is there.
@@ -161,7 +161,7 @@ def readable(table: Place) -> Iterator[None]:
 
 
 def histogram_written(lake: Lake, name: str) -> datetime:
-    """When the newest commit to a query's histogram was made, UTC.
+    """Return when the newest commit to a query's histogram was made, UTC.
 
     Raises:
         LakeError: the table cannot be read.
@@ -173,7 +173,7 @@ def histogram_written(lake: Lake, name: str) -> datetime:
 
 
 def described(table: Place) -> Published:
-    """What a public table says of itself: the one door to it.
+    """Return what a public table says of itself: the one door to it.
 
     Raises:
         LakeError: an earlier dpsql made it, or somebody else.
@@ -190,7 +190,7 @@ def described(table: Place) -> Published:
 
 
 def read_histogram(lake: Lake, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """All published rows of a query, without a JVM.
+    """Return all published rows of a query, without a JVM.
 
     Args:
         lake, name: of the query.
@@ -207,13 +207,13 @@ def read_histogram(lake: Lake, name: str, columns: Sequence[str] | None = None) 
 
 
 def newest_trigger(lake: Lake, name: str) -> tuple[datetime | None, int]:
-    """When the newest published trigger was due, None if no row is published, and the number of rows; raises as `read_histogram`."""
+    """Return when the newest published trigger was due, None if no row is published, and the number of rows; raises as `read_histogram`."""
     times = read_histogram(lake, name, ["trigger_time"])["trigger_time"]
     return pc.max(times).as_py(), len(times)
 
 
 def histogram_version(lake: Lake, name: str) -> int:
-    """How many commits a query's histogram has had; 0 when nothing is published.
+    """Return how many commits a query's histogram has had; 0 when nothing is published.
 
     Raises:
         LakeError: no such query, or the table cannot be read.
@@ -225,7 +225,7 @@ def histogram_version(lake: Lake, name: str) -> int:
 
 
 def _is_there(lake: Lake, name: str) -> bool:
-    """Whether a query has a public table. Whoever may read that alone is told of it; of others the query has to be known."""
+    """Tell whether a query has a public table. Whoever may read that alone is told of it; of others the query has to be known."""
     from dpsql.lake.delta_tables import exists  # slow to import
 
     with readable(table := lake.histogram(name)):
@@ -236,7 +236,7 @@ def _is_there(lake: Lake, name: str) -> bool:
 
 
 def own_reading(lake: Lake, name: str) -> Reading | None:
-    """How the query's rows are shown, for who may read its run; None for others."""
+    """Return how the query's rows are shown, for who may read its run; None for others."""
     try:
         given = read_run(lake, name).plan.get("reading")
     except LakeError:
@@ -245,13 +245,13 @@ def own_reading(lake: Lake, name: str) -> Reading | None:
 
 
 def all_rows(lake: Lake, name: str) -> pd.DataFrame:
-    """The rows of every trigger; raises as `read_histogram`."""
+    """Return the rows of every trigger; raises as `read_histogram`."""
     rows = read_histogram(lake, name)
     return frame_of(rows, described(lake.histogram(name)))
 
 
 def newest(lake: Lake, name: str) -> pd.DataFrame:
-    """The rows of the newest published trigger of every window, or of a table without windows, by window and keys.
+    """Return the rows of the newest published trigger of every window, or of a table without windows, by window and keys.
 
     Raises:
         LakeError: as `read_histogram`.

@@ -108,7 +108,7 @@ def top_lists(
 
 
 def cell_rows(released: pa.Table, schedule: Schedule, sketch: SketchShape) -> pa.Table:
-    """Rows of the table of cells, of released rows that publish some; sorted by window, trigger and row."""
+    """Return rows of the table of cells, of released rows that publish some; sorted by window, trigger and row."""
     grid = schedule.grid
     size = len(sketch.aliases) * sketch.depth
     parts = [CELLS.empty_table()]
@@ -141,7 +141,7 @@ def cell_rows(released: pa.Table, schedule: Schedule, sketch: SketchShape) -> pa
 def of_cells(
     published: Published, sketch: SketchShape, kinds: Sequence[tuple[str, str]]
 ) -> Published:
-    """What the table of cells says of itself.
+    """Return what the table of cells says of itself.
 
     Args:
         published: what the table of lists says.
@@ -176,7 +176,7 @@ def published_rows(
     released: pa.Table,
     key_types: Sequence[pa.DataType],
 ) -> pa.Table:
-    """The public form of released rows, sorted by (window_start, trigger, key bytes).
+    """Return the public form of released rows, sorted by (window_start, trigger, key bytes).
 
     Args:
         query: what was asked.

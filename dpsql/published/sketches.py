@@ -62,7 +62,7 @@ class PublishedSketch:
         return self.cell_sd * self.shape.stderr
 
     def estimate(self, values: Iterable[Any]) -> pd.DataFrame:
-        """How often each value came, or what it adds up to.
+        """Return how often each value came, or what it adds up to.
 
         Args:
             values: of the type that is counted; tuples where it is several columns; texts are read as that type.
@@ -82,7 +82,7 @@ class PublishedSketch:
         return pd.DataFrame({"value": given, **self._numbers(estimate(layout, scores))})
 
     def top(self, candidates: Iterable[Any], k: int) -> pd.DataFrame:
-        """The k largest of some values, estimated together. Values without a record come out as noise: name those that are there."""
+        """Return the k largest of some values, estimated together. Values without a record come out as noise: name those that are there."""
         import pandas as pd
 
         given = list(dict.fromkeys(candidates))
@@ -266,7 +266,7 @@ def _added(
 
 
 def _value_bytes(value: Any, kind: str) -> bytes | None:
-    """One part of a value as records have it (docs/architecture.md, canonical encoding)."""
+    """Return one part of a value as records have it (docs/architecture.md, canonical encoding)."""
     if value is None:
         return None
     try:

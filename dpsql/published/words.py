@@ -57,14 +57,14 @@ def promises(published: Published) -> tuple[str, ...]:
 
 
 def appears(run: Protects, published: Published) -> str:
-    """How many a key needs."""
+    """Return how many a key needs."""
     span = f"window of {duration(published.windows.size_us)}" if published.windows else "table"
     whom = ", ".join(run.units) or "rows"
     return f"A key appears once about {run.units_needed:,} different {whom} have it in one {span}."
 
 
 def columns(published: Published) -> list[tuple[str, str]]:
-    """The columns, and what each is."""
+    """Return the columns, and what each is."""
     return [(column.name, _is(column, published)) for column in published.columns]
 
 
@@ -117,6 +117,6 @@ def _value(column: Column, published: Published) -> str:
 
 
 def null_of(alias: str, published: Published) -> tuple[str, str]:
-    """What a person reads where an aggregate is NULL, and where its error is: a slide that is predicted, or a tree of which no node answers."""
+    """Return what a person reads where an aggregate is NULL, and where its error is: a slide that is predicted, or a tree of which no node answers."""
     few = any(each.alias == alias and each.function in AVERAGED for each in published.measures)
     return TOO_FEW if few else "NULL", "predicted" if published.predicts else "not measured"

@@ -33,7 +33,7 @@ class Cap:
 def read_caps(
     document: YamlDocument, at: tuple[str, ...], duration: Callable[[str], int]
 ) -> dict[PrivacyLevel, Cap]:
-    """The caps at a path: one mapping, which is USER's unless it says otherwise, or a list of them, one per level.
+    """Return the caps at a path: one mapping, which is USER's unless it says otherwise, or a list of them, one per level.
 
     Raises:
         ConfigError: with the line of what is wrong.

@@ -71,7 +71,7 @@ LINE_ENDS = "linesep"
 
 
 def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
-    """Settings of a `dpsql.config.Source` that depend on one another: whether one is broken, by which key, and what is wrong."""
+    """Yield settings of a `dpsql.config.Source` that depend on one another: whether one is broken, by which key, and what is wrong."""
     feed = source.change_feed is not None
     debezium = source.change_feed is FeedForm.DEBEZIUM
     named = {name.lower() for name, _ in source.options}
@@ -165,12 +165,12 @@ NOT_OF_RECORDS = frozenset(
 
 
 def may_be_beside(name: str, declared: bool) -> bool:
-    """Whether a column of this name (lower case) may be none of the records'. Engines begin such names with an underscore."""
+    """Tell whether a column of this name (lower case) may be none of the records'. Engines begin such names with an underscore."""
     return name in NOT_OF_RECORDS or (name.startswith("_") and not declared)
 
 
 def column_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
-    """Settings of a `dpsql.config.Source`: whether one is broken, by which key, and what is wrong."""
+    """Yield settings of a `dpsql.config.Source`: whether one is broken, by which key, and what is wrong."""
     if source.static:
         return
     yield (

@@ -102,7 +102,7 @@ class Source:
             object.__setattr__(self, "ledger", self.name)
 
     def cap_of(self, level: PrivacyLevel) -> Cap | None:
-        """The cap of one level."""
+        """Return the cap of one level."""
         return self.event_cap if level is PrivacyLevel.EVENT else self.cap
 
 
@@ -197,7 +197,7 @@ def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[So
 
 
 def cut_by_records(source: Source) -> str | None:
-    """What is wrong with an option that ends micro-batches by a count to which one user's records add; None: there is none.
+    """Return what is wrong with an option that ends micro-batches by a count to which one user's records add; None: there is none.
 
     Such a cut moves others' records to other micro-batches, so that whose records count would depend on that user (assumption A2).
     """
@@ -375,7 +375,7 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
 
 
 def refused_schema(source: Source) -> str | None:
-    """What is wrong with DECIMALs in the schema of texts: `1e300000000` in one record takes Spark for ever, before any guard."""
+    """Return what is wrong with DECIMALs in the schema of texts: `1e300000000` in one record takes Spark for ever, before any guard."""
     texts = source.format in ("json", "csv", "xml") or source.value_format == "json"
     plain = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", "x", source.schema or "")
     # A word that another one or a colon follows is the name of a column.

@@ -37,7 +37,7 @@ class Domain:
 
 
 def read_domains(document: YamlDocument, at: tuple[str, ...]) -> tuple[tuple[str, Domain], ...]:
-    """The block `domains` of one source: a domain for each name of a key, lower case.
+    """Return the block `domains` of one source: a domain for each name of a key, lower case.
 
     Raises:
         ConfigError: it is something else, with the line.

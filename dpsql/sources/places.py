@@ -51,7 +51,7 @@ class Reader(Protocol):
 
 
 def places(source: Reader, files: Iterable[Path] = ()) -> tuple[str, ...]:
-    """Where a source reads.
+    """Return where a source reads.
 
     Args:
         source: as declared.
@@ -63,7 +63,7 @@ def places(source: Reader, files: Iterable[Path] = ()) -> tuple[str, ...]:
 
 
 def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether anything is read by both: one and the same place, or one inside the other."""
+    """Tell whether anything is read by both: one and the same place, or one inside the other."""
     mine = set(some)
     known = set(others)
     if mine & known:
@@ -77,7 +77,7 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
 
 
 def is_own_input(source: Reader, given: Sequence[Path]) -> Path | None:
-    """The first of the given files or folders that is, holds or lies in what the source reads, under whatever name; None: none is."""
+    """Return the first of the given files or folders that is, holds or lies in what the source reads, under whatever name; None: none is."""
     declared = [place for place in _declared(source) if place.startswith("path ")]
     if not declared:
         return None
@@ -123,7 +123,7 @@ def _declared(source: Reader) -> Iterator[str]:
 
 
 def _uri(path: str) -> str:
-    """One text for all spellings of one place; as on a disk, a pattern stands for the folder that it searches."""
+    """Return one text for all spellings of one place; as on a disk, a pattern stands for the folder that it searches."""
     scheme, rest = path.split(":", 1)
     scheme = re.sub(r"^s3[an]$", "s3", scheme.lower())
     parts = [part for part in rest.split("/") if part]
@@ -139,7 +139,7 @@ def _assigned(text: str) -> Iterator[str]:
 
 
 def _on_disk(path: Path) -> Iterator[str]:
-    """A pattern stands for the folder that it searches."""
+    """Yield a pattern stands for the folder that it searches."""
     searched = Path(
         *path.parts[
             : next((i for i, part in enumerate(path.parts) if WILD.search(part)), len(path.parts))
@@ -156,7 +156,7 @@ def _on_disk(path: Path) -> Iterator[str]:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Files below a folder, and links in it, in the order of their names; without those that readers pass over."""
+    """Yield files below a folder, and links in it, in the order of their names; without those that readers pass over."""
     for base, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(PASSED_OVER))
         links = [name for name in folders if os.path.islink(os.path.join(base, name))]
@@ -165,7 +165,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _one_file(path: Path) -> Iterator[str]:
-    """Where a symbolic link leads; of another file what all its hard links share."""
+    """Yield where a symbolic link leads; of another file what all its hard links share."""
     if path.is_symlink():
         yield f"path {os.path.realpath(path)}"
         return
@@ -180,7 +180,7 @@ def _inode(path: Path) -> tuple[int, int]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """All files of a file, or below a folder."""
+    """Yield all files of a file, or below a folder."""
     if path.is_file():
         yield path
     for folder, _, names in os.walk(path):

@@ -60,7 +60,7 @@ def _path_problem(source: Source, path: str) -> str:
 
 
 def _brokers(servers: str) -> list[str]:
-    """What is wrong with each; nothing as soon as one answers."""
+    """Return what is wrong with each; nothing as soon as one answers."""
     end = time.monotonic() + PATIENCE
     while True:
         problems = []

@@ -26,12 +26,12 @@ class YamlDocument:
     lines: dict[tuple[str, ...], int]
 
     def error(self, message: str, at: tuple[str, ...]) -> ConfigError:
-        """A ConfigError that starts with file and line and ends with the path inside the file."""
+        """Return a ConfigError that starts with file and line and ends with the path inside the file."""
         place = f"{self.path}:{self.lines.get(at, 1)}: " if self.path else ""
         return ConfigError(f"{place}{message}" + (f" at {'.'.join(at)}" if at else ""))
 
     def block(self, at: tuple[str, ...], allowed: tuple[str, ...] | None = None) -> Block:
-        """The mapping at a path; with `allowed`, any other name in it is refused.
+        """Return the mapping at a path; with `allowed`, any other name in it is refused.
 
         Raises:
             ConfigError: not a mapping, a name that is not text, an unknown name.
@@ -69,7 +69,7 @@ class Block:
         return value.strip()
 
     def duration(self, name: str) -> int | None:
-        """Microseconds, perhaps 0; None if it is not given."""
+        """Return microseconds, perhaps 0; None if it is not given."""
         try:
             return parse_duration(str(self.given[name]), 0) if name in self.given else None
         except ValueError:
@@ -83,14 +83,14 @@ class Block:
         return value
 
     def whole(self, key: str, default: int, least: int) -> int:
-        """A whole number from `least` on."""
+        """Return a whole number from `least` on."""
         value = self.given.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
             raise self.wrong(key, f"a whole number from {least} on")
         return value
 
     def positive(self, key: str) -> float:
-        """A finite number above 0; it must be there."""
+        """Return a finite number above 0; it must be there."""
         if key not in self.given:
             raise self.document.error(f"`{key}` is missing", self.at)
         value = self.given[key]
@@ -103,7 +103,7 @@ class Block:
         return number
 
     def wrong(self, key: str, wanted: str) -> ConfigError:
-        """The error for a value of the wrong type."""
+        """Return the error for a value of the wrong type."""
         shown = repr(self.given.get(key))
         return self.document.error(
             f"`{key}` must be {wanted}, not {shown[:60]}{'...' * (len(shown) > 60)}",

@@ -184,12 +184,12 @@ def _parts(value: exp.Expr) -> tuple[exp.Expr, ...]:
 
 
 def argument_name(argument: exp.Kwarg) -> str:
-    """The lower-case name of a named argument."""
+    """Return the lower-case name of a named argument."""
     return argument.this.name.lower()
 
 
 def read_call(item: Item) -> Call | None:
-    """The call of an aggregate item; None when something like OVER stands around it."""
+    """Return the call of an aggregate item; None when something like OVER stands around it."""
     if call_name(item.root) is None:
         return None
     arguments = [bare(argument) for argument in item.root.expressions]

@@ -42,7 +42,7 @@ def options_missing(draft: Draft) -> Iterator[Problem]:
 
 
 def _example(draft: Draft) -> str:
-    """The clause as it would be for the source that the query reads."""
+    """Return the clause as it would be for the source that the query reads."""
     unit = draft.stream.privacy_unit if draft.stream else ()
     column = unit[0] if len(unit) == 1 else f"({', '.join(unit)})" if unit else "user_id"
     return options.EXAMPLE_CLAUSE.replace("user_id", column)

@@ -14,7 +14,7 @@ _BLANK = "".join(map(chr, range(33))) + "\x7f"
 
 
 def reads_the_clock(text: str, kind: str) -> bool:
-    """Whether a literal is another value tomorrow, as a DATE or TIMESTAMP.
+    """Tell whether a literal is another value tomorrow, as a DATE or TIMESTAMP.
 
     Args:
         text: the literal.

@@ -164,7 +164,7 @@ _AS_NAME = (TokenType.VAR, TokenType.IDENTIFIER)
 
 
 def prepare(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens with words that sqlglot would take for keywords made plain names again.
+    """Return the tokens with words that sqlglot would take for keywords made plain names again.
 
     WINDOW stays a keyword only where it starts a clause (`WINDOW name AS (...)`), so that the clause can be refused by name.
     """

@@ -59,7 +59,7 @@ class Option:
 
 
 def read_option(option: Option, given: Given) -> tuple[Any, tuple[str, str] | None]:
-    """The value, and (message, hint) of what is wrong with it."""
+    """Return the value, and (message, hint) of what is wrong with it."""
     try:
         value = option.read(given)
     except Misread as misread:
@@ -90,7 +90,7 @@ class Draft:
     options: tuple[Option, ...]
 
     def span(self, node: exp.Expr) -> Span:
-        """Where a node stands; a node without any position stands for the clause."""
+        """Return where a node stands; a node without any position stands for the clause."""
         return node_span(node, self.tokens, self.clause_span)
 
     @property
@@ -99,7 +99,7 @@ class Draft:
         return token_span(*self.clause.meta["tokens"])
 
     def words(self, node: exp.Expr) -> Sequence[Token]:
-        """The tokens of a node."""
+        """Return the tokens of a node."""
         start, end = self.span(node)
         return [token for token in self.tokens if start <= token.start < end]
 
@@ -123,7 +123,7 @@ class Draft:
         )
 
     def given(self, name: str) -> Given | None:
-        """The first option of that name."""
+        """Return the first option of that name."""
         return next((given for given in self.givens if given.name == name), None)
 
     @cached_property
@@ -139,7 +139,7 @@ class Draft:
         return found
 
     def value(self, name: str) -> Any:
-        """An option's value, or its default; None when it is missing or wrong."""
+        """Return an option's value, or its default; None when it is missing or wrong."""
         if name in self.values:
             return self.values[name]
         option = next((option for option in self.options if option.name == name), None)

@@ -26,7 +26,7 @@ OF_UNITS = (
 
 
 def event(draft: Draft) -> bool:
-    """Whether one row is protected."""
+    """Tell whether one row is protected."""
     return draft.value("privacy_level") is PrivacyLevel.EVENT
 
 

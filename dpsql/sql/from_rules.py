@@ -198,7 +198,7 @@ def _source_span(draft: Draft, name: str, which: int) -> Span:
 
 
 def joins_row_by_row(join: exp.Join) -> bool:
-    """Whether every row of the result comes from one row on the left."""
+    """Tell whether every row of the result comes from one row on the left."""
     return (
         join.side not in ("RIGHT", "FULL")
         and not join.method

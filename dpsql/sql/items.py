@@ -83,14 +83,14 @@ class Grouping:
 
 
 def call_name(node: exp.Expr) -> str | None:
-    """The lower-case name of a plain function call, None for anything else."""
+    """Return the lower-case name of a plain function call, None for anything else."""
     return node.name.lower() if isinstance(node, exp.Anonymous) else None
 
 
 def read_items(
     select: exp.Select, canonical: exp.Select, tokens: Sequence[Token]
 ) -> tuple[Item, ...]:
-    """The items of the select list, in order."""
+    """Return the items of the select list, in order."""
     return tuple(
         _item(*pair, tokens) for pair in zip(select.expressions, canonical.expressions, strict=True)
     )
@@ -136,7 +136,7 @@ def _kind(root: exp.Expr) -> Kind:
 
 
 def _inside(root: exp.Expr) -> exp.Expr:
-    """The call inside OVER, FILTER, IGNORE NULLS and field access."""
+    """Return the call inside OVER, FILTER, IGNORE NULLS and field access."""
     while isinstance(root, (exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.Dot)):
         root = root.this
     return root
@@ -155,7 +155,7 @@ def names_window(root: exp.Expr) -> bool:
 def read_groupings(
     select: exp.Select, canonical: exp.Select, items: Sequence[Item], tokens: Sequence[Token]
 ) -> tuple[Grouping, ...]:
-    """The items of GROUP BY, each with the key it names."""
+    """Return the items of GROUP BY, each with the key it names."""
     group = select.args.get("group")
     plain = canonical.args.get("group")
     if group is None or plain is None:
@@ -167,7 +167,7 @@ def read_groupings(
 def read_grouping(
     root: exp.Expr, twin: exp.Expr, items: Sequence[Item], tokens: Sequence[Token]
 ) -> Grouping:
-    """One of them; `twin` is the same in the canonical tree."""
+    """Return one of them; `twin` is the same in the canonical tree."""
     sql = write(twin)
     keys = [item for item in items if item.kind is Kind.KEY]
     named = [
@@ -181,7 +181,7 @@ def read_grouping(
 
 
 def proposed_alias(root: exp.Expr) -> str:
-    """A name for an expression without one: `count`, `sum_seconds`, `lower_url`."""
+    """Return a name for an expression without one: `count`, `sum_seconds`, `lower_url`."""
     words = [word for node in root.walk() if (word := _word(node))]
     name = "_".join(words[:2]) or "value"
     return name if not needs_quotes(name) else f"{name}_value"
@@ -228,7 +228,7 @@ class GroupingSets:
         return tuple(entry for each in self.lists for entry in each)
 
     def sets(self) -> tuple[tuple[Grouping, ...], ...]:
-        """The sets that ROLLUP and GROUPING SETS mean; of CUBE the list of all keys."""
+        """Return the sets that ROLLUP and GROUPING SETS mean; of CUBE the list of all keys."""
         if self.word != "ROLLUP":
             return self.lists
         (keys,) = self.lists
@@ -238,7 +238,7 @@ class GroupingSets:
 def read_sets(
     select: exp.Select, canonical: exp.Select, items: Sequence[Item], tokens: Sequence[Token]
 ) -> GroupingSets | None:
-    """The sets where they are all of GROUP BY; None where there are none, or something beside them."""
+    """Return the sets where they are all of GROUP BY; None where there are none, or something beside them."""
     group = select.args.get("group")
     plain = canonical.args.get("group")
     if (
@@ -273,7 +273,7 @@ def _keys(node: exp.Expr, twin: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
 
 
 def _span_of_word(tokens: Sequence[Token], word: str) -> Span:
-    """Where the word stands; for a list without anything in it."""
+    """Return where the word stands; for a list without anything in it."""
     found = [token for token in tokens if " ".join(token.text.upper().split()) == word]
     return (found[-1].start, found[-1].end + 1) if found else (0, 1)
 
@@ -300,7 +300,7 @@ _WINDOWS: Mapping[str, str] = {
 
 
 def window_of_cut(node: exp.Expr, event_time: str) -> str | None:
-    """The window() for `date_trunc('hour', ts)`, `trunc(ts, 'week')`, `to_date(ts)`, `date(ts)`, `CAST(ts AS DATE)`; None for all else."""
+    """Return the window() for `date_trunc('hour', ts)`, `trunc(ts, 'week')`, `to_date(ts)`, `date(ts)`, `CAST(ts AS DATE)`; None for all else."""
     if isinstance(node, (exp.Cast, exp.TryCast)) and node.to.this == exp.DType.DATE:
         return _window(node.this, "day", event_time)
     name = call_name(node)

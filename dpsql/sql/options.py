@@ -35,7 +35,7 @@ def _none(draft: Draft) -> Any:
 
 
 def number_option(example: str, what: str, *checks: Check) -> Option:
-    """A number that has to be written."""
+    """Return a number that has to be written."""
     return Option(
         _name(example), lambda given: read_number(given, example), example, what, "required", checks
     )
@@ -48,7 +48,7 @@ def _name(example: str) -> str:
 def whole_option(
     example: str, what: str, usually: str, most: int, default: Default = _none, *checks: Check
 ) -> Option:
-    """A whole number from 1."""
+    """Return a whole number from 1."""
     name = _name(example)
     least_check = Check(
         "least", lambda value: value >= 1, f"{name} must be at least 1", f"write {example}"
@@ -73,7 +73,7 @@ def whole_option(
 def duration_option(
     example: str, what: str, usually: str, zero: bool, default: Default = _none
 ) -> Option:
-    """A duration; `zero` says whether it may be none."""
+    """Return a duration; `zero` says whether it may be none."""
     name = _name(example)
     if zero:
         least = Check(
@@ -108,7 +108,7 @@ def word_option(
     foreign: Mapping[str, str] | None = None,
     default: Default = _none,
 ) -> Option:
-    """One of some words."""
+    """Return one of some words."""
     return Option(
         _name(example),
         lambda given: read_word(given, values, dict(foreign or {})),

@@ -77,7 +77,7 @@ def unreadable_names(script: Script) -> Iterator[Problem]:
 
 
 def written_out(select: exp.Select) -> exp.Select:
-    """The query with its named queries in FROM, where they are read; the one given is not changed.
+    """Return the query with its named queries in FROM, where they are read; the one given is not changed.
 
     A name means the named query before it means a source, but not inside of the query that has the name: as in Spark.
     """
@@ -217,7 +217,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
-    """The value of an accepted query: defaults filled in, everything in its canonical spelling.
+    """Return the value of an accepted query: defaults filled in, everything in its canonical spelling.
 
     Args:
         draft: without problems.
@@ -266,7 +266,7 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
 
 
 def _event_time(draft: Draft) -> str:
-    """The column that window() names; without a window the one that the source declares."""
+    """Return the column that window() names; without a window the one that the source declares."""
     if draft.windowless and draft.stream and draft.stream.event_time:
         return draft.stream.event_time
     return bare(draft.window_calls[0].expressions[0]).name.lower()
@@ -277,7 +277,7 @@ def _window(size: int, slide: int, offset: int) -> WindowSpec:
 
 
 def _counted(draft: Draft) -> tuple[Key, ...]:
-    """What the sketches count, by the path that it has in the public table: no column is called so."""
+    """Return what the sketches count, by the path that it has in the public table: no column is called so."""
     first = draft.sketches[0]
     parts = [write(part) for part in first.counted_plain]
     path = f"{first.item.name}.value"
@@ -291,7 +291,7 @@ def _counted(draft: Draft) -> tuple[Key, ...]:
 
 
 def names_of(call: Call) -> tuple[str, ...]:
-    """The fields of a compound value: columns by their names, others by their place."""
+    """Return the fields of a compound value: columns by their names, others by their place."""
     columns = [part.name.lower() if isinstance(part, exp.Column) else "" for part in call.counted]
     return tuple(
         name if name and columns.count(name) == 1 else f"col{i}"
@@ -326,7 +326,7 @@ class Reader(Protocol):
         """What judges them."""
 
     def claims(self, draft: Draft) -> bool:
-        """Whether a query is this mechanism's."""
+        """Tell whether a query is this mechanism's."""
 
     def read(self, draft: Draft) -> Any:
         """What is asked of it."""
@@ -367,12 +367,12 @@ def parse_query(
 
 
 def reading_of(text: str, sources: Mapping[str, Source]) -> Reading:
-    """How the rows of an accepted query are shown."""
+    """Return how the rows of an accepted query are shown."""
     return read_reading(read_draft(text, sources))
 
 
 def stream_named(text: str) -> str:
-    """The first table that FROM names, however deep; `records` where the text cannot be read that far (its problems are for `parse_query`)."""
+    """Return the first table that FROM names, however deep; `records` where the text cannot be read that far (its problems are for `parse_query`)."""
     try:
         tree = read_script(text).tree
     except (Refused, RecursionError):
@@ -384,7 +384,7 @@ def stream_named(text: str) -> str:
 
 
 def options_of(readers: Sequence[Reader]) -> tuple[Option, ...]:
-    """Every option that any mechanism knows, each once."""
+    """Return every option that any mechanism knows, each once."""
     return tuple({option.name: option for reader in readers for option in reader.options}.values())
 
 
@@ -399,7 +399,7 @@ def options_of_others(draft: Draft, reader: Reader, readers: Sequence[Reader]) -
 
 
 def claiming(draft: Draft, readers: Sequence[Reader]) -> Reader:
-    """The one mechanism whose query this is.
+    """Return the one mechanism whose query this is.
 
     Raises:
         AssertionError: two claim it; a test over all golden queries looks for that.
@@ -413,7 +413,7 @@ def claiming(draft: Draft, readers: Sequence[Reader]) -> Reader:
 
 
 def read_draft(text: str, sources: Mapping[str, Source], known: tuple[Option, ...] = ()) -> Draft:
-    """The draft of a text that is one SELECT with the clause.
+    """Return the draft of a text that is one SELECT with the clause.
 
     Args:
         text: of the query.
@@ -441,7 +441,7 @@ def read_draft(text: str, sources: Mapping[str, Source], known: tuple[Option, ..
 
 
 def _no_clause(script: Script) -> DpClause:
-    """What stands for the clause of a plain SELECT, so that all else that is wrong with it is said at once."""
+    """Return what stands for the clause of a plain SELECT, so that all else that is wrong with it is said at once."""
     clause = DpClause(absent=True)
     depth = 0
     for token in script.tokens:
@@ -492,7 +492,7 @@ def _too_deep(text: str) -> Problem:
 
 
 def edit_options(text: str, sources: Mapping[str, Source], changes: Mapping[str, str]) -> str:
-    """The text with these options.
+    """Return the text with these options.
 
     Args:
         text: an accepted query.

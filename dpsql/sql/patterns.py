@@ -102,14 +102,14 @@ class _Part:
     width: bool = True
 
     def first(self) -> frozenset[int]:
-        """What it may begin with."""
+        """Return what it may begin with."""
         if not self.width:
             return frozenset({_NOTHING})
         found = self.chars.union(*(_next(branch, {_NOTHING}) for branch in self.branches))
         return found if self.least else found | {_NOTHING}
 
     def repeats(self, or_chooses: bool = False) -> bool:
-        """Whether it can match texts of different lengths, itself or within; or in different ways."""
+        """Tell whether it can match texts of different lengths, itself or within; or in different ways."""
         own = self.least != self.most and (or_chooses or self.most > 1)
         within = any(part.repeats(or_chooses) for branch in self.branches for part in branch)
         return own or within or (or_chooses and len(self.branches) > 1)
@@ -148,7 +148,7 @@ def like_effort(pattern: str) -> Effort:
 
 
 def searched(pattern: str, like: bool = False) -> int | None:
-    """How many characters of a text are searched, from its beginning; None: all. `like`: it is a pattern of LIKE.
+    """Return how many characters of a text are searched, from its beginning; None: all. `like`: it is a pattern of LIKE.
 
     Of patterns that are refused (`refusal`) it is the least number.
     """
@@ -159,7 +159,7 @@ def searched(pattern: str, like: bool = False) -> int | None:
 
 
 def refusal(pattern: str, like: bool = False) -> str | None:
-    """Why a pattern is not taken; None: it is."""
+    """Return why a pattern is not taken; None: it is."""
     known = like_effort(pattern) if like else effort(pattern)
     if known.endless:
         return ENDLESS.format(known.endless)
@@ -171,7 +171,7 @@ def _within(known: Effort, characters: int) -> bool:
 
 
 def _next(parts: Sequence[_Part], after: Set[int]) -> frozenset[int]:
-    """What a sequence may begin with, if `after` comes after it."""
+    """Return what a sequence may begin with, if `after` comes after it."""
     found: frozenset[int] = frozenset()
     for part in parts:
         own = part.first()
@@ -182,12 +182,12 @@ def _next(parts: Sequence[_Part], after: Set[int]) -> frozenset[int]:
 
 
 def _apart(one: Set[int], other: Set[int]) -> bool:
-    """Whether one character tells which of both it is."""
+    """Tell whether one character tells which of both it is."""
     return _NOTHING not in one | other and not one & other
 
 
 def _cost(part: _Part, after: Set[int], last: bool) -> _Cost:
-    """What it takes to match a part before `after`; `last`: with it the whole pattern is matched, and nothing is tried again."""
+    """Return what it takes to match a part before `after`; `last`: with it the whole pattern is matched, and nothing is tried again."""
     # A repetition that ends where a character comes that it cannot match has one way only to go on.
     sure = part.keeps or part.least == part.most or _apart(replace(part, least=1).first(), after)
     if part.most > MAX_TIMES:
@@ -225,7 +225,7 @@ def _sequence(parts: Sequence[_Part], after: Set[int], last: bool) -> _Cost:
 
 
 def _read(pattern: str, flagged: bool) -> _Part | str:
-    """The parts of a pattern, or which of them may take exponential time, and why."""
+    """Return the parts of a pattern, or which of them may take exponential time, and why."""
     groups: list[tuple[int, str, list[list[_Part]]]] = [(0, "", [[]])]
     at = 0
     while at < len(pattern) or len(groups) > 1:
@@ -283,7 +283,7 @@ def _read(pattern: str, flagged: bool) -> _Part | str:
 
 @lru_cache(1_000)
 def _chars(text: str, flagged: bool) -> frozenset[int]:
-    """What one character of a pattern, or a set of them, can match, and perhaps more; with flags, letters of the other case and beyond ASCII."""
+    """Return what one character of a pattern, or a set of them, can match, and perhaps more; with flags, letters of the other case and beyond ASCII."""
     if not _READ_ALIKE.fullmatch(text):
         return _EVERY
     try:

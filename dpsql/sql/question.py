@@ -66,7 +66,7 @@ class Question:
 
 
 def table_of(text: str) -> str:
-    """The table that a question is about.
+    """Return the table that a question is about.
 
     Raises:
         QueryError: it is no question.
@@ -110,12 +110,12 @@ def per_cell(
 
 
 def disjoint(either: Sequence[Chosen], other: Sequence[Chosen]) -> list[Chosen]:
-    """The union of two lists of products, each without a common cell."""
+    """Return the union of two lists of products, each without a common cell."""
     return [*either, *intersection(complement(either), other)]
 
 
 def intersection(either: Sequence[Chosen], other: Sequence[Chosen]) -> list[Chosen]:
-    """What is in both; products without a cell are left out."""
+    """Return what is in both; products without a cell are left out."""
     both = []
     for one in either:
         for two in other:
@@ -128,7 +128,7 @@ def intersection(either: Sequence[Chosen], other: Sequence[Chosen]) -> list[Chos
 
 
 def complement(products: Sequence[Chosen]) -> list[Chosen]:
-    """All other cells."""
+    """Return all other cells."""
     rest: list[Chosen] = [{}]
     for product in products:
         outside = list[Chosen]()
@@ -214,7 +214,7 @@ class _Reader:
         )
 
     def _with_null(self, where: exp.Expr | None) -> tuple[str, ...]:
-        """Keys with `other` in a test that is turned round."""
+        """Return keys with `other` in a test that is turned round."""
         turned = [*where.find_all(exp.NEQ, exp.Not)] if where is not None else []
         found = {column.name.lower() for node in turned for column in node.find_all(exp.Column)}
         return tuple(
@@ -264,7 +264,7 @@ class _Reader:
         return found
 
     def _test(self, node: exp.Expr) -> tuple[int, npt.NDArray[np.bool_]]:
-        """One key and which of its values."""
+        """Return one key and which of its values."""
         if isinstance(node, (exp.EQ, exp.NEQ, *COMPARISONS)):
             left = bare(node.this)
             right = bare(node.expression)

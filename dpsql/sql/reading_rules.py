@@ -121,7 +121,7 @@ def read_reading(draft: Draft) -> Reading:
 
 
 def _private(draft: Draft, condition: exp.Expr) -> bool:
-    """Whether a condition says more than how aggregates compare with numbers."""
+    """Tell whether a condition says more than how aggregates compare with numbers."""
     aggregates = {item.name for item in draft.items if item.kind is Kind.AGGREGATE}
     texts = any(literal.is_string for literal in condition.find_all(exp.Literal))
     return texts or any(column.name not in aggregates for column in condition.find_all(exp.Column))
@@ -136,7 +136,7 @@ def _listed(draft: Draft) -> str:
 
 
 def _column(draft: Draft, node: exp.Expr) -> exp.Column | None:
-    """The released column that a piece of text means: its name, or the same expression."""
+    """Return the released column that a piece of text means: its name, or the same expression."""
     for item in named(draft):
         if (isinstance(node, exp.Column) and node.name.lower() == item.name) or write(
             node
@@ -146,7 +146,7 @@ def _column(draft: Draft, node: exp.Expr) -> exp.Column | None:
 
 
 def _named(draft: Draft, node: exp.Expr) -> tuple[exp.Expr, list[str]]:
-    """A condition with released columns in the place of what means them, and what means nothing."""
+    """Return a condition with released columns in the place of what means them, and what means nothing."""
     whole = exp.Paren(this=node.copy())
     unknown = []
     for part in list(whole.find_all(exp.Column, exp.Anonymous)):

@@ -53,7 +53,7 @@ _ATOMS = (exp.Dot, exp.Kwarg, exp.Func)
 
 
 def canonical(select: exp.Select) -> exp.Select:
-    """A copy in which equal questions are equal: lower-case names, no needless parentheses, aliases or qualifiers."""
+    """Return a copy in which equal questions are equal: lower-case names, no needless parentheses, aliases or qualifiers."""
     copy = select.copy()
     copy.set("hint", None)
     for query in list(copy.find_all(exp.Subquery)):
@@ -79,7 +79,7 @@ def canonical(select: exp.Select) -> exp.Select:
 
 
 def write(node: exp.Expr) -> str:
-    """The canonical text of a node of a canonical tree."""
+    """Return the canonical text of a node of a canonical tree."""
     return DpGenerator(dialect=DpSpark(), comments=False, normalize_functions="lower").generate(
         node
     )
@@ -95,12 +95,12 @@ def write_from(select: exp.Select) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as Spark SQL."""
+    """Return a name as Spark SQL."""
     return "`" + name.replace("`", "``") + "`" if needs_quotes(name) else name
 
 
 def needs_quotes(name: str) -> bool:
-    """Whether Spark would not read the name as it stands."""
+    """Tell whether Spark would not read the name as it stands."""
     return not re.fullmatch(r"[a-z_][a-z0-9_]*", name) or name.upper() in _KEYWORDS
 
 
@@ -148,7 +148,7 @@ def _operands(chain: exp.Expr, kind: type) -> Iterable[exp.Expr]:
 
 
 def _level(node: object) -> int | None:
-    """How loosely the operator binds, or None for anything that needs no parentheses."""
+    """Return how loosely the operator binds, or None for anything that needs no parentheses."""
     if isinstance(node, _ATOMS) and not isinstance(
         node, (exp.And, exp.Or, exp.RegexpLike, exp.Like, exp.ILike)
     ):
@@ -227,7 +227,7 @@ class Relation:
     source: Source | None = None
 
     def find(self, name: str) -> list[Field]:
-        """The columns of that name."""
+        """Return the columns of that name."""
         if found := [field for field in self.fields if field.name == name]:
             return found
         if self.passes and name not in self.hidden:
@@ -244,7 +244,7 @@ class Scope:
     outer: bool
 
     def find(self, column: exp.Column) -> list[Field]:
-        """The columns that a reference may mean: one is right, none is missing, several are ambiguous."""
+        """Return the columns that a reference may mean: one is right, none is missing, several are ambiguous."""
         parts = [part.name.lower() for part in column.parts]
         if len(parts) > 1 and (named := [r for r in self.relations if r.name == parts[0]]):
             return [
@@ -257,7 +257,7 @@ class Scope:
         ]
 
     def reached(self, column: exp.Column) -> tuple[str, str | None]:
-        """The name of the column that a reference means or reaches into, and the source whose undeclared one it may be."""
+        """Return the name of the column that a reference means or reaches into, and the source whose undeclared one it may be."""
         first, *others = (part.name.lower() for part in column.parts)
         named = [relation for relation in self.relations if others and relation.name == first]
         name, relations = (others[0], named) if named else (first, self.relations)
@@ -267,7 +267,7 @@ class Scope:
         )
 
     def names(self) -> list[str]:
-        """All known column names, for suggestions."""
+        """Return all known column names, for suggestions."""
         return [field.name for relation in self.relations for field in relation.fields]
 
 
@@ -276,7 +276,7 @@ def _inside(field: Field, path: list[str]) -> Field:
 
 
 def read_scopes(select: exp.Select, sources: Mapping[str, Source]) -> tuple[Scope, ...]:
-    """The scopes of the query and of the sub-queries in its FROM, outermost first."""
+    """Return the scopes of the query and of the sub-queries in its FROM, outermost first."""
     inner: list[Scope] = []
     relations = tuple(
         relation for node in from_items(select) for relation in [_relation(node, sources, inner)]
@@ -316,13 +316,13 @@ def _relation(node: exp.Expr, sources: Mapping[str, Source], inner: list[Scope])
 
 
 def renames_columns(node: exp.Expr) -> bool:
-    """Whether column names follow the alias: `AS t(a, b)`."""
+    """Tell whether column names follow the alias: `AS t(a, b)`."""
     alias = node.args.get("alias")
     return isinstance(alias, exp.TableAlias) and bool(alias.columns)
 
 
 def sub_select(node: exp.Expr) -> exp.Select | None:
-    """The SELECT of a sub-query in FROM, however many parentheses are around it."""
+    """Return the SELECT of a sub-query in FROM, however many parentheses are around it."""
     while isinstance(node, (exp.Subquery, exp.Paren)):
         node = node.this
     return node if isinstance(node, exp.Select) else None
@@ -341,7 +341,7 @@ def _of_source(source: Source, name: str | None) -> Relation:
 
 @lru_cache(maxsize=256)
 def schema_fields(ddl: str) -> tuple[tuple[str, exp.DataType], ...] | None:
-    """Names (lower case) and types of a Spark DDL string; None when it cannot be read (then Spark will say so)."""
+    """Return names (lower case) and types of a Spark DDL string; None when it cannot be read (then Spark will say so)."""
     try:
         table = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", dialect=DpSpark)
     except SqlglotError:
@@ -377,7 +377,7 @@ def _of_select(scope: Scope, name: str | None) -> Relation:
 
 
 def star_of(projection: exp.Expr) -> exp.Star | None:
-    """The star of `*` or `t.*`."""
+    """Return the star of `*` or `t.*`."""
     if isinstance(projection, exp.Column):
         projection = projection.this
     return projection if isinstance(projection, exp.Star) else None
@@ -401,7 +401,7 @@ def _projected(scope: Scope, projection: exp.Expr) -> Field:
 
 
 def value_type(scope: Scope, value: exp.Expr) -> exp.DataType | None:
-    """The type where it is plain to see: a bare column, a cast."""
+    """Return the type where it is plain to see: a bare column, a cast."""
     if isinstance(value, (exp.Cast, exp.TryCast)):
         return value.to
     if isinstance(value, exp.Column) and isinstance(value.this, exp.Identifier):

@@ -206,7 +206,7 @@ def constant_patterns(draft: Draft) -> Iterator[Problem]:
 
 
 def is_literal(node: exp.Expr) -> bool:
-    """Whether the value is written out."""
+    """Tell whether the value is written out."""
     node = bare(node)
     if isinstance(node, exp.Neg):
         node = bare(node.this)
@@ -340,7 +340,7 @@ def huge_lengths(draft: Draft) -> Iterator[Problem]:
 
 
 def _number(node: exp.Expr) -> float:
-    """The value of a literal; 0 for what is no number."""
+    """Return the value of a literal; 0 for what is no number."""
     try:
         return float(bare(node).name)
     except ValueError:
@@ -383,7 +383,7 @@ def times_by_the_clock(draft: Draft) -> Iterator[Problem]:
 
 
 def _time_type(cast: exp.Expr) -> str:
-    """The type that a text is cast to, in Spark's words."""
+    """Return the type that a text is cast to, in Spark's words."""
     kind = cast.args["to"].this
     return {
         exp.DType.TIMESTAMPNTZ: "timestamp_ntz",

@@ -105,7 +105,7 @@ def legal_names(draft: Draft) -> Iterator[Problem]:
 
 
 def named(draft: Draft) -> list[Item]:
-    """The items that become columns of a table."""
+    """Return the items that become columns of a table."""
     return [item for item in draft.items if item.name and item.kind in (Kind.KEY, Kind.AGGREGATE)]
 
 
@@ -451,5 +451,5 @@ def start_declared(draft: Draft) -> Iterator[Problem]:
 
 
 def public_groups_sql(query: exp.Select | None) -> str | None:
-    """The canonical text of the list."""
+    """Return the canonical text of the list."""
     return write(canonical(query)) if query is not None else None

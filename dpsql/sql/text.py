@@ -59,7 +59,7 @@ def _balanced(start: int, end: int, tokens: Sequence[Token]) -> Span:
 
 
 def problem(span: Span, message: str, hint: str) -> Problem:
-    """A Problem at a span."""
+    """Return a Problem at a span."""
     return Problem(message, hint, span[0], max(span[1], span[0] + 1))
 
 
@@ -81,7 +81,7 @@ class OpenComment(ValueError):
 
 
 def blank_comments(text: str) -> str:
-    """The text with every comment replaced by blanks, so that all offsets stay. Hints (`/*+ ... */`) stay too.
+    """Return the text with every comment replaced by blanks, so that all offsets stay. Hints (`/*+ ... */`) stay too.
 
     >>> blank_comments("a /* /* b */ */ '--' -- c")
     "a               '--'     "

@@ -38,7 +38,7 @@ SUMS = (
 
 
 def made_of_panes(draft: Draft) -> bool:
-    """Whether windows are sums of panes: they slide and are released once, keys are listed or there is none, and panes take every aggregate. A
+    """Tell whether windows are sums of panes: they slide and are released once, keys are listed or there is none, and panes take every aggregate. A
     record counts in one pane, and in no copy: for a day by hours a standard error of 71 in the place of 316. Of rows, and with delta = 0, they
     are panes unless something else is asked."""
     if draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0:

@@ -35,7 +35,7 @@ class Misread(ValueError):
 
 
 def read_duration(words: Sequence[Token]) -> int:
-    """Microseconds of the written duration.
+    """Return microseconds of the written duration.
 
     Raises:
         Misread: it is no duration, has calendar units (their length varies), fractions or unknown units.
@@ -77,7 +77,7 @@ def _unit(word: str) -> int:
 
 
 def divisor_near(whole: int, part: int) -> int:
-    """A divisor of `whole` that is not above `part`: the largest of those that people say (20 minutes, 6 hours), or the largest of all."""
+    """Return a divisor of `whole` that is not above `part`: the largest of those that people say (20 minutes, 6 hours), or the largest of all."""
     said = [
         count * unit
         for unit in UNITS_US.values()
@@ -140,7 +140,7 @@ def bare(node: exp.Expr) -> exp.Expr:
 
 
 def read_number(given: Given, example: str) -> float:
-    """A number literal."""
+    """Return a number literal."""
     text = "".join(word.text for word in given.words)
     if any(word.token_type not in _SIGNED for word in given.words) or not NUMBER.fullmatch(text):
         raise Misread(
@@ -151,7 +151,7 @@ def read_number(given: Given, example: str) -> float:
 
 
 def read_whole(given: Given, example: str) -> int:
-    """A whole number, written with digits only."""
+    """Return a whole number, written with digits only."""
     value = read_number(given, example)
     text = "".join(word.text for word in given.words)
     if not re.fullmatch(r"[+-]?\d{1,30}", text):
@@ -168,12 +168,12 @@ def read_whole(given: Given, example: str) -> int:
 
 
 def read_duration_option(given: Given, example: str) -> int:
-    """A duration in microseconds."""
+    """Return a duration in microseconds."""
     return read_duration(given.words)
 
 
 def read_word(given: Given, values: type[StrEnum], foreign: dict[str, str]) -> StrEnum:
-    """One of the values of an enum, as a bare word or a string, in any case."""
+    """Return one of the values of an enum, as a bare word or a string, in any case."""
     text = given.words[0].text.upper() if len(given.words) == 1 else ""
     if text in {value.value for value in values}:
         return values(text)
@@ -189,7 +189,7 @@ def read_word(given: Given, values: type[StrEnum], foreign: dict[str, str]) -> S
 
 
 def read_columns(given: Given, example: str) -> tuple[exp.Column, ...]:
-    """A column, or a tuple of columns."""
+    """Return a column, or a tuple of columns."""
     node = bare(given.node)
     parts = [bare(part) for part in node.expressions] if isinstance(node, exp.Tuple) else [node]
     columns = tuple(
@@ -206,7 +206,7 @@ def read_columns(given: Given, example: str) -> tuple[exp.Column, ...]:
 
 
 def read_query(given: Given, example: str) -> exp.Select:
-    """A SELECT in parentheses."""
+    """Return a SELECT in parentheses."""
     node = given.node
     while isinstance(node, (exp.Paren, exp.Subquery)):
         node = node.this
@@ -218,7 +218,7 @@ def read_query(given: Given, example: str) -> exp.Select:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like `word`, ignoring case."""
+    """Return the known word that is most like `word`, ignoring case."""
     spelled = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), list(spelled), n=1, cutoff=0.6)
     return spelled[found[0]] if found else None

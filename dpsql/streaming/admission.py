@@ -53,12 +53,12 @@ class Clocks:
     rule: Callable[[int], Clock]
 
     def of(self, batch: int) -> Clock:
-        """The clock of a micro-batch."""
+        """Return the clock of a micro-batch."""
         return self.known[batch] if batch in self.known else self.rule(batch)
 
 
 def known_clocks(manifest: Manifest, closed_us: int) -> dict[int, Clock]:
-    """The clocks of the newest listed micro-batch and of one that was told to tasks after it: Spark may repeat no others.
+    """Return the clocks of the newest listed micro-batch and of one that was told to tasks after it: Spark may repeat no others.
 
     Args:
         manifest: of query 1.

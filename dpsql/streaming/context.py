@@ -192,7 +192,7 @@ class RunContext:
             self.register.check(self.run.run_id, tables.contributions.closed_us)
 
     def retention(self, queries: Queries, kept_us: int) -> Retention:
-        """The sweeper of this start."""
+        """Return the sweeper of this start."""
         told = partial(self.tally.alarm, DAMAGED)
         return Retention(
             self.engine,
@@ -209,7 +209,7 @@ class RunContext:
             self.register.publishing(self.run.run_id, self.folder, closed_us)
 
     def static_pins(self) -> dict[str, int | str]:
-        """The static tables to read: those that a live run began with, else as they are."""
+        """Return the static tables to read: those that a live run began with, else as they are."""
         now = sources.pins(
             self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources]
         )
@@ -315,7 +315,7 @@ class RunContext:
     def admission_sink(
         self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None
     ) -> Sink:
-        """The sink of query 1."""
+        """Return the sink of query 1."""
         tables = self.tables
         checkpoint = self.engine.checkpoint(ADMISSION)
         read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
@@ -331,13 +331,13 @@ class RunContext:
         return latest_us(catch_up, self.query.parsed.max_ahead_us)
 
     def _unreleased(self, sink: ReleaseSink) -> bool:
-        """Whether there is a tick that is not released, or a start died between the listing of released rows and their publication."""
+        """Tell whether there is a tick that is not released, or a start died between the listing of released rows and their publication."""
         return self.tables.contributions.closed_us > sink.released_us or not (
             sink.has_published or self._is_published()
         )
 
     def _is_published(self) -> bool:
-        """Whether the rows of the newest listed micro-batch of query 2 are in the histogram."""
+        """Tell whether the rows of the newest listed micro-batch of query 2 are in the histogram."""
         newest = self.tables.release.newest_batch
         if newest is None:
             return True
@@ -392,7 +392,7 @@ class RunContext:
         )
 
     def remembering(self, operator: str, sink: Sink) -> Sink:
-        """A sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must
+        """Return a sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must
         not pass for it."""
         recorded = False
         first = self.engine.parts[operator].first
@@ -466,7 +466,7 @@ def run_context(
     ledger: Ledger | None,
     check_held: Callable[[], None],
 ) -> RunContext:
-    """All that a start works with; a new run gets its number of buckets.
+    """Return all that a start works with; a new run gets its number of buckets.
 
     Raises:
         LakeError: the run has other numbers of buckets, or its settings are lost or damaged.

@@ -69,7 +69,7 @@ DAMAGED_CLASSES = (
 
 
 def reason_of(problem: PySparkException) -> str:
-    """A sentence for an error of Spark's analyser."""
+    """Return a sentence for an error of Spark's analyser."""
     condition = problem.getCondition() or ""
     parameters: dict[str, str] = problem.getMessageParameters() or {}
     name = condition.split(".")[0]
@@ -85,12 +85,12 @@ def reason_of(problem: PySparkException) -> str:
 
 
 def kind_of(problem: BaseException) -> str:
-    """The class of what was the cause, in Java or here."""
+    """Return the class of what was the cause, in Java or here."""
     return [type(problem).__name__, *(name.split(".")[-1] for *_, name in _causes(problem))][-1]
 
 
 def translate(problem: BaseException, source: str, step: str, remedy: str = "") -> DpsqlError:
-    """The error to raise for a failed streaming query.
+    """Return the error to raise for a failed streaming query.
 
     Args:
         problem: what pyspark raised.
@@ -179,7 +179,7 @@ def stopping(spark: Any) -> Iterator[None]:
 
 
 def worker_error(problem: BaseException) -> str | None:
-    """The class of what a stateful function raised in a worker; None if it was something else."""
+    """Return the class of what a stateful function raised in a worker; None if it was something else."""
     if not any(name.endswith("PythonException") for _, _, name in _causes(problem)):
         return None
     return _python_kind(str(problem))
@@ -226,7 +226,7 @@ def _causes(problem: BaseException) -> Iterator[tuple[str, dict[str, str], str]]
 
 
 def _python_kind(text: str) -> str:
-    """The class of the innermost Python exception in Spark's text (its message may quote data and is left out)."""
+    """Return the class of the innermost Python exception in Spark's text (its message may quote data and is left out)."""
     if told := re.findall(r"\bStepError: (\w+(?: E[A-Z0-9]+)?)", text):
         return str(told[-1])
     kinds = re.findall(
@@ -243,7 +243,7 @@ DAMAGED = (DamagedFile.__name__, FileNotFoundError.__name__)
 
 
 def plan_of(plans: ReleasePlans, batch: int) -> ReleasePlan:
-    """What a micro-batch of query 2 reads, whose files are those that were written.
+    """Return what a micro-batch of query 2 reads, whose files are those that were written.
 
     Raises:
         LakeError: one of them is lost or damaged.
@@ -264,7 +264,7 @@ def plan_of(plans: ReleasePlans, batch: int) -> ReleasePlan:
 def failure(
     problem: BaseException, source: str, engine: Engine, operator: str, manifest: Manifest
 ) -> DpsqlError:
-    """The error to raise for a failed query: if a worker met a damaged state file, which."""
+    """Return the error to raise for a failed query: if a worker met a damaged state file, which."""
     in_worker = None if isinstance(problem, DpsqlError) else worker_error(problem)
     damaged = (
         preflight.lost_state(engine, operator, manifest)

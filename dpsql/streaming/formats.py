@@ -31,7 +31,7 @@ FORMAT = "timestampformat"
 
 
 def declared(session: SparkSession, source: Source) -> T.StructType:
-    """The declared columns.
+    """Return the declared columns.
 
     Raises:
         ConfigError: there is a TIMESTAMP inside of another type, where it cannot be cast here.
@@ -59,7 +59,7 @@ def as_read(schema: T.StructType, source: Source) -> T.StructType:
 
 
 def typed(frame: DataFrame, schema: T.StructType) -> DataFrame:
-    """A frame of `as_read`'s with its times; a text that is none is a malformed line, where CORRUPT says so, and else NULL."""
+    """Return a frame of `as_read`'s with its times; a text that is none is a malformed line, where CORRUPT says so, and else NULL."""
     kinds = {field.name: field.dataType for field in frame.schema}
     times = [name for name in _times(schema) if not isinstance(kinds[name], T.TimestampType)]
     if not times:
@@ -133,7 +133,7 @@ def limit_avro(session: SparkSession) -> None:
 
 
 def java_options() -> str:
-    """The limits as options of a JVM."""
+    """Return the limits as options of a JVM."""
     return " ".join(f"-D{name}={limit}" for name, limit in LIMITS.items())
 
 
@@ -143,7 +143,7 @@ def reader_options(source: Source) -> dict[str, str]:
 
 
 def parsed(messages: DataFrame, source: Source) -> DataFrame:
-    """The declared columns out of the binary column `value`, and CORRUPT beside them. A message without value is no record.
+    """Return the declared columns out of the binary column `value`, and CORRUPT beside them. A message without value is no record.
 
     Raises:
         DataError: the Avro schema cannot be used, or does not have the declared columns.
@@ -204,7 +204,7 @@ MESSAGE_SCHEMA = ", ".join(f"{name} STRING" for name in (*MESSAGE, CORRUPT))
 
 
 def parsed_changes(messages: DataFrame, source: Source) -> DataFrame:
-    """The images in the column `value`, a message in each row, and CORRUPT beside them. A blank message is no record."""
+    """Return the images in the column `value`, a message in each row, and CORRUPT beside them. A blank message is no record."""
     whole = messages.selectExpr("cast(value AS STRING) AS value").where("value RLIKE '\\\\S'")
     outer = whole.select(_object("value", MESSAGE_SCHEMA).alias("m"))
     fields = [
@@ -233,7 +233,7 @@ def parsed_changes(messages: DataFrame, source: Source) -> DataFrame:
 
 
 def _object(text: str, shape: T.StructType | str) -> Column:
-    """A JSON object; NULL for any other text."""
+    """Return a JSON object; NULL for any other text."""
     return F.from_json(
         F.expr(f"CASE WHEN {text} RLIKE '^\\\\s*[{{]' THEN {text} END"), shape, OPTIONS
     )
@@ -278,7 +278,7 @@ MAY_BE_LARGE = f"_metadata.file_size >= {LONGEST_LINE} OR _metadata.file_name RL
 
 
 def count(session: SparkSession, source: Source, uris: Sequence[str]) -> int:
-    """How many lines of these files are too long; of files that are gone by now nobody can say.
+    """Return how many lines of these files are too long; of files that are gone by now nobody can say.
 
     Args:
         session: any.

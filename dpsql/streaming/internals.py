@@ -37,12 +37,12 @@ def start_jvm() -> None:
 
 
 def jvm_of(session: SparkSession) -> Any:
-    """The JVM of a session."""
+    """Return the JVM of a session."""
     return session._jvm
 
 
 def has_class(session: SparkSession, name: str) -> bool:
-    """Whether a class is on the class path, jars that were added later among it."""
+    """Tell whether a class is on the class path, jars that were added later among it."""
     try:
         _loader(jvm_of(session)).loadClass(name)
     except Exception:
@@ -56,7 +56,7 @@ def java_context(session: SparkSession) -> Any:
 
 
 def submission_port(session: SparkSession, master: str) -> int | None:
-    """The port on which a standalone master runs the programs of whoever connects, if it has one; it is asked itself, as it may be any port."""
+    """Return the port on which a standalone master runs the programs of whoever connects, if it has one; it is asked itself, as it may be any port."""
     jvm = jvm_of(session)
     sparks = jvm_of(session).org.apache.spark
     address = sparks.rpc.RpcAddress.fromSparkURL(master)
@@ -75,12 +75,12 @@ def submission_port(session: SparkSession, master: str) -> int | None:
 
 
 def analyzed(frame: DataFrame) -> Any:
-    """The plan of a frame with all names resolved."""
+    """Return the plan of a frame with all names resolved."""
     return frame._jdf.queryExecution().analyzed()
 
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:
-    """A frame with a plan."""
+    """Return a frame with a plan."""
     return DataFrame(
         jvm_of(session).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan),
         session,
@@ -88,24 +88,24 @@ def frame_of(session: SparkSession, plan: Any) -> DataFrame:
 
 
 def expression_of(session: SparkSession, column: Column) -> Any:
-    """What a column is in a plan."""
+    """Return what a column is in a plan."""
     return _expression_utils(session).expression(column._jc)
 
 
 def column_of(session: SparkSession, expression: Any) -> Column:
-    """An expression of a plan as a column."""
+    """Return an expression of a plan as a column."""
     return Column(_expression_utils(session).column(expression))
 
 
 def sequence(session: SparkSession, items: Sequence[Any]) -> Any:
-    """A Scala sequence."""
+    """Return a Scala sequence."""
     return jvm_of(session).org.apache.spark.api.python.PythonUtils.toSeq(list(items))
 
 
 def static_call(
     session: SparkSession, owner: str, method: str, kind: str, arguments: Sequence[Any]
 ) -> Any:
-    """A static method of a class of the JVM as an expression, called from Spark's generated code; NULL of a NULL.
+    """Return a static method of a class of the JVM as an expression, called from Spark's generated code; NULL of a NULL.
 
     Args:
         session: of the plan.
@@ -131,13 +131,13 @@ def static_call(
 
 
 def hadoop_path(session: SparkSession, path: str) -> tuple[Any, Any]:
-    """A path as Hadoop has it, and its file system with the settings of the session."""
+    """Return a path as Hadoop has it, and its file system with the settings of the session."""
     made = jvm_of(session).org.apache.hadoop.fs.Path(path)
     return made, made.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
 
 
 def is_pattern(session: SparkSession, path: Any) -> bool:
-    """Whether a Hadoop path stands for several."""
+    """Tell whether a Hadoop path stands for several."""
     return bool(jvm_of(session).org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path))
 
 

@@ -95,7 +95,7 @@ def watched(
 
 
 def _served(context: Any) -> bool:
-    """Whether it has an executor, or needs none: those of an idle run are taken away where they come and go."""
+    """Tell whether it has an executor, or needs none: those of an idle run are taken away where they come and go."""
     if context.getExecutorMemoryStatus().size() > 1:  # the first is the driver
         return True
     return bool(context.getConf().getBoolean("spark.dynamicAllocation.enabled", False)) and not len(

@@ -55,7 +55,7 @@ class LiveOptions:
     accept_clock: bool = False
 
     def interval(self, schedule: Schedule) -> int:
-        """The interval of a query with this schedule.
+        """Return the interval of a query with this schedule.
 
         Raises:
             InputError: it does not fit the query's triggers.
@@ -264,7 +264,7 @@ class Ticker:
             self.tick(self._poll(self._time(now_us)))
 
     def clock(self, batch: int) -> Clock:
-        """The clock of a micro-batch that is about to run: closed is what ticks before it have closed.
+        """Return the clock of a micro-batch that is about to run: closed is what ticks before it have closed.
 
         A poll that has found nothing closes the grid before the micro-batches after it, also when nobody has got round to its tick: else
         it would depend on the records of that poll whether others' are late. It has to be a poll that was made: what came in during a long
@@ -276,7 +276,7 @@ class Ticker:
         return Clock(self.closed_us, self._latest(self._poll_of(batch)))
 
     def alone(self, sink: Sink) -> Sink:
-        """A sink that holds the lock while it works."""
+        """Return a sink that holds the lock while it works."""
 
         def locked(frame: DataFrame, batch: int) -> None:
             with self.lock:
@@ -310,13 +310,13 @@ class Ticker:
             )
 
     def _poll_of(self, batch: int) -> int:
-        """The poll that found a micro-batch: asked twice, the clock might have been set in between."""
+        """Return the poll that found a micro-batch: asked twice, the clock might have been set in between."""
         if self._planned[0] != batch:
             self._planned = (batch, self._poll(self._time(self.checkpoint.time_us(batch))))
         return self._planned[1]
 
     def _poll(self, time_us: int) -> int:
-        """The time at which the poll was due that a moment belongs to."""
+        """Return the time at which the poll was due that a moment belongs to."""
         return time_us // self._interval_us * self._interval_us
 
     def _latest(self, now_us: int) -> int:

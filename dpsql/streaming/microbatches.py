@@ -29,7 +29,7 @@ class Stop(Protocol):
     """Asked before every micro-batch: an event, or whatever else says so."""
 
     def is_set(self) -> bool:
-        """Whether no other is to begin."""
+        """Tell whether no other is to begin."""
 
 
 class _Stopped(Exception):
@@ -303,7 +303,7 @@ class _Listener(StreamingQueryListener):
 
 
 def began_us(timestamp: str) -> int:
-    """When a poll began, from the text in Spark's report; microseconds since 1970 UTC."""
+    """Return when a poll began, from the text in Spark's report; microseconds since 1970 UTC."""
     return round(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1_000_000)
 
 

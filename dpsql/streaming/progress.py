@@ -88,13 +88,13 @@ class Tally:
         _add(self._of_batch.setdefault(self._batch, {}), drops)
 
     def malformed(self, report: Any) -> int:
-        """How many lines or messages of a micro-batch of query 1 could not be read; asked before `was_read`."""
+        """Return how many lines or messages of a micro-batch of query 1 could not be read; asked before `was_read`."""
         return observed(report).get("malformed", 0) + self._of_batch.get(
             int(report.batchId), {}
         ).get("malformed", 0)
 
     def is_news(self) -> bool:
-        """Whether there are twice as many malformed records as when that was last asked and so: a bad line a minute is told a few times a day."""
+        """Tell whether there are twice as many malformed records as when that was last asked and so: a bad line a minute is told a few times a day."""
         if self.dropped.get("malformed", 0) < 2 * self._told_malformed:
             return False
         self._told_malformed = self.dropped.get("malformed", 0)
@@ -160,7 +160,7 @@ class Tally:
             self.tell(long)
 
     def summary(self, stopped: bool, not_read: Sequence[str] = ()) -> Summary:
-        """The counts as a value."""
+        """Return the counts as a value."""
         names = tuple(not_read[:NAMED])
         return Summary(
             self.records,
@@ -175,7 +175,7 @@ class Tally:
 
 
 def observed(progress: Any) -> dict[str, int]:
-    """The counters that Spark observed in one micro-batch, by name; those of one name are added up."""
+    """Return the counters that Spark observed in one micro-batch, by name; those of one name are added up."""
     found: dict[str, int] = {}
     for row in (progress.observedMetrics or {}).values():
         for name, count in row.asDict().items():

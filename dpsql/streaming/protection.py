@@ -43,7 +43,7 @@ LOGGERS = (
 
 
 def makes_secret(master: str) -> bool:
-    """Whether Spark makes the secret of such a master itself; a standalone cluster has one that its operator made."""
+    """Tell whether Spark makes the secret of such a master itself; a standalone cluster has one that its operator made."""
     return re.fullmatch(r"local(\[.*\])?|yarn|k8s://.*", master) is not None
 
 

@@ -94,7 +94,7 @@ class PublishedTable:
         return T.StructType(fields)
 
     def kind_of(self, column: OutputColumn) -> T.DataType:
-        """The type of a column that is no key."""
+        """Return the type of a column that is no key."""
         return KINDS[column.kind]
 
     @property
@@ -128,17 +128,17 @@ class PublishedTable:
             delta_tables.set_properties(path, wanted.properties, mark)
 
     def trigger_time(self, pair: Pair) -> int:
-        """When a trigger is due, in microseconds."""
+        """Return when a trigger is due, in microseconds."""
         return self.shape.schedule.due_us(*pair)
 
     def triggers(self, closed_us: int) -> int:
-        """The transaction number of a tick: grid points of triggers from 1970 up to its time."""
+        """Return the transaction number of a tick: grid points of triggers from 1970 up to its time."""
         return self.shape.schedule.points(closed_us)
 
     def check(
         self, released: Released, pairs: Collection[Pair], closed_before_us: int, newest_us: int
     ) -> set[Pair]:
-        """Which of the triggers about to be published are published already, just so.
+        """Return which of the triggers about to be published are published already, just so.
 
         Args:
             released: the rows of a micro-batch.
@@ -190,14 +190,14 @@ class PublishedTable:
         self.open_to_readers()
 
     def public(self, rows: pa.Table) -> pa.Table:
-        """The public form of released rows, in order."""
+        """Return the public form of released rows, in order."""
         types = [to_arrow_type(kind, timezone="UTC") for kind in self.key_types]
         return published_rows(
             self.query, self.shape.schedule, self.shape.columns, rows, types
         ).select(self.schema.names)
 
     def _published_form(self, released: DataFrame) -> DataFrame:
-        """Keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
+        """Return keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
         query = self.query
         grid = self.shape.schedule.grid
         windows = self.shape.schedule.windows
@@ -225,7 +225,7 @@ class PublishedTable:
         return released.selectExpr(*columns, "key_bytes AS dpsql_key")
 
     def same(self, released: Released, pairs: Collection[Pair]) -> bool:
-        """Whether the published rows of these triggers are exactly those that are released."""
+        """Tell whether the published rows of these triggers are exactly those that are released."""
         rows = self._published_form(released.frame())
         wanted = self.pair_frame(rows, pairs)
         names = self.schema.names
@@ -240,7 +240,7 @@ class PublishedTable:
         return new.exceptAll(old).isEmpty() and old.exceptAll(new).isEmpty()
 
     def newest_trigger_us(self) -> int:
-        """An upper bound of all published trigger times, from file statistics: of all files, so it is for a start."""
+        """Return an upper bound of all published trigger times, from file statistics: of all files, so it is for a start."""
         files = pa.table(DeltaTable(str(self.path)).get_add_actions(flatten=True))
         if not files.num_rows:
             return -(1 << 62)
@@ -270,7 +270,7 @@ class PublishedTable:
         return ["window_start", "trigger"] if self.shape.schedule.windows else ["trigger"]
 
     def pair_frame(self, rows: DataFrame, pairs: Iterable[Pair]) -> DataFrame:
-        """The triggers, as the columns of the public table tell them."""
+        """Return the triggers, as the columns of the public table tell them."""
         frame = rows.sparkSession.createDataFrame(sorted(pairs), "window BIGINT, trigger BIGINT")
         return F.broadcast(
             frame.selectExpr("timestamp_micros(window) AS window_start", "trigger").select(
@@ -325,7 +325,7 @@ def append_frame(
 
 
 def _everything(table: Path) -> Iterator[tuple[str, int]]:
-    """All folders and files of a table, with what everybody may do: a look at each, and there is one per trigger."""
+    """Yield all folders and files of a table, with what everybody may do: a look at each, and there is one per trigger."""
     for folder, _, names in os.walk(table):
         yield folder, 0o755
         yield from ((os.path.join(folder, name), 0o644) for name in names)

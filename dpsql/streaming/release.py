@@ -27,7 +27,7 @@ from dpsql.udfs.grid import NO_CLOCK
 
 
 def rings(session: SparkSession, buckets: int) -> DataFrame:
-    """One row per bucket in every micro-batch, with the column `bucket`; there is always a next one."""
+    """Return one row per bucket in every micro-batch, with the column `bucket`; there is always a next one."""
     source = (
         session.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", buckets)
@@ -120,7 +120,7 @@ class ReleaseSink:
         self.count(len(new), sum(new.values()))
 
     def _published(self, rows: Released, pairs: Collection[Pair], before: int) -> set[Pair]:
-        """Which triggers are published already. Nobody else publishes, so only the first micro-batch looks how far the histogram goes."""
+        """Return which triggers are published already. Nobody else publishes, so only the first micro-batch looks how far the histogram goes."""
         if self._newest_us is None:
             self._newest_us = self.histogram.newest_trigger_us()
         known = self.histogram.check(rows, pairs, before, self._newest_us)

@@ -36,7 +36,7 @@ class Released:
     names: tuple[str, ...]
 
     def table(self, pairs: Collection[Pair] | None = None) -> pa.Table:
-        """The rows of some triggers, or all; in any order."""
+        """Return the rows of some triggers, or all; in any order."""
         system, root = filesystem(str(self.folder))
         parts = []
         for name in self.names:
@@ -50,7 +50,7 @@ class Released:
         return pa.concat_tables(parts)
 
     def frame(self) -> DataFrame:
-        """All rows, for Spark."""
+        """Return all rows, for Spark."""
         system, root = filesystem(str(self.folder))
         with system.open_input_file(f"{root}/{self.names[0]}") as file:
             columns = ", ".join(
@@ -76,7 +76,7 @@ def sweep(folder: Place) -> None:
 
 
 def _of_pairs(file: pq.ParquetFile, pairs: Collection[Pair]) -> Iterator[pa.Table]:
-    """The rows of some triggers; of the other row groups two columns are read."""
+    """Yield the rows of some triggers; of the other row groups two columns are read."""
     for group in range(file.num_row_groups):
         wanted = _is_in(file.read_row_group(group, ["window", "trigger"]), pairs)
         if wanted.true_count:
@@ -84,7 +84,7 @@ def _of_pairs(file: pq.ParquetFile, pairs: Collection[Pair]) -> Iterator[pa.Tabl
 
 
 def _is_in(rows: pa.Table, pairs: Collection[Pair]) -> pa.Array:
-    """Which rows are of some triggers."""
+    """Return which rows are of some triggers."""
     windows, triggers = (rows[name].to_numpy() for name in ("window", "trigger"))
     found = np.zeros(rows.num_rows, bool)
     by_window: dict[int, list[int]] = {}

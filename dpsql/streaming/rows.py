@@ -41,7 +41,7 @@ FIRST_LONG = ("org.apache.spark.unsafe.types.ByteArray", "getPrefix", T.LongType
 
 
 def digest_prefix(session: SparkSession, encoded: Column) -> Column:
-    """The first eight bytes of SHA-256 of a BINARY column as a signed BIGINT; never NULL.
+    """Return the first eight bytes of SHA-256 of a BINARY column as a signed BIGINT; never NULL.
 
     By SQL alone this is `cast(conv(left(sha2(c, 256), 16), 16, -10) AS BIGINT)`: two texts per record, and a fifth of the JVM's time.
     """
@@ -102,7 +102,7 @@ class Records:
 
 
 def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Records:
-    """The records of a query; its sources must be registered as temporary views.
+    """Return the records of a query; its sources must be registered as temporary views.
 
     Args:
         session: where the views are.
@@ -193,7 +193,7 @@ def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Rec
 
 
 def listed_keys(session: SparkSession, plan: Plan) -> list[bytes]:
-    """The encoded keys that the query's public table lists; none for a query without keys.
+    """Return the encoded keys that the query's public table lists; none for a query without keys.
 
     Raises:
         DataError: the table does not fit the query.
@@ -220,7 +220,7 @@ def listed_keys(session: SparkSession, plan: Plan) -> list[bytes]:
 
 
 def key_type(kind: T.DataType) -> T.DataType:
-    """The type of a key column in the histogram: its own, but zone-less times become UTC."""
+    """Return the type of a key column in the histogram: its own, but zone-less times become UTC."""
     if isinstance(kind, TEMPORAL):
         return T.TimestampType()
     return T.StringType() if isinstance(kind, T.StringType) else kind
@@ -330,14 +330,14 @@ def _sequence(types: dict[str, T.DataType]) -> str:
 
 
 def _encoded(session: SparkSession, columns: Sequence[str]) -> Column:
-    """The canonical encoding of columns of bytes; NULL columns get a header of their own."""
+    """Return the canonical encoding of columns of bytes; NULL columns get a header of their own."""
     null = F.expr(f"X'{NULL_HEADER.hex()}'")
     parts = [F.coalesce(joined(session, _columns([column])), null) for column in columns]
     return joined(session, parts) if parts else F.expr("X''")
 
 
 def _columns(columns: Sequence[str]) -> list[Column]:
-    """What to join: headers and values of columns of bytes that are not NULL."""
+    """Return what to join: headers and values of columns of bytes that are not NULL."""
     # Looked up, not written: that costs a tenth.
     listed = f"array({', '.join(_header(length) for length in range(LISTED_HEADERS))})"
     parts = []
@@ -387,7 +387,7 @@ def _salt_view(session: SparkSession, salt: bytes) -> Iterator[str]:
 def groups_of(
     session: SparkSession, query: Query, engine: Engine, first_window_us: int | None, salt: bytes
 ) -> PublicGroups | None:
-    """The public groups of a run; None of a query that selects its keys.
+    """Return the public groups of a run; None of a query that selects its keys.
 
     Args:
         session: has the public table.

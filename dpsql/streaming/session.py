@@ -218,7 +218,7 @@ def _local_folders(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _temporary_files(settings: Mapping[str, str]) -> dict[str, str]:
-    """What the JVM itself writes, in the folder of this process: in the system's own nothing would remove native libraries after a hard kill,
+    """Return what the JVM itself writes, in the folder of this process: in the system's own nothing would remove native libraries after a hard kill,
     and others could look at its counters."""
     folder = re.sub(r'(["\\])', r"\\\1", str(scratch()))
     ours = f'"-Djava.io.tmpdir={folder}" "-Dio.netty.native.workdir={folder}" -XX:+PerfDisableSharedMem'
@@ -340,7 +340,7 @@ def check_s3(spark: SparkSession) -> None:
 def run_session(
     spark: SparkSession, buckets: int, more: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session of its own (settings, temporary views) on the same context, for one streaming query of one run."""
+    """Return a session of its own (settings, temporary views) on the same context, for one streaming query of one run."""
     own = spark.newSession()
     for key, value in {**RUN, **(more or {})}.items():
         own.conf.set(key, value)

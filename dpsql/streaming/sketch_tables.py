@@ -48,7 +48,7 @@ class SketchTables(PublishedTable):
         return (cells_path(self.path), self.path)
 
     def kind_of(self, column: OutputColumn) -> T.DataType:
-        """A list."""
+        """Return a list."""
         parts = [
             (key.name.rpartition(".")[2], kind)
             for key, kind in zip(self.query.keys, self.key_types, strict=True)
@@ -115,7 +115,7 @@ class SketchTables(PublishedTable):
         )
 
     def same(self, released: Released, pairs: Collection[Pair]) -> bool:
-        """Whether the published rows of these triggers, lists and cells, are exactly those that are released."""
+        """Tell whether the published rows of these triggers, lists and cells, are exactly those that are released."""
         return all(
             self._same_lists(rows)
             and self._same_cells(cell_rows(rows, self.shape.schedule, self.sketch))
@@ -123,7 +123,7 @@ class SketchTables(PublishedTable):
         )
 
     def _pieces(self, released: Released, pairs: Collection[Pair]) -> Iterator[pa.Table]:
-        """The released rows of some triggers, in order, a few at a time."""
+        """Yield the released rows of some triggers, in order, a few at a time."""
         sketch = self.sketch
         wanted = sorted(pairs)
         size = max(1, AT_ONCE // (8 * sketch.depth * sketch.width * len(sketch.aliases)))
@@ -142,7 +142,7 @@ class SketchTables(PublishedTable):
 
 
 def unpublished(cells: Place, wanted: pa.Table) -> pa.Table:
-    """The cells whose triggers are not there. A run that was restored between the two commits of a tick publishes it again, under a new mark.
+    """Return the cells whose triggers are not there. A run that was restored between the two commits of a tick publishes it again, under a new mark.
 
     Raises:
         ReleaseConflict: those that are there are others.
@@ -164,7 +164,7 @@ def _pairs(rows: pa.Table) -> list[tuple[object, int]]:
 
 
 def _of_triggers(rows: pa.Table) -> pc.Expression:
-    """The rows of the same windows at the same triggers."""
+    """Return the rows of the same windows at the same triggers."""
     kind = rows.schema.field("window_start").type
     pairs = (
         rows.select(["window_start", "trigger"])

@@ -120,7 +120,7 @@ def register_stream(session: SparkSession, source: Source, may_be_empty: bool) -
 
 
 def resumed(source: Source, position: str | None) -> Source:
-    """The stream as a restored query reads it: from Spark's offset (JSON) on; sources of files remember what was read themselves.
+    """Return the stream as a restored query reads it: from Spark's offset (JSON) on; sources of files remember what was read themselves.
 
     Raises:
         DataError: images that are read again could not be told from new ones.
@@ -142,7 +142,7 @@ def resumed(source: Source, position: str | None) -> Source:
 
 
 def stream(session: SparkSession, source: Source, may_be_empty: bool = False) -> DataFrame:
-    """The source as a stream of columns; malformed lines are counted (metric `dpsql_malformed`) and left out.
+    """Return the source as a stream of columns; malformed lines are counted (metric `dpsql_malformed`) and left out.
 
     Raises:
         DataError: the path does not exist, holds no files, or cannot be read.
@@ -164,7 +164,7 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
 
 
 def static(session: SparkSession, source: Source, version: int | None = None) -> DataFrame:
-    """A public table, read once and kept.
+    """Return a public table, read once and kept.
 
     Raises:
         DataError: it does not exist or cannot be read.
@@ -173,7 +173,7 @@ def static(session: SparkSession, source: Source, version: int | None = None) ->
 
 
 def static_files(session: SparkSession, source: Source) -> list[str]:
-    """The files of a public table; raises as `static`."""
+    """Return the files of a public table; raises as `static`."""
     return _static(session, source, None).inputFiles()
 
 
@@ -274,7 +274,7 @@ def without_limit(source: Source) -> Source:
 
 
 def files_there(session: SparkSession, source: Source) -> list[str]:
-    """The files that a source of files has now, as paths; none if it cannot be listed, or is no source of files."""
+    """Return the files that a source of files has now, as paths; none if it cannot be listed, or is no source of files."""
     if source.format not in FILES or source.path is None:
         return []
     options = {name: value for name, value in source.options if name.lower() in CHOOSING_FILES}
@@ -340,7 +340,7 @@ def _check_first_file(session: SparkSession, source: Source) -> None:
 
 
 def _existing(session: SparkSession, source: Source) -> str:
-    """The path, in the form that the streaming reader wants.
+    """Return the path, in the form that the streaming reader wants.
 
     Raises:
         DataError: nothing is there.
@@ -392,7 +392,7 @@ def _load(reader: Any, source: Source, path: str | None) -> DataFrame:
 def located(
     spark: SparkSession, sources: Mapping[str, Source], names: tuple[str, ...]
 ) -> Mapping[str, Source]:
-    """The sources with every catalog table among `names` as a path: from there on it is like any other.
+    """Return the sources with every catalog table among `names` as a path: from there on it is like any other.
 
     Args:
         spark: whose catalog knows the tables.
@@ -441,7 +441,7 @@ PIECE = 1 << 22
 
 
 def pins(session: SparkSession, tables: Sequence[Source]) -> dict[str, int | str]:
-    """What the static tables are now; a table without files of its own (a foreign database) has no pin.
+    """Return what the static tables are now; a table without files of its own (a foreign database) has no pin.
 
     Raises:
         DataError: a table cannot be read.
@@ -470,7 +470,7 @@ def check_unchanged(kept: Pins, now: Pins) -> None:
 
 
 def versions(kept: Pins) -> dict[str, int]:
-    """The Delta versions among them."""
+    """Return the Delta versions among them."""
     return {name: pin for name, pin in kept.items() if isinstance(pin, int)}
 
 

@@ -107,7 +107,7 @@ class _Guards:
         self._repeated = 1
 
     def whole(self, plan: Any) -> Any:
-        """The plan of a query with guards."""
+        """Return the plan of a query with guards."""
         explodes = _count(plan, "Generate")
         if explodes > 1:
             self._most_elements = min(MOST_ROWS, round(MOST_ROWS_OF_ALL ** (1 / explodes)))
@@ -117,7 +117,7 @@ class _Guards:
         return made
 
     def plan(self, node: Any) -> Any:
-        """A plan with guards; the sources (temporary views) stay as they are."""
+        """Return a plan with guards; the sources (temporary views) stay as they are."""
         kind = _kind(node)
         if kind == "View" or not _list(node.children()):
             return node
@@ -142,7 +142,7 @@ class _Guards:
         )
 
     def _items(self, items: Sequence[Any]) -> list[Any]:
-        """What a projection computes, with guards; how often it names one column is counted."""
+        """Return what a projection computes, with guards; how often it names one column is counted."""
         most = 1
         guarded_items = []
         for item in items:
@@ -153,7 +153,7 @@ class _Guards:
         return guarded_items
 
     def expression(self, node: Any) -> Any:
-        """An expression with guards around each of its nodes that needs one."""
+        """Return an expression with guards around each of its nodes that needs one."""
         kind = _kind(node)
         if kind == "AttributeReference":
             self._references[int(node.exprId().id())] += 1
@@ -186,7 +186,7 @@ class _Guards:
         )
 
     def _inside(self, node: Any, kind: str, name: str) -> bool:
-        """Whether a DATE or TIMESTAMP needs no guard of its own: columns of sources have one already."""
+        """Tell whether a DATE or TIMESTAMP needs no guard of its own: columns of sources have one already."""
         if kind == "AttributeReference":
             return int(node.exprId().id()) not in self._made
         if kind == "Literal":
@@ -195,7 +195,7 @@ class _Guards:
         return kind in PASSED_ON
 
     def _short(self, node: Any, kind: str, children: Sequence[Any]) -> dict[int, int]:
-        """Which arguments of a node are cut to how many characters."""
+        """Return which arguments of a node are cut to how many characters."""
         if kind in SEARCHES | LIKES:
             pattern = str(children[1].eval(None)) if children[1].foldable() else "(?:|)*"
             if kind in LIKES and str(node.escapeChar()) != "\\":
@@ -232,7 +232,7 @@ class _Guards:
         return rule
 
     def _cut(self, node: Any, original: Any, most: int) -> Any:
-        """The beginning of an argument; `original` is it without guards. What the query itself writes stays as it is."""
+        """Return the beginning of an argument; `original` is it without guards. What the query itself writes stays as it is."""
         made = _type(original)
         if _kind(original) == "Literal":
             return node
@@ -247,7 +247,7 @@ class _Guards:
     def _whole_texts(
         self, node: Any, kind: str, before: Sequence[Any], children: Sequence[Any]
     ) -> list[Any]:
-        """The arguments of what makes DECIMALs or times of texts, without texts that take for ever and without the wall clock.
+        """Return the arguments of what makes DECIMALs or times of texts, without texts that take for ever and without the wall clock.
 
         Numbers with huge exponents, and times without a date, are no such values: NULL.
 
@@ -280,7 +280,7 @@ class _Guards:
         return list(children)
 
     def _replaced(self, node: Any, pattern: str) -> Any:
-        """A text in which `x` stands for what the pattern finds, so that it is no number and no time."""
+        """Return a text in which `x` stands for what the pattern finds, so that it is no number and no time."""
         texts = [
             self._expressions.Literal.create(text, self._types.fromJson('"string"'))
             for text in (pattern, "x")

@@ -29,7 +29,7 @@ _WORD = (1 << 32) - 1
 
 
 def spread(frame: DataFrame, buckets: int) -> GroupedData:
-    """A frame with a column `bucket` (0 to buckets - 1), grouped by the labels of the buckets."""
+    """Return a frame with a column `bucket` (0 to buckets - 1), grouped by the labels of the buckets."""
     listed = ", ".join(map(str, labels(buckets)))
     return (
         frame.selectExpr(f"element_at(array({listed}), bucket + 1) AS {LABEL}", "*")
@@ -50,7 +50,7 @@ def labels(buckets: int) -> tuple[int, ...]:
 
 
 def bucket_of(label: int, buckets: int) -> int:
-    """The bucket that a label stands for: Spark's `pmod(hash(label), buckets)` of an INT, MurmurHash3 (x86, 32 bits) with seed 42."""
+    """Return the bucket that a label stands for: Spark's `pmod(hash(label), buckets)` of an INT, MurmurHash3 (x86, 32 bits) with seed 42."""
     word = _rotated(label * 0xCC9E2D51 & _WORD, 15) * 0x1B873593 & _WORD
     hashed = _rotated(42 ^ word, 13) * 5 + 0xE6546B64 & _WORD
     hashed ^= 4
@@ -86,7 +86,7 @@ TYPES = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bin
 
 
 def stateful(frame: DataFrame, work: Work) -> DataFrame:
-    """The stateful part of a query: the report of every bucket.
+    """Return the stateful part of a query: the report of every bucket.
 
     Args:
         frame: rows with the column `bucket`.
@@ -99,7 +99,7 @@ def stateful(frame: DataFrame, work: Work) -> DataFrame:
 
 
 def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
-    """The function that Spark pickles."""
+    """Return the function that Spark pickles."""
     bucket_of = {label: bucket for bucket, label in enumerate(labels(work.files.buckets))}
     properties = MICRO_BATCH, LISTED
 
@@ -116,7 +116,7 @@ def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
 
 
 def by_task(frame: DataFrame, work: TaskIntake) -> DataFrame:
-    """What every task makes of the records that it reads, with the column `bucket`; before anything is shuffled."""
+    """Return what every task makes of the records that it reads, with the column `bucket`; before anything is shuffled."""
     schema = ", ".join(f"{field.name} {TYPES[field.type]}" for field in work.output)
     micro_batch = MICRO_BATCH
 
@@ -143,7 +143,7 @@ def hand_over(frame: DataFrame, told: MicroBatch | ReleasePlan, listed: str) -> 
 
 
 def reports(frame: DataFrame) -> list[StateFile]:
-    """The reports of a micro-batch's buckets, by bucket (this is the action that makes Spark run the function)."""
+    """Return the reports of a micro-batch's buckets, by bucket (this is the action that makes Spark run the function)."""
     files = [
         StateFile(row.bucket, row.sequence, row.bytes, json.loads(bytes(row.counted)))
         for row in frame.collect()

@@ -63,7 +63,7 @@ class Outcome:
         )
 
     def largest(self) -> float:
-        """The median of the largest error of all groups."""
+        """Return the median of the largest error of all groups."""
         low = 0.0
         high = float(
             np.max(

@@ -59,7 +59,7 @@ Told = Callable[[int, float], None]
 
 
 def search(bench: Workbench, told: Told | None = None) -> Setting:
-    """The best setting that line searches find; as written where nothing is better.
+    """Return the best setting that line searches find; as written where nothing is better.
 
     Args:
         bench: the query and the sample.
@@ -90,7 +90,7 @@ def search(bench: Workbench, told: Told | None = None) -> Setting:
 
 
 def line(bench: Workbench, here: Setting, name: str) -> list[Setting]:
-    """The settings that differ from one in a single option, and in what has to follow: c and G are at most C, C at most G c."""
+    """Return the settings that differ from one in a single option, and in what has to follow: c and G are at most C, C at most G c."""
     most = bench.longest
     longest = most[name]
     if not bench.query.parsed.keys:  # one key: all records of a user are records of it
@@ -147,12 +147,12 @@ def around(bench: Workbench, here: Setting) -> Iterator[tuple[str, list[Setting]
 
 
 def _searched(bench: Workbench) -> tuple[str, ...]:
-    """The options that mean something for this query."""
+    """Return the options that mean something for this query."""
     return (GROUPS, PER_GROUP, ROWS) if bench.query.parsed.keys else (ROWS,)
 
 
 def edited(bench: Workbench, setting: Setting) -> str:
-    """The query's text with this setting; only the options that change are touched."""
+    """Return the query's text with this setting; only the options that change are touched."""
     query = bench.query
     text = bench.query.text
     changes = dict[str, str]()
@@ -191,7 +191,7 @@ def _starts(bench: Workbench) -> Iterator[Setting]:
 
 
 def steps_up_to(most: int, steps: Iterable[int]) -> tuple[int, ...]:
-    """The steps below `most`, and `most`."""
+    """Return the steps below `most`, and `most`."""
     return (*(step for step in steps if step < most), most)
 
 

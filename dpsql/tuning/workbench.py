@@ -51,7 +51,7 @@ class Setting:
 
     @classmethod
     def of(cls, query: ParsedQuery) -> Setting:
-        """The setting that a query has."""
+        """Return the setting that a query has."""
         given = vars(query) | vars(query.asked)
         return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls)})
 
@@ -165,7 +165,7 @@ class Workbench:
         )
 
     def parsed(self, setting: Setting) -> ParsedQuery:
-        """The query with this setting; a default `max_ahead` follows the trigger interval."""
+        """Return the query with this setting; a default `max_ahead` follows the trigger interval."""
         query = self.query.parsed
         changes = dataclasses.asdict(setting)
         ahead = (
@@ -176,7 +176,7 @@ class Workbench:
         return changed(query, max_ahead_us=ahead, **changes)
 
     def plan(self, setting: Setting) -> PrivacyPlan:
-        """The plan of this setting.
+        """Return the plan of this setting.
 
         Raises:
             ConfigError: the planner refuses it, because delta is too small or the noise too large.
@@ -335,7 +335,7 @@ class Workbench:
         )
 
     def _truth(self) -> tuple[pd.DataFrame, Bool]:
-        """The exact values of every group by window and key, without bounds, and whether it has a record: a listed group may have none."""
+        """Return the exact values of every group by window and key, without bounds, and whether it has a record: a listed group may have none."""
         truth = Truth(self.query, AFTER_ALL_US)
         list(truth.watch([self.sample.rows]))
         found = (

@@ -71,7 +71,7 @@ def growth(
     title: str | None = None,
     narrow: bool = False,
 ) -> Chart:
-    """The largest keys of the newest window, trigger by trigger: a panel for each, with its 95% error band.
+    """Return the largest keys of the newest window, trigger by trigger: a panel for each, with its 95% error band.
 
     Args:
         histogram: rows of all triggers, as `dpsql.run_local` returns or a lake holds them.
@@ -116,7 +116,7 @@ def over_windows(
     title: str | None = None,
     narrow: bool = False,
 ) -> Chart:
-    """The largest keys of the newest window, window by window: a panel for each, with its 95% error band.
+    """Return the largest keys of the newest window, window by window: a panel for each, with its 95% error band.
 
     Args: as of `growth`; the rows are those of several windows.
     """
@@ -154,7 +154,7 @@ def bars(
     unit: str | None = None,
     title: str | None = None,
 ) -> Chart:
-    """The largest keys of the newest window at its last trigger, with 95% errors; hollow where the value is below its own error. An average is a
+    """Return the largest keys of the newest window at its last trigger, with 95% errors; hollow where the value is below its own error. An average is a
     dot between its bounds, to which whiskers are cut; ranked by an average, the noisiest keys would come first.
 
     Args:
@@ -288,7 +288,7 @@ def _within(rows: pd.DataFrame, column: str) -> tuple[float, float] | None:
 def _with_a_line(
     rows: pd.DataFrame, ordered: pd.DataFrame, when: str, keys: int
 ) -> list[tuple[dict[Any, Any], pd.DataFrame]]:
-    """The largest keys, each with what it has at each time; keys of one point come last, for they make no line."""
+    """Return the largest keys, each with what it has at each time; keys of one point come last, for they make no line."""
     names = grouped_by(rows)
     times = sorted(rows[when].unique())
     found = []
@@ -309,7 +309,7 @@ def _seen(
     spans: Mapping[Any, str],
     keys: int,
 ) -> str:
-    """The title of a chart of values: which key leads, if that is no noise. `shown` has the largest last."""
+    """Return the title of a chart of values: which key leads, if that is no noise. `shown` has the largest last."""
     if by != column or not spans or keys < 2:
         return f"{_plain(column)} per {_plain(', '.join(names) or 'window')}"
     if spans[shown.index[-1]] == "1":
@@ -329,7 +329,7 @@ def plain_axes(axes: Axes) -> None:
 
 
 def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The rows of the newest window, or of a table without windows.
+    """Return the rows of the newest window, or of a table without windows.
 
     Raises:
         DataError: no rows, or no such aggregate.
@@ -359,7 +359,7 @@ def _span(rows: pd.DataFrame) -> str:
 
 
 def _label(row: Mapping[Any, Any], names: Sequence[str], most: int = LABEL) -> str:
-    """A key as text of a chart: short."""
+    """Return a key as text of a chart: short."""
     plain = (
         ", ".join("NULL" if absent(row[name]) else printable(row[name]) for name in names)
         or "all records"

@@ -36,7 +36,7 @@ class Difference:
 def difference(
     one: float, stderr: float, other: float, other_stderr: float, correlation: float | None
 ) -> Difference:
-    """One value minus another.
+    """Return one value minus another.
 
     Args:
         one, stderr, other, other_stderr: the values and the standard deviations of their noise.
@@ -49,7 +49,7 @@ def difference(
 
 
 def between_triggers(published: Published, alias: str, one: int, other: int) -> float | None:
-    """The correlation of a key's noise at two triggers of one window; None where that is not known, as where the value is made of several sums."""
+    """Return the correlation of a key's noise at two triggers of one window; None where that is not known, as where the value is made of several sums."""
     from dpsql.udfs.noise.counters import counter
     from dpsql.udfs.noise.exact_paths import coefficients
 
@@ -69,7 +69,7 @@ def between_triggers(published: Published, alias: str, one: int, other: int) -> 
 
 
 def between_windows(published: Published) -> float | None:
-    """The correlation of a key's noise in two windows: 0 where each draws its own; None where that is not known."""
+    """Return the correlation of a key's noise in two windows: 0 where each draws its own; None where that is not known."""
     return None if _of_windows(published) is None else 0.0
 
 
@@ -104,14 +104,14 @@ def places(values: Float, stderrs: Float, shown: int) -> tuple[Int, Int]:
 
 
 def _reach(differences: int) -> float:
-    """How many standard deviations none of so many differences leaves, with 95%, where all are noise."""
+    """Return how many standard deviations none of so many differences leaves, with 95%, where all are noise."""
     from scipy.special import ndtri
 
     return float(-ndtri(0.025 / max(1, differences)))
 
 
 def _of_windows(published: Published) -> Noise | None:
-    """The noise of windows that each have their own; None of others."""
+    """Return the noise of windows that each have their own; None of others."""
     noise = published.noise
     return (
         noise

@@ -37,7 +37,7 @@ def intervals(
     stderrs: NDArray[np.float64],
     within: tuple[float, float] | None = None,
 ) -> list[Drawing]:
-    """One SVG, made of numbers alone, per value; empty where it is not finite.
+    """Return one SVG, made of numbers alone, per value; empty where it is not finite.
 
     Args:
         values, stderrs: of one column.
@@ -100,7 +100,7 @@ def trend(
     horizon: int,
     within: tuple[float, float] | None = None,
 ) -> Drawing:
-    """An SVG made of numbers alone.
+    """Return an SVG made of numbers alone.
 
     Args:
         triggers: numbers of the triggers at which the key was released, ascending.

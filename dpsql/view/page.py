@@ -92,7 +92,7 @@ def page(
     listed: bool = False,
     reading: Reading | None = None,
 ) -> str:
-    """The page of a histogram; one window is shown first, others can be picked.
+    """Return the page of a histogram; one window is shown first, others can be picked.
 
     Args:
         standing: of the run.
@@ -190,7 +190,7 @@ def _panel(
 
 
 def _headline(made: Table) -> str:
-    """What the first line of a table says, in words; nothing where its place is not known."""
+    """Return what the first line of a table says, in words; nothing where its place is not known."""
     if not made.rows or not made.heads:
         return ""
     if not made.stands_out:
@@ -257,7 +257,7 @@ def _shown(rows: pd.DataFrame, keys: int, listed: bool) -> Card:
 
 
 def _last(standing: Standing) -> int | None:
-    """The number of a window's last trigger, or a table's; None where there is none."""
+    """Return the number of a window's last trigger, or a table's; None where there is none."""
     windows = standing.published.windows
     noise = standing.published.noise
     return windows.triggers if windows else noise.horizon if noise else None
@@ -345,7 +345,7 @@ def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame) -> Secti
 
 
 def _comes_again(rows: pd.DataFrame, when: str) -> bool:
-    """Whether some key has two points in time: one alone makes no line."""
+    """Tell whether some key has two points in time: one alone makes no line."""
     names = grouped_by(rows)
     return bool(
         (rows.groupby(names, dropna=False)[when].nunique().max() if names else rows[when].nunique())
@@ -356,7 +356,7 @@ def _comes_again(rows: pd.DataFrame, when: str) -> bool:
 def _picture(
     draw: Callable[..., charts.Chart], rows: pd.DataFrame, alias: str, unit: str, title: str
 ) -> Picture:
-    """A chart as wide as a page, and one as wide as a phone, of which each browser shows one."""
+    """Return a chart as wide as a page, and one as wide as a phone, of which each browser shows one."""
     sources = []
     caption = ""
     for narrow in (False, True):

@@ -51,7 +51,7 @@ def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:
 
 
 def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The newest finished window that lists something, and words for newer ones that list nothing; all that is there where no window does."""
+    """Return the newest finished window that lists something, and words for newer ones that list nothing; all that is there where no window does."""
     ended = frame[finished(frame)]
     lists = newest_triggers(ended)
     names = published_of(frame).lists
@@ -69,7 +69,7 @@ def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def as_histogram(frame: pd.DataFrame) -> pd.DataFrame:
-    """A list with a row per listed value, as a histogram has them, so that it can be drawn as one.
+    """Return a list with a row per listed value, as a histogram has them, so that it can be drawn as one.
 
     `<alias>_stderr` is what makes low .. high a 95% interval: noise and collisions. Of several lists the first.
     """
@@ -106,7 +106,7 @@ def as_histogram(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def value_text(value: Any) -> str:
-    """A value; the parts of a compound one with commas between them."""
+    """Return a value; the parts of a compound one with commas between them."""
     return ", ".join(
         "NULL" if absent(part) else printable(part)
         for part in (value.values() if isinstance(value, dict) else [value])
@@ -133,7 +133,7 @@ class Shown:
         return published_of(self.rows).reading
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows."""
+        """Return the rows."""
         return self.rows
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class PublicRows(Shown):
     """The newest rows of a published table, from its folder alone."""
 
     def explain(self) -> str:
-        """What is promised, how rows are to be read, and what each column is."""
+        """Return what is promised, how rows are to be read, and what each column is."""
         published = published_of(self.rows)
         columns = [f"{name}: {said}" for name, said in words.columns(published)]
         return "\n".join((*words.promises(published), *left_out(published), *columns))

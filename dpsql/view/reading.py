@@ -15,12 +15,12 @@ PRIVATE = "The query has a condition (HAVING) that is not public, because it may
 
 
 def is_ordered(rows: pd.DataFrame) -> bool:
-    """Whether the query says how rows are ordered."""
+    """Tell whether the query says how rows are ordered."""
     return bool(published_of(rows).reading.order)
 
 
 def as_read(rows: pd.DataFrame, own: Reading | None = None) -> pd.DataFrame:
-    """The rows of each window and trigger that are shown, in their order; all of them where the query does not say.
+    """Return the rows of each window and trigger that are shown, in their order; all of them where the query does not say.
 
     Args:
         rows: of a histogram.

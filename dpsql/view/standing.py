@@ -77,7 +77,7 @@ def standing(
     budget: Budget | None = None,
     clock: datetime | None = None,
 ) -> Standing:
-    """How a run stands.
+    """Return how a run stands.
 
     Args:
         lake, name: the query.
@@ -120,7 +120,7 @@ def standing(
 
 
 def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
-    """What a live run's promise assumes, and whether that was so; nothing for other runs, and for readers of the histogram alone."""
+    """Return what a live run's promise assumes, and whether that was so; nothing for other runs, and for readers of the histogram alone."""
     folder = lake.private(name)
     try:
         if not (folder / LIVE_FILE).exists():

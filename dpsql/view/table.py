@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def measures(rows: pd.DataFrame) -> list[Measure]:
-    """The aggregates of a frame that have a standard error, in its order."""
+    """Return the aggregates of a frame that have a standard error, in its order."""
     published = published_of(rows)
     known = {each.alias: each for each in published.measures}
     return [known[alias] for alias in published.amounts]
 
 
 def grouped_by(rows: pd.DataFrame) -> list[str]:
-    """The key columns; of the rows of a CUBE those that some row has a value of, as all have of one level."""
+    """Return the key columns; of the rows of a CUBE those that some row has a value of, as all have of one level."""
     published = published_of(rows)
     return [
         name
@@ -46,7 +46,7 @@ def grouped_by(rows: pd.DataFrame) -> list[str]:
 
 
 def levels(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """The rows of a CUBE by what they are grouped by, few columns first; the total, which is grouped by none, last."""
+    """Return the rows of a CUBE by what they are grouped by, few columns first; the total, which is grouped by none, last."""
     found = [level for _, level in rows.groupby(published_of(rows).names(Role.SET), sort=False)]
     return sorted(
         found, key=lambda level: (not grouped_by(level), len(grouped_by(level)), grouped_by(level))
@@ -54,7 +54,7 @@ def levels(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def size_of(rows: pd.DataFrame) -> str | None:
-    """The column that says how large a key is: of people, whom bounds hardly touch; else the count or sum that stands out most of its noise.
+    """Return the column that says how large a key is: of people, whom bounds hardly touch; else the count or sum that stands out most of its noise.
 
     None where there are only averages: of few records they are noise, and the noisiest are the largest and the smallest.
     """
@@ -77,7 +77,7 @@ def size_of(rows: pd.DataFrame) -> str | None:
 
 
 def ranked(rows: pd.DataFrame) -> tuple[pd.DataFrame, str | None]:
-    """The rows, the largest first, and the column that says so (`size_of`).
+    """Return the rows, the largest first, and the column that says so (`size_of`).
 
     Where there are only averages, those with the smallest error come first: it says where most records are.
     """
@@ -92,7 +92,7 @@ def ranked(rows: pd.DataFrame) -> tuple[pd.DataFrame, str | None]:
 
 
 def counted(rows: pd.DataFrame) -> list[str]:
-    """The aggregates that grow with the number of records; all, where there are only averages."""
+    """Return the aggregates that grow with the number of records; all, where there are only averages."""
     of = measures(rows)
     return [each.alias for each in of if each.within is None] or [each.alias for each in of]
 
@@ -115,7 +115,7 @@ def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
 
 
 def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> pd.DataFrame:
-    """The newest finished window first, unfinished ones last; within a window the largest keys first.
+    """Return the newest finished window first, unfinished ones last; within a window the largest keys first.
 
     Args:
         rows: of a histogram.
@@ -158,7 +158,7 @@ def one_window(
     growing: bool = False,
     of: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The rows of one window; all there are where there are no windows.
+    """Return the rows of one window; all there are where there are no windows.
 
     Args:
         rows: of all windows.
@@ -189,7 +189,7 @@ def one_window(
 
 
 def passed_over(rows: pd.DataFrame, shown: pd.DataFrame) -> str:
-    """What is said of the finished windows that are newer than the one that is shown; nothing where there are none."""
+    """Return what is said of the finished windows that are newer than the one that is shown; nothing where there are none."""
     if not published_of(rows).windows:
         return ""
     newer = rows[finished(rows) & (rows[START] > shown[START].iloc[0])][START]
@@ -273,7 +273,7 @@ def table(
     most_rows: int,
     reading: Reading | None = None,
 ) -> Table:
-    """The table of one window.
+    """Return the table of one window.
 
     Args:
         window: its rows, of all its triggers so far.
@@ -377,7 +377,7 @@ def table(
 
 
 def places_shown(window: pd.DataFrame, shown: pd.DataFrame) -> tuple[str | None, dict[Any, str]]:
-    """What the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places."""
+    """Return what the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places."""
     published = published_of(window)
     ordered, by = ranked(newest_triggers(window))
     # A total is no rival of its parts, and of a prediction nobody knows how far it is off
@@ -391,7 +391,7 @@ def places_shown(window: pd.DataFrame, shown: pd.DataFrame) -> tuple[str | None,
 
 
 def _whole(last: pd.DataFrame, alias: str) -> tuple[float, float]:
-    """The sum of a column, and the standard deviation of its noise."""
+    """Return the sum of a column, and the standard deviation of its noise."""
     values, stderrs = _floats(last, alias)
     return float(np.nansum(values)), float(np.sqrt((stderrs**2).sum()))
 
@@ -446,7 +446,7 @@ def _key(row: Mapping[Any, Any], names: list[str]) -> tuple[Any, ...]:
 
 
 def window_before(rows: pd.DataFrame, window: pd.DataFrame) -> pd.DataFrame | None:
-    """The rows of the newest window that had ended when this one began: sliding windows that share records are not compared."""
+    """Return the rows of the newest window that had ended when this one began: sliding windows that share records are not compared."""
     if not published_of(rows).windows:
         return None
     older = rows[rows[END] <= window[START].iloc[0]]

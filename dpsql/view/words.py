@@ -23,7 +23,7 @@ TIME = "%Y-%m-%d %H:%M"
 
 
 def printable(value: Any) -> str:
-    """A key as text: control characters are shown, not obeyed."""
+    """Return a key as text: control characters are shown, not obeyed."""
     if isinstance(value, bytes):
         return "0x" + value.hex()
     return "".join(
@@ -37,7 +37,7 @@ def absent(value: Any) -> bool:
 
 
 def key_text(row: Mapping[Any, Any], name: str, published: Published) -> str:
-    """A row's key; `all` where the row is not grouped by it. (Keys with domains, of which such tables are, have no NULL of their own.)"""
+    """Return a row's key; `all` where the row is not grouped by it. (Keys with domains, of which such tables are, have no NULL of their own.)"""
     if absent(row[name]):
         return "all" if published.sets else "NULL"
     return printable(row[name])
@@ -78,7 +78,7 @@ def quantiles_text(values: Any, rank_stderr: float, null: str) -> str:
 
 
 def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str:
-    """What a row has in a column, with its error; a real number beside a value has the digits of that error, for it is no better."""
+    """Return what a row has in a column, with its error; a real number beside a value has the digits of that error, for it is no better."""
     value = row[column.name]
     of = column.of or ""
     if column.role is not Role.VALUE:
@@ -102,13 +102,13 @@ def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str
 
 
 def says_nothing(alias: str, stderr: float, published: Published) -> bool:
-    """Whether the 95% interval of an average or a spread is all that its bounds allow: a value in its middle would be read as one."""
+    """Tell whether the 95% interval of an average or a spread is all that its bounds allow: a value in its middle would be read as one."""
     within = next((each.within for each in published.measures if each.alias == alias), None)
     return within is not None and 2 * Z95 * stderr > 0.999 * (within[1] - within[0])
 
 
 def amount(value: float, error: float, whole: bool = False) -> str:
-    """A number to the second significant digit of its error; from an error of 100,000 on in millions.
+    """Return a number to the second significant digit of its error; from an error of 100,000 on in millions.
 
     Args:
         value: the number.
@@ -164,7 +164,7 @@ def heads(published: Published) -> dict[str, str]:
 
 
 def left_out(published: Published) -> tuple[str, ...]:
-    """The sentences below a table of noisy numbers."""
+    """Return the sentences below a table of noisy numbers."""
     predicted = (PREDICTED,) if published.predicts else ()
     run = published.protects[-1] if published.protects else None
     if published.fit is not None:
@@ -185,7 +185,7 @@ def left_out(published: Published) -> tuple[str, ...]:
 
 
 def of_lists(published: Published) -> tuple[str, ...]:
-    """The sentences below the values that a sketch lists."""
+    """Return the sentences below the values that a sketch lists."""
     return (LISTED, LEFT_OUT if published.protects[-1].units else NOT_ONE_PERSON)
 
 
@@ -243,7 +243,7 @@ def why_nothing(published: Published) -> str:
 
 
 def next_trigger(published: Published, now_us: int) -> str:
-    """When a live run releases next, on the grid: `2026-01-31 12:15 UTC`."""
+    """Return when a live run releases next, on the grid: `2026-01-31 12:15 UTC`."""
     interval = published.trigger_us
     offset = published.windows.offset_us if published.windows else 0
     due = now_us - (now_us - offset) % interval + interval

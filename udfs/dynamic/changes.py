@@ -121,7 +121,7 @@ def counted(versions: Versions, events: Events) -> Events:
 
 
 def _triggers(given: Images, clock: Clock, grid: TableGrid) -> Int:
-    """The first trigger that each image can have."""
+    """Return the first trigger that each image can have."""
     start = np.full(len(given.ts), grid.offset_us)
     return np.maximum(
         grid.own_trigger(given.ts, start), grid.closed_triggers(start, clock.closed_us) + 1
@@ -129,7 +129,7 @@ def _triggers(given: Images, clock: Clock, grid: TableGrid) -> Int:
 
 
 def _summed(versions: Versions, events: Events, present: Spells, p: FeedParameters) -> pa.Table:
-    """One row per (window, trigger, key): what versions add, and what presence does, that is weights and `users`."""
+    """Return one row per (window, trigger, key): what versions add, and what presence does, that is weights and `users`."""
     ranked = present.rank > 0
     size = int(ranked.sum())
     version = np.concatenate([events.version, present.version[ranked]])

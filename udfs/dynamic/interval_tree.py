@@ -57,7 +57,7 @@ class Node:
 
     @classmethod
     def new(cls, level: int, live: Int, sums: int, width: int) -> Node:
-        """A node of every key, in its first round."""
+        """Return a node of every key, in its first round."""
         keys = len(live)
         round_, first, halted, size = (np.full(keys, value) for value in (1, 0, 0, 0))
         counts = live, np.zeros_like(live), np.zeros((keys, sums), np.int64)
@@ -128,7 +128,7 @@ def table_of(nodes: dict[int, Node], key: Int, closed_us: int, sums: int) -> pa.
 
 
 def nodes_of(table: pa.Table, key: Int, sums: int) -> dict[int, Node]:
-    """The nodes of sorted keys, by level."""
+    """Return the nodes of sorted keys, by level."""
     ints = {
         name: table.column(name).to_numpy()
         for name in table.column_names
@@ -234,7 +234,7 @@ def nodes_at(trigger: int) -> list[tuple[int, int]]:
 
 
 def level_before(begin: Int, trigger: Int) -> Int:
-    """The level of the node that has, just before an earlier or later `trigger`, a row that began at `begin`; 0: no node has it yet."""
+    """Return the level of the node that has, just before an earlier or later `trigger`, a row that began at `begin`; 0: no node has it yet."""
     apart = np.where(begin < trigger, (begin - 1) ^ (trigger - 1), 0)
     return np.frexp(apart.astype(np.float64))[1].astype(np.int64)  # exact: below 2^32
 
@@ -295,7 +295,7 @@ class _Tree:
     noise_key: bytes
 
     def moved(self, nodes: dict[int, Node], group: Int, level: Int, values: Int) -> dict[int, Node]:
-        """The nodes of this trigger: what has gone is taken out, smaller ones become part of the new one."""
+        """Return the nodes of this trigger: what has gone is taken out, smaller ones become part of the new one."""
         lowest = (self.trigger & -self.trigger).bit_length()
         new = np.zeros((len(self.key), 1 + len(self.p.sums)), np.int64)
         np.add.at(new, group[level == 0], values[level == 0])
@@ -387,7 +387,7 @@ class _Tree:
         )
 
     def _once(self, node: Node, mechanism: int, groups: Int, scale: float) -> Int:
-        """A rounded normal of a node's round: the first step of a path is one."""
+        """Return a rounded normal of a node's round: the first step of a path is one."""
         path = self._paths(node, mechanism)
         state = np.zeros((len(self.key), COUNTER.width))
         path.follow(state, np.zeros(len(self.key), np.int64), groups, 1)

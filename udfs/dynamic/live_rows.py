@@ -50,7 +50,7 @@ def schemas(values: int) -> dict[str, pa.Schema]:
 
 
 def empty_state(values: int) -> Tables:
-    """The state of a bucket that has seen nothing."""
+    """Return the state of a bucket that has seen nothing."""
     return {name: schema.empty_table() for name, schema in schemas(values).items()}
 
 
@@ -162,7 +162,7 @@ def pairs(state: Tables, versions: Versions) -> Pairs:
 def closed(
     state: Tables, at: Int, left: Versions, versions: Versions, events: Events, now: Pairs
 ) -> Tables:
-    """The tables with what is known now.
+    """Return the tables with what is known now.
 
     Args:
         state: as it was; `at`: where it had live versions that images name.
@@ -185,7 +185,7 @@ def closed(
 
 
 def _slots(versions: Versions, events: Events, now: Pairs) -> dict[str, Int]:
-    """What was known of each slot, or the last that happened in it."""
+    """Return what was known of each slot, or the last that happened in it."""
     inside = events.take(versions.slot[events.version] >= 0)
     pair = np.concatenate([now.slot_of, now.of[inside.version]])
     slot = np.concatenate([now.slot, versions.slot[inside.version]])
@@ -217,7 +217,7 @@ def _ranges(low: Int, high: Int) -> Int:
 
 
 def _merged(table: pa.Table, at: Int, given: dict[str, Any], by: int) -> pa.Table:
-    """A sorted table without some of its rows, with new ones that are sorted too; `by`, the number of columns that it is sorted by."""
+    """Return a sorted table without some of its rows, with new ones that are sorted too; `by`, the number of columns that it is sorted by."""
     kept = np.ones(table.num_rows, bool)
     kept[at] = False
     new = pa.table({name: given[name] for name in table.column_names}).cast(table.schema)

@@ -114,7 +114,7 @@ class Bounds:
 def admitted(
     versions: Versions, events: Events, pairs: Pairs, bounds: Bounds, drops: Counter[str]
 ) -> Versions:
-    """The versions, with the slot and the begin of those that begin.
+    """Return the versions, with the slot and the begin of those that begin.
 
     A version over one bound never counts towards another: once a unit's rows or keys are used up they stay so, and what happens in a slot then
     matters to nobody. Hence the bounds can be applied one after the other, as where a table only grows.

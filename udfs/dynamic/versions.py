@@ -47,7 +47,7 @@ class Images:
     values: tuple[Int, ...]
 
     def take(self, which: Int | Bool) -> Images:
-        """Some of them."""
+        """Return some of them."""
         user, row, seq, kind, ts, key, at = (
             column[which]
             for column in (self.user, self.row, self.seq, self.kind, self.ts, self.key, self.at)
@@ -60,7 +60,7 @@ class Images:
 def images(
     rows: pa.Table, clock: Clock, increments: tuple[Increment, ...], copies: bool
 ) -> tuple[Images, int]:
-    """The images of one bucket's records, and how many begins were dropped because they are ahead of the clock.
+    """Return the images of one bucket's records, and how many begins were dropped because they are ahead of the clock.
 
     Args:
         rows: records that are none of those to be dropped, with `row, kind, seq`.
@@ -87,7 +87,7 @@ def images(
 
 
 def _folded(given: Images, content: np.ndarray) -> Int:
-    """What is left where ends and begins of one row at one place of the feed are equal: an update of columns that the query does not read."""
+    """Return what is left where ends and begins of one row at one place of the feed are equal: an update of columns that the query does not read."""
     order = sort_order(given.user, given.row, given.seq, content, given.kind, given.ts)
     user, row, seq, kind = (
         column[order] for column in (given.user, given.row, given.seq, given.kind)
@@ -146,7 +146,7 @@ class Versions:
     values: tuple[Int, ...]
 
     def take(self, which: Int) -> Versions:
-        """Some of them."""
+        """Return some of them."""
         ints = {name: getattr(self, name)[which] for name in INTS}
         return Versions(
             **ints,
@@ -164,7 +164,7 @@ class Events:
     trigger: Int
 
     def take(self, which: Int | Bool) -> Events:
-        """Some of them."""
+        """Return some of them."""
         return Events(self.version[which], self.sign[which], self.trigger[which])
 
 
@@ -265,7 +265,7 @@ def _by_copy(given: Images, there: Versions) -> tuple[Int, Int, Int, Bool, int]:
 
 
 def _same(one: Images, there: Versions, which: Int) -> Bool:
-    """Whether a begin has the key and the values of a version (-1: of none)."""
+    """Tell whether a begin has the key and the values of a version (-1: of none)."""
     equal = which >= 0
     for mine, theirs in zip((one.key, *one.values), (there.key, *there.values), strict=True):
         equal = equal & (mine == np.append(theirs, 0)[which])
@@ -273,7 +273,7 @@ def _same(one: Images, there: Versions, which: Int) -> Bool:
 
 
 def _repeats(one: Images) -> Bool:
-    """Whether an image has the key and the values of the one before."""
+    """Tell whether an image has the key and the values of the one before."""
     equal = np.ones(len(one.key), bool)
     for column in (one.key, *one.values):
         equal &= column == _before(column)

@@ -88,7 +88,7 @@ class Increments:
     bounds: Int
 
     def at(self, trigger: int) -> slice:
-        """Where the increments of one trigger are."""
+        """Return where the increments of one trigger are."""
         return slice(self.bounds[trigger], self.bounds[trigger + 1])
 
 
@@ -129,7 +129,7 @@ class Closing:
 
 
 def empty_state(layout: StateLayout) -> ReleaseState:
-    """The state of a bucket that has seen nothing."""
+    """Return the state of a bucket that has seen nothing."""
     ints = (
         "window",
         "trigger",
@@ -154,7 +154,7 @@ def empty_state(layout: StateLayout) -> ReleaseState:
 def new_groups(
     layout: StateLayout, window: Int, key: Int, key_bytes: pa.Array, first: Int
 ) -> pa.Table:
-    """Rows for groups that have no state yet."""
+    """Return rows for groups that have no state yet."""
     zeros = {name: np.zeros(len(window), np.int64) for name in (*INTS, *layout.values)} | {
         "first": first
     }
@@ -258,7 +258,7 @@ def close_state(
     grid: Grid,
     layout: StateLayout,
 ) -> ReleaseState:
-    """The state after a tick: windows whose last trigger has closed are forgotten."""
+    """Return the state after a tick: windows whose last trigger has closed are forgotten."""
     g = c.groups
     columns = (
         {n: g[n] for n in ("window", "key")}

@@ -39,7 +39,7 @@ class SelectionParameters:
 
 
 def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, again: Redraw) -> Bool:
-    """Whether each tested group is selected at this trigger: whether its exact real path reaches tau.
+    """Tell whether each tested group is selected at this trigger: whether its exact real path reaches tau.
 
     Args:
         path: unit-noise path of every group at this trigger.

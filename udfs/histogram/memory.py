@@ -68,11 +68,11 @@ class Memory:
         return self.known_us != SILENT
 
     def known_since(self, key: Int) -> Int:
-        """When each key became known; SILENT."""
+        """Return when each key became known; SILENT."""
         return self._look_up(key, self.known_us, SILENT)
 
     def epoch_of(self, key: Int, first: int) -> Int:
-        """The epoch of each key; of a key that is not here, `first`."""
+        """Return the epoch of each key; of a key that is not here, `first`."""
         return self._look_up(key, self.epoch, first)
 
     def with_keys(self, key: Int, names: pa.Array, first: int) -> Memory:
@@ -296,7 +296,7 @@ class Review:
         )
 
     def words(self, window: Int, key: Int) -> Float:
-        """The noise of unit sigma of groups without a path: one word each, as wide as the path's end."""
+        """Return the noise of unit sigma of groups without a path: one word each, as wide as the path's end."""
         tag = tags(self.noise_key, window, key)
         return self._sd * randomness.normals(
             self.noise_key, tag, randomness.SELECTION, WORD_ROUND, self.counter.horizon
@@ -331,7 +331,7 @@ class Review:
         return kept
 
     def _reaches(self, s: _Sums, rows: Int, d: int, tau: Int) -> Bool:
-        """Whether the exact real sums of the last d windows are at least tau: from float64 where it can tell."""
+        """Tell whether the exact real sums of the last d windows are at least tau: from float64 where it can tell."""
         if not len(rows):
             return np.zeros(0, bool)
         margin = (tau - s.weights[rows, d - 1]) * WEIGHT_UNIT

@@ -78,7 +78,7 @@ def _with(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> ReleaseS
 
 
 def empty_release_state(p: ReleaseParameters) -> ReleaseState:
-    """The state of a bucket that has seen nothing."""
+    """Return the state of a bucket that has seen nothing."""
     state = dataclasses.replace(
         empty_state(p.layout), leaves=no_leaves(p.quantiles) if p.quantiles else None
     )
@@ -200,7 +200,7 @@ class ReleaseStage(Release):
 
 
 def release_tables(carries: bool, ranks: bool) -> Mapping[str, Table]:
-    """What the release keeps; `carries`: windows prove keys together; `ranks`: there are quantiles."""
+    """Return what the release keeps; `carries`: windows prove keys together; `ranks`: there are quantiles."""
     return (
         group_state.TABLES
         | (memory.TABLES if carries else {})

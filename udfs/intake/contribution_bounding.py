@@ -258,7 +258,7 @@ def admit(
 
 
 def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bool:
-    """Whether each record may count: not dropped before, a public key, not ahead of the clock, its newest window still open.
+    """Tell whether each record may count: not dropped before, a public key, not ahead of the clock, its newest window still open.
 
     Args:
         rows: with `drop, ts, key`.
@@ -285,7 +285,7 @@ def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bo
 
 
 def _all_in_time(ts: Int, clock: Clock, p: Timely) -> bool:
-    """Whether no record is too far ahead, and the newest window of none is closed.
+    """Tell whether no record is too far ahead, and the newest window of none is closed.
 
     Windows close in order, and a last trigger closes for all that is later: where the earliest and the latest event time are open, all are.
     """
@@ -304,7 +304,7 @@ def open_copies(ts: Int, clock: Clock, p: Timely) -> tuple[Int, Int, Int]:
 
 
 def _is_closed(ts: Int, clock: Clock, p: Timely) -> Bool:
-    """Whether the newest window of each event time is closed, or does not exist."""
+    """Tell whether the newest window of each event time is closed, or does not exist."""
     newest = p.grid.latest_window(ts)
     return (_trigger(ts, newest, clock, p) > p.grid.horizon) | ~_exists(newest, p)
 
@@ -315,7 +315,7 @@ def _drop(which: Bool, reason: str, drops: dict[str, int]) -> Bool:
 
 
 def _trigger(ts: Int, window: Int, clock: Clock, p: Timely) -> Int:
-    """The first grid point of the window after the record's own event time that is not closed yet."""
+    """Return the first grid point of the window after the record's own event time that is not closed yet."""
     return np.maximum(
         p.grid.own_trigger(ts, window), p.grid.closed_triggers(window, clock.closed_us) + 1
     )
@@ -399,7 +399,7 @@ def _group_fingerprint(
 
 
 def _who_counts(user: Int, period: Int, window: Int, p: BoundingParameters) -> Int:
-    """Whom rounds count: a user in one period. One user in two periods would else be counted in one of them only if not in the other.
+    """Return whom rounds count: a user in one period. One user in two periods would else be counted in one of them only if not in the other.
 
     The last bit of the id says whether the window starts in the period: a mix of both could be that of somebody else in the other period.
     """
@@ -409,7 +409,7 @@ def _who_counts(user: Int, period: Int, window: Int, p: BoundingParameters) -> I
 def _counted_before(
     before: pa.Table, after: pa.Table, copies: Entries, first: Bool, p: BoundingParameters
 ) -> Bool:
-    """Whether the user of each copy that is the first of its period in its group has been counted there, for the other period that the
+    """Tell whether the user of each copy that is the first of its period in its group has been counted there, for the other period that the
     window meets: in earlier micro-batches, or in this one, where the earlier period counts.
 
     A window that starts in the copy's period meets the next one, another window the one before. So an entry has one counterpart, whose
@@ -442,7 +442,7 @@ def _sum_by_group(
     row: Int,
     p: BoundingParameters,
 ) -> pa.Table:
-    """One row per (window, trigger, key), or per (window, trigger, key, who counts) for rounds; sorted; key bytes of any of its records.
+    """Return one row per (window, trigger, key), or per (window, trigger, key, who counts) for rounds; sorted; key bytes of any of its records.
 
     `row` says where the copy's record is in `key_bytes`; all other columns have one value per copy.
     """
@@ -487,7 +487,7 @@ def _fingerprint(hashes: Int) -> npt.NDArray[np.uint32]:
 
 
 def mix(start: Int, *columns: Int) -> npt.NDArray[np.uint64]:
-    """A 64-bit mix (splitmix64's finaliser). Of a whole record it breaks ties of event time, differently for every user.
+    """Return a 64-bit mix (splitmix64's finaliser). Of a whole record it breaks ties of event time, differently for every user.
 
     Only one user's own records are compared by it, so it needs no secrecy; it keeps ties independent of arrival
     order and of the engine.

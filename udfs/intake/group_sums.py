@@ -53,7 +53,7 @@ class Filled:
 
 
 def empty_sums(rules: int) -> pa.Table:
-    """The state of a bucket that has seen nothing, for so many rules."""
+    """Return the state of a bucket that has seen nothing, for so many rules."""
     return pa.table(
         {name: np.zeros(0, np.int64) for name in (*BY, *(f"room{i}" for i in range(2 * rules)))}
     )
@@ -62,7 +62,7 @@ def empty_sums(rules: int) -> pa.Table:
 def fill(
     state: pa.Table, by: Sequence[Int], values: Sequence[Int], rules: Sequence[Increment]
 ) -> Filled:
-    """What copies of records add to their groups.
+    """Return what copies of records add to their groups.
 
     Args:
         state: `period, user, window, key`, sorted by them, and how full each room is.

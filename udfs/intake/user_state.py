@@ -84,12 +84,12 @@ class Counted:
         return of_pair[self.pair]
 
     def stands_for(self, first: Bool, exact: Exact) -> Bool:
-        """Whether each is of the one group that its fingerprint stands for: one more with the same 32 bits would have rooms of its own."""
+        """Tell whether each is of the one group that its fingerprint stands for: one more with the same 32 bits would have rooms of its own."""
         return np.where(self.known, exact[1], self.spread(exact[0], first) == exact[0])
 
 
 def empty_state() -> pa.Table:
-    """The state of a bucket that has seen nothing."""
+    """Return the state of a bucket that has seen nothing."""
     types = (np.int64, np.int64, np.uint8, np.uint32, np.int32)
     return pa.table({name: np.zeros(0, kind) for name, kind in zip(COLUMNS, types, strict=True)})
 
@@ -154,7 +154,7 @@ def count_entries(
 
 
 def has(state: pa.Table, part: int, entries: Entries) -> Bool:
-    """Whether one part of the state has each entry; in any order."""
+    """Tell whether one part of the state has each entry; in any order."""
     asked = (
         entries.period,
         entries.user,
@@ -165,7 +165,7 @@ def has(state: pa.Table, part: int, entries: Entries) -> Bool:
 
 
 def used_up(state: pa.Table, period: Int, user: Int, max_rows: float) -> Bool:
-    """Whether the user of each record, sorted by (period, user), had no row left before this micro-batch."""
+    """Tell whether the user of each record, sorted by (period, user), had no row left before this micro-batch."""
     if not state.num_rows:
         return np.zeros(len(user), bool)
     new_user = run_starts(period, user)

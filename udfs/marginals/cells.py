@@ -67,11 +67,11 @@ class Marginals:
         return sum(1 << (last - key) for key in range(last + 1) if key not in self.tables[table])
 
     def inside(self, values: Int) -> Bool:
-        """Whether all values of a row (shape: rows, keys) are in their domains."""
+        """Tell whether all values of a row (shape: rows, keys) are in their domains."""
         return np.all((values >= 0) & (values < np.array(self.sizes)), axis=1)
 
     def touched(self, values: Int) -> Int:
-        """The cell of every table that each row is in; shape: rows, tables. All values are inside.
+        """Return the cell of every table that each row is in; shape: rows, tables. All values are inside.
 
         Raises:
             ValueError: a value is outside its domain: it would be counted in the cell of another.
@@ -98,7 +98,7 @@ class Domains:
     others: tuple[bool, ...]
 
     def places(self, key_bytes: pa.ChunkedArray) -> Int:
-        """The place of each value in its domain (shape: rows, keys); -1 where it is in none."""
+        """Return the place of each value in its domain (shape: rows, keys); -1 where it is in none."""
         columns = decode(key_bytes, len(self.values))
         out = np.empty((len(key_bytes), len(self.values)), np.int64)
         for key, (column, known, other) in enumerate(

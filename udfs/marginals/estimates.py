@@ -75,7 +75,7 @@ class LeastSquares:
         return total
 
     def estimate(self, predicate: Product, released: Sequence[np.ndarray]) -> Estimate:
-        """The estimate of the predicate's count.
+        """Return the estimate of the predicate's count.
 
         Args:
             predicate: what is counted.
@@ -95,7 +95,7 @@ class LeastSquares:
         return Estimate(value, math.sqrt(variance))
 
     def _across(self, keys: Keys, predicate: Product, table: np.ndarray) -> float:
-        """The sum over B inside the table's keys of <P_B f, table> / lambda_B."""
+        """Return the sum over B inside the table's keys of <P_B f, table> / lambda_B."""
         named = tuple(key for key in keys if key in predicate)
         # A key that is not named has no centred part, and its mean is 1: its axis is summed.
         rest = table.sum(
@@ -112,7 +112,7 @@ class LeastSquares:
 
 
 def parts(keys: Keys) -> Iterator[Keys]:
-    """Every subset."""
+    """Yield every subset."""
     return itertools.chain.from_iterable(
         itertools.combinations(keys, size) for size in range(len(keys) + 1)
     )
@@ -146,7 +146,7 @@ def _mean_and_centred(weights: Float) -> tuple[Float, Float]:
 def estimate(
     known: LeastSquares, products: Sequence[Product], released: Sequence[np.ndarray]
 ) -> Estimate:
-    """The estimate of a sum of products.
+    """Return the estimate of a sum of products.
 
     Args:
         known: of the noise.
@@ -165,7 +165,7 @@ def estimate(
 
 
 def covariance(known: LeastSquares, products: Sequence[Product]) -> float:
-    """The variance of the estimate of f = sum of the products: the sum of <P_B f, P_B f> / lambda_B; infinite where one of the products is not covered.
+    """Return the variance of the estimate of f = sum of the products: the sum of <P_B f, P_B f> / lambda_B; infinite where one of the products is not covered.
 
     What products that are not covered have in common might cancel; up to rounding that cannot be told, so it is no knowledge.
     """

@@ -52,7 +52,7 @@ class NoisyTables:
 
 
 def cells(marginals: Marginals, domains: Domains) -> NumberedGroups:
-    """All cells of all tables."""
+    """Return all cells of all tables."""
     ids = tuple(marginals.grouping_id(table) for table in range(len(marginals.tables)))
     return NumberedGroups(marginals.first, ids, partial(domains.names, marginals))
 

@@ -77,7 +77,7 @@ def fit(known: LeastSquares, released: Sequence[np.ndarray], steps: int = STEPS)
 def _misfit(
     weights: Float, known: LeastSquares, tables: Sequence[Float]
 ) -> tuple[float, list[Float]]:
-    """The weighted sum of squares, and what each table is off by."""
+    """Return the weighted sum of squares, and what each table is off by."""
     apart = [
         marginal(weights, keys) - table for keys, table in zip(known.tables, tables, strict=True)
     ]
@@ -87,7 +87,7 @@ def _misfit(
 
 
 def marginal(weights: np.ndarray, keys: Keys) -> np.ndarray:
-    """The sums over all other keys."""
+    """Return the sums over all other keys."""
     return weights.sum(axis=tuple(key for key in range(weights.ndim) if key not in keys))
 
 
@@ -103,7 +103,7 @@ BITS = 53
 
 
 def draw(weights: Float, rows: int, seed: bytes) -> Int:
-    """The cells of so many rows, ascending.
+    """Return the cells of so many rows, ascending.
 
     The total is cut into equal parts, a row each, and a row falls anywhere in its part: each cell gets its share on average, and the rows of
     neighbouring cells differ from their shares by less than two, however many cells they are.

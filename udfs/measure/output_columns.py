@@ -87,7 +87,7 @@ def _spreads(total: Sum, squares: Sum, count: Sum) -> Iterator[Ends]:
 
 
 def _between(ends: Iterator[Ends], count: Sum, lower: float, upper: float) -> Ends:
-    """All between the ends, cut to the bounds; of what lies beyond a bound a sliver is left inside it: no error is 0."""
+    """Return all between the ends, cut to the bounds; of what lies beyond a bound a sliver is left inside it: no error is 0."""
     low, high = next(ends)
     for left, right in ends:
         low = np.minimum(low, left)
@@ -132,7 +132,7 @@ class OutputColumn:
 
 
 def released_columns(columns: Sequence[OutputColumn], whole: bool = True) -> pa.Schema:
-    """Columns of released rows; not `whole`: as they are before quantiles are read off, with the `key` that these are of."""
+    """Return columns of released rows; not `whole`: as they are before quantiles are read off, with the `key` that these are of."""
     fields = [("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
     for i, column in enumerate(columns):
         if column.kind == "quantiles" and not whole:

@@ -78,7 +78,7 @@ def values(place: Int, sums: Int, lower: float, upper: float) -> Float:
 
 
 def rank_error(place: Int, sums: Int, deviation: float) -> Float:
-    """Standard deviation that noise gives to the share of values up to an edge, of the worst of the edges of each group; NaN like `values`.
+    """Return the standard deviation that noise gives to the share of values up to an edge, of the worst of the edges of each group; NaN like `values`.
 
     Args:
         place, sums: as of `places`.

@@ -143,7 +143,7 @@ class BltInf:
         )
 
     def _move(self, state: Float, steps: int) -> Float:
-        """The state after steps without noise; steps is a power of two."""
+        """Return the state after steps without noise; steps is a power of two."""
         out = np.zeros_like(state)
         half = self.width // 2
         for i, row in enumerate(_transition(self, steps)):
@@ -203,7 +203,7 @@ def _path_variance(chosen: BltInf, step: int) -> float:
 
 @lru_cache(maxsize=128)
 def _transition(chosen: BltInf, steps: int) -> list[list[tuple[float, float]]]:
-    """What so many steps (a power of two) without noise make of a state: (high, low) of each entry."""
+    """Return what so many steps (a power of two) without noise make of a state: (high, low) of each entry."""
     return [[_pair(entry) for entry in row] for row in _power(chosen, steps)]
 
 

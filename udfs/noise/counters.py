@@ -37,7 +37,7 @@ class Blt:
 
     @classmethod
     def of(cls, horizon: int) -> Blt:
-        """The counter for a horizon: the constants of the smallest fitted horizon that is not below it."""
+        """Return the counter for a horizon: the constants of the smallest fitted horizon that is not below it."""
         fitted = min(h for h in BLT_CONSTANTS if h >= horizon)
         theta, omega = BLT_CONSTANTS[fitted]
         return cls(theta, omega, horizon)
@@ -131,7 +131,7 @@ Counter = Blt | Honaker
 
 @lru_cache(maxsize=64)
 def counter(name: str, horizon: int) -> Counter:
-    """The counter of that name (`BLT`, `HONAKER`) for a horizon."""
+    """Return the counter of that name (`BLT`, `HONAKER`) for a horizon."""
     made: dict[str, Callable[[int], Counter]] = {"BLT": Blt.of, "HONAKER": Honaker}
     return made[name](horizon)
 
@@ -144,12 +144,12 @@ def column_norm(chosen: Counter) -> float:
 
 @lru_cache(maxsize=64)
 def path_sd(chosen: Counter) -> tuple[float, ...]:
-    """Standard deviation of the path at steps 1..horizon for unit noise."""
+    """Return the standard deviation of the path at steps 1..horizon for unit noise."""
     return tuple(float(v) for v in np.sqrt(chosen.path_variance()))
 
 
 def impulse_response(chosen: Counter) -> Float:
-    """The path at steps 1..horizon when only the first draw of step 1 is 1 and all others are 0."""
+    """Return the path at steps 1..horizon when only the first draw of step 1 is 1 and all others are 0."""
     return _respond(chosen, [(1, 0)])[:, 0]
 
 
@@ -166,7 +166,7 @@ def noise_matrix(chosen: Counter) -> Float:
 
 
 def _respond(chosen: Counter, units: list[tuple[int, int]]) -> Float:
-    """One column per (step, number): the path when that draw is 1 and all others are 0."""
+    """Return one column per (step, number): the path when that draw is 1 and all others are 0."""
     state = np.zeros((len(units), chosen.width))
     out = np.empty((chosen.horizon, len(units)))
     for step in range(1, chosen.horizon + 1):

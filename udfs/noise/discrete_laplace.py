@@ -84,7 +84,7 @@ class DiscreteLaplace:
     def draw(
         self, noise_key: bytes, tag: Blocks, mechanism: int, round_: int | Int, step: int | Int
     ) -> Int:
-        """One number per group and cell; all word numbers of a cell are its own.
+        """Return one number per group and cell; all word numbers of a cell are its own.
 
         Args:
             noise_key, tag, mechanism, round_, step: as for `words`.
@@ -109,7 +109,7 @@ class DiscreteLaplace:
 
 @lru_cache(maxsize=32)
 def discrete_laplace(epsilon: float) -> DiscreteLaplace:
-    """The table for an epsilon per step of the grid, in integer arithmetic.
+    """Return the table for an epsilon per step of the grid, in integer arithmetic.
 
     Raises:
         ValueError: no table can be made for this epsilon.
@@ -165,7 +165,7 @@ def _ends(sizes: list[int]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint
 def _find(
     random_words: Blocks, bounds: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 ) -> Int:
-    """How many intervals end at or before each word: by the high halves, and by the low ones where those are equal."""
+    """Return how many intervals end at or before each word: by the high halves, and by the low ones where those are equal."""
     ends_high, ends_low = bounds
     high = random_words[:, 0]
     low = random_words[:, 1]

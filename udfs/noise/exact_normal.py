@@ -12,7 +12,7 @@ from functools import lru_cache
 
 
 def quantile(high: int, low: int, start: float, bits: int) -> int:
-    """The normal of the word (high, low) times 2^bits; off by less than 1.
+    """Return the normal of the word (high, low) times 2^bits; off by less than 1.
 
     Args:
         high, low: the 128 random bits; the highest is the sign.

@@ -41,7 +41,7 @@ class Redraw:
     counter: Counter | BltInf
 
     def rounded(self, rows: Int, step: int, scale: Float | float) -> Int:
-        """The exact path at a step times `scale`, rounded to integers."""
+        """Return the exact path at a step times `scale`, rounded to integers."""
         each = np.broadcast_to(scale, len(self.groups))
         return np.array(
             [self._settle(int(row), step, float(each[row]), Fraction(1, 2)) for row in rows],
@@ -49,7 +49,7 @@ class Redraw:
         )
 
     def reaches(self, rows: Int, step: int, scale: float, margin: npt.NDArray[np.floating]) -> Bool:
-        """Whether the exact path at a step times `scale` is at least `margin` (one per row, read as exact)."""
+        """Tell whether the exact path at a step times `scale` is at least `margin` (one per row, read as exact)."""
         least = [-Fraction(float(m)) for m in margin]
         return np.array(
             [
@@ -95,7 +95,7 @@ class Redraw:
 
 
 def rounded(path: Float, scale: Float | float, step: int, error: float, again: Redraw) -> Int:
-    """The exact paths at a step times `scale`, rounded to integers: from float64 where it can tell, else, or where it is NaN, from the words.
+    """Return the exact paths at a step times `scale`, rounded to integers: from float64 where it can tell, else, or where it is NaN, from the words.
 
     Args:
         path: unit-noise paths, each within `error` of the exact one.
@@ -121,7 +121,7 @@ def reached(
     error: float,
     again: Redraw,
 ) -> Bool:
-    """Whether the exact paths at a step times sigma are at least `margin` (one per row, read as exact); arguments as for `rounded`."""
+    """Tell whether the exact paths at a step times sigma are at least `margin` (one per row, read as exact); arguments as for `rounded`."""
     above = sigma * path - margin
     found = above >= 0
     doubt = ~(np.abs(above) > error * sigma)
@@ -141,7 +141,7 @@ def sum_reaches(
     round_: int,
     margin: float,
 ) -> bool:
-    """Whether sigma times (the sum of the last exact paths of some groups and of `sd` times one normal of others) is at least `margin`.
+    """Tell whether sigma times (the sum of the last exact paths of some groups and of `sd` times one normal of others) is at least `margin`.
 
     Args:
         noise_key: the run's.
@@ -263,7 +263,7 @@ def _tree_row(step: int) -> Float:
 
 
 def exact_path(chosen: Counter | BltInf, z: list[int], step: int, bits: int) -> int:
-    """The unit-noise path at a step times 2^bits, off by less than 1.
+    """Return the unit-noise path at a step times 2^bits, off by less than 1.
 
     Args:
         chosen: the counter.
@@ -280,7 +280,7 @@ def exact_path(chosen: Counter | BltInf, z: list[int], step: int, bits: int) -> 
 
 
 def _buffered(chosen: Blt | BltInf, z: list[int], width: int) -> list[int]:
-    """Paths at all steps, by the recurrence of `Blt.advance`, theta and omega as exact integers over 2^width."""
+    """Return paths at all steps, by the recurrence of `Blt.advance`, theta and omega as exact integers over 2^width."""
     theta = [_scaled(v, width) for v in chosen.theta]
     omega = [_scaled(v, width) for v in chosen.omega]
     s = [0] * len(theta)
@@ -295,7 +295,7 @@ def _buffered(chosen: Blt | BltInf, z: list[int], width: int) -> list[int]:
 
 
 def _tree(z: list[int], step: int) -> int:
-    """The path of `Honaker.advance`, v_k = 2^k / (2^(k+1) - 1)."""
+    """Return the path of `Honaker.advance`, v_k = 2^k / (2^(k+1) - 1)."""
     draws = iter(z)
     newest = [0] * step.bit_length()
     for leaf in range(1, step + 1):

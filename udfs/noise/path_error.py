@@ -41,11 +41,11 @@ class Trust:
     limits: Float | None
 
     def advance(self, state: Float, draw: Draw, step: int) -> Float:
-        """The counter's next state, with paths that the error bound does not cover turned into NaN."""
+        """Return the counter's next state, with paths that the error bound does not cover turned into NaN."""
         return self.within(self.counter.advance(state, draw, step), step)
 
     def within(self, state: Float, step: int) -> Float:
-        """The state, changed in place: NaN where a number is too large for the bound."""
+        """Return the state, changed in place: NaN where a number is too large for the bound."""
         if self.limits is not None:
             wild = np.abs(state) > self.limits[step - 1]
             if wild.any():
@@ -55,7 +55,7 @@ class Trust:
 
 @lru_cache(maxsize=64)
 def trust(chosen: Counter) -> Trust:
-    """The error bound of a counter's paths."""
+    """Return the error bound of a counter's paths."""
     error, limits = _blt(chosen) if isinstance(chosen, Blt) else _honaker(chosen)
     return Trust(chosen, ROOM * error, limits)
 

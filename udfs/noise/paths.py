@@ -47,11 +47,12 @@ class Paths:
             step[moving] = trigger
 
     def rounded(self, state: Float, groups: Int, trigger: int, scale: Float | float) -> Int:
-        """The exact paths of some groups at a trigger times `scale` (one, or one per group), rounded to integers; their state is that of this trigger."""
+        """Return the exact paths of some groups at a trigger, times `scale` (one or one per
+        group), rounded to integers; their state is that of this trigger."""
         return rounded(state[groups, 0], scale, trigger, self._error(trigger), self._again(groups))
 
     def reached(self, state: Float, groups: Int, trigger: int, sigma: float, margin: Float) -> Bool:
-        """Whether the exact paths of some groups at a trigger times sigma are at least `margin`."""
+        """Tell whether the exact paths of some groups at a trigger times sigma are at least `margin`."""
         return reached(
             state[groups, 0], sigma, margin, trigger, self._error(trigger), self._again(groups)
         )

@@ -48,7 +48,7 @@ def intake_key(noise_key: bytes) -> bytes:
 
 
 def tags(noise_key: bytes, window: Int, key: Int) -> Blocks:
-    """The inner AES block of every group; shape (n, 2)."""
+    """Return the inner AES block of every group; shape (n, 2)."""
     blocks = np.empty((len(window), 2), dtype="<u8")
     blocks[:, 0] = window.view(np.uint64)
     blocks[:, 1] = key.view(np.uint64)
@@ -96,7 +96,7 @@ def normals(
     step: int | Int,
     number: int | Int = 0,
 ) -> Float:
-    """Standard normals, one per group: the quantile of a lower tail with a random sign; always finite (|z| <= MAX_NORMAL)."""
+    """Return the standard normals, one per group: the quantile of a lower tail with a random sign; always finite (|z| <= MAX_NORMAL)."""
     found = words(noise_key, tag, mechanism, round_, step, number)
     z = ndtri(lower_tails(found))
     return np.where(found[:, 0] >> np.uint64(63), -z, z)

@@ -55,7 +55,7 @@ def bound(
     bounds: UnitBounds,
     drops: dict[str, int],
 ) -> tuple[pa.Table, Bool]:
-    """The table with what these records use, and which of them are admitted.
+    """Return the table with what these records use, and which of them are admitted.
 
     Args:
         users: `period, user, d0.., rows`, sorted by all but the last.
@@ -140,7 +140,7 @@ def no_owners() -> pa.Table:
 def own(
     owners: pa.Table, place: Int, user: Int, values: Int, keys: dict[int, bytes], shape: Shape
 ) -> tuple[pa.Table, Mask]:
-    """What each record's key owns, and the table with the new keys; a function of the unit's own records and the hash key.
+    """Return what each record's key owns, and the table with the new keys; a function of the unit's own records and the hash key.
 
     Args:
         owners: `place, user, d0.., owned`, sorted by all but the last.
@@ -219,5 +219,5 @@ def fields_of(place: Int, values: Int, keys: dict[int, bytes], shape: Shape) -> 
 
 
 def admitted_by(owned: Mask, row: int) -> Bool:
-    """Which records count in a row."""
+    """Return which records count in a row."""
     return (owned >> np.uint32(row) & np.uint32(1)).astype(bool)

@@ -16,7 +16,7 @@ MISSED = 0.025
 
 
 def estimate(shape: Shape, scores: Int) -> Int:
-    """One number per key from (depth, keys) of sign * cell."""
+    """Return one number per key from (depth, keys) of sign * cell."""
     return np.sort(scores, axis=0)[shape.depth // 2] if shape.signed else np.min(scores, axis=0)
 
 
@@ -69,7 +69,7 @@ def margins(shape: Shape, cells: Int) -> tuple[int, int]:
 
 
 def _least(shape: Shape, cells: Int, probability: float) -> int:
-    """The smallest t >= 0 with P(median of a fresh key > t) at most the probability."""
+    """Return the smallest t >= 0 with P(median of a fresh key > t) at most the probability."""
     sizes = np.sort(np.abs(cells), axis=1)
     low = 0
     high = int(sizes.max(initial=0))
@@ -97,7 +97,7 @@ def _at_least(chances: list[float], least: int) -> float:
 
 
 def _count_min(values: Int, probability: float) -> int:
-    """The smallest t with P(smallest cell of a fresh key > t) at most the probability."""
+    """Return the smallest t with P(smallest cell of a fresh key > t) at most the probability."""
     low = int(values.min())
     high = int(values.max())
     while low < high:

@@ -33,7 +33,7 @@ Field = npt.NDArray[np.uint32]
 
 
 def digest(encoded: bytes) -> bytes:
-    """The digest of one encoded value (`dpsql.udfs.keys`)."""
+    """Return the digest of one encoded value (`dpsql.udfs.keys`)."""
     return hashlib.sha256(LABEL + encoded).digest()
 
 
@@ -44,7 +44,7 @@ def digests_of(encoded: pa.ChunkedArray) -> Int:
 
 
 def distinct_digests(encoded: pa.ChunkedArray) -> tuple[Int, Int, pa.Array]:
-    """The distinct values of a column: their digests, shape (m, 4); the number of each row's; the values. Each is digested once."""
+    """Return the distinct values of a column: their digests, shape (m, 4); the number of each row's; the values. Each is digested once."""
     if not len(encoded):
         return np.zeros((0, 4), np.int64), np.zeros(0, np.int64), pa.array([], encoded.type)
     seen = encoded.combine_chunks().dictionary_encode()
@@ -66,7 +66,7 @@ def distinct_digests(encoded: pa.ChunkedArray) -> tuple[Int, Int, pa.Array]:
 
 
 def digests(column: pa.Array | pa.ChunkedArray) -> Int:
-    """A column of 32-byte digests as numbers, shape (n, 4)."""
+    """Return a column of 32-byte digests as numbers, shape (n, 4)."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not len(column):
@@ -82,7 +82,7 @@ def digests(column: pa.Array | pa.ChunkedArray) -> Int:
 
 
 def hash_key(root: bytes, window: int | None) -> bytes:
-    """The hash key of a window, or of all windows of a run (None), from the run's 32 bytes `root`.
+    """Return the hash key of a window, or of all windows of a run (None), from the run's 32 bytes `root`.
 
     A root is for this alone: published keys say nothing of it (HMAC), nor of keys of other windows.
     """
@@ -112,7 +112,7 @@ class Shape:
         return -(-self.depth * self.bits // 128)
 
     def fields(self, key: bytes, values: Int) -> Field:
-        """Where the values with these digests are, shape (depth, n); of a shape without signs all sign bits are 0."""
+        """Return where the values with these digests are, shape (depth, n); of a shape without signs all sign bits are 0."""
         words = _words(key, values, self.blocks)
         out = np.empty((self.depth, len(values)), np.uint32)
         mask = np.uint64(2 * self.width - 1 - (not self.signed))
@@ -125,7 +125,7 @@ class Shape:
         return out
 
     def sums(self, field: Field, values: Int | None) -> Int:
-        """One row's cells: of records with these fields, counted, or their values (int64, exact) added up."""
+        """Return one row's cells: of records with these fields, counted, or their values (int64, exact) added up."""
         if values is None:
             both = np.bincount(field, minlength=2 * self.width)
         else:
@@ -134,7 +134,7 @@ class Shape:
         return both[0::2] - both[1::2]
 
     def read(self, cells: Int, fields: Field) -> Int:
-        """What each row says of each value: sign times cell, shape (depth, n); `cells` is (depth, width)."""
+        """Return what each row says of each value: sign times cell, shape (depth, n); `cells` is (depth, width)."""
         found = np.stack([row[field >> 1] for row, field in zip(cells, fields, strict=True)])
         return np.where(fields & 1, -found, found)
 

@@ -155,7 +155,7 @@ class UserIntake(Intake):
 
 
 def in_time(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
-    """The records that may count, and why the others are left out."""
+    """Return the records that may count, and why the others are left out."""
     drops = dict.fromkeys(REASONS, 0)
     kept = timely(rows, now, p, drops)
     return rows if kept.all() else rows.filter(pa.array(kept)), drops
@@ -197,7 +197,7 @@ def _sketched(
 
 
 def _brought(rows: pa.Table, record: Int, window: Int, trigger: Int, values: Int) -> pa.Table:
-    """Every (window, key) once, with its earliest trigger."""
+    """Return every (window, key) once, with its earliest trigger."""
     by = [window, *values[record].T]
     order = sort_order(*by, trigger)
     head = order[run_starts(*(column[order] for column in by))]
@@ -286,7 +286,7 @@ class EventIntake(Intake):
 
 
 def _places(ts: Int, now: Clock, p: IntakeParameters) -> tuple[Int | None, Int, Int]:
-    """Every (record, window, trigger) that is open, in order of window and trigger; None for the records where all are, in their own order."""
+    """Return every (record, window, trigger) that is open, in order of window and trigger; None for the records where all are, in their own order."""
     if len(ts) and p.grid.windows_per_record == 1:
         _, first, at = open_copies(np.array([ts.min(), ts.max()]), now, p)
         if len(at) == 2 and first[0] == first[1] and at[0] == at[1]:
@@ -301,14 +301,14 @@ def _places(ts: Int, now: Clock, p: IntakeParameters) -> tuple[Int | None, Int, 
 
 
 def _pieces(window: Int, trigger: Int) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """Where each (window, trigger) begins and ends."""
+    """Yield where each (window, trigger) begins and ends."""
     starts = np.flatnonzero(run_starts(window, trigger))
     for low, high in zip(starts.tolist(), np.append(starts, len(window))[1:].tolist(), strict=True):
         yield low, high, (int(window[low]), int(trigger[low]))
 
 
 def _summed(value: Int, values: int, added: list[Int | None]) -> tuple[Int, list[Int]]:
-    """The values that are there, and per sketch what their records add."""
+    """Return the values that are there, and per sketch what their records add."""
     if values > FEW * len(value):
         present, value = np.unique(value, return_inverse=True)
     else:
@@ -325,7 +325,7 @@ def _summed(value: Int, values: int, added: list[Int | None]) -> tuple[Int, list
 def _brought_of_pieces(
     brought: list[tuple[tuple[int, int], Int]], values: Int, names: pa.Array
 ) -> pa.Table:
-    """Every (window, value) once, with its earliest trigger: pieces come in order."""
+    """Return every (window, value) once, with its earliest trigger: pieces come in order."""
     value = np.concatenate([present for _, present in brought])
     window, trigger = (
         np.concatenate([np.full(len(present), at[i]) for at, present in brought]) for i in (0, 1)

@@ -24,14 +24,14 @@ NUMBERS = ("value", "stderr", "low", "high")
 
 
 def pack(rows: pa.Table) -> bytes:
-    """Rows with `key_bytes` and NUMBERS, in their order: how many, the numbers column by column, lengths, names."""
+    """Return rows with `key_bytes` and NUMBERS, in their order: how many, the numbers column by column, lengths, names."""
     names = rows.column("key_bytes").to_pylist()
     numbers = b"".join(rows.column(name).to_numpy().astype("<f8").tobytes() for name in NUMBERS)
     return _ints([len(names)]) + numbers + _ints([len(name) for name in names]) + b"".join(names)
 
 
 def unpack(lists: list[bytes]) -> tuple[Int, pa.Table]:
-    """How long each list is, and all of their rows."""
+    """Return how long each list is, and all of their rows."""
     sizes = []
     parts = [
         pa.schema(
@@ -78,7 +78,7 @@ ROUNDING = 1 + 1e-9
 
 
 def passes(cells: Int, scores: Int, sd: float, beta: float) -> Bool:
-    """Which keys pass.
+    """Return which keys pass.
 
     Args:
         cells: (depth, width), signed, in steps of the grid.
@@ -102,7 +102,7 @@ class Scale:
     half: int
 
     def bins(self, values: Int) -> Int:
-        """The bin of each clipped value, 0 to 2 * half, rounded down."""
+        """Return the bin of each clipped value, 0 to 2 * half, rounded down."""
         return (
             np.clip(values, -self.step * self.half, self.step * self.half) // self.step + self.half
         )
@@ -143,7 +143,7 @@ def null_law(cells: Int, scale: Scale) -> Float:
 
 
 def threshold(law: Float, beta: float) -> int:
-    """The smallest score whose tail is at most beta; beyond the law's end if there is none."""
+    """Return the smallest score whose tail is at most beta; beyond the law's end if there is none."""
     tail = np.cumsum(law[::-1])[::-1] * ROUNDING
     return int(np.count_nonzero(tail > beta))
 
@@ -307,7 +307,7 @@ def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> R
 
 
 def _with(brought: pa.Table, keys: pa.Table) -> pa.Table:
-    """The keys of open windows, each once, with its first trigger: keys that come later come with later ones."""
+    """Return the keys of open windows, each once, with its first trigger: keys that come later come with later ones."""
     by = ("window", *DIGEST)
     new = [keys.column(name).to_numpy() for name in by]
     order = sort_order(*new, keys.column("trigger").to_numpy())
@@ -340,7 +340,7 @@ def _with(brought: pa.Table, keys: pa.Table) -> pa.Table:
 
 
 def _tested(cells: Int, fields: Field, trigger: int, p: ReadParameters, beta: float) -> Int:
-    """Which keys pass in any of the sketches."""
+    """Return which keys pass in any of the sketches."""
     found = np.zeros(fields.shape[1], bool)
     for sketch, each in zip(cells, p.sketches, strict=True):
         found |= passes(sketch, p.shape.read(sketch, fields), each.sd[trigger - 1], beta)
@@ -348,7 +348,7 @@ def _tested(cells: Int, fields: Field, trigger: int, p: ReadParameters, beta: fl
 
 
 def _listed(cells: Int, key: bytes, trigger: int, p: ReadParameters) -> tuple[Field, pa.Array]:
-    """The named keys that stand out of the noise in some sketch."""
+    """Return the named keys that stand out of the noise in some sketch."""
     if p.listed is None or not p.listed.digests:
         return np.zeros((p.shape.depth, 0), np.uint32), pa.array([], pa.binary())
     fields = p.shape.fields(key, np.array(p.listed.digests, np.int64))
@@ -361,7 +361,7 @@ def _listed(cells: Int, key: bytes, trigger: int, p: ReadParameters) -> tuple[Fi
 def _list(
     cells: Int, fields: Field, names: pa.Array, window: int, trigger: int, j: int, p: ReadParameters
 ) -> pa.Table:
-    """The largest estimates, then by value."""
+    """Return the largest estimates, then by value."""
     shown = p.sketches[j]
     if isinstance(names, pa.ChunkedArray):
         names = names.combine_chunks()

@@ -80,7 +80,7 @@ def empty_state(width: int, numbers: int) -> SketchState:
 
 
 def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: int) -> pa.Table:
-    """All open windows, in order."""
+    """Return all open windows, in order."""
     none = new_cells(np.zeros(0, np.int64), width, numbers)
     each = [none, *(windows[window] for window in sorted(windows))]
     columns: dict[str, Any] = {
@@ -97,7 +97,7 @@ def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: 
 
 
 def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, Cells]:
-    """The windows of a table; copies."""
+    """Return the windows of a table; copies."""
     window = cells.column("window").to_numpy()
     row = cells.column("row").to_numpy()
     lists = {}
@@ -114,7 +114,7 @@ def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, Cells]:
 
 
 def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Rows of the intake as (pending, keys)."""
+    """Return rows of the intake as (pending, keys)."""
     is_key = rows.column("form").to_numpy() == KEY
     cells = rows.filter(pa.array(~is_key))
     keys = rows.filter(pa.array(is_key))
@@ -277,7 +277,7 @@ def _close(
 
 
 def _begun(before_us: int, now_us: int, p: ReleaseParameters) -> list[int]:
-    """Windows of this bucket whose first trigger this tick closes."""
+    """Return windows of this bucket whose first trigger this tick closes."""
     grid = p.grid
     last, opened_at = (
         int(grid.latest_window(np.array([time - grid.trigger_us]))[0])
@@ -300,7 +300,7 @@ def _add(cells: Cells, pending: pa.Table, trigger: int) -> None:
 def _published(
     cells: Cells, window: int, trigger: int, p: ReleaseParameters, noise_key: bytes
 ) -> list[Any]:
-    """All cells at one trigger, each row by itself."""
+    """Return all cells at one trigger, each row by itself."""
     shown = []
     for number, noise in enumerate(p.noise):
         mine = slice(number * p.depth, (number + 1) * p.depth)
@@ -314,7 +314,7 @@ def _published(
 def _noisy(
     exact: Int, paths: Float, window: int, trigger: int, q: PerturbationParameters, noise_key: bytes
 ) -> Int:
-    """One trigger of the cells of one sketch: the next step of their paths, rounded, and added to their sums."""
+    """Return one trigger of the cells of one sketch: the next step of their paths, rounded, and added to their sums."""
     numbers = q.counter.width
     cell = np.arange(exact.size)
     tag = randomness.tags(noise_key, np.full(len(cell), window, np.int64), cell)
@@ -417,7 +417,7 @@ class SketchRelease:
 
 
 def _by_pair(rows: pa.Table) -> dict[tuple[int, int], pa.Table]:
-    """The rows of each (window, trigger), in their order."""
+    """Return the rows of each (window, trigger), in their order."""
     window = rows.column("window").to_numpy()
     trigger = rows.column("trigger").to_numpy()
     pairs = sorted(set(zip(window.tolist(), trigger.tolist(), strict=True)))

@@ -27,7 +27,7 @@ class PaneGrid(Grid):
         return (ts - self.offset_us) // self.period_us * self.period_us + self.offset_us
 
     def period_is_over(self, period: Int, closed_us: int) -> Bool:
-        """Whether its last pane is closed: no record of it is admitted any more."""
+        """Tell whether its last pane is closed: no record of it is admitted any more."""
         return np.asarray(
             self.closed_triggers(period + self.period_us - self.slide_us, closed_us) == self.horizon
         )
@@ -114,7 +114,7 @@ class UnitIntake(AdmissionStage):
 
 
 def pane_sums(measurements: int) -> pa.Schema:
-    """What the intake gives: exact sums by pane (`window` is its start) and key."""
+    """Return what the intake gives: exact sums by pane (`window` is its start) and key."""
     return pa.schema(
         [(name, pa.int64()) for name in ("window", "key", *(f"v{j}" for j in range(measurements)))]
     )

@@ -47,15 +47,15 @@ class Panes:
         return self.slide_us * self.count
 
     def number(self, ts: Int) -> Int:
-        """The pane of each event time; negative before the first."""
+        """Return the pane of each event time; negative before the first."""
         return (ts - self.first_us) // self.slide_us
 
     def start(self, number: int) -> int:
-        """Where a pane begins."""
+        """Return where a pane begins."""
         return self.first_us + number * self.slide_us
 
     def closed(self, closed_us: int) -> int:
-        """How many panes are closed when the clock stands at closed_us: panes 0 up to that number, without it."""
+        """Return how many panes are closed when the clock stands at closed_us: panes 0 up to that number, without it."""
         return (
             0
             if closed_us == NO_CLOCK
@@ -79,7 +79,7 @@ class Cells:
     bits: int = 0
 
     def rounded(self, units: Int) -> Int:
-        """A pane's sum in steps, half up. To even would not do: round(1.5) - round(0.5) = 2, where one step is charged."""
+        """Return a pane's sum in steps, half up. To even would not do: round(1.5) - round(0.5) = 2, where one step is charged."""
         return (units + (1 << self.bits >> 1)) >> self.bits
 
     def pane(self, table: DiscreteLaplace, rows: Int, exact: Int) -> Int:
@@ -87,15 +87,15 @@ class Cells:
         return self._noisy(table, rows, 0, PANE, 1, exact)
 
     def monitor(self, table: DiscreteLaplace, rows: Int, exact: Int) -> Int:
-        """What the question whether this pane differs is answered from."""
+        """Return what the question whether this pane differs is answered from."""
         return self._noisy(table, rows, 0, MONITOR, 1, exact)
 
     def sum(self, table: DiscreteLaplace, rows: Int, back: Int, members: Int, exact: Int) -> Int:
-        """The sum of `members` panes, the first of which lies `back` panes before this one."""
+        """Return the sum of `members` panes, the first of which lies `back` panes before this one."""
         return self._noisy(table, rows, back, SUM, members, exact)
 
     def normal(self) -> Float:
-        """A standard normal for this pane, for every bin."""
+        """Return a standard normal for this pane, for every bin."""
         return normals(
             self.noise_key, self._tag(np.arange(len(self.key)), 0), self.mechanism, PANE, 1
         )
@@ -156,7 +156,7 @@ class Measurement(Protocol):
 
 
 def new_bins(columns: Mapping[str, tuple[type, int]], size: int) -> Bins:
-    """The numbers of bins of which nothing has been measured."""
+    """Return the numbers of bins of which nothing has been measured."""
     return {
         name: np.zeros((size, width) if width else size, np.int64 if kind is int else np.float64)
         for name, (kind, width) in columns.items()

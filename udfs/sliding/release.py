@@ -41,7 +41,7 @@ class SlidingState(State):
 def first_state(
     keys: tuple[int, ...], key_bytes: tuple[bytes, ...], measurements: tuple[Measurement, ...]
 ) -> SlidingState:
-    """The state of a bucket before its first pane: its listed keys."""
+    """Return the state of a bucket before its first pane: its listed keys."""
     order = sorted(range(len(keys)), key=keys.__getitem__)
     bins = pa.table(
         {
@@ -58,7 +58,7 @@ def first_state(
 
 
 def with_numbers(bins: pa.Table, numbers: list[Bins], closed_us: int) -> pa.Table:
-    """Keys and the numbers of all measurements as one table."""
+    """Return keys and the numbers of all measurements as one table."""
     columns = {name: bins.column(name) for name in ("key", "key_bytes")}
     for j, each in enumerate(numbers):
         for name, values in each.items():
@@ -74,7 +74,7 @@ def with_numbers(bins: pa.Table, numbers: list[Bins], closed_us: int) -> pa.Tabl
 
 
 def numbers_of(bins: pa.Table, columns: Mapping[str, tuple[type, int]], j: int) -> Bins:
-    """The numbers of measurement j as arrays of their own."""
+    """Return the numbers of measurement j as arrays of their own."""
     out = {}
     for name, (_, width) in columns.items():
         column = bins.column(f"{name}_{j}").combine_chunks()
@@ -182,7 +182,7 @@ def _closed(
 
 
 def _with_listed(state: SlidingState | None, p: SlidingParameters) -> SlidingState:
-    """The state with a bin for every listed key; before the first tick it may lack some, of which nothing has been measured."""
+    """Return the state with a bin for every listed key; before the first tick it may lack some, of which nothing has been measured."""
     first = first_state(p.keys, p.key_bytes, p.measurements)
     if state is None:
         return first
@@ -220,7 +220,7 @@ def _added(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
 
 
 def _exact(pending: pa.Table, pane: Int, number: int, key: Int, count: int) -> list[Int]:
-    """The exact sums of one pane for every bin, per measurement."""
+    """Return the exact sums of one pane for every bin, per measurement."""
     low, high = np.searchsorted(pane, (number, number + 1))
     at = match([pending.column("key").to_numpy()[low:high]], [key])
     out = []
@@ -249,7 +249,7 @@ def _close(
 
 
 def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParameters) -> pa.Table:
-    """The rows of one window, by key bytes: their order says nothing about hashes."""
+    """Return the rows of one window, by key bytes: their order says nothing about hashes."""
     order = pc.sort_indices(names).to_numpy()
     window = p.panes.start(number) + p.panes.slide_us - p.panes.window_us
     size = len(names)
@@ -274,7 +274,7 @@ def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParamete
 
 
 def _no_rows(p: SlidingParameters) -> pa.Table:
-    """What a window without bins shows."""
+    """Return what a window without bins shows."""
     nothing = np.zeros(0, np.int64)
     numbers = [new_bins(m.columns, 0) for m in p.measurements]
     found = _close(numbers, [nothing] * len(numbers), 0, nothing, p, bytes(32))

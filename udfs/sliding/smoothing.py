@@ -64,11 +64,11 @@ class LimitedTranslation:
         return of_window - together, of_window - 2.0 * together + of_mean
 
     def stderr(self, pane: int) -> float:
-        """Standard deviation of the window sum's noise."""
+        """Return the standard deviation of the window sum's noise."""
         return math.sqrt(min(pane + 1, self.panes) * self.variance)
 
     def mean(self, means: Float, memory: int, pane: int) -> Float:
-        """The running mean of the panes up to number `pane`, weights (1 - 1/memory)^age."""
+        """Return the running mean of the panes up to number `pane`, weights (1 - 1/memory)^age."""
         return means[:, MEMORIES.index(memory)] / weight(1.0 - 1.0 / memory, pane + 1)
 
     def distance(self, distances: Float, memory: int, pane: int) -> Float:

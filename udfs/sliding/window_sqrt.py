@@ -102,7 +102,7 @@ class WindowSqrt:
 
 
 def exact_noise(m: WindowSqrt, row: int, pane: int, cells: Cells) -> int:
-    """The exact noise of a window, rounded to the grid: floor(sigma * path + 1/2).
+    """Return the exact noise of a window, rounded to the grid: floor(sigma * path + 1/2).
 
     Raises:
         ArithmeticError: no precision decides (a broken library, never a matter of data).
@@ -124,7 +124,7 @@ def exact_noise(m: WindowSqrt, row: int, pane: int, cells: Cells) -> int:
 
 
 def _draws(row: int, count: int, cells: Cells, bits: int) -> list[int]:
-    """The last `count` draws of a bin, oldest first, times 2^bits."""
+    """Return the last `count` draws of a bin, oldest first, times 2^bits."""
     start = cells.start_us - cells.slide_us * np.arange(count - 1, -1, -1, dtype=np.int64)
     tag = randomness.tags(cells.noise_key, start, np.full(count, cells.key[row]))
     z = randomness.normals(cells.noise_key, tag, cells.mechanism, PANE, 1).tolist()
@@ -133,7 +133,7 @@ def _draws(row: int, count: int, cells: Cells, bits: int) -> list[int]:
 
 
 def _exact_path(m: WindowSqrt, draws: list[int], width: int) -> int:
-    """The sum of the last w u, with c read as exact; all over 2^width."""
+    """Return the sum of the last w u, with c read as exact; all over 2^width."""
     c = [
         (numerator << width) // denominator
         for numerator, denominator in (value.as_integer_ratio() for value in m.c)

@@ -26,7 +26,7 @@ class TableGrid(Grid):
 
     @classmethod
     def of(cls, start_us: int, trigger_us: int, last: int | None = None) -> TableGrid:
-        """The grid of a table.
+        """Return the grid of a table.
 
         Args:
             start_us: where trigger 0 would be.
@@ -38,7 +38,7 @@ class TableGrid(Grid):
         )
 
     def latest_window(self, ts: Int) -> Int:
-        """The one window."""
+        """Return the one window."""
         return np.full(len(ts), self.offset_us, np.int64)
 
     def windows_of(self, ts: Int) -> tuple[Int, Int]:
@@ -46,9 +46,9 @@ class TableGrid(Grid):
         return np.arange(len(ts)), self.latest_window(ts)
 
     def own_trigger(self, ts: Int, start: Int) -> Int:
-        """The first grid point strictly after the event time, at least 1."""
+        """Return the first grid point strictly after the event time, at least 1."""
         return np.maximum(super().own_trigger(ts, start), 1)
 
     def closed(self, closed_us: int) -> int:
-        """How many triggers lie at or before the closed time."""
+        """Return how many triggers lie at or before the closed time."""
         return int(self.closed_triggers(np.array([self.offset_us], np.int64), closed_us)[0])

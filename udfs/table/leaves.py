@@ -65,7 +65,7 @@ class Quantiles:
         return quantiles.rows_error(self.parts, self.deviation(trigger))
 
     def read_off(self, leaves: Int, noise: Int, trigger: int) -> dict[str, Float]:
-        """The released columns of groups: exact counts of leaves, shape (groups, LEAVES), and the noise of all nodes, group by group."""
+        """Return the released columns of groups: exact counts of leaves, shape (groups, LEAVES), and the noise of all nodes, group by group."""
         exact = quantiles.nodes(leaves)
         sums = quantiles.cumulated(exact + noise.reshape(exact.shape))
         edges = quantiles.places(sums, self.parts)
@@ -141,7 +141,7 @@ class Trees:
         self._count(slice(*np.searchsorted(self.trigger, [trigger, trigger + 1]).tolist()))
 
     def released(self, shown: Int, trigger: int) -> dict[str, Any]:
-        """The columns of the groups that are shown, in their order; changes their noise states."""
+        """Return the columns of the groups that are shown, in their order; changes their noise states."""
         self._open(shown[self.place[shown] < 0], trigger)
         place = self.place[shown]
         cells = (place[:, None] * NODES + np.arange(NODES)).ravel()
@@ -162,7 +162,7 @@ class Trees:
         return columns
 
     def kept(self, key: Int) -> Tables:
-        """What remains of it; `key` has those of all groups."""
+        """Return what remains of it; `key` has those of all groups."""
         order = sort_order(self.group, self.leaf)
         starts = run_starts(self.group[order], self.leaf[order])
         sums = [run_sums(column[order], starts) for column in self.counts]

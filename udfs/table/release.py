@@ -179,7 +179,7 @@ def release(
 
 
 def empty_table(p: TableParameters) -> TableState:
-    """The state of a bucket that has seen nothing."""
+    """Return the state of a bucket that has seen nothing."""
     return replace(empty_state(p.layout), **(empty_leaves(p.quantiles) if p.quantiles else {}))
 
 
@@ -269,7 +269,7 @@ def _release(
     p: TableParameters,
     trees: Trees | None,
 ) -> pa.Table:
-    """The rows of one trigger."""
+    """Return the rows of one trigger."""
     values = []
     errors = []
     step = g["paths_step"].copy()
@@ -349,5 +349,5 @@ class TableStage(Release):
 
 
 def tables(ranks: bool) -> Mapping[str, Table]:
-    """What the release keeps; `ranks`: there are quantiles."""
+    """Return what the release keeps; `ranks`: there are quantiles."""
     return leaves.TABLES if ranks else TABLES

@@ -83,7 +83,7 @@ class TableState(State):
 
 
 def empty_state(layout: Layout) -> TableState:
-    """The state of a bucket that has seen nothing."""
+    """Return the state of a bucket that has seen nothing."""
     groups = new_groups(layout, np.zeros(0, np.int64), pa.array([], pa.binary()))
     pending = pa.table(
         {
@@ -95,7 +95,7 @@ def empty_state(layout: Layout) -> TableState:
 
 
 def new_groups(layout: Layout, key: Int, key_bytes: pa.Array) -> pa.Table:
-    """Rows for keys that have no state yet."""
+    """Return rows for keys that have no state yet."""
     zeros = {name: np.zeros(len(key), np.int64) for name in layout.ints}
     paths = {name: to_lists(np.zeros((len(key), width))) for name, width in layout.paths.items()}
     return pa.table({"key": key, "key_bytes": key_bytes} | zeros | paths)
@@ -141,7 +141,7 @@ def add_rows(state: TableState, rows: pa.Table, layout: Layout) -> TableState:
 
 
 def opened(groups: pa.Table, layout: Layout) -> Arrays:
-    """The groups as arrays that may be changed."""
+    """Return the groups as arrays that may be changed."""
     arrays: Arrays = {name: groups.column(name).to_numpy().copy() for name in ("key", *layout.ints)}
     return arrays | {
         name: from_lists(groups.column(name), width) for name, width in layout.paths.items()
@@ -149,7 +149,7 @@ def opened(groups: pa.Table, layout: Layout) -> Arrays:
 
 
 def closed(arrays: Arrays, key_bytes: pa.ChunkedArray, closed_us: int, layout: Layout) -> pa.Table:
-    """The groups as a table again."""
+    """Return the groups as a table again."""
     columns = {"key": arrays["key"], "key_bytes": key_bytes} | {
         name: arrays[name] for name in layout.ints
     }

@@ -30,7 +30,7 @@ from dpsql.udfs.table.grid import LAST_STEP
 
 
 def account(plan: TablePlan, source: Source) -> Cost:
-    """What a plan costs one privacy unit, for ever: there is one contribution period.
+    """Return what a plan costs one privacy unit, for ever: there is one contribution period.
 
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
@@ -111,7 +111,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
 
 
 def _ratio(column: ColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
-    """Sensitivity over sigma of all noisy sums of an aggregate: sum by sum, or as one vector where rows end and that is less."""
+    """Return the sensitivity over sigma of all noisy sums of an aggregate: sum by sum, or as one vector where rows end and that is less."""
     apart = math.hypot(
         *(_ratio_of_sum(p, column, plan, norm, counts) for p in column.perturbations)
     )
@@ -165,7 +165,7 @@ def _ratio_of_sum(
 
 
 def _tree_ratios(plan: TreePlan, norm: float) -> list[float]:
-    """Sensitivity over sigma of all that an interval tree tells, over all levels and rounds.
+    """Return the sensitivity over sigma of all that an interval tree tells, over all levels and rounds.
 
     A version is in at most one node of a level at a time, and goes from it once. So in one round of one level a unit changes what nodes
     release by vectors whose lengths add up to C at most, and the increments of their counters likewise, whatever was told before.
@@ -223,7 +223,7 @@ def row_ratio(
     norm: float,
     sigma: float,
 ) -> float:
-    """Sensitivity over sigma of a sum of rows' values, for all that one unit ever begins.
+    """Return the sensitivity over sigma of a sum of rows' values, for all that one unit ever begins.
 
     Args:
         max_rows, per_group, max_groups: C, c, G.
@@ -280,7 +280,7 @@ def group_ratio(
 
 
 def presence_ratio(weights: Sequence[float], ends: bool, norm: float, sigma: float) -> float:
-    """Sensitivity over sigma of a sum to which a unit adds weights[i] from the time on that it counts for the i-th time; with ends: until it ends.
+    """Return the sensitivity over sigma of a sum to which a unit adds weights[i] from the time on that it counts for the i-th time; with ends: until it ends.
 
     Raises:
         AccountingError: weights grow or are negative.
@@ -291,7 +291,7 @@ def presence_ratio(weights: Sequence[float], ends: bool, norm: float, sigma: flo
 
 
 def _ends(first: tuple[int, ...], thresholds: Sequence[int], last: int) -> tuple[int, ...]:
-    """The last trigger of every block."""
+    """Return the last trigger of every block."""
     if (
         first[0] != 1
         or any(b <= a for a, b in pairwise(first))

@@ -47,7 +47,7 @@ HANDED_ON = "  A row that is handed on to another user is that user's from then 
 
 
 def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
-    """The plan's public numbers under stable names, those of the histogram where they mean the same (`dpsql explain --json`).
+    """Return the plan's public numbers under stable names, those of the histogram where they mean the same (`dpsql explain --json`).
 
     Numbers by trigger are `{"trigger": .., ..}` for powers of ten, and for the last trigger where there is one.
     """
@@ -82,7 +82,7 @@ def _change_facts(asked: AskedOfChanges) -> dict[str, Any]:
 
 
 def explain(plan: TablePlan, source: Source) -> str:
-    """The whole explanation as plain text, at most 120 characters wide."""
+    """Return the whole explanation as plain text, at most 120 characters wide."""
     about = (
         _promise(plan, source),
         live_runs(schedule(plan.query, plan.start_us)),
@@ -269,7 +269,7 @@ def _columns(plan: TablePlan, source: Source) -> str:
 
 
 def _quantiles(plan: TablePlan, column: ColumnPlan, source: Source) -> list[str]:
-    """What the numbers of quantiles mean."""
+    """Return what the numbers of quantiles mean."""
     (tree,) = (each for each in plan.trees if each in column.perturbations)
     name = column.aggregate.alias
     each = quantiles.NODES * plan.counter.width * 8 / 1e6

@@ -44,7 +44,7 @@ class Dynamic(Mechanism[Asked, TablePlan]):
         return draft.windowless and not draft.sketches and draft.grouping_sets is None
 
     def shape(self, plan: TablePlan) -> Shape:
-        """No windows; each aggregate and its error bar."""
+        """Return no windows; each aggregate and its error bar."""
         asked = plan.query.asked
         tree = plan.query.asked.release if isinstance(plan.query.asked, AskedOfTree) else ""
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None

@@ -13,7 +13,7 @@ from dpsql.times import duration
 
 
 def missing(plan: TablePlan) -> tuple[str, dict[str, Any]]:
-    """All that is told."""
+    """Return all that is told."""
     return why_missing(plan), facts(plan)
 
 
@@ -32,7 +32,7 @@ def facts(plan: TablePlan) -> dict[str, Any]:
 
 
 def why_missing(plan: TablePlan) -> str:
-    """All public reasons as plain text."""
+    """Return all public reasons as plain text."""
     asked = plan.query.asked
     if plan.selection is None:
         what = "Every key of public_groups is" if plan.query.keys else "There is no key: one row is"

@@ -124,7 +124,7 @@ def presence_sensitivity(bounds: TableBounds, weights: Sequence[float]) -> float
 
 
 def blocks() -> tuple[int, ...]:
-    """The first trigger of every block of triggers that share a threshold, up to the last step that a noise cell can have."""
+    """Return the first trigger of every block of triggers that share a threshold, up to the last step that a noise cell can have."""
     octaves = range(SINGLE.bit_length() - 1, LAST_STEP.bit_length())
     return (
         *range(1, SINGLE),
@@ -167,7 +167,7 @@ def endless_thresholds(
 
 
 def shown_from(thresholds: Sequence[int]) -> tuple[int, ...]:
-    """The noisy weight below which a key that has appeared is not shown, rounded up; in units of 2^-20."""
+    """Return the noisy weight below which a key that has appeared is not shown, rounded up; in units of 2^-20."""
     return tuple(math.ceil(Fraction(HIDE_BELOW) * tau) for tau in thresholds)
 
 
@@ -237,7 +237,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
 
 
 def identity(plan: TablePlan) -> str:
-    """The query's."""
+    """Return the query's."""
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 

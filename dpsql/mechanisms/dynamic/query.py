@@ -31,7 +31,7 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def read(draft: Draft) -> Asked:
-    """What an accepted query asks, every default filled in."""
+    """Return what an accepted query asks, every default filled in."""
     own = (options.MIN_PRIVACY_UNITS_PER_GROUP, options.MAX_TRIGGERS)
     given = bounds_of(draft) | {option.name: draft.value(option.name) for option in own}
     stream = draft.stream

@@ -19,7 +19,7 @@ from dpsql.udfs.table.release import Perturbation, Selection, TableParameters, T
 def admission_stage(
     plan: TablePlan, public: PublicGroups | None = None
 ) -> AdmissionStage | FeedStage:
-    """The intake; `public` where no key is selected."""
+    """Return the intake; `public` where no key is selected."""
     if plan.changes:
         return FeedStage(feed_parameters(plan, plan.changes, public), len(plan.arguments))
     return (AdmissionStage if plan.query.privacy_unit else RowStage)(
@@ -30,14 +30,14 @@ def admission_stage(
 def stages(
     plan: TablePlan, public: PublicGroups | None = None
 ) -> tuple[AdmissionStage | FeedStage, TableStage | TreeStage]:
-    """Both; likewise."""
+    """Return both; likewise."""
     if isinstance(plan, TreePlan):
         return admission_stage(plan, public), TreeStage(tree_parameters(plan, public))
     return admission_stage(plan, public), TableStage(table_parameters(plan, public))
 
 
 def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> BoundingParameters:
-    """Parameters of `dpsql.udfs.intake.contribution_bounding.admit`: the whole stream is one period; `public` where no key is selected."""
+    """Return parameters of `dpsql.udfs.intake.contribution_bounding.admit`: the whole stream is one period; `public` where no key is selected."""
     asked = plan.query.asked
     return BoundingParameters(
         grid=grid(plan.query, plan.start_us),
@@ -54,7 +54,7 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
 def feed_parameters(
     plan: TablePlan, asked: AskedOfChanges, public: PublicGroups | None = None
 ) -> FeedParameters:
-    """Parameters of `dpsql.udfs.dynamic.changes.admit_changes`; likewise."""
+    """Return parameters of `dpsql.udfs.dynamic.changes.admit_changes`; likewise."""
     return FeedParameters(
         grid=grid(plan.query, plan.start_us),
         max_rows=int(asked.max_rows_contributed),
@@ -72,7 +72,7 @@ def feed_parameters(
 
 
 def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> TableParameters:
-    """Parameters of `dpsql.udfs.table.release.release`; `public` where the plan has no key selection."""
+    """Return parameters of `dpsql.udfs.table.release.release`; `public` where the plan has no key selection."""
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
     return TableParameters(
@@ -86,7 +86,7 @@ def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> Tab
 
 
 def quantile_noise(plan: TablePlan) -> tuple[Quantiles, ...]:
-    """The columns of quantiles, in mechanism order."""
+    """Return the columns of quantiles, in mechanism order."""
     of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
     bounds = [plan.columns[of[p.mechanism]].aggregate.bounds or (0.0, 0.0) for p in plan.trees]
     return tuple(
@@ -96,7 +96,7 @@ def quantile_noise(plan: TablePlan) -> tuple[Quantiles, ...]:
 
 
 def tree_parameters(plan: TreePlan, public: PublicGroups | None) -> TreeParameters:
-    """Parameters of `dpsql.udfs.dynamic.interval_tree.grow`."""
+    """Return parameters of `dpsql.udfs.dynamic.interval_tree.grow`."""
     if public is None:
         raise ValueError("an interval tree has public groups")
     columns = tuple(
@@ -114,7 +114,7 @@ def tree_parameters(plan: TreePlan, public: PublicGroups | None) -> TreeParamete
 
 
 def tree_sums(plan: TreePlan) -> tuple[TreeSum, ...]:
-    """The noisy sums, in mechanism order."""
+    """Return the noisy sums, in mechanism order."""
     return tuple(
         TreeSum(p.mechanism, p.sigma, removed, p.grid)
         for p, removed in zip(plan.perturbations, plan.removed, strict=True)
@@ -122,7 +122,7 @@ def tree_sums(plan: TreePlan) -> tuple[TreeSum, ...]:
 
 
 def selection(plan: TablePlan) -> Selection | None:
-    """How keys appear and are shown."""
+    """Return how keys appear and are shown."""
     if plan.selection is None:
         return None
     s = plan.selection
@@ -139,7 +139,7 @@ def users_needed(plan: TablePlan, trigger: int) -> int:
 
 
 def perturbations(plan: TablePlan) -> tuple[Perturbation | TreeSum, ...]:
-    """The noisy sums, in mechanism order; of an interval tree with the error where no node has begun a second round."""
+    """Return the noisy sums, in mechanism order; of an interval tree with the error where no node has begun a second round."""
     if isinstance(plan, TreePlan):
         return tree_sums(plan)
     return _perturbations(plan)

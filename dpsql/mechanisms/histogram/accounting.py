@@ -64,7 +64,7 @@ def spent(plan: PrivacyPlan, source: Source) -> Spent:
 
 
 def account(plan: PrivacyPlan, source: Source) -> Cost:
-    """What a plan costs (`cost`), if that is no more than it says of itself (`check`).
+    """Return what a plan costs (`cost`), if that is no more than it says of itself (`check`).
 
     Raises:
         AccountingError: it is.
@@ -74,7 +74,7 @@ def account(plan: PrivacyPlan, source: Source) -> Cost:
 
 
 def cost(plan: PrivacyPlan, source: Source) -> Cost:
-    """What a plan costs one privacy unit in one contribution period, and in several (docs/privacy/index.md, theorem 4)."""
+    """Return what a plan costs one privacy unit in one contribution period, and in several (docs/privacy/index.md, theorem 4)."""
     found = spent(plan, source)
     mu2 = found.mu**2
     failure = found.delta_threshold + found.delta_hash
@@ -127,7 +127,7 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
 
 
 def _ratios(plan: PrivacyPlan) -> list[float]:
-    """Sensitivity over sigma of every mechanism, for one contribution period."""
+    """Return the sensitivity over sigma of every mechanism, for one contribution period."""
     ratios = [_ratio(p, plan) for p in plan.perturbations]
     return ratios + (
         [_selection_ratio(plan.selection, plan, _times_counted(plan))] if plan.selection else []
@@ -160,7 +160,7 @@ def _hash_failure(plan: PrivacyPlan, source: Source) -> float:
 
 
 def _is_one_row(plan: PrivacyPlan) -> bool:
-    """Whether one row is protected.
+    """Tell whether one row is protected.
 
     Raises:
         AccountingError: with bounds of a unit, or with keys that units are to prove.
@@ -178,7 +178,7 @@ def _is_one_row(plan: PrivacyPlan) -> bool:
 
 
 def _periods_meet(plan: PrivacyPlan) -> bool:
-    """Whether a window can hold records of two contribution periods: windows that are as long and begin more often."""
+    """Tell whether a window can hold records of two contribution periods: windows that are as long and begin more often."""
     query = plan.query
     return (
         query.contribution_period is ContributionPeriod.WINDOW
@@ -195,7 +195,7 @@ def _groups(plan: PrivacyPlan) -> int:
 
 
 def _times_counted(plan: PrivacyPlan) -> int:
-    """How often one unit counts in key selection: per group, or in rounds per copy of an admitted record."""
+    """Return how often one unit counts in key selection: per group, or in rounds per copy of an admitted record."""
     query = plan.query
     if query.asked.release is ReleaseRule.RESELECT:
         rows = min(
@@ -211,7 +211,7 @@ def _times_counted(plan: PrivacyPlan) -> int:
 
 
 def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
-    """Sensitivity over sigma of one perturbation, from the query's bounds."""
+    """Return the sensitivity over sigma of one perturbation, from the query's bounds."""
     query = plan.query
     steps = p.releases if isinstance(p, QuantilePlan) else plan.horizon
     c = query.asked.max_rows_per_group
@@ -250,7 +250,7 @@ def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
 def _per_group(
     p: PerturbationPlan, largest: float, c: float, copies: float, groups: int, horizon: int
 ) -> float:
-    """What is above zero and what is below shift their group's path by vectors without a negative inner product, if C has no negative entry."""
+    """Return what is above zero and what is below shift their group's path by vectors without a negative inner product, if C has no negative entry."""
     if (
         p.lower < 0
         and p.counter is not CounterName.HONAKER

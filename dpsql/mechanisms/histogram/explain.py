@@ -59,7 +59,7 @@ from dpsql.udfs.measure import quantiles
 
 
 def in_short(plan: PrivacyPlan, days: Sequence[dict[str, Any]]) -> str:
-    """The first lines of the explanation.
+    """Return the first lines of the explanation.
 
     Args:
         plan: the plan.
@@ -148,7 +148,7 @@ SEVERAL = {2: "an average has two", 3: "a variance or deviation three"}
 
 
 def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
-    """The plan's public numbers under stable names (`dpsql explain --json`).
+    """Return the plan's public numbers under stable names (`dpsql explain --json`).
 
     `sigma` is the standard deviation of the noise of one strategy step: noise multiplier times sensitivity. `stderr_*` are
     standard deviations of released values, where `stderr_of` is `value`. Where it is `sum` the column is an average: a noisy sum over a
@@ -175,7 +175,7 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
 
 
 def explain(plan: PrivacyPlan, source: Source) -> str:
-    """The whole explanation as plain text, at most 120 characters wide."""
+    """Return the whole explanation as plain text, at most 120 characters wide."""
     days = _days(plan, cost(plan, source))
     about = (
         in_short(plan, days),
@@ -249,7 +249,7 @@ def _part_facts(part: PerturbationPlan | QuantilePlan) -> dict[str, Any]:
 
 
 def _errors(column: ColumnPlan) -> tuple[float, ...]:
-    """Standard error per trigger. An average's depends on its group's size: given for the sum it divides (see `_columns`)."""
+    """Return the standard error per trigger. An average's depends on its group's size: given for the sum it divides (see `_columns`)."""
     return stderr(main(column.perturbations))
 
 
@@ -389,7 +389,7 @@ def _keys(plan: PrivacyPlan, source: Source) -> str:
 
 
 def _with_fewer_groups(plan: PrivacyPlan, source: Source) -> list[str]:
-    """What a smaller G would change: a unit that may count with fewer keys weighs more with each."""
+    """Return what a smaller G would change: a unit that may count with fewer keys weighs more with each."""
     asked = plan.query.asked
     if asked.max_groups_contributed <= FEW_GROUPS:
         return []
@@ -419,7 +419,7 @@ def _other_ways(plan: PrivacyPlan) -> str:
 
 
 def _carried(plan: PrivacyPlan) -> list[str]:
-    """What windows do together, and what a row of a known key means."""
+    """Return what windows do together, and what a row of a known key means."""
     selection = plan.selection
     m = plan.query.asked.min_privacy_units_per_group
     if selection is None or selection.carried is None:

@@ -52,7 +52,7 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
         )
 
     def shape(self, plan: PrivacyPlan) -> Shape:
-        """Windows with their triggers; each aggregate and its error bar."""
+        """Return windows with their triggers; each aggregate and its error bar."""
         query = plan.query
         intake = stages.admission_stage(plan)
         return Shape(

@@ -37,7 +37,7 @@ class Needed:
 
 
 def needed(plan: PrivacyPlan, shown: int = SHOWN) -> tuple[Needed, ...]:
-    """What it takes at up to `shown` triggers, the first and the last among them; nothing where keys are public."""
+    """Return what it takes at up to `shown` triggers, the first and the last among them; nothing where keys are public."""
     if plan.selection is None:
         return ()
     steps = min(shown, plan.horizon)
@@ -46,7 +46,7 @@ def needed(plan: PrivacyPlan, shown: int = SHOWN) -> tuple[Needed, ...]:
 
 
 def carried_needs(selection: SelectionPlan) -> str:
-    """How many units a key needs in each of several windows, where windows prove keys together."""
+    """Return how many units a key needs in each of several windows, where windows prove keys together."""
     carried = selection.carried
     if carried is None:
         return ""
@@ -58,7 +58,7 @@ def carried_needs(selection: SelectionPlan) -> str:
 
 
 def missing(plan: PrivacyPlan) -> tuple[str, dict[str, Any]]:
-    """All that is told."""
+    """Return all that is told."""
     return why_missing(plan), facts(plan)
 
 
@@ -77,7 +77,7 @@ def facts(plan: PrivacyPlan) -> dict[str, Any]:
 
 
 def why_missing(plan: PrivacyPlan) -> str:
-    """All public reasons as plain text."""
+    """Return all public reasons as plain text."""
     query = plan.query
     selection = plan.selection
     if selection is None:

@@ -167,7 +167,7 @@ class PrivacyPlan(MadeOfSums, Plan):
 
 
 def document(plan: PrivacyPlan) -> dict[str, Any]:
-    """The plan as JSON values: what its identity digests. What is asked of the histogram stands among what every query says."""
+    """Return the plan as JSON values: what its identity digests. What is asked of the histogram stands among what every query says."""
     given = asdict(plan)
     query = given["query"]
     del query["mechanism"]

@@ -192,7 +192,7 @@ def unnamed_plan(
 
 
 def identity(plan: PrivacyPlan) -> str:
-    """The query's."""
+    """Return the query's."""
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
@@ -207,7 +207,7 @@ def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: b
 
 
 def participations(query: ParsedQuery[Asked], windows: int) -> int:
-    """How often one unit can count in key selection: once per group, or, in rounds, once per admitted copy of a record."""
+    """Return how often one unit can count in key selection: once per group, or, in rounds, once per admitted copy of a record."""
     if query.asked.release is ReleaseRule.RESELECT:
         return windows * int(
             min(

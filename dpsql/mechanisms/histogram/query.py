@@ -30,7 +30,7 @@ OPTIONS: tuple[Option, ...] = (*options.USUAL, options.MIN_PRIVACY_UNITS_PER_GRO
 
 
 def read(draft: Draft) -> Asked:
-    """What an accepted query asks, every default filled in."""
+    """Return what an accepted query asks, every default filled in."""
     own = (options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
     return Asked(
         **bounds_of(draft),

@@ -28,7 +28,7 @@ from dpsql.udfs.table.leaves import Quantiles
 
 
 def grid(plan: PrivacyPlan) -> Grid:
-    """The trigger grid of a plan."""
+    """Return the trigger grid of a plan."""
     window = plan.query.windows
     return Grid(
         window.size_us,
@@ -42,7 +42,7 @@ def grid(plan: PrivacyPlan) -> Grid:
 def admission_stage(
     plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
 ) -> AdmissionStage:
-    """The intake; arguments as `bounding_parameters`."""
+    """Return the intake; arguments as `bounding_parameters`."""
     stage = AdmissionStage if plan.query.privacy_unit else RowStage
     return stage(bounding_parameters(plan, public, first_window_us), len(plan.arguments))
 
@@ -50,7 +50,7 @@ def admission_stage(
 def stages(
     plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
 ) -> tuple[AdmissionStage, ReleaseStage]:
-    """Both; arguments as `bounding_parameters`."""
+    """Return both; arguments as `bounding_parameters`."""
     return admission_stage(plan, public, first_window_us), ReleaseStage(
         release_parameters(plan, public, first_window_us)
     )
@@ -59,7 +59,7 @@ def stages(
 def bounding_parameters(
     plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
 ) -> BoundingParameters:
-    """Parameters of `dpsql.udfs.intake.contribution_bounding.admit`; `public` where the plan has no key selection.
+    """Return parameters of `dpsql.udfs.intake.contribution_bounding.admit`; `public` where the plan has no key selection.
 
     `first_window_us`: windows that start earlier are not this run's (public groups know their first window themselves).
     """
@@ -81,7 +81,7 @@ def bounding_parameters(
 def release_parameters(
     plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
 ) -> ReleaseParameters:
-    """Parameters of `dpsql.udfs.histogram.release.release`; arguments as `bounding_parameters`."""
+    """Return parameters of `dpsql.udfs.histogram.release.release`; arguments as `bounding_parameters`."""
     if (plan.selection is None) != (public is not None):
         raise ValueError("a plan has either key selection or public groups")
     selection = None
@@ -116,7 +116,7 @@ def release_parameters(
 
 
 def quantile_noise(plan: PrivacyPlan) -> tuple[Quantiles, ...]:
-    """The columns of quantiles, in mechanism order."""
+    """Return the columns of quantiles, in mechanism order."""
     of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
     return tuple(
         Quantiles(
@@ -150,5 +150,5 @@ def quantiles_of(plan: PrivacyPlan, column: ColumnPlan) -> Quantiles | None:
 
 
 def stderr(perturbation: PerturbationPlan | QuantilePlan) -> tuple[float, ...]:
-    """Standard deviation of a perturbation's noise at triggers 1..T, the rounding to the grid included."""
+    """Return the standard deviation of a perturbation's noise at triggers 1..T, the rounding to the grid included."""
     return tuple(math.sqrt(v * v + perturbation.grid**2 / 12) for v in perturbation.sd)

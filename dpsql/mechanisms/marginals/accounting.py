@@ -18,7 +18,7 @@ from dpsql.udfs.noise.blt_inf import BltInf
 
 
 def account(plan: MarginalsPlan, source: Source) -> Cost:
-    """What a plan costs one privacy unit, or one row, for ever.
+    """Return what a plan costs one privacy unit, or one row, for ever.
 
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
@@ -70,7 +70,7 @@ def _rows_squared(asked: Asked, table: MeasuredTable) -> int:
 
 
 def _squared(each: MeasuredSum, moved: list[int], norm: float) -> float:
-    """The squared shift over all tables that one unit can cause in one sum, in units of its noise."""
+    """Return the squared shift over all tables that one unit can cause in one sum, in units of its noise."""
     if each.rule not in ("rows", "valid", "sum", "squares"):
         raise AccountingError(
             f"rule {each.rule} is unknown to the accountant: it is no sum over rows"

@@ -54,7 +54,7 @@ def typical_error(plan: MarginalsPlan, each: MeasuredSum, keys: int, trigger: in
 
 
 def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
-    """The plan's public numbers under stable names (`dpsql explain --json`)."""
+    """Return the plan's public numbers under stable names (`dpsql explain --json`)."""
     asked = plan.query.asked
     names = [key.name for key in plan.query.keys]
     return {
@@ -108,7 +108,7 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
 
 
 def explain(plan: MarginalsPlan, source: Source) -> str:
-    """The whole explanation as plain text."""
+    """Return the whole explanation as plain text."""
     promised = _promise(plan, source)
     when = growing(plan.query, plan.start_us)
     about = (
@@ -122,7 +122,7 @@ def explain(plan: MarginalsPlan, source: Source) -> str:
 
 
 def missing(plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
-    """Why a row may be missing."""
+    """Return why a row may be missing."""
     names = ", ".join(key.name for key in plan.query.keys)
     text = (
         "Why is my key missing?\n"
@@ -134,7 +134,7 @@ def missing(plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
 
 
 def _additive(plan: MarginalsPlan) -> list[tuple[Aggregate, MeasuredSum]]:
-    """The aggregates that are one sum each."""
+    """Return the aggregates that are one sum each."""
     return [(aggregate, parts[0]) for aggregate, parts in plan.columns if len(parts) == 1]
 
 

@@ -40,7 +40,7 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
         return draft.windowless and draft.grouping_sets is not None and not draft.sketches
 
     def shape(self, plan: MarginalsPlan) -> Shape:
-        """No windows; each aggregate and its error bar; which keys a row has."""
+        """Return no windows; each aggregate and its error bar; which keys a row has."""
         asked = plan.query.asked
         both = (stages.intake(plan), stages.release(plan))
         first = plan.query.aggregates[0].alias

@@ -96,7 +96,7 @@ class MarginalsPlan(Plan):
         return BltInf() if last is None else counter(CounterName.BLT, last)
 
     def noisy_tables(self, each: MeasuredSum) -> NoisyTables:
-        """The numbers of one sum for its release."""
+        """Return the numbers of one sum for its release."""
         return NoisyTables(self.marginals, each.sigmas, self.counter, each.mechanism, each.grid)
 
 
@@ -107,7 +107,7 @@ MAX_CELLS = 2**22
 
 
 def cube(sizes: Sequence[int], max_grouping_keys: int) -> tuple[Keys, ...]:
-    """Every set of one to so many keys, and the whole table unless it alone has too many cells.
+    """Return every set of one to so many keys, and the whole table unless it alone has too many cells.
 
     The total is not among them: it is the sum of every table. Of one key more than that a table has no worth of its own.
     """

@@ -46,7 +46,7 @@ def shares(
     energies: Mapping[Keys, float],
     costs: Mapping[Keys, float],
 ) -> dict[Keys, int]:
-    """The share of each table that gets one, in units of 2^-20; together at most 1.
+    """Return the share of each table that gets one, in units of 2^-20; together at most 1.
 
     Args:
         sizes: number of values of every key.
@@ -119,7 +119,7 @@ ORDERS = (0.2, 0.5, 0.3)
 
 
 def default_energies(domains: Sequence[Domain]) -> dict[Keys, float]:
-    """The mean of |P_B f|^2 over the default workload, for every B with any."""
+    """Return the mean of |P_B f|^2 over the default workload, for every B with any."""
     out: dict[Keys, float] = {}
     for size, weight in enumerate(ORDERS, start=1):
         for part, energy in energies_of(domains, min(size, len(domains))).items():
@@ -218,12 +218,12 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
 
 
 def identity(plan: MarginalsPlan) -> str:
-    """The query's."""
+    """Return the query's."""
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
 def _shift(asked: Asked, keys: Keys) -> float:
-    """How far one unit moves a table with rows of height 1: of N rows M at most are in one cell (docs/privacy/marginals.md, theorem 25)."""
+    """Return how far one unit moves a table with rows of height 1: of N rows M at most are in one cell (docs/privacy/marginals.md, theorem 25)."""
     rows = asked.max_rows_contributed
     per_group = asked.max_rows_per_group
     groups = asked.max_groups_contributed

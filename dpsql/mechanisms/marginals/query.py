@@ -32,13 +32,13 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def domains_of(draft: Draft) -> tuple[Domain | None, ...]:
-    """What the source declares for each key; None: nothing."""
+    """Return what the source declares for each key; None: nothing."""
     declared = dict(draft.stream.domains) if draft.stream else {}
     return tuple(declared.get(item.name or "") for item in draft.keys)
 
 
 def sets_of(draft: Draft, written: GroupingSets) -> tuple[Keys, ...]:
-    """The tables that may be measured, as places of keys in the select list."""
+    """Return the tables that may be measured, as places of keys in the select list."""
     place = {id(item): at for at, item in enumerate(draft.keys)}
     if written.word == "CUBE":
         return cube([domain.size for domain in domains_of(draft) if domain], GROUPING_KEYS)
@@ -46,7 +46,7 @@ def sets_of(draft: Draft, written: GroupingSets) -> tuple[Keys, ...]:
 
 
 def read(draft: Draft) -> Asked:
-    """What an accepted query asks, every default filled in."""
+    """Return what an accepted query asks, every default filled in."""
     if draft.grouping_sets is None:
         raise AssertionError("a query without grouping sets came to marginals")
     return Asked(

@@ -38,7 +38,7 @@ def spent(plan: SketchPlan, source: Source) -> Spent:
 
 
 def account(plan: SketchPlan, source: Source) -> Cost:
-    """What a plan costs, if that is no more than it says of itself.
+    """Return what a plan costs, if that is no more than it says of itself.
 
     Raises:
         AccountingError: it is, or the plan is none that this module knows.
@@ -94,7 +94,7 @@ def check(plan: SketchPlan, source: Source) -> Spent:
 
 
 def _ratio(cells: CellsPlan, plan: SketchPlan) -> float:
-    """Sensitivity over sigma of one sketch (theorem 21)."""
+    """Return the sensitivity over sigma of one sketch (theorem 21)."""
     asked = plan.query.asked
     if cells.rule not in ("rows", "sum", "sum_per_group"):
         raise AccountingError(f"rule {cells.rule} is unknown to the accountant")
@@ -162,7 +162,7 @@ def _squares(asked: Asked) -> int:
 
 
 def _tests(plan: SketchPlan) -> int:
-    """How often keys that only the protected unit brings are tested: per (window, key), trigger and sketch."""
+    """Return how often keys that only the protected unit brings are tested: per (window, key), trigger and sketch."""
     query: ParsedQuery[Asked] = plan.query
     bounds = query.asked.bounds
     pairs = 1

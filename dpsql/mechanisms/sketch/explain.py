@@ -23,7 +23,7 @@ EVENTS = 10
 
 
 def explain(plan: SketchPlan, source: Source) -> str:
-    """The whole explanation as plain text."""
+    """Return the whole explanation as plain text."""
     query = plan.query
     asked = plan.query.asked
     first, *rest = sentences(plan, source)
@@ -109,7 +109,7 @@ def _days(plan: SketchPlan, source: Source) -> list[dict[str, Any]]:
 
 
 def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
-    """The plan's public numbers under stable names."""
+    """Return the plan's public numbers under stable names."""
     asked = plan.query.asked
     return {
         "epsilon": plan.epsilon,
@@ -138,7 +138,7 @@ def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
 
 
 def missing(plan: SketchPlan) -> tuple[str, dict[str, Any]]:
-    """Why a value may be missing."""
+    """Return why a value may be missing."""
     ask = "It can be asked for all the same: dpsql ask NAME --value VALUE."
     lines = ["Why is my value missing?"]
     if plan.unknown_keys:
@@ -158,7 +158,7 @@ def missing(plan: SketchPlan) -> tuple[str, dict[str, Any]]:
 
 
 def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
-    """Numbers under stable names; errors are those at a window's last trigger, of the first sketch."""
+    """Return numbers under stable names; errors are those at a window's last trigger, of the first sketch."""
     asked = plan.query.asked
     first = plan.cells[0]
     cells = asked.depth * asked.width * len(plan.cells)
@@ -178,7 +178,7 @@ def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
 
 
 def sentences(plan: SketchPlan, source: Source) -> list[str]:
-    """What is promised and how exact it is, a sentence each; the first ones are the promise."""
+    """Return what is promised and how exact it is, a sentence each; the first ones are the promise."""
     asked = plan.query.asked
     said = figures(plan, source)
     promise = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}"
@@ -227,7 +227,7 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
 
 
 def _floor(plan: SketchPlan) -> float:
-    """The count whose cells, all rows exact, reach the threshold at the last trigger of a sketch that has only noise in it."""
+    """Return the count whose cells, all rows exact, reach the threshold at the last trigger of a sketch that has only noise in it."""
     import numpy as np
     from scipy.special import ndtri
 

@@ -31,7 +31,7 @@ class Sketch(Mechanism[Asked, SketchPlan]):
         return bool(draft.sketches)
 
     def shape(self, plan: SketchPlan) -> Shape:
-        """Windows with their triggers; a list for each sketch that has one, and the second table."""
+        """Return windows with their triggers; a list for each sketch that has one, and the second table."""
         asked = plan.query.asked
         most = plan.query.asked.bounds
         return Shape(

@@ -127,5 +127,5 @@ class SketchPlan(Plan):
 
 
 def document(plan: SketchPlan) -> dict[str, Any]:
-    """The plan as JSON values: what its identity digests, and what run.json keeps."""
+    """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
     return {"mechanism": plan.mechanism} | asdict(plan)

@@ -121,7 +121,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
 
 
 def identity(plan: SketchPlan) -> str:
-    """The query's."""
+    """Return the query's."""
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
@@ -131,7 +131,7 @@ def collisions(keys: int, width: int) -> float:
 
 
 def missed(keys: int, width: int) -> float:
-    """The largest share of one value's records that a row leaves out, where it is the last of its units' values."""
+    """Return the largest share of one value's records that a row leaves out, where it is the last of its units' values."""
     return -math.expm1((keys - 1) * math.log1p(-1 / width))
 
 

@@ -46,12 +46,12 @@ OPTIONS: tuple[Option, ...] = (*options.USUAL, WIDTH)
 
 
 def lists(draft: Draft) -> bool:
-    """Whether any sketch has a list."""
+    """Tell whether any sketch has a list."""
     return any(call.function is not AggregateFunction.COUNT_SKETCH for call in draft.sketches)
 
 
 def number_of(call: Call) -> int | None:
-    """The length of a call's list; 0 without one, None where it is no whole number from 1."""
+    """Return the length of a call's list; 0 without one, None where it is no whole number from 1."""
     if call.function is AggregateFunction.COUNT_SKETCH:
         return 0
     place = 2 if call.function is AggregateFunction.APPROX_TOP_SUM else 1
@@ -66,7 +66,7 @@ def number_of(call: Call) -> int | None:
 
 
 def read(draft: Draft) -> Asked:
-    """What an accepted query asks, every default filled in."""
+    """Return what an accepted query asks, every default filled in."""
     return Asked(
         level=draft.value("privacy_level"),
         value=", ".join(write(part) for part in draft.sketches[0].counted_plain),

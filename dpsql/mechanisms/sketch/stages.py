@@ -22,7 +22,7 @@ from dpsql.udfs.sketch.release import ReleaseParameters, ReleaseStage, SketchRel
 def stages(
     plan: SketchPlan, public: PublicGroups
 ) -> tuple[EventIntake | UserIntake, SketchRelease]:
-    """Both, from the first window of the run on."""
+    """Return both, from the first window of the run on."""
     named = None
     if plan.query.public_groups is not None:
         words = digests(
@@ -34,7 +34,7 @@ def stages(
 
 
 def grid(plan: SketchPlan) -> Grid:
-    """Windows and triggers."""
+    """Return windows and triggers."""
     window = plan.query.windows
     return Grid(
         window.size_us,
@@ -52,7 +52,7 @@ def shape(plan: SketchPlan) -> Shape:
 
 
 def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
-    """The stage of query 1; its key is the root of the run's hash keys."""
+    """Return the stage of query 1; its key is the root of the run's hash keys."""
     bounds = plan.query.asked.bounds
     p = IntakeParameters(
         grid=grid(plan),
@@ -69,7 +69,7 @@ def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
 
 
 def release(plan: SketchPlan, first_window_us: int) -> ReleaseStage:
-    """The stage of query 2."""
+    """Return the stage of query 2."""
     asked = plan.query.asked
     chosen = counter(CounterName.BLT, plan.triggers)
     noise = tuple(PerturbationParameters(c.mechanism, chosen, c.sigma, c.grid) for c in plan.cells)
@@ -85,7 +85,7 @@ def missed_by_a_row(plan: SketchPlan) -> float:
 
 
 def reading(plan: SketchPlan, listed: Listed | None = None) -> ReadParameters:
-    """What makes public tables of released rows."""
+    """Return what makes public tables of released rows."""
     asked = plan.query.asked
     shown = tuple(
         Shown(w.number, c.grid, c.rule == "rows", tuple(sd / c.grid for sd in c.sd), plan.stderr)

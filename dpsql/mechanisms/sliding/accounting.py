@@ -22,7 +22,7 @@ from dpsql.sources.config import Source
 
 
 def account(plan: SlidingPlan, source: Source) -> Cost:
-    """The cost of one protected unit: of one event, or of a unit in one contribution period (docs/privacy/sliding.md).
+    """Return the cost of one protected unit: of one event, or of a unit in one contribution period (docs/privacy/sliding.md).
 
     Raises:
         AccountingError: the plan costs more than it promises, or is none that this module knows.
@@ -48,7 +48,7 @@ def account(plan: SlidingPlan, source: Source) -> Cost:
 
 
 def _pure(plan: SlidingPlan, source: Source) -> Cost:
-    """The theorem's condition (b): over all questions that hold a bin's pane, the shift over the scale, added up exactly."""
+    """Return the theorem's condition (b): over all questions that hold a bin's pane, the shift over the scale, added up exactly."""
     asked = plan.query.asked
     promised = plan.query.epsilon
     loss = sum(
@@ -83,7 +83,7 @@ def _loss(m: MeasurementPlan, grouping: PaneGrouping) -> Fraction:
 
 
 def _rows(asked: Asked) -> int:
-    """How many rows of one protected unit can be in all panes together."""
+    """Return how many rows of one protected unit can be in all panes together."""
     if asked.max_rows_contributed is None:
         return 1
     return min(

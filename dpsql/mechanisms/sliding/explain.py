@@ -35,7 +35,7 @@ PERIODS = (7, 30, 365)
 
 
 def explain(plan: SlidingPlan, source: Source) -> str:
-    """The whole explanation as plain text."""
+    """Return the whole explanation as plain text."""
     about = (
         _promise(plan, source),
         live_runs(stages.schedule(plan)),
@@ -48,7 +48,7 @@ def explain(plan: SlidingPlan, source: Source) -> str:
 
 
 def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
-    """The plan's public numbers under stable names.
+    """Return the plan's public numbers under stable names.
 
     `cost` is what one event, or one unit in one contribution period, pays. `events` and `periods` are epsilon for several, at delta. `stderr` is
     of a late window's value; of an average (`stderr_of` is `sum`) that of the sum it divides. `half_width` is that of the exact 95% interval,
@@ -88,7 +88,7 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
 
 
 def missing(plan: SlidingPlan) -> tuple[str, dict[str, Any]]:
-    """Why a key may be missing."""
+    """Return why a key may be missing."""
     listed = (
         "A key that the list does not have is never shown."
         if plan.query.keys

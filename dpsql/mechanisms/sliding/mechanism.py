@@ -42,7 +42,7 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
         return query.claims(draft)
 
     def shape(self, plan: SlidingPlan) -> Shape:
-        """Windows that are released once; each aggregate, its error bar, and what is shown beside it."""
+        """Return windows that are released once; each aggregate, its error bar, and what is shown beside it."""
         asked = plan.query.asked
         of_unit = asked.privacy_level is PrivacyLevel.USER
         return Shape(

@@ -132,7 +132,7 @@ class SlidingPlan(Plan):
 
 
 def document(plan: SlidingPlan) -> dict[str, Any]:
-    """The plan as JSON values; noise tables by the digest of their entries, which are part of the promise."""
+    """Return the plan as JSON values; noise tables by the digest of their entries, which are part of the promise."""
     bare = [replace(m, fine=None, monitor=None, together=None) for m in plan.measurements]
     out = asdict(replace(plan, measurements=tuple(bare)))
     for shown, measurement in zip(out["measurements"], plan.measurements, strict=True):

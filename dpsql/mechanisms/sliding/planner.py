@@ -34,7 +34,7 @@ FINEST = 2.0**-10
 
 
 def half_width(epsilon: float, panes: int) -> int:
-    """The smallest h for which the sum of `panes` noises lies within -h .. h with probability 0.95 at least, in steps of the grid."""
+    """Return the smallest h for which the sum of `panes` noises lies within -h .. h with probability 0.95 at least, in steps of the grid."""
     together = 1 << max(0, math.ceil(math.log2(FINEST / epsilon))) if epsilon < FINEST else 1
     found = _exact(epsilon * together, panes)
     return found if together == 1 else math.ceil(found * together * (1 + 2.0**-12))
@@ -111,12 +111,12 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
 
 
 def identity(plan: SlidingPlan) -> str:
-    """The query's."""
+    """Return the query's."""
     return identity_of(PLAN_VERSION, document(replace(plan, identity="")))
 
 
 def pure_epsilon(query: ParsedQuery[Asked], source: Source) -> float:
-    """What is left of epsilon for the noise.
+    """Return what is left of epsilon for the noise.
 
     At level USER colliding 64-bit ids let in rows of another unit, at most as many again: eps' + ln(1 + p (e^eps' - 1)) <= epsilon.
     """

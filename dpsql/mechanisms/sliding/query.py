@@ -22,7 +22,7 @@ OPTIONS: tuple[Option, ...] = options.USUAL
 
 
 def read(draft: Draft) -> Asked:
-    """What an accepted query asks, every default filled in."""
+    """Return what an accepted query asks, every default filled in."""
     event = draft.value("privacy_level") is PrivacyLevel.EVENT
     bounds: dict[str, Any] = {
         option.name: None if event else draft.value(option.name) for option in options.BOUNDS
@@ -124,7 +124,7 @@ RULES = (
 
 
 def claims(draft: Draft) -> bool:
-    """A query whose windows are sums of panes (`window_rules.made_of_panes`), or that protects events and has neither window nor table."""
+    """Return a query whose windows are sums of panes (`window_rules.made_of_panes`), or that protects events and has neither window nor table."""
     if draft.sketches or (draft.windowless and event(draft)):
         return False
     return time_rules.made_of_panes(draft) if draft.window_calls else event(draft)

@@ -28,7 +28,7 @@ from dpsql.udfs.sliding.window_sqrt import WindowSqrt
 
 
 def stages(plan: SlidingPlan, public: PublicGroups) -> tuple[EventIntake | UnitIntake, PaneRelease]:
-    """Both, for the groups that the run lists."""
+    """Return both, for the groups that the run lists."""
     return intake(plan, public), PaneRelease(parameters(plan, public))
 
 
@@ -96,7 +96,7 @@ def parameters(plan: SlidingPlan, public: PublicGroups) -> SlidingParameters:
 
 
 def parts(plan: SlidingPlan) -> tuple[tuple[MeasurementPlan, ...], ...]:
-    """What each aggregate is made of, in their order."""
+    """Return what each aggregate is made of, in their order."""
     left = iter(plan.measurements)
     return tuple(
         tuple(itertools.islice(left, sums_of(aggregate.function)))
@@ -105,12 +105,12 @@ def parts(plan: SlidingPlan) -> tuple[tuple[MeasurementPlan, ...], ...]:
 
 
 def shown(plan: SlidingPlan) -> tuple[OutputColumn, ...]:
-    """The released columns, in order of the aggregates."""
+    """Return the released columns, in order of the aggregates."""
     return tuple(map(output_column, plan.query.aggregates, parts(plan)))
 
 
 def measurements(plan: SlidingPlan) -> tuple[Measurement, ...]:
-    """How every sum is measured."""
+    """Return how every sum is measured."""
     return tuple(_measurement(plan, m, len(each) > 1) for each in parts(plan) for m in each)
 
 
