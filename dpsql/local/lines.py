@@ -144,7 +144,7 @@ def _fields(line: str, options: Mapping[str, str]) -> Sequence[str]:
 
 CHUNK_BYTES = 64 << 20
 LONGEST_LINE = (1 << 20) - 2
-"""Lines of CSV with so many bytes are malformed, as on Spark (`streaming.long_lines.LONGEST_LINE`)."""
+"""Lines of CSV with so many bytes are malformed, as on Spark (`streaming.formats.LONGEST_LINE`)."""
 
 CSV_OPTIONS = ("header", "sep", "delimiter", "quote", "escape")
 IGNORED_OPTIONS = (

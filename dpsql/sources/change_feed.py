@@ -71,7 +71,7 @@ LINE_ENDS = "linesep"
 
 
 def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
-    """Yield settings of a `dpsql.config.Source` that depend on one another: whether one is broken, by which key, and what is wrong."""
+    """Yield settings of a `dpsql.sources.config.Source` that depend on one another: whether one is broken, by which key, and what is wrong."""
     feed = source.change_feed is not None
     debezium = source.change_feed is FeedForm.DEBEZIUM
     named = {name.lower() for name, _ in source.options}
@@ -170,7 +170,7 @@ def may_be_beside(name: str, declared: bool) -> bool:
 
 
 def column_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
-    """Yield settings of a `dpsql.config.Source`: whether one is broken, by which key, and what is wrong."""
+    """Yield settings of a `dpsql.sources.config.Source`: whether one is broken, by which key, and what is wrong."""
     if source.static:
         return
     yield (

@@ -62,7 +62,7 @@ SKIPS_CHANGES = "skipchangecommits"
 
 
 def refused_option(source: Any) -> str | None:
-    """Tell what is wrong with an option of a stream (`dpsql.config.Source`); None where nothing is."""
+    """Tell what is wrong with an option of a stream (`dpsql.sources.config.Source`); None where nothing is."""
     if source.static:
         return None
     refused = _BY_FORMAT.get(source.format, {})

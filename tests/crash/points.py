@@ -58,7 +58,7 @@ def _bucket() -> int:
 
 def _steps(operator: str, step: str, pure: str) -> dict[str, Point]:
     files = "dpsql.udfs.bucket_state"
-    stages = "intake.stages" if operator == "admission" else "histogram.stages"
+    stages = "intake.stages" if operator == "admission" else "histogram.release"
     return {
         f"{operator}: before the step": Point(
             f"dpsql.udfs.worker:{step}", "run", False, _of_bucket(), True
