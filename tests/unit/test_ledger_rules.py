@@ -140,6 +140,17 @@ def test_a_cap_is_of_one_unit(operator: Operator) -> None:
     assert [line.unit for line in operator.ledger.lines()][-1] == ("sid",)
 
 
+def test_a_folder_around_two_units_is_of_neither(tmp_path: Path) -> None:
+    """Catches: a source that looks at its oldest neighbour alone, and not at all that a cap has counted over its records."""
+    operator = Operator(tmp_path)
+    spends_as(operator, "sid", f"{CAP}\nledger: s", path="data/sessions")
+    spends_as(operator, "user_id", f"{CAP}\nledger: s", name="t", path="data/people")
+    for privacy_unit in ("sid", "user_id"):
+        with pytest.raises(BudgetError, match="but the cap of ledger 's' is of"):
+            spends_as(operator, privacy_unit, f"{CAP}\nledger: s", name="u", path="data")
+    assert len(operator.ledger.lines()) == 2
+
+
 def test_runs_that_protect_other_columns_are_no_part_of_a_persons_total(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     for privacy_unit in ("user_id", "sid", "sid"):
