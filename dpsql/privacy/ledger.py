@@ -61,16 +61,16 @@ def check_line(before: Sequence[Line], line: Line) -> None:
 def _check_unit(before: Sequence[Line], line: Line) -> None:
     """Refuse a second unit of the same records under one cap, which bounds what the first one's runs cost."""
     first = next((other for other in before if _of_same_records(line, other)), None)
-    others = [other for other in before if protects_other_unit(line, other)]
+    conflicts = [other for other in before if protects_other_unit(line, other)]
     # A run of another unit may be older than the cap; one that the cap has counted may not.
-    other = next((other for other in others if other is first or other.origin.cap), None)
-    if other is None:
+    conflict = next((run for run in conflicts if run is first or run.origin.cap), None)
+    if conflict is None:
         return
     mine = ", ".join(line.unit)
     own_ledger = re.sub("[^A-Za-z0-9_-]", "_", f"{line.ledger}_by_{'_'.join(line.unit)}")
     raise BudgetError(
-        f"source {line.source!r} protects {mine}, but the cap of ledger {line.ledger!r} is of {', '.join(other.unit)}: one of these may have "
-        f"many {mine}, and would pay for each. Write `privacy_unit: {_as_yaml(other.unit)}` at sources.{line.source}.privacy_unit; or give it a "
+        f"source {line.source!r} protects {mine}, but the cap of ledger {line.ledger!r} is of {', '.join(conflict.unit)}: one of these may have "
+        f"many {mine}, and would pay for each. Write `privacy_unit: {_as_yaml(conflict.unit)}` at sources.{line.source}.privacy_unit; or give it a "
         f"budget of its own on purpose: `ledger: {own_ledger}` and `apart_from: {line.ledger}` at sources.{line.source}"
     )
 

@@ -47,7 +47,7 @@ class Images:
     values: tuple[Int, ...]
 
     def take(self, which: Int | Bool) -> Images:
-        """Return some of them."""
+        """Return the images at some places."""
         user, row, seq, kind, ts, key, at = (
             column[which]
             for column in (self.user, self.row, self.seq, self.kind, self.ts, self.key, self.at)
@@ -146,7 +146,7 @@ class Versions:
     values: tuple[Int, ...]
 
     def take(self, which: Int) -> Versions:
-        """Return some of them."""
+        """Return the versions at some places."""
         ints = {name: getattr(self, name)[which] for name in INTS}
         return Versions(
             **ints,
@@ -164,7 +164,7 @@ class Events:
     trigger: Int
 
     def take(self, which: Int | Bool) -> Events:
-        """Return some of them."""
+        """Return the events at some places."""
         return Events(self.version[which], self.sign[which], self.trigger[which])
 
 

@@ -100,7 +100,7 @@ class _Ahead:
 
     @classmethod
     def of(cls, state: ReleaseState) -> _Ahead:
-        """Return all of a state's."""
+        """Return what a state has ahead of its release."""
         pending = state.pending
         order = sort_order(pending.column("window").to_numpy())
         pending = pending.take(pa.array(order)).combine_chunks()

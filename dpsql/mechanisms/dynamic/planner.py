@@ -237,7 +237,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
 
 
 def identity(plan: TablePlan) -> str:
-    """Return the query's."""
+    """Return the SHA-256 that identifies a plan."""
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 

@@ -30,7 +30,7 @@ def admission_stage(
 def stages(
     plan: TablePlan, public: PublicGroups | None = None
 ) -> tuple[AdmissionStage | FeedStage, TableStage | TreeStage]:
-    """Return both; likewise."""
+    """Return the intake and the release of a plan."""
     if isinstance(plan, TreePlan):
         return admission_stage(plan, public), TreeStage(tree_parameters(plan, public))
     return admission_stage(plan, public), TableStage(table_parameters(plan, public))

@@ -192,7 +192,7 @@ def unnamed_plan(
 
 
 def identity(plan: PrivacyPlan) -> str:
-    """Return the query's."""
+    """Return the SHA-256 that identifies a plan."""
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 

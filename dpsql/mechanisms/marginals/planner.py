@@ -218,7 +218,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
 
 
 def identity(plan: MarginalsPlan) -> str:
-    """Return the query's."""
+    """Return the SHA-256 that identifies a plan."""
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 

@@ -121,7 +121,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
 
 
 def identity(plan: SketchPlan) -> str:
-    """Return the query's."""
+    """Return the SHA-256 that identifies a plan."""
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 

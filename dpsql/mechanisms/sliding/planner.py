@@ -111,7 +111,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
 
 
 def identity(plan: SlidingPlan) -> str:
-    """Return the query's."""
+    """Return the SHA-256 that identifies a plan."""
     return identity_of(PLAN_VERSION, document(replace(plan, identity="")))
 
 
