@@ -34,7 +34,7 @@ from dpsql.udfs.keys import encode  # noqa: E402
 from dpsql.udfs.release_plan import ReleasePlan  # noqa: E402
 from dpsql.udfs.stage import ADMISSION, RELEASE, Clock, Tick  # noqa: E402
 from dpsql.udfs.task_files import ContributionFiles, ContributionRows, ReleasedFiles  # noqa: E402
-from dpsql.udfs.worker import Intake, MicroBatch, Release  # noqa: E402
+from dpsql.udfs.worker import MicroBatch, WorkerIntake, WorkerRelease  # noqa: E402
 from tests.property.plans import COUNT, DAY, SUM, query, source  # noqa: E402
 
 TURNS = 5
@@ -116,7 +116,7 @@ def _admission(folder: Path) -> tuple[Any, pd.DataFrame, MicroBatch]:
         str(folder / "contributions"), pa.schema(fields), "window", 0, 64 * DAY
     )
     return (
-        shipped(Intake(stage, files, {}, contributions, 1, bytes(32))),
+        shipped(WorkerIntake(stage, files, {}, contributions, 1, bytes(32))),
         _records().to_pandas(),
         MicroBatch(0, Clock()),
     )
@@ -136,7 +136,7 @@ def _release(folder: Path) -> tuple[Any, pd.DataFrame, ReleasePlan]:
     given = ContributionRows(str(folder / "contributions"), stage.takes, 1)
     plan = ReleasePlan(-1, 1, tuple(file["path"] for file in written), (Tick(0, 19_702 * DAY),))
     return (
-        shipped(Release(stage, files, {}, given, to, bytes(32))),
+        shipped(WorkerRelease(stage, files, {}, given, to, bytes(32))),
         pd.DataFrame({"label": [0]}),
         plan,
     )

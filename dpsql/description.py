@@ -106,7 +106,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseKind:
     """`counter`; `horizon`: triggers that share its noise, none if they do not end; `predicted`: what was not measured may be predicted."""
 
     counter: str
@@ -193,7 +193,7 @@ class Published:
     columns: tuple[Column, ...]
     windows: Windows | None = None
     measures: tuple[Measure, ...] = ()
-    noise: Noise | None = None
+    noise: NoiseKind | None = None
     reading: Reading = field(default_factory=Reading)
     sets: Sets | None = None
     protects: tuple[Protects, ...] = ()

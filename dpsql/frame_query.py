@@ -23,14 +23,14 @@ from dpsql.privacy.secret import Secret
 from dpsql.sources.config import Source, Sources
 from dpsql.sql.parse import stream_named
 from dpsql.times import EPOCH
-from dpsql.view.plain_table import Shown
+from dpsql.view.plain_table import PlainRows
 
 MOST = 1_000_000
 """Users and keys that records may have unless more are declared. Counting them would not be private."""
 
 
 @dataclass(frozen=True, repr=False)
-class Answer(Shown):
+class Answer(PlainRows):
     """What a query released; shown with a 95% error on every value.
 
     Args:

@@ -24,7 +24,7 @@ RUN_FILE = "run.json"
 """In the private folder of a run: which one it is."""
 
 
-class DamagedFile(LakeError):
+class DamagedRecord(LakeError):
     """A small file is not what its writer wrote."""
 
 
@@ -48,7 +48,7 @@ def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T 
         remedy: what to do where the file is damaged.
 
     Raises:
-        DamagedFile: it is not what `content` gave.
+        DamagedRecord: it is not what `content` gave.
         LakeError: it is from another release, or cannot be read.
     """
     try:
@@ -61,7 +61,7 @@ def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T 
     except OSError as problem:
         raise LakeError(f"{path}: {reason(problem)}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise DamagedFile(f"{path}: damaged; {remedy}") from None
+        raise DamagedRecord(f"{path}: damaged; {remedy}") from None
     raise LakeError(
         f"{path}: version {found!r} was written by another release of dpsql; this one reads version {version}"
     )
@@ -71,7 +71,7 @@ def read_if_whole(path: Place, kind: type[T], version: int) -> T | None:
     """As `read`, and None where the file is damaged: for what a run can do without."""
     try:
         return read(path, kind, version)
-    except DamagedFile:
+    except DamagedRecord:
         return None
 
 

@@ -22,7 +22,7 @@ from dpsql.jobs.terminal import ProgressBar, note, print_json, print_table
 from dpsql.text import Z95
 
 if TYPE_CHECKING:
-    from dpsql.tuning import Measurement, Workbench
+    from dpsql.tuning import Measured, Workbench
 
 WARNING = """\
 Choose on data that you may look at: synthetic, public or last year's, or of people who agreed. A setting chosen on the private records
@@ -120,9 +120,9 @@ def tune(
 
 def _document(
     bench: Workbench,
-    written: Measurement,
-    recommended: Measurement,
-    lines: dict[str, list[Measurement]],
+    written: Measured,
+    recommended: Measured,
+    lines: dict[str, list[Measured]],
     text: str,
 ) -> dict[str, Any]:
     sample = bench.sample
@@ -140,10 +140,7 @@ def _document(
 
 
 def _print(
-    bench: Workbench,
-    written: Measurement,
-    recommended: Measurement,
-    lines: dict[str, list[Measurement]],
+    bench: Workbench, written: Measured, recommended: Measured, lines: dict[str, list[Measured]]
 ) -> None:
     sample = bench.sample
     scale = bench.scale
@@ -193,7 +190,7 @@ def _print(
 
 
 def _table(
-    label: str, rows: list[tuple[str, Measurement]], bench: Workbench, with_errors: bool
+    label: str, rows: list[tuple[str, Measured]], bench: Workbench, with_errors: bool
 ) -> None:
     """What each setting keeps."""
     aliases = list(rows[0][1].columns) if with_errors else []
@@ -208,7 +205,7 @@ def _table(
     )
 
 
-def _errors(rows: list[tuple[str, Measurement]]) -> None:
+def _errors(rows: list[tuple[str, Measured]]) -> None:
     """How wrong each setting is."""
     out = []
     for alias in rows[0][1].columns:
@@ -221,7 +218,7 @@ def _errors(rows: list[tuple[str, Measurement]]) -> None:
     print_table(("error of", "", "l_1", "of true", "l_2", "l_inf", "noise ±"), out, right_from=2)
 
 
-def _kept(each: Measurement, bench: Workbench) -> list[str]:
+def _kept(each: Measured, bench: Workbench) -> list[str]:
     setting = each.setting
     cells = [
         f"{setting.max_rows_contributed:,}",
@@ -235,7 +232,7 @@ def _kept(each: Measurement, bench: Workbench) -> list[str]:
     return [*cells, f"{each.keys_kept:,.0f} of {each.keys:,}"]
 
 
-def _share(each: Measurement, alias: str) -> str:
+def _share(each: Measured, alias: str) -> str:
     column = each.columns[alias]
     return f"{column['l_1'] / max(column['true'], 1e-300):.1%}"
 
@@ -244,7 +241,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _value(name: str, each: Measurement) -> str:
+def _value(name: str, each: Measured) -> str:
     from dpsql.times import show_duration
 
     value = getattr(each.setting, name)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.lake.rescale import recut
-from dpsql.local.feeder import Feeder, Kept, Stages, split
+from dpsql.local.feeder import Feeder, MemoryState, Stages, split
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups, encode
@@ -102,7 +102,9 @@ def run(
 ) -> list[Any]:
     """The released rows of all ticks, sorted, as Python values that tell every bit."""
     stores = (
-        _stores(stages, folder, way.buckets, 1) if way.retried else tuple(map(Kept, way.buckets))
+        _stores(stages, folder, way.buckets, 1)
+        if way.retried
+        else tuple(map(MemoryState, way.buckets))
     )
     feeder = Feeder(stages, NOISE_KEY, stores=stores)
     out = list[pa.Table]()
@@ -111,7 +113,7 @@ def run(
         if number and way.restarted:
             feeder = _again(stages, feeder, stores)
         if number and way.then:
-            after = tuple(map(Kept, way.then))
+            after = tuple(map(MemoryState, way.then))
             feeder = _rescaled(stages, feeder, stores, after)
             stores = after
         rows = extra(
@@ -339,7 +341,7 @@ def _units(intake: Stage[Any], stream: Stream) -> Iterator[Stream]:
 
 def _taken(intake: Stage[Any], stream: Stream, buckets: int) -> Taken:
     """What the intake takes of a stream. One without units has no state, and any part will do."""
-    store = Kept(buckets)
+    store = MemoryState(buckets)
     versions = dict.fromkeys(range(buckets), 0)
     taken = Taken()
     for rows, clock in stream:

@@ -33,11 +33,11 @@ SEAL = b"dpsql sha256 seal"
 SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size
 
 
-class UnknownVersion(ValueError):
+class UnknownStateVersion(ValueError):
     """A state file in another version of this format: another release of dpsql wrote it."""
 
 
-class DamagedFile(OSError):
+class DamagedState(OSError):
     """A file whose bytes are not those that were written."""
 
 
@@ -70,8 +70,8 @@ class BucketFiles:
 
         Raises:
             FileNotFoundError: the version is not there.
-            DamagedFile: the bytes of a file are not those that were written, or are those of another version.
-            UnknownVersion: a file was written in another version of this format.
+            DamagedState: the bytes of a file are not those that were written, or are those of another version.
+            UnknownStateVersion: a file was written in another version of this format.
         """
         system, folder = filesystem(self.folder(bucket))
         read = {
@@ -79,7 +79,7 @@ class BucketFiles:
         }
         found = fingerprint({name: digest for name, (_, digest) in read.items()})
         if self.known.get(sequence, found) != found:
-            raise DamagedFile(
+            raise DamagedState(
                 f"version {sequence} of the state in {folder} is another one than was listed"
             )
         return {name: table for name, (table, _) in read.items()}
@@ -95,7 +95,7 @@ class BucketFiles:
             digests: table -> digest that the file must have, as `store` gave it; it tells a file that is whole and not the right one.
 
         Raises:
-            FileNotFoundError, UnknownVersion: as `load`; DamagedFile: a file is damaged, or another one.
+            FileNotFoundError, UnknownStateVersion: as `load`; DamagedState: a file is damaged, or another one.
         """
         system, folder = filesystem(self.folder(bucket))
         for name in self.names:
@@ -103,7 +103,7 @@ class BucketFiles:
             if whole:
                 _, digest = _read(system, path)
                 if digests.get(name, digest) != digest:
-                    raise DamagedFile(f"{path} is another file than the one that was listed")
+                    raise DamagedState(f"{path} is another file than the one that was listed")
                 continue
             with system.open_input_file(path) as file:
                 _metadata(_opened(file, path).schema_arrow, path)
@@ -189,10 +189,10 @@ def _read(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str]:
     try:
         table = _opened(pa.BufferReader(data), path).read()
     except (pa.ArrowException, OSError) as problem:
-        raise DamagedFile(f"{path} is damaged ({type(problem).__name__})") from None
+        raise DamagedState(f"{path} is damaged ({type(problem).__name__})") from None
     metadata = _metadata(table.schema, path)
     if digest is None:
-        raise DamagedFile(f"{path} is damaged: its seal is gone")
+        raise DamagedState(f"{path} is damaged: its seal is gone")
     return table.replace_schema_metadata(metadata or None), digest
 
 
@@ -200,7 +200,7 @@ def _opened(file: pa.NativeFile, path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as problem:
-        raise DamagedFile(f"{path} is damaged ({type(problem).__name__})") from None
+        raise DamagedState(f"{path} is damaged ({type(problem).__name__})") from None
 
 
 def _metadata(schema: pa.Schema, path: str) -> dict[bytes, bytes]:
@@ -208,7 +208,7 @@ def _metadata(schema: pa.Schema, path: str) -> dict[bytes, bytes]:
     metadata = dict(schema.metadata or {})
     found = metadata.pop(VERSION_KEY, b"none")
     if found != SCHEMA_VERSION:
-        raise UnknownVersion(
+        raise UnknownStateVersion(
             f"state file {path}: version {found.decode(errors='replace')} is unknown; this release reads version {SCHEMA_VERSION.decode()}"
         )
     return metadata
@@ -227,7 +227,7 @@ def _seal(data: pa.Buffer, path: str) -> str | None:
     """Return the digest in the seal of a file; None if it has no seal.
 
     Raises:
-        DamagedFile: it has one, of other bytes.
+        DamagedState: it has one, of other bytes.
     """
     end = _footer_at(data)
     at = end - SEAL_BYTES
@@ -236,7 +236,7 @@ def _seal(data: pa.Buffer, path: str) -> str | None:
     digest = hashlib.sha256(data[:at])
     digest.update(data[end:])
     if digest.digest() != bytes(data[at + len(SEAL) : end]):
-        raise DamagedFile(f"{path} is damaged: its bytes are not those that were written")
+        raise DamagedState(f"{path} is damaged: its bytes are not those that were written")
     return digest.hexdigest()
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import is_sorted
 from dpsql.udfs.grid import NO_CLOCK
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 ADMISSION = "admission"
 RELEASE = "release"
@@ -79,7 +79,7 @@ class Stage(Protocol[Now_contra]):
         """ADMISSION or RELEASE."""
 
     @property
-    def tables(self) -> Mapping[str, Table]:
+    def tables(self) -> Mapping[str, StateTable]:
         """What its state is made of; none for a stage that remembers nothing."""
 
     @property
@@ -114,7 +114,7 @@ class Intake:
     """
 
     operator: ClassVar[str] = ADMISSION
-    tables: ClassVar[Mapping[str, Table]] = {}
+    tables: ClassVar[Mapping[str, StateTable]] = {}
     integers: ClassVar[tuple[str, ...]] = ("user", "ts", "key")
     arguments: int
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Table:
+class StateTable:
     """One table of a bucket's state.
 
     Args:

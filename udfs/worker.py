@@ -68,7 +68,7 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True)
-class Intake:
+class WorkerIntake:
     """Query 1: the stage's rows go into files of the table `contributions`.
 
     Args:
@@ -101,7 +101,7 @@ class Intake:
 
 
 @dataclass(frozen=True)
-class Release:
+class WorkerRelease:
     """Query 2: the stage's rows go into files for the driver, with their keys decoded; the noise key is here and nowhere else.
 
     Args:

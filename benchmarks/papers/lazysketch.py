@@ -32,7 +32,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 from benchmarks.page import PERFORMANCE, write  # noqa: E402
-from dpsql.mechanisms.sketch.plan import Asked, SketchPlan, Wanted  # noqa: E402
+from dpsql.mechanisms.sketch.plan import SketchChoices, SketchPlan, Wanted  # noqa: E402
 from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sketch.stages import intake, shape  # noqa: E402
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
@@ -108,7 +108,7 @@ def paper(
 
 def plan_of(epsilon: float, depth: int, width: int, delta: float = DELTA) -> SketchPlan:
     """One window with the stream in it."""
-    asked = Asked(
+    asked = SketchChoices(
         level=PrivacyLevel.EVENT, value="x", wanted=(Wanted("n", 0),), depth=depth, width=width
     )
     query = ParsedQuery(

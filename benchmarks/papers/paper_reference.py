@@ -37,7 +37,7 @@ if (
 ):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
-from dpsql.mechanisms.histogram.plan import Asked, PrivacyPlan, ReleaseRule  # noqa: E402
+from dpsql.mechanisms.histogram.plan import HistogramChoices, PrivacyPlan, ReleaseRule  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
 from dpsql.parsed_query import (  # noqa: E402
@@ -211,7 +211,7 @@ def paper_plan(
         stream="visits",
         static_sources=(),
         columns_in_order=("page", "views"),
-        asked=Asked(
+        asked=HistogramChoices(
             max_rows_contributed=rows,
             max_rows_per_group=rows,
             max_groups_contributed=rows,

@@ -37,7 +37,7 @@ import pandas as pd  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 import dpsql  # noqa: E402
-from dpsql.mechanisms.sketch.plan import Asked, Bounds, Wanted  # noqa: E402
+from dpsql.mechanisms.sketch.plan import SketchChoices, SketchLimits, Wanted  # noqa: E402
 from dpsql.mechanisms.sketch.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.sketch.stages import intake, reading, release  # noqa: E402
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
@@ -47,7 +47,7 @@ from dpsql.udfs.columns import Float, Int  # noqa: E402
 from dpsql.udfs.keys import encode  # noqa: E402
 from dpsql.udfs.sketch.estimates import estimate, margins  # noqa: E402
 from dpsql.udfs.sketch.hashing import digest, digests  # noqa: E402
-from dpsql.udfs.sketch.reading import Listed, empty_state, read  # noqa: E402
+from dpsql.udfs.sketch.reading import ListedKeys, empty_state, read  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 DAY = 86_400_000_000
@@ -175,13 +175,13 @@ def one_cell_rule(data: Path, seeds: int) -> None:
             ["user_id", "key", "ts"]
         ].sort_values("ts", kind="stable")
         truth = bounded(events, most)
-        asked = Asked(
+        asked = SketchChoices(
             level=PrivacyLevel.USER,
             value="key",
             wanted=(Wanted("top", 50),),
             depth=depth,
             width=width,
-            bounds=Bounds(most, 1, most),
+            bounds=SketchLimits(most, 1, most),
         )
         plan = make_plan(
             query(asked, LISTED, epsilon=2.0, triggers=24),
@@ -250,7 +250,7 @@ def one_cell_rule(data: Path, seeds: int) -> None:
 
 def state_of(values: int) -> tuple[int, int]:
     """Bytes of state of intake and release after so many values of single events, of which none is listed."""
-    asked = Asked(
+    asked = SketchChoices(
         level=PrivacyLevel.EVENT,
         value="source",
         wanted=(Wanted("cells", 0),),
@@ -299,7 +299,7 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
     names = pa.array([b"%d" % i for i in range(values)], pa.binary())
     stream = g.permutation(np.repeat(np.arange(values, dtype=np.int32), counts))
     for depth, width, groups in ((9, 16_384, LISTED), (17, 8_192, None)):
-        asked = Asked(
+        asked = SketchChoices(
             level=PrivacyLevel.EVENT,
             value="source",
             wanted=(Wanted("top", 2_000),),
@@ -340,7 +340,9 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
             words = digests(
                 pa.array([digest(name) for name in names.to_pylist()], pa.binary(32))
             ).tolist()
-            listed = Listed(tuple((a, b, c, d) for a, b, c, d in words), tuple(names.to_pylist()))
+            listed = ListedKeys(
+                tuple((a, b, c, d) for a, b, c, d in words), tuple(names.to_pylist())
+            )
         p = reading(plan, listed)
         shown = read(empty_state(), last, p, bytes(32))
         found = [int(name) for name in shown.lists.column("key_bytes").to_pylist()]
@@ -376,8 +378,8 @@ def coverage(p: object, sketches: pa.Table, names: pa.Array, counts: Int) -> Non
 
 
 def query(
-    asked: Asked, groups: str | None = None, epsilon: float = 0.3, triggers: int = 100
-) -> ParsedQuery[Asked]:
+    asked: SketchChoices, groups: str | None = None, epsilon: float = 0.3, triggers: int = 100
+) -> ParsedQuery[SketchChoices]:
     """One day."""
     return ParsedQuery(
         mechanism="sketch",

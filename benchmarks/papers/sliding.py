@@ -40,7 +40,7 @@ from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
 from dpsql.udfs.measure.output_columns import OutputColumn  # noqa: E402
 from dpsql.udfs.noise.window_sqrt import coefficients, response  # noqa: E402
-from dpsql.udfs.sliding.panes import Cells, Measurement, Panes, new_bins  # noqa: E402
+from dpsql.udfs.sliding.panes import Measurement, PaneCells, Panes, new_bins  # noqa: E402
 from dpsql.udfs.sliding.release import SlidingParameters, release_windows  # noqa: E402
 from dpsql.udfs.stage import RELEASE, Tick  # noqa: E402
 from tests.mechanisms.sliding.queries import SOURCE, SQRT, windows  # noqa: E402
@@ -159,7 +159,7 @@ def errors(m: Measurement, x: np.ndarray, weights: np.ndarray, seed: int, w: int
     for pane, exact in enumerate(x):
         true += exact - (x[pane - w] if pane >= w else 0)
         window = m.close(
-            bins, exact.astype(np.int64), pane, Cells(key, ids, pane * SLIDE_US, SLIDE_US, 1)
+            bins, exact.astype(np.int64), pane, PaneCells(key, ids, pane * SLIDE_US, SLIDE_US, 1)
         )
         smoothed = np.full(len(true), np.nan) if window.smoothed is None else window.smoothed
         found += [

@@ -106,7 +106,7 @@ def read_catch_up(folder: Place) -> CatchUp | None:
     """Return the newest catch-up; None before the first.
 
     Raises:
-        DamagedFile: the file is damaged.
+        DamagedRecord: the file is damaged.
         LakeError: it is from another release.
     """
     return record.read(folder / FILE, CatchUp, VERSION, repairable(folder))

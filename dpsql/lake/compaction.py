@@ -25,7 +25,7 @@ from dpsql.lake.contributions import TICK_ERA, Contributions
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.marks import forgotten_mark, merged_mark
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.udfs.bucket_state import DamagedFile, filesystem
+from dpsql.udfs.bucket_state import DamagedState, filesystem
 
 MANY_FILES = 40
 SMALL_ROWS = 100_000
@@ -112,7 +112,7 @@ def merge(
         The files of the commit, and those of the log that came with it, on a local disk; nothing if there was nothing to do.
 
     Raises:
-        DamagedFile: a file is not as it was written; nothing is changed.
+        DamagedState: a file is not as it was written; nothing is changed.
     """
     table = DeltaTable(str(path))
     if len(names) <= MANY_FILES or not _is_plain(table) or not set(names) <= _named(table):
@@ -128,7 +128,7 @@ def merge(
                 break
         content = pa.concat_tables([one.cast(rows[-1].schema) for one in rows])
     except (OSError, ValueError, pa.ArrowException):
-        raise DamagedFile(
+        raise DamagedState(
             f"{path}/{name} is lost or damaged: put it back as it was; until then the table's small files stay small"
         ) from None
     if len(chosen) < 2:

@@ -127,7 +127,7 @@ class Contributions:
         """Refuse a damaged file among those of the commits of a plan: those with ticks too, which `verify` reads.
 
         Raises:
-            FileNotFoundError, DamagedFile: a file is gone or damaged.
+            FileNotFoundError, DamagedState: a file is gone or damaged.
         """
         check_files(self.path, delta_tables.added_files(self.path, plan.after + 1, plan.upto))
 
@@ -224,7 +224,7 @@ def check_ticks(path: Place) -> None:
     """Refuse a damaged file of ticks; every tick, of all times, is in one partition.
 
     Raises:
-        FileNotFoundError, DamagedFile: a file is gone or damaged.
+        FileNotFoundError, DamagedState: a file is gone or damaged.
     """
     names = [name for name in DeltaTable(str(path)).file_uris() if f"/era={TICK_ERA}/" in name]
     check_files(path, [f"era={TICK_ERA}/{name.rpartition('/')[2]}" for name in names])

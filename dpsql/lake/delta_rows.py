@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from dpsql.files import Place
 from dpsql.lake.log_head import in_words
-from dpsql.udfs.bucket_state import DamagedFile, filesystem
+from dpsql.udfs.bucket_state import DamagedState, filesystem
 
 NAMED_BY_BYTES = re.compile(r"-([0-9a-f]{64})\.parquet$")
 """Those of other writers have other names; they are used as they are."""
@@ -96,7 +96,7 @@ def check_files(location: Place, names: Iterable[str]) -> None:
 
     Raises:
         FileNotFoundError: a file is not there.
-        DamagedFile: a file is damaged.
+        DamagedState: a file is damaged.
     """
     named = [(name, found[1]) for name in names if (found := NAMED_BY_BYTES.search(name))]
     if named:
@@ -108,6 +108,6 @@ def _check_file(location: Place, name: str, digest: str) -> None:
     system, folder = filesystem(str(location))
     with system.open_input_file(f"{folder}/{name}") as file:
         if hashlib.sha256(file.read_buffer()).hexdigest() != digest:
-            raise DamagedFile(
+            raise DamagedState(
                 f"{location}/{name} is damaged: its bytes are not those that were written"
             )

@@ -9,10 +9,10 @@ from dpsql import record
 from dpsql.files import Place
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.udfs.stage import OPERATORS
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 FILE = "engine.json"
-Layout = Mapping[str, Mapping[str, Table]]
+Layout = Mapping[str, Mapping[str, StateTable]]
 VERSION = 5
 """Another one where Spark's own state is keyed otherwise, with which a bucket would not find its version, or query 2 reads otherwise."""
 
@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Kept:
+class EngineFacts:
     """What the file says: an `Engine`, and Spark's id of each operator's query, of those that have been started."""
 
     buckets: tuple[int, int]
@@ -113,7 +113,7 @@ def started_queries(folder: Place) -> dict[str, str | None]:
 
 def write_engine(engine: Engine, queries: Mapping[str, str | None]) -> None:
     """Keep the settings: a restore is done when this is."""
-    kept = Kept(engine.buckets, engine.parts, engine.void, engine.relabelled, queries)
+    kept = EngineFacts(engine.buckets, engine.parts, engine.void, engine.relabelled, queries)
     record.write(engine.folder / FILE, kept, VERSION)
 
 
@@ -131,5 +131,5 @@ def read_engine(folder: Place, tables: Layout) -> Engine | None:
     )
 
 
-def _kept(folder: Place) -> Kept | None:
-    return record.read(folder / FILE, Kept, VERSION)
+def _kept(folder: Place) -> EngineFacts | None:
+    return record.read(folder / FILE, EngineFacts, VERSION)

@@ -26,7 +26,7 @@ from dpsql.lake.engine_file import (
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles, readable
 from dpsql.lake.release_plans import next_version
-from dpsql.udfs.bucket_state import BucketFiles, UnknownVersion
+from dpsql.udfs.bucket_state import BucketFiles, UnknownStateVersion
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE
 
 
@@ -265,7 +265,7 @@ def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = 
             files.check(bucket, sequence, whole, digests.get(bucket, {}))
         except FileNotFoundError:
             return f"version {sequence} of the state in {files.folder(bucket)} is lost"
-        except UnknownVersion as problem:
+        except UnknownStateVersion as problem:
             # Not repairable: nothing is lost, but only another release can read it.
             raise LakeError(
                 f"{problem}; nothing was touched. Go on with the release that wrote it, or a newer one"

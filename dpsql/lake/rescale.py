@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.stage import CLOSED, Tables
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 
 def recut(
-    state: Mapping[int, Tables], buckets: int, layout: Mapping[str, Table]
+    state: Mapping[int, Tables], buckets: int, layout: Mapping[str, StateTable]
 ) -> dict[int, Tables]:
     """Cut state into `buckets` buckets.
 

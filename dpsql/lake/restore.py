@@ -31,7 +31,7 @@ from dpsql.lake.running import exclusive
 from dpsql.lake.runs import Lake, read_run
 from dpsql.lake.savepoints import Savepoint, read_savepoint
 from dpsql.lake.spark_checkpoint import Checkpoint
-from dpsql.record import DamagedFile, read_if_whole
+from dpsql.record import DamagedRecord, read_if_whole
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile, closed_us
@@ -182,7 +182,7 @@ def _mend_contributions(tables: Tables, lost: torn_commits.Torn) -> str:
 def _catch_up_is_damaged(tables: Tables) -> bool:
     try:
         read_catch_up(tables.folder)
-    except DamagedFile:
+    except DamagedRecord:
         return True
     return False
 

@@ -22,7 +22,7 @@ from dpsql.lake.preflight import state_files
 from dpsql.lake.published_marks import PublishedMarks, published_marks
 from dpsql.lake.read_files import listed_details
 from dpsql.lake.runs import Lake, Run, public_tables
-from dpsql.udfs.bucket_state import UnknownVersion
+from dpsql.udfs.bucket_state import UnknownStateVersion
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import ADMISSION, RELEASE, TICK
 
@@ -242,7 +242,7 @@ class Tables:
         try:
             for bucket, sequence in point.pointers.items():
                 files.check(bucket, sequence, True, digests.get(bucket, {}))
-        except UnknownVersion:
+        except UnknownStateVersion:
             raise
         except OSError:
             return False

@@ -17,7 +17,7 @@ from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import read_and_noted
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.udfs.bucket_state import DamagedFile, filesystem
+from dpsql.udfs.bucket_state import DamagedState, filesystem
 from dpsql.udfs.stage import OPERATORS, RELEASE, Clock
 
 SWEEP_SECONDS = 60
@@ -31,7 +31,7 @@ SAVEPOINTS = "savepoints"
 T = TypeVar("T")
 
 
-class PublicTable(Protocol):
+class PublicLog(Protocol):
     """What a run publishes, as far as it is tidied."""
 
     @property
@@ -63,7 +63,7 @@ class Retention:
     contributions: Contributions
     retention_us: int
     listed: Manifest
-    public: PublicTable
+    public: PublicLog
     damaged: Callable[[str], None]
     _next: float = field(default=0.0, init=False)
     _batches: int = field(default=0, init=False)
@@ -117,7 +117,7 @@ class Retention:
     def _tell(self, tidy: Callable[..., T], *given: Any) -> T | None:
         try:
             return tidy(*given)
-        except DamagedFile as problem:
+        except DamagedState as problem:
             self.damaged(str(problem))
             return None
 

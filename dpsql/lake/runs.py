@@ -22,7 +22,7 @@ from dpsql.files import ObjectPath, Place, bucket_problem, reached, reason
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.running import is_running
 from dpsql.record import RUN_FILE
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 SCHEMA_VERSION = 1
 ORIGINAL = f"{record.PUT_BACK}, or start under another --name (a new run with a new ledger line)"
@@ -59,7 +59,7 @@ class Run:
     created: str
     mechanism: str
     triggers_us: tuple[int, int]
-    tables: Mapping[str, Mapping[str, Table]]
+    tables: Mapping[str, Mapping[str, StateTable]]
     first_window_us: int | None = None
     ledger_id: str = ""
     beside: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Lake:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedRun:
     """One line of `dpsql status`.
 
     `state` is `running` (a process on this machine works on it), `stopped` (a live run that nobody works on), `published` (stored input
@@ -150,11 +150,11 @@ def read_run(lake: Lake, name: str) -> Run:
             f"no query {name!r} in lake {lake.root}; see: dpsql status --lake {lake.root}"
         )
     if run.name != name or not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
-        raise record.DamagedFile(f"{path}: damaged; {ORIGINAL}")
+        raise record.DamagedRecord(f"{path}: damaged; {ORIGINAL}")
     return run
 
 
-def list_queries(lake: Lake) -> tuple[Listed, ...]:
+def list_queries(lake: Lake) -> tuple[ListedRun, ...]:
     """Return every query of a lake, by name.
 
     Raises:
@@ -191,10 +191,10 @@ def state_of(lake: Lake, name: str) -> str:
     return "published" if (lake.histogram(name) / "_delta_log").is_dir() else "started"
 
 
-def _listed(lake: Lake, name: str) -> Listed:
+def _listed(lake: Lake, name: str) -> ListedRun:
     try:
         run = read_run(lake, name)
         overruns = read_overruns(lake.private(name)).micro_batches
     except LakeError:
-        return Listed(name, "", "", "unreadable")
-    return Listed(name, run.run_id, run.query_identity, state_of(lake, name), overruns)
+        return ListedRun(name, "", "", "unreadable")
+    return ListedRun(name, run.run_id, run.query_identity, state_of(lake, name), overruns)

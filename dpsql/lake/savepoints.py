@@ -34,7 +34,7 @@ ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavepointRecord:
     """What LABEL.json says.
 
     Args:
@@ -70,7 +70,7 @@ class Savepoint:
 
     folder: Path
     label: str
-    kept: Kept
+    kept: SavepointRecord
 
     def load(self, operator: str, names: Collection[str]) -> dict[int, dict[str, pa.Table]]:
         """Bucket -> its tables of these names.
@@ -119,7 +119,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         for o, point in points.items()
         for bucket, sequence in point.pointers.items()
     )
-    kept = Kept(
+    kept = SavepointRecord(
         created, engine.buckets, points, tables.ticked, tables.closed_us, engine.void, state
     )
     try:
@@ -171,7 +171,7 @@ def read_savepoint(private: Place, label: str) -> Savepoint:
     """
     private = _on_disk(private)
     path = private / FOLDER / f"{label}.json"
-    kept = record.read(path, Kept, VERSION)
+    kept = record.read(path, SavepointRecord, VERSION)
     if kept is None:
         known = (
             ", ".join(found.stem for found in sorted((private / FOLDER).glob("*.json"))) or "none"

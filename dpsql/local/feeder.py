@@ -76,7 +76,7 @@ class TryResult:
     comparison: dict[str, Any] | None
 
 
-class Kept:
+class MemoryState:
     """State in memory: the newest version of every bucket.
 
     Args:
@@ -119,7 +119,7 @@ class Feeder:
         self._intake, self._release = stages
         self._noise_key = noise_key
         self._intake_key = intake_key(noise_key)
-        self._users, self._keys = stores or (Kept(buckets[0]), Kept(buckets[1]))
+        self._users, self._keys = stores or (MemoryState(buckets[0]), MemoryState(buckets[1]))
         counts = zip(OPERATORS, (self._users.buckets, self._keys.buckets), strict=True)
         self.sequence = {operator: dict.fromkeys(range(count), 0) for operator, count in counts}
         self.batch = -1

@@ -26,7 +26,7 @@ JOINS = {
 
 
 @dataclass(frozen=True)
-class Table:
+class LocalTable:
     """A source as DuckDB sees it: the name of its view (or table) and its columns."""
 
     view: str
@@ -34,7 +34,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Relation:
+class LocalRelation:
     """One item of FROM: its name in the query, and what each of its columns is in DuckDB."""
 
     name: str | None
@@ -42,11 +42,11 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Scope:
+class LocalScope:
     """A translated FROM part: DuckDB text from the word FROM on, and what its names mean."""
 
     sql: str
-    relations: tuple[Relation, ...]
+    relations: tuple[LocalRelation, ...]
     merged: frozenset[str] = frozenset()
 
     def value(self, expression: str) -> Typed:
@@ -79,7 +79,7 @@ class Scope:
         return found[0]
 
 
-def read_from(from_sql: str, tables: Mapping[str, Table]) -> Scope:
+def read_from(from_sql: str, tables: Mapping[str, LocalTable]) -> LocalScope:
     """Translate everything from the word FROM on.
 
     Args:
@@ -95,24 +95,26 @@ def read_from(from_sql: str, tables: Mapping[str, Table]) -> Scope:
     return _scope(select, tables, iter(range(1 << 30)))
 
 
-def _scope(select: exp.Select, tables: Mapping[str, Table], numbers: Iterator[int]) -> Scope:
+def _scope(
+    select: exp.Select, tables: Mapping[str, LocalTable], numbers: Iterator[int]
+) -> LocalScope:
     if select.args.get("laterals"):
         return spark_only("LATERAL VIEW")
     text, first = _item(select.args["from_"].this, tables, numbers)
-    scope = Scope(f"FROM {text}", (first,))
+    scope = LocalScope(f"FROM {text}", (first,))
     for join in select.args.get("joins") or ():
         scope = _joined(scope, join, tables, numbers)
     if where := select.args.get("where"):
         condition = translate(where.this, scope.resolve)
-        scope = Scope(
+        scope = LocalScope(
             f"{scope.sql} WHERE {cast(condition, BOOLEAN).sql}", scope.relations, scope.merged
         )
     return scope
 
 
 def _item(
-    node: exp.Expression, tables: Mapping[str, Table], numbers: Iterator[int]
-) -> tuple[str, Relation]:
+    node: exp.Expression, tables: Mapping[str, LocalTable], numbers: Iterator[int]
+) -> tuple[str, LocalRelation]:
     alias = node.args.get("alias")
     if alias and alias.args.get("columns"):
         return spark_only("column names in a table alias")
@@ -125,7 +127,7 @@ def _item(
         fields = tuple(
             (column, Typed(f"{own}.{_quoted(column)}", kind)) for column, kind in table.columns
         )
-        return f"{_quoted(table.view)} AS {own}", Relation(name, fields)
+        return f"{_quoted(table.view)} AS {own}", LocalRelation(name, fields)
     while isinstance(node, (exp.Subquery, exp.Paren)):
         node = node.this
     if not isinstance(node, exp.Select):
@@ -134,11 +136,11 @@ def _item(
     fields = tuple(
         (column, Typed(f"{own}.c{i}", value.type)) for i, (column, value) in enumerate(inner)
     )
-    return f"({text}) AS {own}", Relation(name, fields)
+    return f"({text}) AS {own}", LocalRelation(name, fields)
 
 
 def _selected(
-    select: exp.Select, tables: Mapping[str, Table], numbers: Iterator[int]
+    select: exp.Select, tables: Mapping[str, LocalTable], numbers: Iterator[int]
 ) -> tuple[str, list[tuple[str, Typed]]]:
     """Return the text of a sub-query with columns c0, c1, ..., and their names and values."""
     scope = _scope(select, tables, numbers)
@@ -147,7 +149,7 @@ def _selected(
     return f"SELECT {listed} {scope.sql}", fields
 
 
-def _projected(projection: exp.Expression, scope: Scope) -> list[tuple[str, Typed]]:
+def _projected(projection: exp.Expression, scope: LocalScope) -> list[tuple[str, Typed]]:
     star = projection.this if isinstance(projection, exp.Column) else projection
     if not isinstance(star, exp.Star):
         value = projection.this if isinstance(projection, exp.Alias) else projection
@@ -171,24 +173,26 @@ def _projected(projection: exp.Expression, scope: Scope) -> list[tuple[str, Type
 
 
 def _joined(
-    scope: Scope, join: exp.Join, tables: Mapping[str, Table], numbers: Iterator[int]
-) -> Scope:
+    scope: LocalScope, join: exp.Join, tables: Mapping[str, LocalTable], numbers: Iterator[int]
+) -> LocalScope:
     side = str(join.args.get("side") or "").upper()
     kind = str(join.args.get("kind") or "").upper()
     words = JOINS.get((side, kind))
     if words is None or join.args.get("method"):
         return spark_only(f"{join.args.get('method') or ''} {side} {kind} JOIN".strip())
     text, relation = _item(join.this, tables, numbers)
-    joined = Scope(f"{scope.sql} {words} {text}", (*scope.relations, relation), scope.merged)
+    joined = LocalScope(f"{scope.sql} {words} {text}", (*scope.relations, relation), scope.merged)
     if names := [column.name.lower() for column in join.args.get("using") or ()]:
         pairs = [
-            (scope.resolve(exp.column(name)), Scope("", (relation,)).resolve(exp.column(name)))
+            (scope.resolve(exp.column(name)), LocalScope("", (relation,)).resolve(exp.column(name)))
             for name in names
         ]
         condition = " AND ".join(compare("=", left, right).sql for left, right in pairs)
-        return Scope(f"{joined.sql} ON {condition}", joined.relations, joined.merged | set(names))
+        return LocalScope(
+            f"{joined.sql} ON {condition}", joined.relations, joined.merged | set(names)
+        )
     if on := join.args.get("on"):
-        return Scope(
+        return LocalScope(
             f"{joined.sql} ON {cast(translate(on, joined.resolve), BOOLEAN).sql}",
             joined.relations,
             joined.merged,
@@ -196,7 +200,7 @@ def _joined(
     return (
         joined
         if kind == "CROSS"
-        else Scope(f"{joined.sql} ON TRUE", joined.relations, joined.merged)
+        else LocalScope(f"{joined.sql} ON TRUE", joined.relations, joined.merged)
     )
 
 

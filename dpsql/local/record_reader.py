@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpsql.compiled import Query
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
-from dpsql.local.from_clause import Scope, Table, read_from, split_select
+from dpsql.local.from_clause import LocalScope, LocalTable, read_from, split_select
 from dpsql.local.reach import AT_ONCE, makes_long_texts
 from dpsql.local.sources import Chunk, InputReader, source_files
 from dpsql.local.spark_types import DOUBLE, MAX_KEY_SCALE, SparkType, Typed, cast
@@ -78,7 +78,7 @@ class RowReader:
         self.connection = connect()
         query = plan.query
         self._reader = InputReader(self.connection, sources[query.stream])
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, LocalTable] = {}
         for name in query.static_sources:
             files = source_files(sources[name], inputs, (versions or {}).get(name))
             self.tables[name] = InputReader(self.connection, sources[name]).whole(files).table
@@ -132,7 +132,7 @@ class RowReader:
         """The same for the first rows of a frame; raises as `check`."""
         self._understand(self._reader.frame(frame).table)
 
-    def _understand(self, table: Table) -> None:
+    def _understand(self, table: LocalTable) -> None:
         self._select(
             read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table})
         )
@@ -165,7 +165,7 @@ class RowReader:
                 f"the input of `{self._plan.query.stream}` cannot be read ({type(problem).__name__})"
             ) from None
 
-    def _few_at_once(self, table: Table) -> Iterator[Table]:
+    def _few_at_once(self, table: LocalTable) -> Iterator[LocalTable]:
         """Yield a table as it is, or a few rows of it at a time where their texts may become long."""
         query = self._plan.query
         texts = (
@@ -178,7 +178,7 @@ class RowReader:
         rows = self.connection.sql(f'SELECT * FROM "{table.view}"').to_arrow_table()
         for start in range(0, max(rows.num_rows, 1), AT_ONCE):
             self.connection.register(FEW, rows.slice(start, AT_ONCE))
-            yield Table(FEW, table.columns)
+            yield LocalTable(FEW, table.columns)
 
     def no_records(self, malformed: int = 0) -> pa.Table:
         """Return a `rows` table of so many records that stand for malformed lines."""
@@ -193,7 +193,7 @@ class RowReader:
         columns |= {f"a{i}": np.full(malformed, np.nan) for i in range(len(self._shape.arguments))}
         return pa.table(columns)
 
-    def _select(self, scope: Scope) -> str:
+    def _select(self, scope: LocalScope) -> str:
         query = self._plan.query
         unit = [scope.value(f"`{column}`") for column in query.privacy_unit]
         keys = [scope.value(key.expression) for key in query.keys]

@@ -20,7 +20,7 @@ import pyarrow as pa
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select
 from dpsql.local.delta_files import open_table
-from dpsql.local.from_clause import Table
+from dpsql.local.from_clause import LocalTable
 from dpsql.local.lines import (
     check_header,
     csv_chunks,
@@ -52,7 +52,7 @@ OTHER_BATCH_FILES = 64
 class Chunk:
     """A piece of input, now visible in DuckDB as `table`; `malformed` lines were left out of it."""
 
-    table: Table
+    table: LocalTable
     malformed: int
 
 
@@ -76,7 +76,7 @@ class InputReader:
         for path in paths:
             yield from self._file(path)
 
-    def check(self, paths: Sequence[Path]) -> Table:
+    def check(self, paths: Sequence[Path]) -> LocalTable:
         """Return the columns that the files will have, or what is wrong with them; no record is read (text files have no columns of their own)."""
         table = self._table()
         for path in paths:
@@ -122,7 +122,7 @@ class InputReader:
             columns = chunk.table.columns
         if not chunks:
             raise DataError(f"source `{self._source.name}`: there are no files")
-        return Chunk(Table(f"{self._view}_all", columns), malformed)
+        return Chunk(LocalTable(f"{self._view}_all", columns), malformed)
 
     def _file(self, path: Path) -> Iterator[Chunk]:
         if not path.is_file():
@@ -203,9 +203,9 @@ class InputReader:
         images = self._connection.sql("FROM dpsql_raw_images").to_arrow_table()
         return self._lines(images, json_select(self._declared, BESIDE), 0)
 
-    def _table(self) -> Table:
+    def _table(self) -> LocalTable:
         """Of text: the declared columns, and those beside them."""
-        return Table(
+        return LocalTable(
             self._view,
             tuple((name.lower(), kind) for name, kind in (*(self._declared or ()), *self._beside)),
         )
@@ -239,7 +239,9 @@ class InputReader:
         except duckdb.Error:
             raise DataError(f"{where}: not a readable Parquet file") from None
 
-    def _fit(self, select: str, where: str, in_frame: bool = False, keep: bool = False) -> Table:
+    def _fit(
+        self, select: str, where: str, in_frame: bool = False, keep: bool = False
+    ) -> LocalTable:
         """Make the view, with the declared columns and types where there are any."""
         found = self._described(select, where)
         by_name = {name.lower(): name for name in found}
@@ -266,7 +268,7 @@ class InputReader:
         self._connection.execute(
             f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})'
         )
-        return Table(self._view, tuple((name.lower(), kind) for name, kind in wanted))
+        return LocalTable(self._view, tuple((name.lower(), kind) for name, kind in wanted))
 
 
 def _misfit(column: str, found: str, wanted: SparkType, source: str, in_frame: bool) -> str:

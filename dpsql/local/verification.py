@@ -43,7 +43,7 @@ from dpsql.published.public_rows import read_histogram
 from dpsql.published.rows import cell_rows
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source
-from dpsql.udfs.bucket_state import DamagedFile
+from dpsql.udfs.bucket_state import DamagedState
 from dpsql.udfs.stage import ADMISSION, Clock
 
 LIMIT_US = 253_402_300_800_000_000
@@ -332,7 +332,7 @@ def _reading(folder: Place) -> Iterator[None]:
         yield
     except DpsqlError:
         raise
-    except DamagedFile as problem:
+    except DamagedState as problem:
         raise LakeError(f"{problem}; put back the original file") from None
     except (DeltaError, OSError, ValueError, pa.ArrowException) as problem:
         raise LakeError(f"{folder}: its tables cannot be read ({type(problem).__name__})") from None

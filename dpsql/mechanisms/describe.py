@@ -31,7 +31,7 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
         reading: of the query; a private condition is left out.
     """
     query = plan.query
-    told = shape.told
+    facts = shape.facts
     schedule = shape.schedule
     times = (START, END, "trigger", DUE) if schedule.windows else ("trigger", DUE)
     keys = {key.name for key in query.output_keys}
@@ -50,9 +50,9 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
                 )
             )
     window = query.window
-    most = told.bounds
+    most = facts.bounds
     return Published(
-        rows=Rows.LISTS if shape.sketch else Rows.CUBE if told.sets else Rows.HISTOGRAM,
+        rows=Rows.LISTS if shape.sketch else Rows.CUBE if facts.sets else Rows.HISTOGRAM,
         trigger_us=query.trigger_interval_us,
         columns=tuple(columns),
         windows=None
@@ -70,14 +70,14 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
                 each.function,
                 each.function in ADDITIVE,
                 each.bounds,
-                told.grids.get(each.alias),
+                facts.grids.get(each.alias),
                 isinstance(each, PerGroup),
             )
             for each in query.aggregates
         ),
-        noise=told.noise,
+        noise=facts.noise,
         reading=replace(reading, condition=None) if reading.private else reading,
-        sets=told.sets,
+        sets=facts.sets,
         protects=(
             Protects(
                 level=str(query.protects),
@@ -86,8 +86,8 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
                 max_rows=most[0],
                 max_rows_per_group=most[1],
                 max_groups=most[2],
-                sums=told.sums,
-                units_needed=told.units_needed,
+                sums=facts.sums,
+                units_needed=facts.units_needed,
                 rows_end=shape.feed is not None,
                 epsilon=plan.epsilon,
                 delta=plan.delta,

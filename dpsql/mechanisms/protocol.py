@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
-from dpsql.description import RANK_STDERR, STDERR, Noise, Role, Sets, SketchShape
+from dpsql.description import RANK_STDERR, STDERR, NoiseKind, Role, Sets, SketchShape
 from dpsql.parsed_query import BOUNDED, Aggregate, ParsedQuery, Quantiles
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dpsql.sql.parse import Rule
     from dpsql.udfs.keys import PublicGroups
     from dpsql.udfs.stage import Clock, Stage, Tick
-    from dpsql.udfs.state_table import Table
+    from dpsql.udfs.state_table import StateTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class OutputColumn:
+class PublicColumn:
     """A column of the public table besides times and keys.
 
     Args:
@@ -109,21 +109,21 @@ def bounds_told(query: ParsedQuery[Any]) -> tuple[int | None, int | None, int | 
     return most, each, groups
 
 
-def value_and_error(aggregate: Aggregate, i: int) -> tuple[OutputColumn, OutputColumn]:
+def value_and_error(aggregate: Aggregate, i: int) -> tuple[PublicColumn, PublicColumn]:
     """Return the two columns of the i-th aggregate."""
     alias = aggregate.alias
     if isinstance(aggregate, Quantiles):
-        error = OutputColumn(alias, f"{alias}_{RANK_STDERR}", "DOUBLE", f"s{i}", Role.RANK_STDERR)
-        return OutputColumn(
+        error = PublicColumn(alias, f"{alias}_{RANK_STDERR}", "DOUBLE", f"s{i}", Role.RANK_STDERR)
+        return PublicColumn(
             alias, alias, "DOUBLES", f"c{i}", Role.VALUE, aggregate.parts + 1
         ), error
     kind = "DOUBLE" if aggregate.function in BOUNDED else "BIGINT"
-    error = OutputColumn(alias, f"{alias}_{STDERR}", "DOUBLE", f"s{i}", Role.STDERR)
-    return OutputColumn(alias, alias, kind, f"c{i}", Role.VALUE), error
+    error = PublicColumn(alias, f"{alias}_{STDERR}", "DOUBLE", f"s{i}", Role.STDERR)
+    return PublicColumn(alias, alias, kind, f"c{i}", Role.VALUE), error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class TableFacts:
     """What only the mechanism knows of what a table says of itself (`dpsql.description`).
 
     Args:
@@ -135,7 +135,7 @@ class Told:
         sets: of a CUBE.
     """
 
-    noise: Noise
+    noise: NoiseKind
     bounds: tuple[int | None, int | None, int | None]
     sums: int
     units_needed: int | None = None
@@ -158,7 +158,7 @@ class Shape:
         contributions: what the intake gives; its first column is an int64.
         state: operator -> the tables of its state.
         columns: of the public table.
-        told: what the public table says of itself.
+        facts: what the public table says of itself.
         drops: why a record may be dropped, in the order in which that is told.
         forgets_us: windows that begin so long after a record do not depend on it; None: everything later does.
         sketch: of the second public table, which has cells; None: there is none.
@@ -169,16 +169,16 @@ class Shape:
     arguments: tuple[Argument, ...]
     listed: bool
     contributions: pa.Schema
-    state: Mapping[str, Mapping[str, Table]]
-    columns: tuple[OutputColumn, ...]
-    told: Told
+    state: Mapping[str, Mapping[str, StateTable]]
+    columns: tuple[PublicColumn, ...]
+    facts: TableFacts
     drops: tuple[str, ...]
     forgets_us: int | None
     sketch: SketchShape | None = None
     feed: Feed | None = None
     carries: bool = False
 
-    def of(self, alias: str) -> tuple[OutputColumn, ...]:
+    def of(self, alias: str) -> tuple[PublicColumn, ...]:
         """Return the columns of one aggregate."""
         return tuple(column for column in self.columns if column.aggregate == alias)
 

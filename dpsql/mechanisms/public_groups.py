@@ -80,7 +80,7 @@ def load(folder: Place) -> PublicGroups | None:
     """Return the groups of a run, or None before its first start.
 
     Raises:
-        DamagedFile, UnknownVersion: the file is not what `save` wrote.
+        DamagedState, UnknownStateVersion: the file is not what `save` wrote.
     """
     try:
         table = read_table(str(folder / FILE))

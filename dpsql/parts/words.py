@@ -29,7 +29,7 @@ from dpsql.times import duration, timestamp
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, column_norm
 from dpsql.udfs.table.grid import LAST_STEP, TableGrid
-from dpsql.udfs.table.leaves import Quantiles
+from dpsql.udfs.table.leaves import QuantileTree
 
 Sum = TypeVar("Sum", bound=Summed)
 
@@ -264,7 +264,7 @@ def over(aggregate: Aggregate) -> str:
     return " / n" if sums_of(aggregate.function) > 1 else ""
 
 
-def of_quantiles(name: str, tree: Quantiles, grid: float) -> list[str]:
+def of_quantiles(name: str, tree: QuantileTree, grid: float) -> list[str]:
     """Return what the numbers of quantiles mean."""
     return [
         f"  {name}: {tree.parts + 1} values from {tree.lower:g} to {tree.upper:g}, on a grid of {grid:.4g}, with equally many rows between them.",

@@ -13,7 +13,7 @@ from pathlib import Path
 from dpsql.errors import BudgetError
 from dpsql.files import create_file, reached, replace_file
 from dpsql.parsed_query import PrivacyLevel
-from dpsql.privacy.ledger_line import Line, UnknownVersion, document, line_from, spent
+from dpsql.privacy.ledger_line import Line, UnknownLineVersion, document, line_from, spent
 from dpsql.privacy.origin import cap_in_words, declared_cap
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.seals import FILE as SEALS
@@ -459,7 +459,7 @@ def _check(before: Sequence[Line], line: Line, cap: Cap) -> None:
 def _line(path: Path, content: bytes) -> Line:
     try:
         return line_from(json.loads(content))
-    except UnknownVersion as problem:
+    except UnknownLineVersion as problem:
         raise BudgetError(f"ledger line {path}: {problem}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
         remedy = f"put back the original file: {PUT_BACK}. {without_original(path.parent)}"

@@ -21,7 +21,7 @@ SCHEMA_VERSION = 2
 WITH_FLOOR = 3
 
 
-class UnknownVersion(ValueError):
+class UnknownLineVersion(ValueError):
     """A line of another release of dpsql."""
 
 
@@ -91,14 +91,14 @@ def line_from(given: Mapping[str, Any]) -> Line:
     """Return a line that `document` wrote.
 
     Raises:
-        UnknownVersion: another release wrote it.
+        UnknownLineVersion: another release wrote it.
         ValueError, TypeError, KeyError: it is damaged: a wrong number must not make a budget look larger.
     """
     version = given["version"]
     rest = {name: value for name, value in given.items() if name != "version"}
     if version not in (SCHEMA_VERSION, WITH_FLOOR):
         reads = f"this one reads versions {SCHEMA_VERSION} and {WITH_FLOOR}"
-        raise UnknownVersion(
+        raise UnknownLineVersion(
             f"version {version!r} was written by another release of dpsql; {reads}. Nothing is spent beside it"
         )
     if "origin" not in rest:

@@ -77,7 +77,7 @@ class RunRegister:
         path = self._path(run_id)
         entry = record.read(path, Entry, SCHEMA_VERSION, ORIGINAL)
         if entry is not None and entry.run_id != run_id:
-            raise record.DamagedFile(f"{path}: damaged; {ORIGINAL}")
+            raise record.DamagedRecord(f"{path}: damaged; {ORIGINAL}")
         return entry
 
     def enter(self, run_id: str, folder: Place, source: Source | None = None) -> Entry:

@@ -163,7 +163,7 @@ def of_cells(
 # written, each with its error bar.
 
 if TYPE_CHECKING:
-    from dpsql.mechanisms.protocol import OutputColumn
+    from dpsql.mechanisms.protocol import PublicColumn
 
 KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}
 ORDER = [("window", "ascending"), ("trigger", "ascending"), ("key_bytes", "ascending")]
@@ -172,7 +172,7 @@ ORDER = [("window", "ascending"), ("trigger", "ascending"), ("key_bytes", "ascen
 def published_rows(
     query: ParsedQuery,
     schedule: Schedule,
-    columns: Sequence[OutputColumn],
+    columns: Sequence[PublicColumn],
     released: pa.Table,
     key_types: Sequence[pa.DataType],
 ) -> pa.Table:

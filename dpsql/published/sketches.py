@@ -24,7 +24,7 @@ from dpsql.times import EPOCH, timestamp
 from dpsql.udfs.columns import Int
 from dpsql.udfs.keys import encode
 from dpsql.udfs.sketch.estimates import estimate, interval, joint
-from dpsql.udfs.sketch.hashing import DIGEST_BYTES, SCHEME, Shape, digest, digests
+from dpsql.udfs.sketch.hashing import DIGEST_BYTES, SCHEME, CellShape, digest, digests
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,8 +98,8 @@ class PublishedSketch:
         return pd.DataFrame({"value": [given[i] for i in best.tolist()], **numbers})
 
     @property
-    def _layout(self) -> Shape:
-        return Shape(self.shape.depth, self.shape.width, self.shape.signed)
+    def _layout(self) -> CellShape:
+        return CellShape(self.shape.depth, self.shape.width, self.shape.signed)
 
     def _numbers(self, found: Int) -> dict[str, Any]:
         grid = self.shape.grids[self.number]

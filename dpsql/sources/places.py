@@ -30,7 +30,7 @@ ONE_TEXT = ("file ", "options ")
 """Places that are the same only if their texts are."""
 
 
-class Reader(Protocol):
+class ReaderBlock(Protocol):
     """What says where a source reads: its block in `sources.yaml`."""
 
     @property
@@ -50,7 +50,7 @@ class Reader(Protocol):
         """Reader options."""
 
 
-def places(source: Reader, files: Iterable[Path] = ()) -> tuple[str, ...]:
+def places(source: ReaderBlock, files: Iterable[Path] = ()) -> tuple[str, ...]:
     """Return where a source reads.
 
     Args:
@@ -76,7 +76,7 @@ def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     )
 
 
-def is_own_input(source: Reader, given: Sequence[Path]) -> Path | None:
+def is_own_input(source: ReaderBlock, given: Sequence[Path]) -> Path | None:
     """Return the first of the given files or folders that is, holds or lies in what the source reads, under whatever name; None: none is."""
     declared = [place for place in _declared(source) if place.startswith("path ")]
     if not declared:
@@ -99,7 +99,7 @@ def is_own_input(source: Reader, given: Sequence[Path]) -> Path | None:
     return None
 
 
-def _declared(source: Reader) -> Iterator[str]:
+def _declared(source: ReaderBlock) -> Iterator[str]:
     options = {name.lower(): value for name, value in source.options}
     if source.format == CATALOG:
         yield f"table {str(source.table).lower()}"

@@ -311,7 +311,7 @@ def _aggregate(call: Call) -> Aggregate:
     )
 
 
-class Reader(Protocol):
+class QueryReader(Protocol):
     """What the front end asks of a mechanism (`dpsql.mechanisms.protocol.Mechanism`)."""
 
     name: str
@@ -333,7 +333,7 @@ class Reader(Protocol):
 
 
 def parse_query(
-    text: str, sources: Mapping[str, Source], readers: Sequence[Reader], name: str = "query"
+    text: str, sources: Mapping[str, Source], readers: Sequence[QueryReader], name: str = "query"
 ) -> ParsedQuery[Any]:
     """Read one query.
 
@@ -383,12 +383,14 @@ def stream_named(text: str) -> str:
     return "records" if table is None else table.name.lower()
 
 
-def options_of(readers: Sequence[Reader]) -> tuple[Option, ...]:
+def options_of(readers: Sequence[QueryReader]) -> tuple[Option, ...]:
     """Return every option that any mechanism knows, each once."""
     return tuple({option.name: option for reader in readers for option in reader.options}.values())
 
 
-def options_of_others(draft: Draft, reader: Reader, readers: Sequence[Reader]) -> Iterator[Problem]:
+def options_of_others(
+    draft: Draft, reader: QueryReader, readers: Sequence[QueryReader]
+) -> Iterator[Problem]:
     """Options that other mechanisms know and the query's own does not."""
     own = {option.name for option in reader.options}
     known = {option.name for option in options_of(readers)}
@@ -398,7 +400,7 @@ def options_of_others(draft: Draft, reader: Reader, readers: Sequence[Reader]) -
             yield problem(given.name_span, message, "omit it")
 
 
-def claiming(draft: Draft, readers: Sequence[Reader]) -> Reader:
+def claiming(draft: Draft, readers: Sequence[QueryReader]) -> QueryReader:
     """Return the one mechanism whose query this is.
 
     Raises:

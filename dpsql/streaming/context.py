@@ -49,7 +49,7 @@ from dpsql.udfs.noise import randomness
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, Stage, Tick
 from dpsql.udfs.task_files import ReleasedFiles
 from dpsql.udfs.task_intake import Gathered, TaskIntake
-from dpsql.udfs.worker import Intake, Release
+from dpsql.udfs.worker import WorkerIntake, WorkerRelease
 
 PER_CORE = 2, 1
 """Buckets of users and of keys, in a new run. Of keys every bucket has its task at every trigger, also at a silent one; with one of users larger
@@ -268,7 +268,7 @@ class RunContext:
 
         def query_1(frame: DataFrame) -> DataFrame:
             if intake.tables:
-                return stateful(frame, Intake(intake, files, part.pointers, to, keys, key))
+                return stateful(frame, WorkerIntake(intake, files, part.pointers, to, keys, key))
             of_tasks = by_task(frame, TaskIntake(intake, users, key))
             return stateful(of_tasks, Gathered(intake.gives, files, part.pointers, to, keys))
 
@@ -289,7 +289,7 @@ class RunContext:
     ) -> tuple[DataFrame, ReleaseSink]:
         part = self.engine.parts[RELEASE]
         session = run_session(self.spark, self.engine.buckets[1])
-        work = Release(
+        work = WorkerRelease(
             stage,
             preflight.state_files(self.engine, RELEASE),
             part.pointers,

@@ -17,7 +17,7 @@ from dpsql.lake import preflight, remedies
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import ReleasePlans
-from dpsql.udfs.bucket_state import DamagedFile
+from dpsql.udfs.bucket_state import DamagedState
 from dpsql.udfs.release_plan import ReleasePlan
 
 # Spark's failures in our words: what happened and where, never a value of a record and never a
@@ -239,7 +239,7 @@ def _python_kind(text: str) -> str:
 
 # Damaged files: noticed before they are used, and told by name with the command that works.
 
-DAMAGED = (DamagedFile.__name__, FileNotFoundError.__name__)
+DAMAGED = (DamagedState.__name__, FileNotFoundError.__name__)
 
 
 def plan_of(plans: ReleasePlans, batch: int) -> ReleasePlan:
@@ -256,7 +256,7 @@ def plan_of(plans: ReleasePlans, batch: int) -> ReleasePlan:
         raise LakeError(
             f"a file of {contributions.path} is lost; {remedies.unrepairable(contributions.path.parent)}"
         ) from None
-    except DamagedFile as problem:
+    except DamagedState as problem:
         raise LakeError(f"{problem}; {remedies.unrepairable(contributions.path.parent)}") from None
     return plan
 

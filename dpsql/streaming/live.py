@@ -86,7 +86,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
         interval_us, lambda wrong, text: _tell_clock(context.tally, wrong, text), wall_us
     )
     checkpoint = context.engine.checkpoint(ADMISSION)
-    is_cut = Cut(context.query.source, checkpoint, context.tally)
+    is_cut = UnreadFiles(context.query.source, checkpoint, context.tally)
     contributions = context.tables.contributions
     ticker = Ticker(contributions, checkpoint, query.max_ahead_us, interval_us, clock.time, is_cut)
     check_absence(
@@ -192,7 +192,7 @@ class Pace:
             self._next = time.monotonic() + NOTE_SECONDS
 
 
-class Cut:
+class UnreadFiles:
     """Find micro-batches that may have left files of the source unread, and tell the operator of them."""
 
     def __init__(self, source: Source, checkpoint: Checkpoint, tally: Tally) -> None:

@@ -24,10 +24,10 @@ from dpsql.files import ObjectPath, Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.mechanisms.protocol import OutputColumn, Shape
+from dpsql.mechanisms.protocol import PublicColumn, Shape
 from dpsql.parsed_query import ParsedQuery
 from dpsql.published.rows import published_rows
-from dpsql.streaming.released import Pair, Released
+from dpsql.streaming.released import Pair, ReleasedRows
 
 KINDS = {
     "INT": T.IntegerType(),
@@ -93,7 +93,7 @@ class PublishedTable:
             )
         return T.StructType(fields)
 
-    def kind_of(self, column: OutputColumn) -> T.DataType:
+    def kind_of(self, column: PublicColumn) -> T.DataType:
         """Return the type of a column that is no key."""
         return KINDS[column.kind]
 
@@ -136,7 +136,7 @@ class PublishedTable:
         return self.shape.schedule.points(closed_us)
 
     def check(
-        self, released: Released, pairs: Collection[Pair], closed_before_us: int, newest_us: int
+        self, released: ReleasedRows, pairs: Collection[Pair], closed_before_us: int, newest_us: int
     ) -> set[Pair]:
         """Return which of the triggers about to be published are published already, just so.
 
@@ -164,7 +164,7 @@ class PublishedTable:
         return known
 
     def publish(
-        self, released: Released, closed_us: int, due: Mapping[Pair, int], every: bool
+        self, released: ReleasedRows, closed_us: int, due: Mapping[Pair, int], every: bool
     ) -> None:
         """Append the rows that a tick releases in one commit, sorted by window, trigger and key; doing it again changes nothing.
 
@@ -224,7 +224,7 @@ class PublishedTable:
                 ]
         return released.selectExpr(*columns, "key_bytes AS dpsql_key")
 
-    def same(self, released: Released, pairs: Collection[Pair]) -> bool:
+    def same(self, released: ReleasedRows, pairs: Collection[Pair]) -> bool:
         """Tell whether the published rows of these triggers are exactly those that are released."""
         rows = self._published_form(released.frame())
         wanted = self.pair_frame(rows, pairs)
@@ -331,7 +331,7 @@ def _everything(table: Path) -> Iterator[tuple[str, int]]:
         yield from ((os.path.join(folder, name), 0o644) for name in names)
 
 
-def _value(column: OutputColumn) -> str:
+def _value(column: PublicColumn) -> str:
     """Spark SQL for a released value; a DOUBLE, and an array of them, is NULL where the step says NaN (an average of too few)."""
     if column.kind == "DOUBLES":
         first = column.sources[0]  # a NaN is NULL once Spark has had it from pandas

@@ -14,7 +14,7 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.release_plans import ReleasePlans, position
 from dpsql.streaming import failures
 from dpsql.streaming.published_table import PublishedTable
-from dpsql.streaming.released import Pair, Released
+from dpsql.streaming.released import Pair, ReleasedRows
 from dpsql.streaming.workers import hand_over, reports
 from dpsql.udfs.grid import NO_CLOCK
 
@@ -97,7 +97,7 @@ class ReleaseSink:
             default=NO_CLOCK,
         )
         names = tuple(file.counted["released"] for file in files if file.counted["released"])
-        released = Released(frame.sparkSession, self.released, names)
+        released = ReleasedRows(frame.sparkSession, self.released, names)
         known = self._published(released, pairs, before) if pairs else set()
         new = {pair: rows for pair, rows in pairs.items() if pair not in known}
         closed = max((int(file.counted["closed_us"]) for file in files), default=NO_CLOCK)
@@ -119,7 +119,7 @@ class ReleaseSink:
         self.has_published = True
         self.count(len(new), sum(new.values()))
 
-    def _published(self, rows: Released, pairs: Collection[Pair], before: int) -> set[Pair]:
+    def _published(self, rows: ReleasedRows, pairs: Collection[Pair], before: int) -> set[Pair]:
         """Return which triggers are published already. Nobody else publishes, so only the first micro-batch looks how far the histogram goes."""
         if self._newest_us is None:
             self._newest_us = self.histogram.newest_trigger_us()

@@ -22,7 +22,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleasedRows:
     """The rows of one micro-batch.
 
     Args:

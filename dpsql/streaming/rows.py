@@ -25,7 +25,7 @@ from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
 from dpsql.streaming import internals
 from dpsql.streaming.failures import reason_of
 from dpsql.streaming.totality import guarded
-from dpsql.udfs.bucket_state import DamagedFile, UnknownVersion
+from dpsql.udfs.bucket_state import DamagedState, UnknownStateVersion
 from dpsql.udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, PublicGroups, max_encoded_bytes
 from dpsql.udfs.stage import END, NO_RECORD, NO_SEQUENCE
 
@@ -403,7 +403,7 @@ def groups_of(
         return None
     try:
         kept = public_groups.load(engine.folder)
-    except (DamagedFile, UnknownVersion) as problem:
+    except (DamagedState, UnknownStateVersion) as problem:
         raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}") from None
     if kept is None:
         if engine.has_begun:

@@ -23,10 +23,10 @@ from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import cells_path
 from dpsql.lake.sorted_file import sorted_file
-from dpsql.mechanisms.protocol import OutputColumn
+from dpsql.mechanisms.protocol import PublicColumn
 from dpsql.published.rows import CELLS, cell_rows, of_cells
 from dpsql.streaming.published_table import PublishedTable, open_files
-from dpsql.streaming.released import Pair, Released
+from dpsql.streaming.released import Pair, ReleasedRows
 
 AT_ONCE = 64 << 20
 """Bytes of cells that are in the driver at a time."""
@@ -47,7 +47,7 @@ class SketchTables(PublishedTable):
         """Cells, then lists."""
         return (cells_path(self.path), self.path)
 
-    def kind_of(self, column: OutputColumn) -> T.DataType:
+    def kind_of(self, column: PublicColumn) -> T.DataType:
         """Return a list."""
         parts = [
             (key.name.rpartition(".")[2], kind)
@@ -82,7 +82,7 @@ class SketchTables(PublishedTable):
         super().create()
 
     def publish(
-        self, released: Released, closed_us: int, due: Mapping[Pair, int], every: bool
+        self, released: ReleasedRows, closed_us: int, due: Mapping[Pair, int], every: bool
     ) -> None:
         """Append what a tick releases: the cells in one commit, then the lists in one; doing it again changes nothing.
 
@@ -114,7 +114,7 @@ class SketchTables(PublishedTable):
             )
         )
 
-    def same(self, released: Released, pairs: Collection[Pair]) -> bool:
+    def same(self, released: ReleasedRows, pairs: Collection[Pair]) -> bool:
         """Tell whether the published rows of these triggers, lists and cells, are exactly those that are released."""
         return all(
             self._same_lists(rows)
@@ -122,7 +122,7 @@ class SketchTables(PublishedTable):
             for rows in self._pieces(released, pairs)
         )
 
-    def _pieces(self, released: Released, pairs: Collection[Pair]) -> Iterator[pa.Table]:
+    def _pieces(self, released: ReleasedRows, pairs: Collection[Pair]) -> Iterator[pa.Table]:
         """Yield the released rows of some triggers, in order, a few at a time."""
         sketch = self.sketch
         wanted = sorted(pairs)

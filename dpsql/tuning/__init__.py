@@ -10,10 +10,10 @@ Nothing here is private, and nothing is released: what is chosen on private reco
 
 from dpsql.tuning.sample import Sample, read_sample
 from dpsql.tuning.search import around, edited, search
-from dpsql.tuning.workbench import Measurement, Setting, Workbench, check_tunable
+from dpsql.tuning.workbench import Measured, Setting, Workbench, check_tunable
 
 __all__ = [
-    "Measurement",
+    "Measured",
     "Sample",
     "Setting",
     "Workbench",

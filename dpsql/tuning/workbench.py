@@ -57,7 +57,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measured:
     """What a setting does to the sample, counted as the whole stream (`scale`), at each window's last trigger.
 
     Args:
@@ -183,7 +183,7 @@ class Workbench:
         """
         return unnamed_plan(self.parsed(setting), self.query.source)
 
-    def measure(self, setting: Setting) -> Measurement:
+    def measure(self, setting: Setting) -> Measured:
         """Expected errors of one setting, l_inf included."""
         return self._measured(setting, True)
 
@@ -235,7 +235,7 @@ class Workbench:
         )
         return dict(zip((ROWS, PER_GROUP, GROUPS), most, strict=True))
 
-    def _measure(self, setting: Setting, largest: bool) -> Measurement:
+    def _measure(self, setting: Setting, largest: bool) -> Measured:
         plan = self.plan(setting)
         rows = self.sample.rows
         intake, release = stages(plan, self.sample.public)
@@ -286,7 +286,7 @@ class Workbench:
         dropped = {reason: bounded.counted["drops"].get(reason, 0) for reason in DROP_REASONS[-4:]}
         kept = 1 - sum(dropped.values()) / rows.num_rows
         keys_kept = float(released[self._seen].sum())
-        return Measurement(
+        return Measured(
             setting,
             plan.horizon,
             kept,

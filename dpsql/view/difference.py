@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsql.description import Noise, Published, Rows
+from dpsql.description import NoiseKind, Published, Rows
 
 if TYPE_CHECKING:
     from dpsql.udfs.columns import Float, Int
@@ -110,7 +110,7 @@ def _reach(differences: int) -> float:
     return float(-ndtri(0.025 / max(1, differences)))
 
 
-def _of_windows(published: Published) -> Noise | None:
+def _of_windows(published: Published) -> NoiseKind | None:
     """Return the noise of windows that each have their own; None of others."""
     noise = published.noise
     return (

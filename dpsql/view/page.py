@@ -27,7 +27,15 @@ from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
 from dpsql.view.standing import Standing
-from dpsql.view.table import Table, finished, grouped_by, levels, measures, table, window_before
+from dpsql.view.table import (
+    WindowTable,
+    finished,
+    grouped_by,
+    levels,
+    measures,
+    table,
+    window_before,
+)
 from dpsql.view.words import TIME, heads, left_out, of_lists, printable
 
 if TYPE_CHECKING:
@@ -79,7 +87,7 @@ class Panel:
     start: str
     title: str
     headline: str
-    table: Table
+    table: WindowTable
 
 
 def page(
@@ -189,7 +197,7 @@ def _panel(
     )
 
 
-def _headline(made: Table) -> str:
+def _headline(made: WindowTable) -> str:
     """Return what the first line of a table says, in words; nothing where its place is not known."""
     if not made.rows or not made.heads:
         return ""

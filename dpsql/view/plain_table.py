@@ -122,7 +122,7 @@ SHOWN_ROWS = 20
 
 
 @dataclass(frozen=True, repr=False)
-class Shown:
+class PlainRows:
     """Released rows, shown with a 95% error on every value."""
 
     rows: pd.DataFrame
@@ -149,7 +149,7 @@ class Shown:
         return shown + "".join(f"<div>{html.escape(line)}</div>" for line in below)
 
 
-class PublicRows(Shown):
+class PublicRows(PlainRows):
     """The newest rows of a published table, from its folder alone."""
 
     def explain(self) -> str:

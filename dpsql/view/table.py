@@ -236,7 +236,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class WindowTable:
     """The largest keys, of `all_rows`.
 
     Args:
@@ -272,7 +272,7 @@ def table(
     horizon: int | None,
     most_rows: int,
     reading: Reading | None = None,
-) -> Table:
+) -> WindowTable:
     """Return the table of one window.
 
     Args:
@@ -361,7 +361,7 @@ def table(
         (line for index, line in zip(shown.index, lines, strict=True) if index == ordered.index[0]),
         None,
     )
-    return Table(
+    return WindowTable(
         tuple(map(printable, names)),
         heads,
         tuple(lines),

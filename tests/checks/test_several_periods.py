@@ -33,7 +33,7 @@ from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.stage import Tick
-from dpsql.udfs.table.leaves import Quantiles
+from dpsql.udfs.table.leaves import QuantileTree
 from tests.checks.several_periods import admitted, candidates, search
 from tests.mechanisms.histogram.contract_cases import QUARTILES
 from tests.property.plans import CAPPED, COUNT, FEW, USERS, query, source
@@ -286,10 +286,10 @@ def at_release(plan: PrivacyPlan, given: pa.Table) -> dict[bytes, np.ndarray]:
         p = dataclasses.replace(
             p, selection=dataclasses.replace(p.selection, thresholds=(-(1 << 50),) * plan.horizon)
         )
-    read_off = Quantiles.read_off
+    read_off = QuantileTree.read_off
 
     def seen(
-        q: Quantiles, leaves: np.ndarray, noise: np.ndarray, trigger: int
+        q: QuantileTree, leaves: np.ndarray, noise: np.ndarray, trigger: int
     ) -> dict[str, np.ndarray]:
         found.update(
             zip(
@@ -302,7 +302,7 @@ def at_release(plan: PrivacyPlan, given: pa.Table) -> dict[bytes, np.ndarray]:
         return read_off(q, leaves, noise, trigger)
 
     counted: list[int] = []
-    with mock.patch.object(Quantiles, "read_off", seen):
+    with mock.patch.object(QuantileTree, "read_off", seen):
         rows = given.append_column("batch", pa.array(np.zeros(given.num_rows, np.int64)))
         release(
             None, rows, [Tick(0, 2 * SIZE), Tick(0, 3 * SIZE), Tick(0, 99 * SIZE)], p, bytes(32)

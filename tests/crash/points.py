@@ -90,7 +90,7 @@ POINTS = {
     "admission: before Spark's query id is kept": Point(
         f"{LAKE}.preflight:Engine", "remember_query", False
     ),
-    **_steps("admission", "Intake", "admit"),
+    **_steps("admission", "WorkerIntake", "admit"),
     "admission: files of contributions written": Point(
         "dpsql.udfs.task_files:ContributionFiles", "write", True, _released, True
     ),
@@ -110,14 +110,14 @@ POINTS = {
         f"{STREAMING}.released", "sweep", True
     ),
     "release: before it is told what to read": Point(f"{STREAMING}.release", "hand_over", False),
-    **_steps("release", "Release", "release"),
+    **_steps("release", "WorkerRelease", "release"),
     "release: file of released rows written": Point(
         "dpsql.udfs.task_files:ReleasedFiles", "write", True, _released, True
     ),
     "release: histogram appended": Point(
         f"{STREAMING}.published_table:PublishedTable", "publish", True
     ),
-    "release: released rows removed": Point(f"{STREAMING}.released:Released", "remove", True),
+    "release: released rows removed": Point(f"{STREAMING}.released:ReleasedRows", "remove", True),
     "release: before Spark's commit": Point(f"{STREAMING}.release:ReleaseSink", "__call__", True),
     "catch-up: before its end is written": Point(f"{STREAMING}.context", "finish", False),
     "catch-up: its end is written": Point(f"{STREAMING}.context", "finish", True),
@@ -161,14 +161,14 @@ LIVE_POINTS = {
         f"{LAKE}.contributions:Contributions", "tick_by_clock", True
     ),
     "live admission: after the step": Point(
-        "dpsql.udfs.worker:Intake", "run", True, _of_bucket(), True
+        "dpsql.udfs.worker:WorkerIntake", "run", True, _of_bucket(), True
     ),
     "live admission: after the manifest": Point(
         f"{LAKE}.manifest:Manifest", "commit", True, _operator("admission")
     ),
     "live admission: rows appended": Point(f"{LAKE}.contributions:Contributions", "append", True),
     "live release: after the step": Point(
-        "dpsql.udfs.worker:Release", "run", True, _of_bucket(), True
+        "dpsql.udfs.worker:WorkerRelease", "run", True, _of_bucket(), True
     ),
     "live release: file of released rows written": Point(
         "dpsql.udfs.task_files:ReleasedFiles", "write", True, _released, True
@@ -183,7 +183,7 @@ LIVE_POINTS = {
         f"{STREAMING}.published_table:PublishedTable", "publish", True
     ),
     "live release: before released rows are removed": Point(
-        f"{STREAMING}.released:Released", "remove", False
+        f"{STREAMING}.released:ReleasedRows", "remove", False
     ),
     "live release: told to rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", False),
     "live release: woken from its rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", True),

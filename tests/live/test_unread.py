@@ -10,7 +10,7 @@ from dpsql.lake.event_log import EventLog
 from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.sources.config import Source
 from dpsql.streaming import sources
-from dpsql.streaming.live import Cut, Ticker
+from dpsql.streaming.live import Ticker, UnreadFiles
 from dpsql.streaming.progress import Tally
 from dpsql.udfs.grid import NO_CLOCK
 from tests.live.test_ticker import SECOND, T0, checkpoint, contributions, plan, planned, ticks
@@ -53,7 +53,11 @@ def test_a_cut_micro_batch_closes_nothing(
     tally = Tally(lambda report: warnings.append(report.warning), events)
     source = Source("visits", "json", options=(("MaxFilesPerTrigger", "2"),))
     ticker = Ticker(
-        contributions, checkpoint, 10 * SECOND, 2 * SECOND, is_cut=Cut(source, checkpoint, tally)
+        contributions,
+        checkpoint,
+        10 * SECOND,
+        2 * SECOND,
+        is_cut=UnreadFiles(source, checkpoint, tally),
     )
     ticker.rows_are_there(0, ticker.clock(read_files(checkpoint, 0, 2, files=2)))
     assert warnings == []  # what is stored is read in many micro-batches

@@ -4,14 +4,17 @@ import pytest
 
 from dpsql.errors import DataError, DpsqlError, InputError
 from dpsql.local.connection import connect
-from dpsql.local.from_clause import Table, read_from
+from dpsql.local.from_clause import LocalTable, read_from
 from dpsql.local.spark_types import parse_ddl
 
 COLUMNS = parse_ddl(
     "s STRING, t STRING, i INT, l BIGINT, d DOUBLE, f FLOAT, b BOOLEAN, c DECIMAL(20, 2), day DATE, ts TIMESTAMP, a ARRAY<STRING>",
     "x",
 )
-TABLES = {"v": Table("v", COLUMNS), "p": Table("p", parse_ddl("s STRING, topic STRING", "y"))}
+TABLES = {
+    "v": LocalTable("v", COLUMNS),
+    "p": LocalTable("p", parse_ddl("s STRING, topic STRING", "y")),
+}
 
 SPARK_ONLY = {
     "parse_url(s, 'HOST')": "`parse_url`",

@@ -11,7 +11,7 @@ import pytest
 from dpsql.errors import InputError
 from dpsql.local import allowed, spark_text
 from dpsql.local.connection import connect
-from dpsql.local.from_clause import Scope, read_from
+from dpsql.local.from_clause import LocalScope, read_from
 from dpsql.local.sources import InputReader
 from dpsql.sources.config import Source
 from tests import totality
@@ -49,13 +49,13 @@ class Extremes:
             found += self._failing(taken[start : start + 50], self.scopes[view])
         return len(taken), found
 
-    def _takes(self, text: str, scope: Scope) -> bool:
+    def _takes(self, text: str, scope: LocalScope) -> bool:
         try:
             return scope.value(text).type.name != "other"
         except InputError:
             return False
 
-    def _failing(self, some: list[str], scope: Scope) -> list[str]:
+    def _failing(self, some: list[str], scope: LocalScope) -> list[str]:
         if self._passes(some, scope):
             return []
         middle = len(some) // 2
@@ -65,7 +65,7 @@ class Extremes:
             else self._failing(some[:middle], scope) + self._failing(some[middle:], scope)
         )
 
-    def _passes(self, some: list[str], scope: Scope) -> bool:
+    def _passes(self, some: list[str], scope: LocalScope) -> bool:
         values = [scope.value(text) for text in some]
         counted = [
             OUTSIDE.get(value.type.name, "{0} IS NULL").format(f"c{i}")

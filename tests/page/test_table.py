@@ -15,14 +15,14 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from dpsql.description import PROPERTY, Measure, Noise
+from dpsql.description import PROPERTY, Measure, NoiseKind
 from dpsql.parsed_query import AggregateFunction
 from dpsql.published.public_rows import published_of
 from dpsql.view import charts
 from dpsql.view.drawings import TREND_HEIGHT, trend
 from dpsql.view.page import page
 from dpsql.view.standing import Standing
-from dpsql.view.table import Table, table, window_before
+from dpsql.view.table import WindowTable, table, window_before
 from tests.described import described
 
 DAYS = pd.to_datetime(["2024-03-01", "2024-03-02", "2024-03-03"], utc=True)
@@ -69,14 +69,16 @@ def published(
 
 def said(rows: pd.DataFrame, measure: Measure = SUMS, **reading: Any) -> pd.DataFrame:
     rows = rows.copy()
-    told = dataclasses.replace(described(rows.columns), measures=(measure,), noise=Noise("BLT", 2))
+    told = dataclasses.replace(
+        described(rows.columns), measures=(measure,), noise=NoiseKind("BLT", 2)
+    )
     rows.attrs[PROPERTY] = dataclasses.replace(
         told, reading=dataclasses.replace(told.reading, **reading)
     ).text()
     return rows
 
 
-def made(rows: pd.DataFrame, day: int, most: int = 9) -> Table:
+def made(rows: pd.DataFrame, day: int, most: int = 9) -> WindowTable:
     window = rows[rows["window_start"] == DAYS[day]]
     return table(window, window_before(rows, window), 2, most)
 

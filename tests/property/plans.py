@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpsql.mechanisms.histogram.plan import Asked, ReleaseRule
+from dpsql.mechanisms.histogram.plan import HistogramChoices, ReleaseRule
 from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
@@ -53,7 +53,7 @@ def source(**changes: Any) -> Source:
     )
 
 
-def query(**changes: Any) -> ParsedQuery[Asked]:
+def query(**changes: Any) -> ParsedQuery[HistogramChoices]:
     """One day in hours, C = 4, COUNT(*), COUNT(DISTINCT unit) and SUM; any field can be changed."""
     rows = changes.get("max_rows_contributed", 4)
     fields: dict[str, Any] = {
@@ -89,7 +89,7 @@ ROWS: dict[str, Any] = {
 
 
 def parsed(
-    fields: dict[str, Any], mechanism: str = "histogram", kind: Any = Asked
+    fields: dict[str, Any], mechanism: str = "histogram", kind: Any = HistogramChoices
 ) -> ParsedQuery[Any]:
     """A query from all its fields, those of what is asked of its mechanism among them."""
     asked = {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}

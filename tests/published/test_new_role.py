@@ -17,7 +17,7 @@ from dpsql.frame_query import Answer
 from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
 from dpsql.mechanisms.describe import described
-from dpsql.mechanisms.protocol import OutputColumn
+from dpsql.mechanisms.protocol import PublicColumn
 from dpsql.published import words
 from dpsql.published.rows import published_rows
 from tests.described import write
@@ -38,7 +38,7 @@ def folder(
     # in the writer
     query = compiled({golden.stem: golden for golden in goldens("accepted")}[request.param])
     alias = query.parsed.aggregates[0].alias
-    columns = (*query.shape.columns, OutputColumn(alias, f"{alias}_toy", "BIGINT", "c0", toy))
+    columns = (*query.shape.columns, PublicColumn(alias, f"{alias}_toy", "BIGINT", "c0", toy))
     # in the words
     monkeypatch.setitem(words.WORDS, toy, "a toy beside {of}")
 

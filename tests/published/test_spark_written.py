@@ -12,7 +12,7 @@ from dpsql.lake.marks import described_mark
 from dpsql.lake.runs import Lake
 from dpsql.published.public_rows import read_histogram, write_parquet
 from dpsql.streaming import published_table
-from dpsql.streaming.released import Released
+from dpsql.streaming.released import ReleasedRows
 from dpsql.streaming.sketch_tables import SketchTables
 from dpsql.udfs.task_files import ReleasedFiles
 from tests.frozen import released
@@ -76,7 +76,7 @@ def spark_wrote(spark: SparkSession, name: str, folder: Path) -> tuple[Query, Pa
         described_mark("run"),
     )
     table.create()
-    made = Released(spark, folder / "released", (file,))
+    made = ReleasedRows(spark, folder / "released", (file,))
     pairs = made.table().select(["window", "trigger"]).to_pylist()
     due = Counter((pair["window"], pair["trigger"]) for pair in pairs)
     with pytest.MonkeyPatch.context() as patch:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsql.udfs.bucket_state import BucketFiles, DamagedFile, filesystem
+from dpsql.udfs.bucket_state import BucketFiles, DamagedState, filesystem
 
 TABLE = pa.table(
     {
@@ -41,7 +41,7 @@ def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
     ]
     files(tmp_path).check(7, 41, whole=True, digests=digests)
     with pytest.raises(
-        DamagedFile, match=r"000041.groups.parquet is another file than the one that was listed"
+        DamagedState, match=r"000041.groups.parquet is another file than the one that was listed"
     ):
         files(tmp_path).check(7, 41, whole=True, digests={"groups": digests["pending"]})
     assert size == sum((tmp_path / path).stat().st_size for path in paths)

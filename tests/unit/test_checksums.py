@@ -18,8 +18,8 @@ from dpsql.udfs.bucket_state import (
     SEAL_BYTES,
     VERSION_KEY,
     BucketFiles,
-    DamagedFile,
-    UnknownVersion,
+    DamagedState,
+    UnknownStateVersion,
 )
 from dpsql.udfs.intake import user_state
 from tests.unit.test_contract import CASES, stages_of
@@ -69,7 +69,7 @@ def flipped(content: bytes, bit: int) -> bytes:
 def silent(
     path: Path,
     load: Callable[[], object],
-    refusals: type[Exception] | tuple[type[Exception], ...] = DamagedFile,
+    refusals: type[Exception] | tuple[type[Exception], ...] = DamagedState,
 ) -> list[int]:
     """Bits whose flip is not refused. Half of them are drawn from the end: seal, footer and its length."""
     content = path.read_bytes()
@@ -116,7 +116,9 @@ def test_without_seals_most_flips_are_silent(
     assert (
         len(
             silent(
-                path, lambda: files.load(2, 7), (DamagedFile, UnknownVersion, UnicodeDecodeError)
+                path,
+                lambda: files.load(2, 7),
+                (DamagedState, UnknownStateVersion, UnicodeDecodeError),
             )
         )
         > FLIPS // 4
@@ -135,7 +137,7 @@ def test_a_sealed_file_is_plain_parquet_and_a_cut_one_is_refused(
     content = path.read_bytes()
     for cut in (0, 7, 100, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:cut])
-        with pytest.raises(DamagedFile, match=r"000007\..*parquet is damaged"):
+        with pytest.raises(DamagedState, match=r"000007\..*parquet is damaged"):
             files.load(2, 7)
 
 
@@ -145,7 +147,7 @@ def test_a_file_without_seal_is_refused(tmp_path: Path) -> None:
     files.store(2, 7, {"users": users})
     path = tmp_path / "admission-4/g1/bucket=0002/000007.users.parquet"
     pq.write_table(users.replace_schema_metadata({VERSION_KEY: SCHEMA_VERSION}), path)
-    with pytest.raises(DamagedFile, match="its seal is gone"):
+    with pytest.raises(DamagedState, match="its seal is gone"):
         files.load(2, 7)
 
 

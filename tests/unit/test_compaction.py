@@ -23,7 +23,7 @@ from dpsql.lake.marks import merged_mark
 from dpsql.lake.restore_points import Tables
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.lake.torn_commits import torn, unreadable
-from dpsql.udfs.bucket_state import DamagedFile
+from dpsql.udfs.bucket_state import DamagedState
 
 HARMS: dict[str, Callable[[Path], object]] = {
     "deleted": Path.unlink,
@@ -266,7 +266,7 @@ def test_a_table_whose_files_are_not_its_rows(table: Path) -> None:
 def test_a_damaged_file_is_named_and_nothing_is_merged(table: Path, harm: str) -> None:
     name = compaction.small_files(table)[3]
     HARMS[harm](table / name)
-    with pytest.raises(DamagedFile, match=name):
+    with pytest.raises(DamagedState, match=name):
         merged(table)
     assert DeltaTable(str(table)).version() == 10
 

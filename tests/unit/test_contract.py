@@ -23,7 +23,7 @@ from dpsql.udfs import task_intake
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.intake import contribution_bounding
 from dpsql.udfs.stage import Clock, Stage, StateFile
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 from dpsql.udfs.task_files import ContributionFiles
 from dpsql.udfs.task_intake import Gathered, TaskIntake
 from dpsql.udfs.worker import MicroBatch
@@ -116,8 +116,8 @@ def _takes_what_is_none(state: Any, rows: Any, now: Any) -> Any:
     return state, rows.set_column(0, "drop", pa.array(np.zeros(rows.num_rows, np.int8))), now
 
 
-UNSEARCHED = {"users": Table(("period", "user", "part", "fingerprint"), "user", order="any")}
-BY_KEY = {"users": Table(("fingerprint", "user", "period", "part"), "user")}
+UNSEARCHED = {"users": StateTable(("period", "user", "part", "fingerprint"), "user", order="any")}
+BY_KEY = {"users": StateTable(("fingerprint", "user", "period", "part"), "user")}
 
 
 def _as_the_first_record(state: Any, rows: Any, now: Any) -> Any:

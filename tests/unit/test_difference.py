@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpsql.description import Measure, Noise, Published
+from dpsql.description import Measure, NoiseKind, Published
 from dpsql.parsed_query import AggregateFunction
 from dpsql.udfs.noise.counters import counter, noise_matrix
 from dpsql.view.difference import between_triggers, between_windows, difference, places
@@ -18,7 +18,7 @@ def said(name: str, grid: float | None = 1.0, horizon: int | None = T) -> Publis
     measures = (Measure("views", AggregateFunction.COUNT_ROWS, True, None, grid),)
     return replace(
         described(["window_start", "views", "views_stderr"]),
-        noise=Noise(name, horizon),
+        noise=NoiseKind(name, horizon),
         measures=measures,
     )
 

@@ -29,7 +29,7 @@ from dpsql.udfs import bucket_state
 from dpsql.udfs.noise.randomness import intake_key
 from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile
 from dpsql.udfs.task_files import ReleasedFiles
-from dpsql.udfs.worker import Intake, Release, StepError, answer
+from dpsql.udfs.worker import StepError, WorkerIntake, WorkerRelease, answer
 from tests.contract import LATEST, NOISE_KEY, START, TICKS, records
 from tests.crash.broken_off import BrokenOff
 from tests.unit.test_contract import CASES, stages_of_case
@@ -65,7 +65,7 @@ class Histogram:
         self.check = lambda *given: set()
 
     def publish(
-        self, rows: released.Released, tick: int, due: Mapping[Any, int], every: bool
+        self, rows: released.ReleasedRows, tick: int, due: Mapping[Any, int], every: bool
     ) -> None:
         self.rows += map(
             repr, rows.table(None if every else due).drop_columns(["key_bytes"]).to_pylist()
@@ -94,7 +94,7 @@ class Run:
         takes = self.contributions.rows_for(self.stages[1].takes)
         to = ReleasedFiles(str(folder / released.FOLDER), len(CASES[case][1].query.output_keys))
         self.works: dict[str, Any] = {
-            ADMISSION: Intake(
+            ADMISSION: WorkerIntake(
                 self.stages[0],
                 state_files(self.engine, ADMISSION),
                 {},
@@ -102,7 +102,7 @@ class Run:
                 KEYS,
                 intake_key(NOISE_KEY),
             ),
-            RELEASE: Release(
+            RELEASE: WorkerRelease(
                 self.stages[1], state_files(self.engine, RELEASE), {}, takes, to, NOISE_KEY
             ),
         }
@@ -273,7 +273,7 @@ def test_another_whole_file_is_refused(
     listed = run.listed[operator].newest_batch
     run.contributions.tick(1, 1, TICKS[0], LATEST)
     for _ in range(2):  # the start at hand, and the next one
-        with pytest.raises(StepError, match="DamagedFile"):
+        with pytest.raises(StepError, match="DamagedState"):
             run.micro_batch(operator, 2, run.records(2, START, TICKS[0]))
         run.start(LATEST)
     assert (run.histogram.rows, run.listed[operator].newest_batch) == (published, listed)

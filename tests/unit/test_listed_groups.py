@@ -13,7 +13,7 @@ from dpsql.lake.engine_file import Engine, Part, write_engine
 from dpsql.mechanisms.public_groups import FILE, load
 from dpsql.sources.config import Source, Sources
 from dpsql.streaming import rows
-from dpsql.udfs.bucket_state import DamagedFile
+from dpsql.udfs.bucket_state import DamagedState
 from dpsql.udfs.keys import PublicGroups, encode
 from dpsql.udfs.stage import OPERATORS, RELEASE
 from tests.unit.test_checksums import silent
@@ -93,7 +93,7 @@ def test_a_damaged_list_is_refused_with_a_command(groups: Groups, engine: Engine
     content = (engine.folder / FILE).read_bytes()
     for cut in (0, 7, len(content) // 2, len(content) - 1):
         (engine.folder / FILE).write_bytes(content[:cut])
-        with pytest.raises(DamagedFile):
+        with pytest.raises(DamagedState):
             load(engine.folder)
         with pytest.raises(
             LakeError, match=r"public_groups.parquet is damaged.* dpsql restore .* --new-run$"

@@ -12,12 +12,12 @@ import pytest
 from dpsql import record
 from dpsql.errors import LakeError
 from dpsql.lake.catch_up import CatchUp, Live
-from dpsql.lake.engine_file import Kept as EngineFile
+from dpsql.lake.engine_file import EngineFacts as EngineFile
 from dpsql.lake.engine_file import Part
 from dpsql.lake.overruns import Overruns
 from dpsql.lake.restore_points import Point
 from dpsql.lake.runs import Run
-from dpsql.lake.savepoints import Kept as SavepointFile
+from dpsql.lake.savepoints import SavepointRecord as SavepointFile
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.cost import Cost, Overlap
 from dpsql.privacy.declaration import declaration
@@ -99,7 +99,7 @@ def test_every_other_type_and_field_is_refused(value: Any, tmp_path: Path) -> No
 def test_what_is_no_such_file_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text(text)
-    with pytest.raises(record.DamagedFile, match="damaged; put back the original file"):
+    with pytest.raises(record.DamagedRecord, match="damaged; put back the original file"):
         record.read(path, Overruns, 5)
     assert record.read(tmp_path / "none.json", Overruns, 5) is None
     with pytest.raises(LakeError, match="Is a directory"):

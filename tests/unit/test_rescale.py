@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from dpsql.lake.rescale import recut
 from dpsql.udfs.stage import CLOSED
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 
 def test_the_newest_closed_time_holds_for_all_buckets_also_for_those_without_rows() -> None:
@@ -14,7 +14,7 @@ def test_the_newest_closed_time_holds_for_all_buckets_also_for_those_without_row
         i: {"groups": part.replace_schema_metadata({CLOSED: str(70 - 30 * i)})}
         for i, part in parts.items()
     }
-    cut = recut(state, 3, {"groups": Table(("key",), "key")})
+    cut = recut(state, 3, {"groups": StateTable(("key",), "key")})
     assert {bucket: of["groups"]["key"].to_pylist() for bucket, of in cut.items()} == {
         0: [],
         1: [4],

@@ -32,7 +32,7 @@ PLANS = {"planner", "calibration", "curve", "key_selection", "increments", "hash
 
 
 NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
-SKETCHES = "estimates.estimate estimates.interval estimates.joint hashing.DIGEST_BYTES hashing.SCHEME hashing.Shape hashing.digest hashing.digests"
+SKETCHES = "estimates.estimate estimates.interval estimates.joint hashing.DIGEST_BYTES hashing.SCHEME hashing.CellShape hashing.digest hashing.digests"
 CUBES = "estimates.Estimate estimates.LeastSquares estimates.Product estimates.estimate"
 CUBES += " synthetic.Fitted synthetic.fit synthetic.marginal synthetic.draw"
 FOREIGN = {

@@ -19,7 +19,7 @@ from dpsql.files import place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.sorted_file import sorted_file, statistics
-from dpsql.streaming.released import Released, sweep
+from dpsql.streaming.released import ReleasedRows, sweep
 from dpsql.udfs import task_files
 from dpsql.udfs.keys import encode
 from dpsql.udfs.task_files import ContributionFiles, ReleasedFiles
@@ -275,7 +275,7 @@ def test_the_rows_of_some_triggers(
     assert (pq.ParquetFile(tmp_path / "released" / names[0]).num_row_groups > 1) == (
         group_bytes < 10_000
     )
-    released = Released(NO_SESSION, tmp_path / "released", names)
+    released = ReleasedRows(NO_SESSION, tmp_path / "released", names)
     whole = pa.concat_tables(given)
     columns = given[0].column_names
     assert released.table().select(columns).equals(whole)

@@ -16,7 +16,7 @@ from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
 from dpsql.udfs.contributions import Increment, contributions
 from dpsql.udfs.dynamic.interval_tree import level_before
 from dpsql.udfs.dynamic.live_rows import closed, empty_state, live_versions, pairs
-from dpsql.udfs.dynamic.presence import Bounds, Spells, admitted, spells
+from dpsql.udfs.dynamic.presence import Spells, VersionBounds, admitted, spells
 from dpsql.udfs.dynamic.versions import UNCOUNTED, Events, Images, Versions, cut, images
 from dpsql.udfs.intake import contribution_bounding
 from dpsql.udfs.intake.leaf_counts import with_leaves
@@ -59,7 +59,7 @@ class FeedParameters:
 
 
 @dataclass(frozen=True)
-class Admission:
+class ChangeAdmission:
     """New state, the signed increments summed by (trigger, key), and how many images were dropped, or did not count, and why."""
 
     state: Tables
@@ -69,7 +69,7 @@ class Admission:
 
 def admit_changes(
     state: Tables | None, rows: pa.Table, clock: Clock, p: FeedParameters
-) -> Admission:
+) -> ChangeAdmission:
     """Follow the rows of one bucket's units through one micro-batch.
 
     Args:
@@ -93,7 +93,7 @@ def admit_changes(
     found = cut(given, _triggers(given, clock, p.grid), names, there, p.copies)
     drops["unknown_row"] = found.unknown
     known = pairs(state, found.versions)
-    bounds = Bounds(
+    bounds = VersionBounds(
         p.max_rows, p.max_rows_per_group, p.max_groups, p.weights, p.public_keys, p.grid.horizon
     )
     versions = admitted(found.versions, found.events, known, bounds, drops)
@@ -102,7 +102,7 @@ def admit_changes(
     left = np.ones(len(versions.user), bool)
     left[found.events.version[found.events.sign == END]] = False
     state = closed(state, at, versions.take(np.flatnonzero(left)), versions, events, present.pairs)
-    return Admission(
+    return ChangeAdmission(
         state,
         _summed(versions, events, present, p),
         {reason: drops[reason] for reason in DROP_REASONS},

@@ -21,15 +21,15 @@ from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import CLOSED, Released, State, Tick, replay
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 from dpsql.udfs.table.grid import TableGrid
 
 # What a key bucket remembers of an interval tree: one node per binary digit of the newest
 # trigger and key, and increments to come.
 
 TABLES = {
-    "nodes": Table(("key", "level"), "key"),
-    "pending": Table(("trigger", "key", "level"), "key", order="any"),
+    "nodes": StateTable(("key", "level"), "key"),
+    "pending": StateTable(("trigger", "key", "level"), "key", order="any"),
 }
 OF_NODE = ("round", "first", "halted", "size")
 WIDTH = BltInf().width

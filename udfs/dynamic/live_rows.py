@@ -14,12 +14,12 @@ import pyarrow as pa
 from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, sort_order
 from dpsql.udfs.dynamic.versions import INTS, Events, Versions
 from dpsql.udfs.stage import BEGIN, Tables
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 TABLES = {
-    "live": Table(("user", "row", "copy"), "user"),
-    "presences": Table(("user", "key"), "user"),
-    "slots": Table(("user", "key", "slot"), "user"),
+    "live": StateTable(("user", "row", "copy"), "user"),
+    "presences": StateTable(("user", "key"), "user"),
+    "slots": StateTable(("user", "key", "slot"), "user"),
 }
 PRESENCE = ("rows", "live", "spells", "rank", "until")
 TAKEN = -1

@@ -95,7 +95,7 @@ NEVER = 1 << 62
 
 
 @dataclass(frozen=True)
-class Bounds:
+class VersionBounds:
     """Per privacy unit: C, c, G; weights w_1..w_S of its spells in units of 2^-20; sorted keys that may count (None: any); the last trigger."""
 
     max_rows: int
@@ -112,7 +112,7 @@ class Bounds:
 
 
 def admitted(
-    versions: Versions, events: Events, pairs: Pairs, bounds: Bounds, drops: Counter[str]
+    versions: Versions, events: Events, pairs: Pairs, bounds: VersionBounds, drops: Counter[str]
 ) -> Versions:
     """Return the versions, with the slot and the begin of those that begin.
 

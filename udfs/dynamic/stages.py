@@ -14,7 +14,7 @@ from dpsql.udfs.dynamic.changes import FeedParameters, admit_changes
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, grow
 from dpsql.udfs.measure.output_columns import released_columns
 from dpsql.udfs.stage import Clock, Intake, Release, Stepped, Tables, Tick
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class FeedStage(Intake):
 
     parameters: FeedParameters
     arguments: int
-    tables: ClassVar[Mapping[str, Table]] = live_rows.TABLES
+    tables: ClassVar[Mapping[str, StateTable]] = live_rows.TABLES
     integers: ClassVar[tuple[str, ...]] = ("user", "row", "seq", "ts", "key")
 
     @property
@@ -64,7 +64,7 @@ class TreeStage(Release):
     """
 
     parameters: TreeParameters
-    tables: ClassVar[Mapping[str, Table]] = interval_tree.TABLES
+    tables: ClassVar[Mapping[str, StateTable]] = interval_tree.TABLES
 
     @property
     def takes(self) -> pa.Schema:

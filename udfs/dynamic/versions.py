@@ -169,7 +169,7 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Cut:
+class VersionCut:
     """The versions that were there and after them those that begin, not admitted yet; what happens to them; ends of rows that were not there."""
 
     versions: Versions
@@ -177,7 +177,9 @@ class Cut:
     unknown: int
 
 
-def cut(given: Images, trigger: Int, names: pa.ChunkedArray, there: Versions, copies: bool) -> Cut:
+def cut(
+    given: Images, trigger: Int, names: pa.ChunkedArray, there: Versions, copies: bool
+) -> VersionCut:
     """Follow every row through a micro-batch.
 
     Args:
@@ -210,7 +212,7 @@ def cut(given: Images, trigger: Int, names: pa.ChunkedArray, there: Versions, co
         trigger[place // 2],
     )
     new = _new(one.take(fresh), copy[fresh], names.take(pa.array(order[fresh])))
-    return Cut(
+    return VersionCut(
         replace(_with(there, new), seq=seq),
         events.take(sort_order(place)),
         unknown + int((~begin & ~live).sum()),

@@ -24,12 +24,12 @@ from dpsql.udfs.columns import (
 )
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.stage import CLOSED, State
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 TABLES = {
-    "groups": Table(("window", "key"), "key"),
-    "pending": Table(("window", "trigger", "key"), "key", order="any"),
-    "seen": Table(("window", "key", "user"), "key", order="repeated"),
+    "groups": StateTable(("window", "key"), "key"),
+    "pending": StateTable(("window", "trigger", "key"), "key", order="any"),
+    "seen": StateTable(("window", "key", "user"), "key", order="repeated"),
 }
 """Groups and seen users are searched, so they must be sorted so; pending increments may come in any order."""
 

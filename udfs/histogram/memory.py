@@ -16,7 +16,7 @@ from dpsql.udfs.noise.counters import Counter, path_sd
 from dpsql.udfs.noise.exact_paths import sum_reaches
 from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT, trust
 from dpsql.udfs.noise.randomness import MAX_NORMAL, Blocks, tags
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 # What a key bucket remembers of its keys beyond their windows: which are known, and what closed
 # windows have shown of each.
@@ -25,7 +25,7 @@ from dpsql.udfs.state_table import Table
 # last trigger; it exists for every key and window,
 # with a record or not, so a window without a row stands for a weight of 0 and one word of noise.
 
-TABLES = {"memory": Table(("key",), "key"), "evidence": Table(("key", "window"), "key")}
+TABLES = {"memory": StateTable(("key",), "key"), "evidence": StateTable(("key", "window"), "key")}
 
 SILENT = NO_CLOCK
 """In the place of the time at which a key became known."""

@@ -13,7 +13,7 @@ from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn, released_columns
 from dpsql.udfs.noise.perturbation import PerturbationParameters
-from dpsql.udfs.table.leaves import Quantiles
+from dpsql.udfs.table.leaves import QuantileTree
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ReleaseParameters:
     perturbations: tuple[PerturbationParameters, ...]
     columns: tuple[OutputColumn, ...]
     public: PublicGroups | None = None
-    quantiles: tuple[Quantiles, ...] = ()
+    quantiles: tuple[QuantileTree, ...] = ()
 
     @property
     def layout(self) -> StateLayout:

@@ -17,18 +17,18 @@ from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.exact_paths import Redraw, rounded
 from dpsql.udfs.noise.path_error import trust
 from dpsql.udfs.noise.randomness import normals, tags
-from dpsql.udfs.state_table import Table
-from dpsql.udfs.table.leaves import Quantiles
+from dpsql.udfs.state_table import StateTable
+from dpsql.udfs.table.leaves import QuantileTree
 
 BY = ("window", "key", "leaf")
-TABLES = {"leaves": Table(BY, "key")}
+TABLES = {"leaves": StateTable(BY, "key")}
 GROUPS_AT_ONCE = 8
 """A group has 4,368 nodes, with a few numbers each while they are read off. The kernel clears the pages of larger arrays anew, block by block."""
 ONCE = 1
 """The one step of a node's noise."""
 
 
-def no_leaves(of: tuple[Quantiles, ...]) -> pa.Table:
+def no_leaves(of: tuple[QuantileTree, ...]) -> pa.Table:
     """`window, key, leaf`, and per column of quantiles `n0..`: how many values are in the leaf."""
     return pa.table(
         {name: pa.array([], pa.int64()) for name in (*BY, *(f"n{j}" for j in range(len(of))))}

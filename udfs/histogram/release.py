@@ -30,7 +30,7 @@ from dpsql.udfs.histogram.quantiles import no_leaves, of_open_windows, read_off,
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import Release, Released, Stepped, Tables, Tick, replay
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 # The release step of one key bucket: rows join the groups' pending increments; a tick closes
 # triggers and releases.
@@ -167,7 +167,7 @@ __all__ = ["ReleaseParameters", "ReleaseState", "empty_release_state", "release"
 
 
 @dataclass(frozen=True)
-class ReleaseStage(Release):
+class HistogramRelease(Release):
     """Contributions and ticks to released rows.
 
     Args:
@@ -177,7 +177,7 @@ class ReleaseStage(Release):
     parameters: ReleaseParameters
 
     @property
-    def tables(self) -> Mapping[str, Table]:
+    def tables(self) -> Mapping[str, StateTable]:
         """Of groups; and of keys, where windows prove them together."""
         return release_tables(self.parameters.carries, bool(self.parameters.quantiles))
 
@@ -199,7 +199,7 @@ class ReleaseStage(Release):
         return release(ReleaseState(**state), rows, now, self.parameters, noise_key).stepped()
 
 
-def release_tables(carries: bool, ranks: bool) -> Mapping[str, Table]:
+def release_tables(carries: bool, ranks: bool) -> Mapping[str, StateTable]:
     """Return what the release keeps; `carries`: windows prove keys together; `ranks`: there are quantiles."""
     return (
         group_state.TABLES

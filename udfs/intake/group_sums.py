@@ -29,10 +29,10 @@ from dpsql.udfs.columns import (
 )
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 BY = ("period", "user", "window", "key")
-TABLES = {"sums": Table(BY, "user")}
+TABLES = {"sums": StateTable(BY, "user")}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dpsql.udfs.contributions import contributions
 from dpsql.udfs.intake import group_sums, user_state
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class AdmissionStage(Intake):
     arguments: int
 
     @property
-    def tables(self) -> Mapping[str, Table]:  # type: ignore[override]
+    def tables(self) -> Mapping[str, StateTable]:  # type: ignore[override]
         """Of units; and of what they add up to in groups, where that is bounded."""
         return user_state.TABLES | (group_sums.TABLES if self.parameters.per_group else {})
 
@@ -63,7 +63,7 @@ class AdmissionStage(Intake):
 class RowStage(AdmissionStage):
     """Likewise, where one row is protected: each is a unit of its own, which nothing remembers. Its bounds are 1."""
 
-    tables: ClassVar[Mapping[str, Table]] = {}
+    tables: ClassVar[Mapping[str, StateTable]] = {}
     integers: ClassVar[tuple[str, ...]] = ("ts", "key")
 
     def empty(self) -> Tables:

@@ -30,12 +30,12 @@ from dpsql.udfs.columns import (
     sort_order,
 )
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 KEYS = 0
 GROUPS = 1
 COLUMNS = ("period", "user", "part", "fingerprint", "rows")
-TABLES = {"users": Table(COLUMNS[:4], "user")}
+TABLES = {"users": StateTable(COLUMNS[:4], "user")}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ Keys = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Marginals:
+class MeasuredTables:
     """The tables that are measured.
 
     Args:
@@ -108,7 +108,7 @@ class Domains:
             out[:, key] = found.fill_null(len(known) - 1 if other else -1).to_numpy()
         return out
 
-    def names(self, marginals: Marginals, cells: Int) -> pa.Array:
+    def names(self, marginals: MeasuredTables, cells: Int) -> pa.Array:
         """Encoded keys of cells: NULL for a key that the cell's table does not have, and after all keys the table's grouping id.
 
         Args:

@@ -12,7 +12,7 @@ from dpsql.udfs.columns import Float, Int, run_starts, run_sums, sort_order
 from dpsql.udfs.intake.contribution_bounding import mix
 from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import NumberedGroups
-from dpsql.udfs.marginals.cells import Domains, Marginals
+from dpsql.udfs.marginals.cells import Domains, MeasuredTables
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import standard_deviation
@@ -34,7 +34,7 @@ class NoisyTables:
         grid: value of one integer unit (a power of two).
     """
 
-    marginals: Marginals
+    marginals: MeasuredTables
     sigmas: tuple[float, ...]
     counter: Counter | BltInf
     mechanism: int
@@ -51,7 +51,7 @@ class NoisyTables:
         return (np.array(self.sigmas) / self.grid)[kinds], np.sqrt(self.variances(trigger))[kinds]
 
 
-def cells(marginals: Marginals, domains: Domains) -> NumberedGroups:
+def cells(marginals: MeasuredTables, domains: Domains) -> NumberedGroups:
     """Return all cells of all tables."""
     ids = tuple(marginals.grouping_id(table) for table in range(len(marginals.tables)))
     return NumberedGroups(marginals.first, ids, partial(domains.names, marginals))
@@ -84,7 +84,7 @@ class CellIntake(AdmissionStage):
         domains: the values of keys. A record with another value is dropped before anything is counted.
     """
 
-    marginals: Marginals
+    marginals: MeasuredTables
     domains: Domains
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:

@@ -20,7 +20,7 @@ from dpsql.udfs.columns import (
     running_count,
     sort_order,
 )
-from dpsql.udfs.sketch.hashing import DIGEST, Field, Shape
+from dpsql.udfs.sketch.hashing import DIGEST, CellShape, Field
 
 # Bounds of one unit over the values of a sketch: C rows, c rows per value, G values, in each
 # contribution period.
@@ -138,7 +138,7 @@ def no_owners() -> pa.Table:
 
 
 def own(
-    owners: pa.Table, place: Int, user: Int, values: Int, keys: dict[int, bytes], shape: Shape
+    owners: pa.Table, place: Int, user: Int, values: Int, keys: dict[int, bytes], shape: CellShape
 ) -> tuple[pa.Table, Mask]:
     """Return what each record's key owns, and the table with the new keys; a function of the unit's own records and the hash key.
 
@@ -177,7 +177,7 @@ def own(
 
 
 def _first_in_cell(
-    table: list[Int], new: list[Int], when: Int, keys: dict[int, bytes], shape: Shape
+    table: list[Int], new: list[Int], when: Int, keys: dict[int, bytes], shape: CellShape
 ) -> Mask:
     """Per new key, sorted by (place, user): in which rows no known key of the unit and no earlier new one has its cell."""
     group = np.cumsum(starts := run_starts(new[0], new[1])) - 1
@@ -207,7 +207,7 @@ def _first_in_cell(
     return out
 
 
-def fields_of(place: Int, values: Int, keys: dict[int, bytes], shape: Shape) -> Field:
+def fields_of(place: Int, values: Int, keys: dict[int, bytes], shape: CellShape) -> Field:
     """`Shape.fields` of digests in several places."""
     if len(keys) == 1:
         return shape.fields(next(iter(keys.values())), values)

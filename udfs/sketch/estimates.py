@@ -8,19 +8,19 @@ from __future__ import annotations
 import numpy as np
 
 from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.sketch.hashing import Field, Shape
+from dpsql.udfs.sketch.hashing import CellShape, Field
 
 ROUNDS = 30
 MISSED = 0.025
 """On each side of an interval."""
 
 
-def estimate(shape: Shape, scores: Int) -> Int:
+def estimate(shape: CellShape, scores: Int) -> Int:
     """Return one number per key from (depth, keys) of sign * cell."""
     return np.sort(scores, axis=0)[shape.depth // 2] if shape.signed else np.min(scores, axis=0)
 
 
-def joint(shape: Shape, cells: Int, fields: Field) -> Float:
+def joint(shape: CellShape, cells: Int, fields: Field) -> Float:
     """Estimates of a set of keys together: collisions among them are taken out, round by round, by the median of what is left in their cells.
 
     Only for keys that are known to be there: among keys below the floor it fits the noise. Keys in a fixed order give fixed bits.
@@ -39,7 +39,9 @@ def joint(shape: Shape, cells: Int, fields: Field) -> Float:
     return found
 
 
-def interval(shape: Shape, cells: Int, found: Float | Int, missed: float) -> tuple[Float, Float]:
+def interval(
+    shape: CellShape, cells: Int, found: Float | Int, missed: float
+) -> tuple[Float, Float]:
     """(low, high): they hold the true value of each estimate with probability 0.95, with collisions and what the one-cell rule leaves out.
 
     Args:
@@ -55,7 +57,7 @@ def interval(shape: Shape, cells: Int, found: Float | Int, missed: float) -> tup
     return np.where(low < 0, low / kept, low), np.where(high > 0, high / kept, high)
 
 
-def margins(shape: Shape, cells: Int) -> tuple[int, int]:
+def margins(shape: CellShape, cells: Int) -> tuple[int, int]:
     """(below, above): what the rows hold of a key lies in estimate - below .. estimate + above with probability 0.95, collisions included.
 
     For keys named before looking at the cells: theirs are then independent of all other keys', and the error of an estimate has the law of
@@ -68,7 +70,7 @@ def margins(shape: Shape, cells: Int) -> tuple[int, int]:
     return _count_min(values, MISSED), -_count_min(values, 1 - MISSED)
 
 
-def _least(shape: Shape, cells: Int, probability: float) -> int:
+def _least(shape: CellShape, cells: Int, probability: float) -> int:
     """Return the smallest t >= 0 with P(median of a fresh key > t) at most the probability."""
     sizes = np.sort(np.abs(cells), axis=1)
     low = 0

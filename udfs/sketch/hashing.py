@@ -94,7 +94,7 @@ def hash_key(root: bytes, window: int | None) -> bytes:
 
 
 @dataclass(frozen=True)
-class Shape:
+class CellShape:
     """Depth d (rows), width w (columns, a power of two), and whether cells have signs (Count-Sketch) or not (Count-Min)."""
 
     depth: int

@@ -17,10 +17,10 @@ from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, open_copies, t
 from dpsql.udfs.sketch import bounds as bounding
 from dpsql.udfs.sketch import bounds as ownership
 from dpsql.udfs.sketch.bounds import Mask, UnitBounds, admitted_by, bound, fields_of, own
-from dpsql.udfs.sketch.hashing import Field, Shape, digests_of, distinct_digests, hash_key
+from dpsql.udfs.sketch.hashing import CellShape, Field, digests_of, distinct_digests, hash_key
 from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
 from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 # The intake where one privacy unit is protected: records to partial sketches and candidate keys,
 # by bounds and the one-cell rule.
@@ -44,7 +44,7 @@ class IntakeParameters:
 
     grid: Grid
     first_window_us: int
-    shape: Shape
+    shape: CellShape
     contributions: tuple[Increment, ...]
     unknown_keys: bool
     renews: bool
@@ -70,12 +70,12 @@ class UserIntake(Intake):
     integers: ClassVar[tuple[str, ...]] = ("user", "ts")
 
     @property
-    def tables(self) -> Mapping[str, Table]:  # type: ignore[override]
+    def tables(self) -> Mapping[str, StateTable]:  # type: ignore[override]
         """Of units, their values and the cells that these own; and of what units add to values, where that is bounded."""
         sums = group_sums.TABLES if self.parameters.per_group else {}
         return {
-            "users": Table(bounding.BY, "user"),
-            "owners": Table(ownership.CELL_BY, "user"),
+            "users": StateTable(bounding.BY, "user"),
+            "owners": StateTable(ownership.CELL_BY, "user"),
         } | sums
 
     @property
@@ -241,7 +241,7 @@ FEW = 4
 
 
 @dataclass(frozen=True)
-class EventIntake(Intake):
+class SketchEvents(Intake):
     """Records to partial sketches and candidate keys."""
 
     parameters: IntakeParameters

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from dpsql.udfs.columns import Bool, Float, Int, insert, places, run_starts, sort_order
 from dpsql.udfs.columns import find as find_rows
 from dpsql.udfs.sketch.estimates import estimate, interval, joint
-from dpsql.udfs.sketch.hashing import DIGEST, Field, Shape, hash_key
+from dpsql.udfs.sketch.hashing import DIGEST, CellShape, Field, hash_key
 from dpsql.udfs.sketch.partial import KEY
 from dpsql.udfs.stage import Tables
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 # A list of the largest values as bytes: it travels as one value of one released row, so a window
 # without a listed value has a row too.
@@ -157,7 +157,7 @@ def threshold(law: Float, beta: float) -> int:
 # key of a window is secret, and its cells are published when it closes, with the key, and not
 # before.
 
-TABLES = {"brought": Table(("window", *DIGEST), "window")}
+TABLES = {"brought": StateTable(("window", *DIGEST), "window")}
 """Keys of open windows, since when they are there, and at which trigger they passed (0: they have not)."""
 
 STATISTICAL = 0.01
@@ -180,7 +180,7 @@ SKETCHES = pa.schema(
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownCells:
     """One sketch as it is read.
 
     Args:
@@ -199,7 +199,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedKeys:
     """Keys that are named beforehand: digests (n, 4) as tuples, and encodings."""
 
     digests: tuple[tuple[int, int, int, int], ...]
@@ -211,11 +211,11 @@ class ReadParameters:
     """Concrete numbers; no secret. `triggers`: of a window. `beta`: of the floor test at each trigger, where keys are unknown; else None, with
     `listed` or without. `missed`: of `estimates.interval`."""
 
-    shape: Shape
+    shape: CellShape
     triggers: int
-    sketches: tuple[Shown, ...]
+    sketches: tuple[ShownCells, ...]
     beta: float | None
-    listed: Listed | None
+    listed: ListedKeys | None
     missed: float
 
 

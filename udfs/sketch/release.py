@@ -23,15 +23,15 @@ from dpsql.udfs.sketch.hashing import DIGEST
 from dpsql.udfs.sketch.partial import KEY, SCHEMA, add_cells
 from dpsql.udfs.sketch.reading import Read, ReadParameters, pack, read
 from dpsql.udfs.stage import CLOSED, RELEASE, Release, State, Stepped, Tables, Tick, replay
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 # What a bucket remembers of the rows of sketches that it has: cells of open windows, whose
 # number depends on no record.
 
 TABLES = {
-    "cells": Table(("window", "row"), "window"),
-    "pending": Table(("window", "trigger", "row"), "window", order="any"),
-    "keys": Table(("window", "trigger", *DIGEST), "window", order="any"),
+    "cells": StateTable(("window", "row"), "window"),
+    "pending": StateTable(("window", "trigger", "row"), "window", order="any"),
+    "keys": StateTable(("window", "trigger", *DIGEST), "window", order="any"),
 }
 """cells: one row per open window and row of a sketch: `window, row, v` (sums of closed triggers), `path` (noise). pending:
 partial sketches of triggers that have not closed. keys: candidates of such triggers."""
@@ -57,7 +57,7 @@ class SketchState(State):
 
 
 @dataclass(frozen=True)
-class Cells:
+class SketchCells:
     """The rows of one window as arrays that may be changed: (rows, width) integers, and (rows, width, numbers) of noise."""
 
     row: Int
@@ -65,9 +65,9 @@ class Cells:
     path: npt.NDArray[np.float64]
 
 
-def new_cells(rows: Int, width: int, numbers: int) -> Cells:
+def new_cells(rows: Int, width: int, numbers: int) -> SketchCells:
     """Of a window that begins."""
-    return Cells(
+    return SketchCells(
         rows, np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width, numbers))
     )
 
@@ -79,7 +79,9 @@ def empty_state(width: int, numbers: int) -> SketchState:
     )
 
 
-def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: int) -> pa.Table:
+def cells_table(
+    windows: dict[int, SketchCells], width: int, numbers: int, closed_us: int
+) -> pa.Table:
     """Return all open windows, in order."""
     none = new_cells(np.zeros(0, np.int64), width, numbers)
     each = [none, *(windows[window] for window in sorted(windows))]
@@ -96,7 +98,7 @@ def cells_table(windows: dict[int, Cells], width: int, numbers: int, closed_us: 
     return pa.table(columns).replace_schema_metadata({CLOSED: str(closed_us)})
 
 
-def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, Cells]:
+def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, SketchCells]:
     """Return the windows of a table; copies."""
     window = cells.column("window").to_numpy()
     row = cells.column("row").to_numpy()
@@ -109,7 +111,7 @@ def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, Cells]:
     for each in np.unique(window).tolist():
         at = window == each
         paths = lists["path"][at].reshape(-1, width, numbers)
-        out[each] = Cells(row[at].copy(), lists["v"][at], paths)
+        out[each] = SketchCells(row[at].copy(), lists["v"][at], paths)
     return out
 
 
@@ -135,7 +137,7 @@ CELLS = 0
 
 
 @dataclass(frozen=True)
-class ReleaseParameters:
+class SketchReleaseParameters:
     """Concrete numbers; no secret.
 
     Args:
@@ -159,7 +161,7 @@ class ReleaseParameters:
         """Of all sketches: number j * depth + i is row i of sketch j."""
         return np.arange(len(self.noise) * self.depth)
 
-    def for_bucket(self, bucket: int, buckets: int) -> ReleaseParameters:
+    def for_bucket(self, bucket: int, buckets: int) -> SketchReleaseParameters:
         """The same, with the windows of one bucket."""
         return replace(self, bucket=bucket, buckets=buckets)
 
@@ -170,14 +172,14 @@ class ReleaseParameters:
 
 
 @dataclass(frozen=True)
-class ReleaseStage(Release):
+class CellRelease(Release):
     """Partial sketches, candidate keys and ticks to noisy cells, and to keys whose first trigger has closed.
 
     Released: `kind, window, trigger, row`, and its cells in `payload` (int64), or a key's digest and bytes.
     """
 
-    parameters: ReleaseParameters
-    tables: ClassVar[Mapping[str, Table]] = TABLES
+    parameters: SketchReleaseParameters
+    tables: ClassVar[Mapping[str, StateTable]] = TABLES
 
     @property
     def takes(self) -> pa.Schema:
@@ -250,7 +252,7 @@ def _close(
     pending: pa.Table,
     before_us: int,
     now_us: int,
-    p: ReleaseParameters,
+    p: SketchReleaseParameters,
     noise_key: bytes,
 ) -> tuple[pa.Table, pa.Table, list[Any]]:
     """Close every trigger up to now_us: (cells, what stays pending, published rows)."""
@@ -276,7 +278,7 @@ def _close(
     return cells_table(windows, p.width, p.numbers, now_us), rest, published
 
 
-def _begun(before_us: int, now_us: int, p: ReleaseParameters) -> list[int]:
+def _begun(before_us: int, now_us: int, p: SketchReleaseParameters) -> list[int]:
     """Return windows of this bucket whose first trigger this tick closes."""
     grid = p.grid
     last, opened_at = (
@@ -287,7 +289,7 @@ def _begun(before_us: int, now_us: int, p: ReleaseParameters) -> list[int]:
     return [start for start in begun if start % p.buckets == p.bucket]
 
 
-def _add(cells: Cells, pending: pa.Table, trigger: int) -> None:
+def _add(cells: SketchCells, pending: pa.Table, trigger: int) -> None:
     """The sums of one trigger enter their cells."""
     at = np.flatnonzero(pending.column("trigger").to_numpy() == trigger)
     place = np.searchsorted(cells.row, pending.column("row").to_numpy()[at])
@@ -298,7 +300,7 @@ def _add(cells: Cells, pending: pa.Table, trigger: int) -> None:
 
 
 def _published(
-    cells: Cells, window: int, trigger: int, p: ReleaseParameters, noise_key: bytes
+    cells: SketchCells, window: int, trigger: int, p: SketchReleaseParameters, noise_key: bytes
 ) -> list[Any]:
     """Return all cells at one trigger, each row by itself."""
     shown = []
@@ -346,10 +348,10 @@ class SketchRelease:
     Released, once per (window, trigger): a packed list `c0, c1, ..` of each sketch (`dpsql.udfs.sketch.reading`), and SKETCH.
     """
 
-    release: ReleaseStage
+    release: CellRelease
     reads: ReadParameters
     operator: ClassVar[str] = RELEASE
-    tables: ClassVar[Mapping[str, Table]] = TABLES | reading.TABLES
+    tables: ClassVar[Mapping[str, StateTable]] = TABLES | reading.TABLES
 
     @property
     def takes(self) -> pa.Schema:

@@ -59,7 +59,7 @@ class EventParameters:
 
 
 @dataclass(frozen=True)
-class EventIntake(Intake):
+class PaneEvents(Intake):
     """Records to sums, where one row is protected: whose they are it does not ask.
 
     Args:

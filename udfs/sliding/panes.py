@@ -64,7 +64,7 @@ class Panes:
 
 
 @dataclass(frozen=True)
-class Cells:
+class PaneCells:
     """The noise cells of one aggregate in one pane: all bins of a bucket.
 
     A cell is asked once per run: a pane's own by its start, a sum's by the start of its first pane and the number of its panes. A step of the
@@ -151,7 +151,7 @@ class Measurement(Protocol):
     def columns(self) -> Mapping[str, tuple[type, int]]:
         """Numbers per bin: name -> (int or float, width; 0: one number). They begin as zeros."""
 
-    def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
+    def close(self, bins: Bins, exact: Int, pane: int, cells: PaneCells) -> Window:
         """Measure pane number `pane`, whose exact sums are given, in steps."""
 
 
@@ -190,7 +190,7 @@ class EveryPane:
         )
         return {"ring": (int, self.panes), "window": (int, 0)} | smoothing
 
-    def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
+    def close(self, bins: Bins, exact: Int, pane: int, cells: PaneCells) -> Window:
         """Measure a pane."""
         noisy = cells.pane(self.table, np.arange(len(exact)), exact)
         at = pane % self.panes

@@ -15,14 +15,14 @@ from dpsql.udfs.columns import Int, match, run_starts, run_sums, sort_order
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.measure.output_columns import OutputColumn, combine
 from dpsql.udfs.sliding.intake import pane_sums
-from dpsql.udfs.sliding.panes import Bins, Cells, Measurement, Panes, Window, new_bins
+from dpsql.udfs.sliding.panes import Bins, Measurement, PaneCells, Panes, Window, new_bins
 from dpsql.udfs.stage import CLOSED, Release, Released, State, Stepped, Tables, Tick, replay
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 # What a key bucket remembers of its bins: numbers of fixed size each, for ever, and the exact
 # sums of panes that are still open.
 
-TABLES = {"bins": Table(("key",), "key"), "pending": Table(("pane", "key"), "key")}
+TABLES = {"bins": StateTable(("key",), "key"), "pending": StateTable(("pane", "key"), "key")}
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _close(
 ) -> list[Window]:
     start = p.panes.start(number)
     slide = p.panes.slide_us
-    cells = [Cells(noise_key, key, start, slide, j, bits) for j, bits in enumerate(p.bits, 1)]
+    cells = [PaneCells(noise_key, key, start, slide, j, bits) for j, bits in enumerate(p.bits, 1)]
     return [
         m.close(numbers[j], cells[j].rounded(exact[j]), number, cells[j])
         for j, m in enumerate(p.measurements)
@@ -290,7 +290,7 @@ class PaneRelease(Release):
     """
 
     parameters: SlidingParameters
-    tables: ClassVar[Mapping[str, Table]] = TABLES
+    tables: ClassVar[Mapping[str, StateTable]] = TABLES
 
     @property
     def takes(self) -> pa.Schema:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpsql.udfs.columns import Bool, Float, Int
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
-from dpsql.udfs.sliding.panes import Bins, Cells, Window
+from dpsql.udfs.sliding.panes import Bins, PaneCells, Window
 
 FURTHEST = 2.0**63 - 1024.0
 """The largest number that float64 and int64 share."""
@@ -60,7 +60,7 @@ class Retroactive:
             "last": (float, 0),
         } | {name: (int, 0) for name in ("sum", "open", "target")}
 
-    def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
+    def close(self, bins: Bins, exact: Int, pane: int, cells: PaneCells) -> Window:
         """Measure a pane, or let it wait."""
         every = np.arange(len(exact))
         if pane:
@@ -90,7 +90,7 @@ class Retroactive:
         stderr = np.where(whole, math.sqrt(all_of_them * self.table.variance), np.nan)
         return Window(_whole(_sum(bins["ring"])), stderr, None, measured)
 
-    def _average(self, sums: Int, rows: Bool, cells: Cells, back: Int, size: Int) -> Float:
+    def _average(self, sums: Int, rows: Bool, cells: PaneCells, back: Int, size: Int) -> Float:
         """Measure the groups of some bins, which began `back` panes ago, and divide by their size; 0 elsewhere."""
         out = np.zeros(len(rows))
         at = np.flatnonzero(rows)

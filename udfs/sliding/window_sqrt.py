@@ -24,7 +24,7 @@ from dpsql.udfs.noise.exact_normal import quantile
 from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, ROOM, UNIT
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 from dpsql.udfs.noise.window_sqrt import response
-from dpsql.udfs.sliding.panes import PANE, Bins, Cells, Window
+from dpsql.udfs.sliding.panes import PANE, Bins, PaneCells, Window
 
 GUARD = 64
 """Binary places beyond those asked for: roundings of a recursion that forgets add up to far less."""
@@ -70,7 +70,7 @@ class WindowSqrt:
             of_u * float(np.abs(found.window).sum()) + of_sum + UNIT * self.panes * largest
         )
 
-    def close(self, bins: Bins, exact: Int, pane: int, cells: Cells) -> Window:
+    def close(self, bins: Bins, exact: Int, pane: int, cells: PaneCells) -> Window:
         """Take in a pane; the noise of its window is added to the window's exact sum."""
         path = bins["path"]
         width = len(self.c) - 1
@@ -90,7 +90,7 @@ class WindowSqrt:
             np.full(len(exact), math.sqrt(sd * sd + 1.0 / 12.0)),
         )
 
-    def _rounded(self, unit: Float, pane: int, cells: Cells) -> Int:
+    def _rounded(self, unit: Float, pane: int, cells: PaneCells) -> Int:
         scaled = unit * self.sigma
         noise = np.rint(scaled)
         doubt = np.flatnonzero(~(np.abs(scaled - noise) < 0.5 - self.error * self.sigma))
@@ -101,7 +101,7 @@ class WindowSqrt:
         return whole
 
 
-def exact_noise(m: WindowSqrt, row: int, pane: int, cells: Cells) -> int:
+def exact_noise(m: WindowSqrt, row: int, pane: int, cells: PaneCells) -> int:
     """Return the exact noise of a window, rounded to the grid: floor(sigma * path + 1/2).
 
     Raises:
@@ -123,7 +123,7 @@ def exact_noise(m: WindowSqrt, row: int, pane: int, cells: Cells) -> int:
     raise ArithmeticError("the noise of a window lies half-way between two grid points")
 
 
-def _draws(row: int, count: int, cells: Cells, bits: int) -> list[int]:
+def _draws(row: int, count: int, cells: PaneCells, bits: int) -> list[int]:
     """Return the last `count` draws of a bin, oldest first, times 2^bits."""
     start = cells.start_us - cells.slide_us * np.arange(count - 1, -1, -1, dtype=np.int64)
     tag = randomness.tags(cells.noise_key, start, np.full(count, cells.key[row]))

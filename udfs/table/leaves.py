@@ -28,19 +28,19 @@ from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import Blocks
 from dpsql.udfs.stage import Tables
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 from dpsql.udfs.table.state import TABLES as PLAIN
 
 TABLES = PLAIN | {
-    "waiting": Table(("trigger", "key"), "key", order="any"),
-    "leaves": Table(("key", "leaf"), "key"),
-    "nodes": Table(("key",), "key"),
+    "waiting": StateTable(("trigger", "key"), "key", order="any"),
+    "leaves": StateTable(("key", "leaf"), "key"),
+    "nodes": StateTable(("key",), "key"),
 }
 NODES = quantiles.NODES
 
 
 @dataclass(frozen=True)
-class Quantiles:
+class QuantileTree:
     """One column of quantiles.
 
     Args:
@@ -82,7 +82,7 @@ class Quantiles:
         )
 
 
-def empty_leaves(of: tuple[Quantiles, ...]) -> Tables:
+def empty_leaves(of: tuple[QuantileTree, ...]) -> Tables:
     """waiting: `trigger, key, leaf`, and per column of quantiles `n0..`: signed counts of triggers that have not closed. leaves: likewise, of
     those that have, where they are not 0. nodes: groups that have been shown; `step` and, per column, `q0..`, the noise states of all nodes.
     """
@@ -96,7 +96,7 @@ def empty_leaves(of: tuple[Quantiles, ...]) -> Tables:
     }
 
 
-def waiting(rows: pa.Table, plain: int, of: tuple[Quantiles, ...]) -> pa.Table:
+def waiting(rows: pa.Table, plain: int, of: tuple[QuantileTree, ...]) -> pa.Table:
     """Contributions of leaves as they are kept.
 
     Args:
@@ -120,7 +120,7 @@ class Trees:
         exact, step, noise: of those that have been: counts of leaves, and per column the noise states of their nodes.
     """
 
-    of: tuple[Quantiles, ...]
+    of: tuple[QuantileTree, ...]
     noise_key: bytes
     tag: Blocks
     trigger: Int
@@ -211,7 +211,7 @@ class Trees:
 
 
 def opened(
-    state: Tables, key: Int, now: int, of: tuple[Quantiles, ...], noise_key: bytes, tag: Blocks
+    state: Tables, key: Int, now: int, of: tuple[QuantileTree, ...], noise_key: bytes, tag: Blocks
 ) -> tuple[Trees, pa.Table]:
     """(trees of the groups whose keys are `key`, up to trigger `now`; what waits still)."""
     due = state["waiting"].column("trigger").to_numpy() <= now

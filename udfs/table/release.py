@@ -22,10 +22,10 @@ from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import SELECTION, tags
 from dpsql.udfs.stage import Release, Released, Stepped, Tables, Tick, replay
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 from dpsql.udfs.table import leaves
 from dpsql.udfs.table.grid import TableGrid
-from dpsql.udfs.table.leaves import Quantiles, Trees, empty_leaves, waiting
+from dpsql.udfs.table.leaves import QuantileTree, Trees, empty_leaves, waiting
 from dpsql.udfs.table.leaves import opened as opened_trees
 from dpsql.udfs.table.state import (
     TABLES,
@@ -75,7 +75,7 @@ class Selection:
         return self.thresholds[block], self.shown_from[block]
 
 
-class Noise(Protocol):
+class TableNoise(Protocol):
     """Of one sum of every group."""
 
     @property
@@ -121,10 +121,10 @@ class TableParameters:
 
     grid: TableGrid
     selection: Selection | None
-    perturbations: tuple[Noise, ...]
+    perturbations: tuple[TableNoise, ...]
     columns: tuple[OutputColumn, ...]
     public: PublicGroups | NumberedGroups | None = None
-    quantiles: tuple[Quantiles, ...] = ()
+    quantiles: tuple[QuantileTree, ...] = ()
 
     @property
     def gives(self) -> pa.Schema:
@@ -327,7 +327,7 @@ class TableStage(Release):
     parameters: TableParameters
 
     @property
-    def tables(self) -> Mapping[str, Table]:
+    def tables(self) -> Mapping[str, StateTable]:
         """Of groups; and of leaves, where columns are quantiles."""
         return tables(bool(self.parameters.quantiles))
 
@@ -348,6 +348,6 @@ class TableStage(Release):
         return release(TableState(**state), rows, now, self.parameters, noise_key).stepped()
 
 
-def tables(ranks: bool) -> Mapping[str, Table]:
+def tables(ranks: bool) -> Mapping[str, StateTable]:
     """Return what the release keeps; `ranks`: there are quantiles."""
     return leaves.TABLES if ranks else TABLES

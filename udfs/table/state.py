@@ -26,11 +26,11 @@ from dpsql.udfs.columns import (
 )
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import CLOSED, State
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 TABLES = {
-    "groups": Table(("key",), "key"),
-    "pending": Table(("trigger", "key"), "key", order="any"),
+    "groups": StateTable(("key",), "key"),
+    "pending": StateTable(("trigger", "key"), "key", order="any"),
 }
 """Groups are searched, so they must be sorted so; pending increments may come in any order."""
 

@@ -14,7 +14,13 @@ from itertools import pairwise
 import numpy as np
 
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.dynamic.plan import ColumnPlan, NoisySum, QuantileSum, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import (
+    NoisySum,
+    QuantileSum,
+    TableColumnPlan,
+    TablePlan,
+    TreePlan,
+)
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.noise_costs import (
@@ -110,7 +116,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
     )
 
 
-def _ratio(column: ColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
+def _ratio(column: TableColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
     """Return the sensitivity over sigma of all noisy sums of an aggregate: sum by sum, or as one vector where rows end and that is less."""
     apart = math.hypot(
         *(_ratio_of_sum(p, column, plan, norm, counts) for p in column.perturbations)
@@ -143,7 +149,7 @@ def _longest_vector(parts: Sequence[NoisySum]) -> float | None:
 
 
 def _ratio_of_sum(
-    p: NoisySum, column: ColumnPlan, plan: TablePlan, norm: float, counts: int
+    p: NoisySum, column: TableColumnPlan, plan: TablePlan, norm: float, counts: int
 ) -> float:
     """Of one sum, from the query's bounds; a unit can begin to count so many times."""
     asked = plan.query.asked

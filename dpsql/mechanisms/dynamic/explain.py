@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from dpsql.mechanisms.dynamic.accounting import account
-from dpsql.mechanisms.dynamic.plan import AskedOfChanges, ColumnPlan, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import ChangeChoices, TableColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.planner import HIDE_BELOW
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
@@ -40,7 +40,7 @@ from dpsql.text import Z95, number, percent
 from dpsql.times import duration, timestamp
 from dpsql.udfs.dynamic.interval_tree import TreeSum
 from dpsql.udfs.measure import quantiles
-from dpsql.udfs.table.leaves import Quantiles
+from dpsql.udfs.table.leaves import QuantileTree
 from dpsql.udfs.table.release import Perturbation
 
 HANDED_ON = "  A row that is handed on to another user is that user's from then on, and is not hidden by this promise."
@@ -73,7 +73,7 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
     }
 
 
-def _change_facts(asked: AskedOfChanges) -> dict[str, Any]:
+def _change_facts(asked: ChangeChoices) -> dict[str, Any]:
     return {
         "max_spells_contributed": asked.max_spells_contributed,
         "change_feed": str(asked.feed.form),
@@ -103,7 +103,9 @@ def _promise(plan: TablePlan, source: Source) -> str:
     )
 
 
-def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation | TreeSum | Quantiles, ...]:
+def _parts(
+    plan: TablePlan, column: TableColumnPlan
+) -> tuple[Perturbation | TreeSum | QuantileTree, ...]:
     return tuple(
         p
         for p in (*perturbations(plan), *quantile_noise(plan))
@@ -111,7 +113,7 @@ def _parts(plan: TablePlan, column: ColumnPlan) -> tuple[Perturbation | TreeSum 
     )
 
 
-def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
+def _column_facts(plan: TablePlan, column: TableColumnPlan) -> dict[str, Any]:
     parts = [
         {
             "of": {"sum": "sum", "squares": "squares", "leaf": "rank"}.get(of.rule, "count"),
@@ -132,7 +134,7 @@ def _column_facts(plan: TablePlan, column: ColumnPlan) -> dict[str, Any]:
     }
 
 
-def _stderr(plan: TablePlan, p: Perturbation | TreeSum | Quantiles) -> list[dict[str, Any]]:
+def _stderr(plan: TablePlan, p: Perturbation | TreeSum | QuantileTree) -> list[dict[str, Any]]:
     return [{"trigger": trigger, "stderr": p.stderr(trigger)} for trigger in triggers(plan.query)]
 
 
@@ -268,7 +270,7 @@ def _columns(plan: TablePlan, source: Source) -> str:
     return "\n".join(lines)
 
 
-def _quantiles(plan: TablePlan, column: ColumnPlan, source: Source) -> list[str]:
+def _quantiles(plan: TablePlan, column: TableColumnPlan, source: Source) -> list[str]:
     """Return what the numbers of quantiles mean."""
     (tree,) = (each for each in plan.trees if each in column.perturbations)
     name = column.aggregate.alias

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpsql.description import Noise
+from dpsql.description import NoiseKind
 from dpsql.mechanisms.dynamic import accounting, explain, planner, query, stages
 from dpsql.mechanisms.dynamic.missing_keys import missing
-from dpsql.mechanisms.dynamic.plan import Asked, AskedOfTree, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import TableChoices, TablePlan, TreeChoices, TreePlan
 from dpsql.mechanisms.protocol import (
     Argument,
     Mechanism,
     Own,
     RunFacts,
     Shape,
-    Told,
+    TableFacts,
     bounds_told,
     value_and_error,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
 
 
-class Dynamic(Mechanism[Asked, TablePlan]):
+class Dynamic(Mechanism[TableChoices, TablePlan]):
     """No window: a table that only grows, at every trigger, for ever (docs/privacy/dynamic.md)."""
 
     name: str = TablePlan.mechanism
@@ -46,7 +46,7 @@ class Dynamic(Mechanism[Asked, TablePlan]):
     def shape(self, plan: TablePlan) -> Shape:
         """Return no windows; each aggregate and its error bar."""
         asked = plan.query.asked
-        tree = plan.query.asked.release if isinstance(plan.query.asked, AskedOfTree) else ""
+        tree = plan.query.asked.release if isinstance(plan.query.asked, TreeChoices) else ""
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
         intake = stages.admission_stage(plan, nobody)
         return Shape(
@@ -65,8 +65,8 @@ class Dynamic(Mechanism[Asked, TablePlan]):
                 for i, column in enumerate(plan.columns)
                 for made in value_and_error(column.aggregate, i)
             ),
-            told=Told(
-                noise=Noise(
+            facts=TableFacts(
+                noise=NoiseKind(
                     tree or ("BLT" if asked.max_triggers else "BLT_INF"), asked.max_triggers
                 ),
                 bounds=bounds_told(plan.query),

@@ -16,7 +16,7 @@ from dpsql.udfs.noise.counters import Counter, counter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TableChoices:
     """Bounds and key selection; the options of the same names, every default filled in.
 
     `max_triggers`: number of the last trigger; None: there is none. C and c are infinite where rows are not counted.
@@ -30,7 +30,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedOfChanges(Asked):
+class ChangeChoices(TableChoices):
     """Of a table whose rows end; `max_spells_contributed`: times of presence of one unit that count, over all keys."""
 
     max_spells_contributed: int
@@ -38,7 +38,7 @@ class AskedOfChanges(Asked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedOfTree(AskedOfChanges):
+class TreeChoices(ChangeChoices):
     """Likewise, by the mechanism of Qiu and Yi: a baseline."""
 
     release: str = "INTERVAL_TREE"
@@ -49,7 +49,7 @@ class AskedOfTree(AskedOfChanges):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectionPlan:
+class TableSelectionPlan:
     """Key selection.
 
     Args:
@@ -70,7 +70,7 @@ class SelectionPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnPlan:
+class TableColumnPlan:
     """One output column: the aggregate and the perturbations it is made of (AVG: sum, then count)."""
 
     aggregate: Aggregate
@@ -86,19 +86,19 @@ class TablePlan(MadeOfSums, Plan):
 
     mechanism: ClassVar[str] = "dynamic"
 
-    query: ParsedQuery[Asked]
+    query: ParsedQuery[TableChoices]
     start_us: int
     max_groups: int
     delta_noise: float
     delta_threshold: float
     delta_hash: float
-    selection: SelectionPlan | None
-    columns: tuple[ColumnPlan, ...]
+    selection: TableSelectionPlan | None
+    columns: tuple[TableColumnPlan, ...]
 
     @property
-    def changes(self) -> AskedOfChanges | None:
+    def changes(self) -> ChangeChoices | None:
         """What is asked of a table whose rows end; None: it only grows."""
-        return self.query.asked if isinstance(self.query.asked, AskedOfChanges) else None
+        return self.query.asked if isinstance(self.query.asked, ChangeChoices) else None
 
     @property
     def counter(self) -> Counter | BltInf:
@@ -124,4 +124,11 @@ class TreePlan(TablePlan):
     beta: float
 
 
-__all__ = ["ColumnPlan", "NoisySum", "QuantileSum", "SelectionPlan", "TablePlan", "TreePlan"]
+__all__ = [
+    "NoisySum",
+    "QuantileSum",
+    "TableColumnPlan",
+    "TablePlan",
+    "TableSelectionPlan",
+    "TreePlan",
+]

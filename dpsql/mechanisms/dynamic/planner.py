@@ -10,13 +10,13 @@ from fractions import Fraction
 
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.dynamic.plan import (
-    Asked,
-    AskedOfChanges,
-    AskedOfTree,
-    ColumnPlan,
+    ChangeChoices,
     NoisySum,
-    SelectionPlan,
+    TableChoices,
+    TableColumnPlan,
     TablePlan,
+    TableSelectionPlan,
+    TreeChoices,
     TreePlan,
 )
 from dpsql.mechanisms.protocol import identity_of
@@ -181,7 +181,7 @@ TREE_BETA = 1e-3
 """How often a node of an interval tree may end a round by noise alone; the paper leaves it open."""
 
 
-def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
+def make_plan(query: ParsedQuery[TableChoices], source: Source) -> TablePlan:
     """Plan one query over a table.
 
     Args:
@@ -222,7 +222,7 @@ def make_plan(query: ParsedQuery[Asked], source: Source) -> TablePlan:
         arguments=arguments,
         identity="",
     )
-    if isinstance(asked, AskedOfTree):
+    if isinstance(asked, TreeChoices):
         plan = _tree(plan, source, asked)
         return dataclasses.replace(plan, identity=identity(plan))
     norm = norm_of(plan.counter)
@@ -241,8 +241,8 @@ def identity(plan: TablePlan) -> str:
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
-def _bounds(asked: Asked) -> TableBounds:
-    if isinstance(asked, AskedOfChanges):
+def _bounds(asked: TableChoices) -> TableBounds:
+    if isinstance(asked, ChangeChoices):
         more = True, asked.max_spells_contributed
         return TableBounds(
             asked.max_rows_contributed,
@@ -257,7 +257,7 @@ def _bounds(asked: Asked) -> TableBounds:
 
 def _selection(
     plan: TablePlan, bounds: TableBounds, share: float, norm: float, failure: float
-) -> SelectionPlan:
+) -> TableSelectionPlan:
     asked = plan.query.asked
     chosen = plan.counter
     weights = selection_weights(bounds.counts, SELECTION_DECAY)
@@ -274,7 +274,7 @@ def _selection(
         first = tuple(range(1, chosen.horizon + 1))
         sd = tuple(sigma * v for v in path_sd(chosen))
         taus = thresholds(weights, sd, failure_probabilities(each, chosen.horizon), least)
-    return SelectionPlan(
+    return TableSelectionPlan(
         share=share,
         weights=weights,
         sigma=sigma,
@@ -286,7 +286,7 @@ def _selection(
 
 def _columns(
     plan: TablePlan, source: Source, bounds: TableBounds, norm: float, mu: float
-) -> tuple[ColumnPlan, ...]:
+) -> tuple[TableColumnPlan, ...]:
     query = plan.query
     clamps = [
         of_width(source, 1 if isinstance(a, PerGroup) else bounds.rows) for a in query.aggregates
@@ -298,7 +298,7 @@ def _columns(
     plain = sum(len(each) for each in increments)
     wanted = [a for a in query.aggregates if isinstance(a, Quantiles)]
     part = mu / math.sqrt(plain + len(wanted))
-    columns: list[ColumnPlan] = []
+    columns: list[TableColumnPlan] = []
     number = 0
     for aggregate, each in zip(query.aggregates, increments, strict=True):
         perturbations: list[NoisySum] = []
@@ -334,11 +334,11 @@ def _columns(
             )
             check_noise(aggregate.alias, sigma, added.grid, reach_of(plan.counter))
             perturbations.append(perturbation)
-        columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
+        columns.append(TableColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
 
 
-def _tree(plan: TablePlan, source: Source, asked: AskedOfTree) -> TreePlan:
+def _tree(plan: TablePlan, source: Source, asked: TreeChoices) -> TreePlan:
     """Of mu^2 a node of level l has in its round r the share (6 / (pi^2 l r))^2: an eighth for its size, three for its sums, three for what goes
     from these, one for the count of rows that go."""
     rows = asked.max_rows_contributed
@@ -365,7 +365,7 @@ def _tree(plan: TablePlan, source: Source, asked: AskedOfTree) -> TreePlan:
             raise ConfigError(
                 f"the noise of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed"
             )
-        columns.append(ColumnPlan(aggregate=aggregate, perturbations=(sum_,)))
+        columns.append(TableColumnPlan(aggregate=aggregate, perturbations=(sum_,)))
     eighth = once / math.sqrt(8)
     given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)} | {
         "columns": tuple(columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.dynamic.plan import Asked, AskedOfChanges, AskedOfTree
+from dpsql.mechanisms.dynamic.plan import ChangeChoices, TableChoices, TreeChoices
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sources.change_feed import Feed
 from dpsql.sql import clause_rules, event_rules, options, time_rules
@@ -30,15 +30,15 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
-def read(draft: Draft) -> Asked:
+def read(draft: Draft) -> TableChoices:
     """Return what an accepted query asks, every default filled in."""
     own = (options.MIN_PRIVACY_UNITS_PER_GROUP, options.MAX_TRIGGERS)
     given = bounds_of(draft) | {option.name: draft.value(option.name) for option in own}
     stream = draft.stream
     if stream is None or stream.change_feed is None:
-        return Asked(**given)
+        return TableChoices(**given)
     spells = draft.value("max_spells_contributed")
-    kind = AskedOfTree if draft.paper else AskedOfChanges
+    kind = TreeChoices if draft.paper else ChangeChoices
     return kind(
         **given, max_spells_contributed=spells, feed=Feed(stream.change_feed, stream.primary_key)
     )

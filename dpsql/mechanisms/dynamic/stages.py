@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpsql.mechanisms.dynamic.plan import AskedOfChanges, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import ChangeChoices, TablePlan, TreePlan
 from dpsql.parts.sums import bare, output_column
 from dpsql.parts.words import grid
 from dpsql.udfs.contributions import Increment
@@ -12,7 +12,7 @@ from dpsql.udfs.dynamic.stages import FeedStage, TreeStage
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.table.leaves import Quantiles
+from dpsql.udfs.table.leaves import QuantileTree
 from dpsql.udfs.table.release import Perturbation, Selection, TableParameters, TableStage
 
 
@@ -52,7 +52,7 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
 
 
 def feed_parameters(
-    plan: TablePlan, asked: AskedOfChanges, public: PublicGroups | None = None
+    plan: TablePlan, asked: ChangeChoices, public: PublicGroups | None = None
 ) -> FeedParameters:
     """Return parameters of `dpsql.udfs.dynamic.changes.admit_changes`; likewise."""
     return FeedParameters(
@@ -85,12 +85,12 @@ def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> Tab
     )
 
 
-def quantile_noise(plan: TablePlan) -> tuple[Quantiles, ...]:
+def quantile_noise(plan: TablePlan) -> tuple[QuantileTree, ...]:
     """Return the columns of quantiles, in mechanism order."""
     of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
     bounds = [plan.columns[of[p.mechanism]].aggregate.bounds or (0.0, 0.0) for p in plan.trees]
     return tuple(
-        Quantiles(of[p.mechanism], p.mechanism, plan.counter, p.sigma, p.parts, *b)
+        QuantileTree(of[p.mechanism], p.mechanism, plan.counter, p.sigma, p.parts, *b)
         for p, b in zip(plan.trees, bounds, strict=True)
     )
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpsql.description import Noise
+from dpsql.description import NoiseKind
 from dpsql.mechanisms.histogram import accounting, explain, planner, stages
 from dpsql.mechanisms.histogram import query as options
 from dpsql.mechanisms.histogram import query as rules
 from dpsql.mechanisms.histogram.missing_keys import missing
-from dpsql.mechanisms.histogram.plan import Asked, PrivacyPlan, document
+from dpsql.mechanisms.histogram.plan import HistogramChoices, PrivacyPlan, document
 from dpsql.mechanisms.protocol import (
     Argument,
     Mechanism,
     Own,
     RunFacts,
     Shape,
-    Told,
+    TableFacts,
     bounds_told,
     value_and_error,
 )
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.schedule import by_window
 from dpsql.sql.time_rules import made_of_panes
-from dpsql.udfs.histogram.release import ReleaseStage, release_tables
+from dpsql.udfs.histogram.release import HistogramRelease, release_tables
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.stage import Clock, Stage, Tick
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
 
 
-class Histogram(Mechanism[Asked, PrivacyPlan]):
+class Histogram(Mechanism[HistogramChoices, PrivacyPlan]):
     """`GROUP BY window(...)` with keys or none (docs/privacy/histogram.md)."""
 
     name: str = PrivacyPlan.mechanism
@@ -62,15 +62,15 @@ class Histogram(Mechanism[Asked, PrivacyPlan]):
             contributions=intake.gives,
             state={
                 intake.operator: intake.tables,
-                ReleaseStage.operator: release_tables(plan.carries, bool(plan.trees)),
+                HistogramRelease.operator: release_tables(plan.carries, bool(plan.trees)),
             },
             columns=tuple(
                 made
                 for i, column in enumerate(plan.columns)
                 for made in value_and_error(column.aggregate, i)
             ),
-            told=Told(
-                noise=Noise(query.asked.counter, plan.horizon),
+            facts=TableFacts(
+                noise=NoiseKind(query.asked.counter, plan.horizon),
                 bounds=bounds_told(query),
                 sums=len(plan.perturbations),
                 units_needed=None

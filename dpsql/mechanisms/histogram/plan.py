@@ -21,7 +21,7 @@ class ReleaseRule(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class HistogramChoices:
     """Bounds, key selection and release of one query; the options of the same names, every default filled in.
 
     `carry_windows`: how many windows, the present one included, may prove a key together; 1: each for itself. C and c are infinite where
@@ -136,7 +136,7 @@ class PrivacyPlan(MadeOfSums, Plan):
 
     mechanism: ClassVar[str] = "histogram"
 
-    query: ParsedQuery[Asked]
+    query: ParsedQuery[HistogramChoices]
     horizon: int
     windows_per_record: int
     max_groups: int

@@ -9,9 +9,9 @@ import numpy as np
 
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram.plan import (
-    Asked,
     CarriedPlan,
     ColumnPlan,
+    HistogramChoices,
     PerturbationPlan,
     PrivacyPlan,
     QuantilePlan,
@@ -110,7 +110,7 @@ MAX_WEIGHTS = 4_000_000
 
 
 def make_plan(
-    query: ParsedQuery[Asked],
+    query: ParsedQuery[HistogramChoices],
     source: Source,
     share: float | None = None,
     decay: float | None = None,
@@ -134,7 +134,7 @@ def make_plan(
 
 
 def unnamed_plan(
-    query: ParsedQuery[Asked],
+    query: ParsedQuery[HistogramChoices],
     source: Source,
     share: float | None = None,
     decay: float | None = None,
@@ -196,7 +196,9 @@ def identity(plan: PrivacyPlan) -> str:
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
-def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: bool) -> float:
+def _hash_charge(
+    query: ParsedQuery[HistogramChoices], source: Source, groups: int, meet: bool
+) -> float:
     """Colliding 64-bit ids could displace records or print a private name: that probability goes to delta.
 
     K ids of one user can become more through keys that share 32 bits with one of them: K * (1 + max_keys / 2^32) on average. Where periods
@@ -206,7 +208,7 @@ def _hash_charge(query: ParsedQuery[Asked], source: Source, groups: int, meet: b
     return hash_charge(query, source, users, groups)
 
 
-def participations(query: ParsedQuery[Asked], windows: int) -> int:
+def participations(query: ParsedQuery[HistogramChoices], windows: int) -> int:
     """Return how often one unit can count in key selection: once per group, or, in rounds, once per admitted copy of a record."""
     if query.asked.release is ReleaseRule.RESELECT:
         return windows * int(
@@ -219,7 +221,7 @@ def participations(query: ParsedQuery[Asked], windows: int) -> int:
 
 
 def _selection(
-    query: ParsedQuery[Asked],
+    query: ParsedQuery[HistogramChoices],
     windows: int,
     horizon: int,
     share: float,
@@ -260,12 +262,12 @@ def _selection(
     )
 
 
-def _arguments(query: ParsedQuery[Asked]) -> tuple[str, ...]:
+def _arguments(query: ParsedQuery[HistogramChoices]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
 
 
 def _columns(
-    query: ParsedQuery[Asked],
+    query: ParsedQuery[HistogramChoices],
     source: Source,
     arguments: tuple[str, ...],
     horizon: int,

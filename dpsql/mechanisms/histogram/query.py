@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.histogram.plan import Asked, ReleaseRule
+from dpsql.mechanisms.histogram.plan import HistogramChoices, ReleaseRule
 from dpsql.parsed_query import CounterName
 from dpsql.sql import clause_rules, event_rules, options, time_rules
 from dpsql.sql.draft import Draft, Option
@@ -29,10 +29,10 @@ CARRY_WINDOWS = whole_option(
 OPTIONS: tuple[Option, ...] = (*options.USUAL, options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
 
 
-def read(draft: Draft) -> Asked:
+def read(draft: Draft) -> HistogramChoices:
     """Return what an accepted query asks, every default filled in."""
     own = (options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
-    return Asked(
+    return HistogramChoices(
         **bounds_of(draft),
         **{option.name: draft.value(option.name) for option in own},
         release=ReleaseRule.RESELECT

@@ -18,13 +18,13 @@ from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.memory import CarriedParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters
-from dpsql.udfs.histogram.release import ReleaseStage
+from dpsql.udfs.histogram.release import HistogramRelease
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.noise.perturbation import PerturbationParameters
-from dpsql.udfs.table.leaves import Quantiles
+from dpsql.udfs.table.leaves import QuantileTree
 
 
 def grid(plan: PrivacyPlan) -> Grid:
@@ -49,9 +49,9 @@ def admission_stage(
 
 def stages(
     plan: PrivacyPlan, public: PublicGroups | None = None, first_window_us: int | None = None
-) -> tuple[AdmissionStage, ReleaseStage]:
+) -> tuple[AdmissionStage, HistogramRelease]:
     """Return both; arguments as `bounding_parameters`."""
-    return admission_stage(plan, public, first_window_us), ReleaseStage(
+    return admission_stage(plan, public, first_window_us), HistogramRelease(
         release_parameters(plan, public, first_window_us)
     )
 
@@ -115,11 +115,11 @@ def release_parameters(
     )
 
 
-def quantile_noise(plan: PrivacyPlan) -> tuple[Quantiles, ...]:
+def quantile_noise(plan: PrivacyPlan) -> tuple[QuantileTree, ...]:
     """Return the columns of quantiles, in mechanism order."""
     of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
     return tuple(
-        Quantiles(
+        QuantileTree(
             of[p.mechanism],
             p.mechanism,
             counter(p.counter, p.releases),
@@ -137,7 +137,7 @@ def _carried(plan: CarriedPlan, first_window_us: int | None) -> CarriedParameter
     return CarriedParameters(plan.windows, plan.lengths, plan.thresholds, plan.kept, first)
 
 
-def quantiles_of(plan: PrivacyPlan, column: ColumnPlan) -> Quantiles | None:
+def quantiles_of(plan: PrivacyPlan, column: ColumnPlan) -> QuantileTree | None:
     """Of a column of quantiles."""
     return next(
         (

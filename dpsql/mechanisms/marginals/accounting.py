@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.marginals.plan import Asked, MarginalsPlan, MeasuredSum, MeasuredTable
+from dpsql.mechanisms.marginals.plan import CubeChoices, MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.noise_costs import column_norm, factorisation
@@ -51,7 +51,7 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     return Cost(PrivacyLevel.USER, mu**2, 0.0, ids, Overlap.STREAM, mu**2, ids)
 
 
-def _rows_squared(asked: Asked, table: MeasuredTable) -> int:
+def _rows_squared(asked: CubeChoices, table: MeasuredTable) -> int:
     """The largest sum of squares of one unit's rows in the cells of a table is at most the most rows in one cell times all rows.
 
     A cell of the table holds all cells of all keys that agree with it on its own keys: of these a unit is in G at most, c rows in each.

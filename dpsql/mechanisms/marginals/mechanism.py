@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpsql.description import GROUPING_ID, Noise, Role, Sets
+from dpsql.description import GROUPING_ID, NoiseKind, Role, Sets
 from dpsql.mechanisms.marginals import accounting, explain, planner, query, stages
-from dpsql.mechanisms.marginals.plan import Asked, MarginalsPlan
+from dpsql.mechanisms.marginals.plan import CubeChoices, MarginalsPlan
 from dpsql.mechanisms.protocol import (
     Argument,
     Mechanism,
-    OutputColumn,
     Own,
+    PublicColumn,
     RunFacts,
     Shape,
-    Told,
+    TableFacts,
     bounds_told,
     value_and_error,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
 
 
-class Marginals(Mechanism[Asked, MarginalsPlan]):
+class MarginalsMechanism(Mechanism[CubeChoices, MarginalsPlan]):
     """Several sets of keys over declared domains, at every trigger (docs/privacy/marginals.md)."""
 
     name: str = MarginalsPlan.mechanism
@@ -44,7 +44,7 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
         asked = plan.query.asked
         both = (stages.intake(plan), stages.release(plan))
         first = plan.query.aggregates[0].alias
-        columns = [OutputColumn(first, GROUPING_ID, "BIGINT", GROUPING_ID, Role.SET)]
+        columns = [PublicColumn(first, GROUPING_ID, "BIGINT", GROUPING_ID, Role.SET)]
         for i, aggregate in enumerate(plan.query.aggregates):
             columns += value_and_error(aggregate, i)
         return Shape(
@@ -56,8 +56,8 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
             contributions=both[0].gives,
             state={stage.operator: stage.tables for stage in both},
             columns=tuple(columns),
-            told=Told(
-                noise=Noise("BLT" if asked.max_triggers else "BLT_INF", asked.max_triggers),
+            facts=TableFacts(
+                noise=NoiseKind("BLT" if asked.max_triggers else "BLT_INF", asked.max_triggers),
                 bounds=(
                     bounds_told(plan.query)[0],
                     None,
@@ -86,4 +86,4 @@ class Marginals(Mechanism[Asked, MarginalsPlan]):
         return stages.intake(plan), stages.release(plan)
 
 
-MARGINALS = Marginals()
+MARGINALS = MarginalsMechanism()

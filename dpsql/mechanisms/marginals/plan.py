@@ -14,7 +14,7 @@ from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
 from dpsql.parts.increments import sums_of
 from dpsql.parts.sums import Summed
 from dpsql.sources.domains import Domain
-from dpsql.udfs.marginals.cells import Keys, Marginals
+from dpsql.udfs.marginals.cells import Keys, MeasuredTables
 from dpsql.udfs.marginals.release import NoisyTables
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
@@ -23,7 +23,7 @@ from dpsql.udfs.noise.counters import Counter, counter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class CubeChoices:
     """Bounds, domains and tables; every default filled in.
 
     Args:
@@ -66,7 +66,7 @@ class MarginalsPlan(Plan):
 
     mechanism: ClassVar[str] = "marginals"
 
-    query: ParsedQuery[Asked]
+    query: ParsedQuery[CubeChoices]
     start_us: int
     delta_noise: float
     delta_hash: float
@@ -74,9 +74,9 @@ class MarginalsPlan(Plan):
     sums: tuple[MeasuredSum, ...]
 
     @property
-    def marginals(self) -> Marginals:
+    def marginals(self) -> MeasuredTables:
         """The tables as cells."""
-        return Marginals(
+        return MeasuredTables(
             tuple(domain.size for domain in self.query.asked.domains),
             tuple(table.keys for table in self.tables),
         )

@@ -13,7 +13,7 @@ from dpsql.description import ADDITIVE
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.marginals.plan import (
     MAX_CELLS,
-    Asked,
+    CubeChoices,
     MarginalsPlan,
     MeasuredSum,
     MeasuredTable,
@@ -26,7 +26,7 @@ from dpsql.parts.words import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
-from dpsql.udfs.marginals.cells import Keys, Marginals
+from dpsql.udfs.marginals.cells import Keys, MeasuredTables
 from dpsql.udfs.marginals.estimates import parts
 
 # How mu^2 is shared among tables: the mean variance over a workload is made small. Input and
@@ -168,7 +168,7 @@ MAX_PLACES = 2**62
 """A record's places in all domains are one 64-bit number."""
 
 
-def make_plan(query: ParsedQuery[Asked], source: Source) -> MarginalsPlan:
+def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
     """Plan the marginals of one growing table.
 
     Args:
@@ -222,7 +222,7 @@ def identity(plan: MarginalsPlan) -> str:
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
-def _shift(asked: Asked, keys: Keys) -> float:
+def _shift(asked: CubeChoices, keys: Keys) -> float:
     """Return how far one unit moves a table with rows of height 1: of N rows M at most are in one cell (docs/privacy/marginals.md, theorem 25)."""
     rows = asked.max_rows_contributed
     per_group = asked.max_rows_per_group
@@ -244,7 +244,7 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
         for keys in asked.grouping_sets
     }
     found = shares(sizes, asked.grouping_sets, energies, costs)
-    marginals = Marginals(sizes, tuple(found))
+    marginals = MeasuredTables(sizes, tuple(found))
     return tuple(
         MeasuredTable(keys=keys, grouping_id=marginals.grouping_id(t), share=share)
         for t, (keys, share) in enumerate(found.items())

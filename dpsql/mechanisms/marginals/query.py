@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dpsql.description import GROUPING_ID
 from dpsql.errors import Problem
-from dpsql.mechanisms.marginals.plan import MAX_CELLS, Asked, cube
+from dpsql.mechanisms.marginals.plan import MAX_CELLS, CubeChoices, cube
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sources.domains import Domain
 from dpsql.sql import clause_rules, event_rules, options, time_rules
@@ -45,11 +45,11 @@ def sets_of(draft: Draft, written: GroupingSets) -> tuple[Keys, ...]:
     return tuple(tuple(sorted(place[id(entry.key)] for entry in each)) for each in written.sets())
 
 
-def read(draft: Draft) -> Asked:
+def read(draft: Draft) -> CubeChoices:
     """Return what an accepted query asks, every default filled in."""
     if draft.grouping_sets is None:
         raise AssertionError("a query without grouping sets came to marginals")
-    return Asked(
+    return CubeChoices(
         **bounds_of(draft),
         domains=tuple(domain for domain in domains_of(draft) if domain),
         grouping_sets=sets_of(draft, draft.grouping_sets),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.sketch.plan import Asked, CellsPlan, SketchKind, SketchPlan
+from dpsql.mechanisms.sketch.plan import CellsPlan, SketchChoices, SketchKind, SketchPlan
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta, shifted
 from dpsql.privacy.noise_costs import factorisation, response_and_column
@@ -16,7 +16,7 @@ from dpsql.sources.config import Source
 
 
 @dataclass(frozen=True)
-class Spent:
+class SketchSpent:
     """What a plan really costs: mu of all noise, and the parts of delta at the plan's epsilon.
 
     `passing`: probability that a key which only the protected unit brings would pass the floor test, in the world without the unit.
@@ -29,12 +29,12 @@ class Spent:
     delta_hash: float
 
 
-def spent(plan: SketchPlan, source: Source) -> Spent:
+def spent(plan: SketchPlan, source: Source) -> SketchSpent:
     """Recompute the cost of a plan, for one unit in one contribution period, or for one event."""
     mu = math.sqrt(math.fsum(_ratio(each, plan) ** 2 for each in plan.cells))
     passing = 0.0 if plan.beta is None else plan.beta * _tests(plan)
     ids = 0.0 if plan.query.asked.level is PrivacyLevel.EVENT else source.max_users / 2.0**64
-    return Spent(mu, passing, gaussian_delta(mu, plan.epsilon), shifted(passing, mu), ids)
+    return SketchSpent(mu, passing, gaussian_delta(mu, plan.epsilon), shifted(passing, mu), ids)
 
 
 def account(plan: SketchPlan, source: Source) -> Cost:
@@ -58,7 +58,7 @@ def account(plan: SketchPlan, source: Source) -> Cost:
     return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.WINDOWS, 2 * mu2, failure)
 
 
-def check(plan: SketchPlan, source: Source) -> Spent:
+def check(plan: SketchPlan, source: Source) -> SketchSpent:
     """Refuse a plan that exceeds its query's promise.
 
     Raises:
@@ -152,7 +152,7 @@ def _per_group(cells: CellsPlan, plan: SketchPlan, copies: int) -> int:
     )
 
 
-def _squares(asked: Asked) -> int:
+def _squares(asked: SketchChoices) -> int:
     """Largest sum of n_j^2 over whole n_j <= c with sum n_j <= N = min(C, G c): c N, less what the one cell that is not full misses."""
     if asked.bounds is None:
         return 1
@@ -163,7 +163,7 @@ def _squares(asked: Asked) -> int:
 
 def _tests(plan: SketchPlan) -> int:
     """Return how often keys that only the protected unit brings are tested: per (window, key), trigger and sketch."""
-    query: ParsedQuery[Asked] = plan.query
+    query: ParsedQuery[SketchChoices] = plan.query
     bounds = query.asked.bounds
     pairs = 1
     if bounds is not None:

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpsql.description import Noise, Role, SketchShape
-from dpsql.mechanisms.protocol import Argument, Mechanism, OutputColumn, Own, RunFacts, Shape, Told
+from dpsql.description import NoiseKind, Role, SketchShape
+from dpsql.mechanisms.protocol import (
+    Argument,
+    Mechanism,
+    Own,
+    PublicColumn,
+    RunFacts,
+    Shape,
+    TableFacts,
+)
 from dpsql.mechanisms.sketch import accounting, explain, planner, query, stages
-from dpsql.mechanisms.sketch.plan import Asked, SketchKind, SketchPlan, document
+from dpsql.mechanisms.sketch.plan import SketchChoices, SketchKind, SketchPlan, document
 from dpsql.schedule import by_window
 from dpsql.udfs.sketch.intake import REASONS
 from dpsql.udfs.sketch.partial import SCHEMA
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
 
 
-class Sketch(Mechanism[Asked, SketchPlan]):
+class Sketch(Mechanism[SketchChoices, SketchPlan]):
     """The largest values of an expression, and a public sketch that answers for any value (docs/privacy/sketch.md)."""
 
     name: str = SketchPlan.mechanism
@@ -41,7 +49,7 @@ class Sketch(Mechanism[Asked, SketchPlan]):
             contributions=SCHEMA,
             state={ADMISSION: stages.intake(plan, 0).tables, RELEASE: SketchRelease.tables},
             columns=tuple(
-                OutputColumn(
+                PublicColumn(
                     each.alias,
                     each.alias,
                     "TOP_COUNT" if each.weight is None else "TOP_SUM",
@@ -51,8 +59,8 @@ class Sketch(Mechanism[Asked, SketchPlan]):
                 for i, each in enumerate(asked.wanted)
                 if each.number
             ),
-            told=Told(
-                noise=Noise("BLT", plan.triggers),
+            facts=TableFacts(
+                noise=NoiseKind("BLT", plan.triggers),
                 bounds=(None, None, None)
                 if most is None
                 else (most.max_rows, most.max_rows_per_key, most.max_keys),

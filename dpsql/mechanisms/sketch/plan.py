@@ -39,7 +39,7 @@ class WantedPerGroup(Wanted):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class SketchLimits:
     """What one unit may do in one contribution period: rows, rows with one value, values (C, c, G)."""
 
     max_rows: int
@@ -58,7 +58,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class SketchChoices:
     """One query.
 
     Args:
@@ -75,7 +75,7 @@ class Asked:
     depth: int = DEPTH
     width: int = 8192
     kind: SketchKind = SketchKind.COUNT_SKETCH
-    bounds: Bounds | None = None
+    bounds: SketchLimits | None = None
 
     @property
     def lists(self) -> bool:
@@ -109,7 +109,7 @@ class SketchPlan(Plan):
 
     mechanism: ClassVar[str] = "sketch"
 
-    query: ParsedQuery[Asked]
+    query: ParsedQuery[SketchChoices]
     triggers: int
     windows_per_record: int
     delta_noise: float

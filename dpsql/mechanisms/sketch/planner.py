@@ -8,10 +8,10 @@ import math
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.protocol import identity_of
 from dpsql.mechanisms.sketch.plan import (
-    Asked,
-    Bounds,
     CellsPlan,
+    SketchChoices,
     SketchKind,
+    SketchLimits,
     SketchPlan,
     Wanted,
     WantedPerGroup,
@@ -66,7 +66,7 @@ APART = 16
 IDS_SHARE = 0.01
 
 
-def make_plan(query: ParsedQuery[Asked], source: Source) -> SketchPlan:
+def make_plan(query: ParsedQuery[SketchChoices], source: Source) -> SketchPlan:
     """Plan one query.
 
     Args:
@@ -135,7 +135,7 @@ def missed(keys: int, width: int) -> float:
     return -math.expm1((keys - 1) * math.log1p(-1 / width))
 
 
-def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
+def _check(query: ParsedQuery[SketchChoices], triggers: int, windows: int) -> None:
     asked = query.asked
     if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
         raise ConfigError("privacy_level = EVENT takes no bounds, and USER needs them")
@@ -173,7 +173,7 @@ def _check(query: ParsedQuery[Asked], triggers: int, windows: int) -> None:
         )
 
 
-def _beta(query: ParsedQuery[Asked], triggers: int, mu: float, delta_floor: float) -> float:
+def _beta(query: ParsedQuery[SketchChoices], triggers: int, mu: float, delta_floor: float) -> float:
     """a = Phi(Phi^-1(delta_floor) - mu), shared by all tests that a unit's own keys can meet."""
     from scipy.special import ndtr, ndtri  # slow to import
 
@@ -181,7 +181,7 @@ def _beta(query: ParsedQuery[Asked], triggers: int, mu: float, delta_floor: floa
     return round_down(all_tests / (tests(query) * len(query.asked.wanted) * triggers))
 
 
-def tests(query: ParsedQuery[Asked]) -> int:
+def tests(query: ParsedQuery[SketchChoices]) -> int:
     """(window, value) pairs of one unit in one period. With STREAM one value counts anew in every window, under another hash key."""
     bounds = query.asked.bounds
     if bounds is None:
@@ -189,13 +189,13 @@ def tests(query: ParsedQuery[Asked]) -> int:
     return bounds.rows if query.contribution_period is ContributionPeriod.STREAM else bounds.keys
 
 
-def _squares(bounds: Bounds) -> int:
+def _squares(bounds: SketchLimits) -> int:
     """Most that the squares of a unit's rows per cell add up to: as many cells with c rows as there can be, and one with the rest."""
     full, rest = divmod(bounds.rows, bounds.max_rows_per_key)
     return full * bounds.max_rows_per_key**2 + rest**2
 
 
-def _groups(query: ParsedQuery[Asked], windows: int) -> int:
+def _groups(query: ParsedQuery[SketchChoices], windows: int) -> int:
     """(window, value) pairs in which a unit's rows of one period are: windows that meet a period, as it begins with one where slides divide it."""
     bounds = query.asked.bounds
     size = query.windows.size_us
@@ -212,7 +212,7 @@ def _groups(query: ParsedQuery[Asked], windows: int) -> int:
 
 
 def _cells(
-    query: ParsedQuery[Asked],
+    query: ParsedQuery[SketchChoices],
     source: Source,
     number: int,
     wanted: Wanted,

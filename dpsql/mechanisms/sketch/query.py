@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.sketch.plan import DEPTH, Asked, Bounds, SketchKind, Wanted, WantedPerGroup
+from dpsql.mechanisms.sketch.plan import (
+    DEPTH,
+    SketchChoices,
+    SketchKind,
+    SketchLimits,
+    Wanted,
+    WantedPerGroup,
+)
 from dpsql.mechanisms.sketch.planner import APART, MOST_DRAWS, collisions
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql import clause_rules, options, time_rules
@@ -65,9 +72,9 @@ def number_of(call: Call) -> int | None:
     return int(text) if text.isdigit() and 1 <= int(text) <= MOST_LISTED else None
 
 
-def read(draft: Draft) -> Asked:
+def read(draft: Draft) -> SketchChoices:
     """Return what an accepted query asks, every default filled in."""
-    return Asked(
+    return SketchChoices(
         level=draft.value("privacy_level"),
         value=", ".join(write(part) for part in draft.sketches[0].counted_plain),
         wanted=tuple(map(_wanted, draft.sketches)),
@@ -77,13 +84,13 @@ def read(draft: Draft) -> Asked:
     )
 
 
-def _bounds(draft: Draft) -> Bounds:
+def _bounds(draft: Draft) -> SketchLimits:
     rows = draft.value("max_rows_contributed")
     # Values are no keys of GROUP BY, of which there is none: as many as there are rows, unless it is written.
     groups = (
         draft.value("max_groups_contributed") if draft.given("max_groups_contributed") else rows
     )
-    return Bounds(rows, draft.value("max_rows_per_group"), groups)
+    return SketchLimits(rows, draft.value("max_rows_per_group"), groups)
 
 
 def _wanted(call: Call) -> Wanted:

@@ -13,22 +13,22 @@ from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.sketch.bounds import UnitBounds
-from dpsql.udfs.sketch.hashing import DIGEST_BYTES, Shape, digest, digests
-from dpsql.udfs.sketch.intake import EventIntake, IntakeParameters, UserIntake
-from dpsql.udfs.sketch.reading import Listed, ReadParameters, Shown
-from dpsql.udfs.sketch.release import ReleaseParameters, ReleaseStage, SketchRelease
+from dpsql.udfs.sketch.hashing import DIGEST_BYTES, CellShape, digest, digests
+from dpsql.udfs.sketch.intake import IntakeParameters, SketchEvents, UserIntake
+from dpsql.udfs.sketch.reading import ListedKeys, ReadParameters, ShownCells
+from dpsql.udfs.sketch.release import CellRelease, SketchRelease, SketchReleaseParameters
 
 
 def stages(
     plan: SketchPlan, public: PublicGroups
-) -> tuple[EventIntake | UserIntake, SketchRelease]:
+) -> tuple[SketchEvents | UserIntake, SketchRelease]:
     """Return both, from the first window of the run on."""
     named = None
     if plan.query.public_groups is not None:
         words = digests(
             pa.array([digest(name) for name in public.key_bytes], pa.binary(DIGEST_BYTES))
         ).tolist()
-        named = Listed(tuple((a, b, c, d) for a, b, c, d in words), public.key_bytes)
+        named = ListedKeys(tuple((a, b, c, d) for a, b, c, d in words), public.key_bytes)
     first = public.first_window_us
     return intake(plan, first), SketchRelease(release(plan, first), reading(plan, named))
 
@@ -45,13 +45,13 @@ def grid(plan: SketchPlan) -> Grid:
     )
 
 
-def shape(plan: SketchPlan) -> Shape:
+def shape(plan: SketchPlan) -> CellShape:
     """Of every sketch."""
     asked = plan.query.asked
-    return Shape(asked.depth, asked.width, asked.kind is SketchKind.COUNT_SKETCH)
+    return CellShape(asked.depth, asked.width, asked.kind is SketchKind.COUNT_SKETCH)
 
 
-def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
+def intake(plan: SketchPlan, first_window_us: int) -> SketchEvents | UserIntake:
     """Return the stage of query 1; its key is the root of the run's hash keys."""
     bounds = plan.query.asked.bounds
     p = IntakeParameters(
@@ -65,16 +65,16 @@ def intake(plan: SketchPlan, first_window_us: int) -> EventIntake | UserIntake:
         if bounds
         else None,
     )
-    return (UserIntake if bounds else EventIntake)(p, len(plan.arguments))
+    return (UserIntake if bounds else SketchEvents)(p, len(plan.arguments))
 
 
-def release(plan: SketchPlan, first_window_us: int) -> ReleaseStage:
+def release(plan: SketchPlan, first_window_us: int) -> CellRelease:
     """Return the stage of query 2."""
     asked = plan.query.asked
     chosen = counter(CounterName.BLT, plan.triggers)
     noise = tuple(PerturbationParameters(c.mechanism, chosen, c.sigma, c.grid) for c in plan.cells)
-    return ReleaseStage(
-        ReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, noise)
+    return CellRelease(
+        SketchReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, noise)
     )
 
 
@@ -84,11 +84,13 @@ def missed_by_a_row(plan: SketchPlan) -> float:
     return missed(bounds.keys, plan.query.asked.width) if bounds else 0.0
 
 
-def reading(plan: SketchPlan, listed: Listed | None = None) -> ReadParameters:
+def reading(plan: SketchPlan, listed: ListedKeys | None = None) -> ReadParameters:
     """Return what makes public tables of released rows."""
     asked = plan.query.asked
     shown = tuple(
-        Shown(w.number, c.grid, c.rule == "rows", tuple(sd / c.grid for sd in c.sd), plan.stderr)
+        ShownCells(
+            w.number, c.grid, c.rule == "rows", tuple(sd / c.grid for sd in c.sd), plan.stderr
+        )
         for w, c in zip(asked.wanted, plan.cells, strict=True)
     )
     return ReadParameters(

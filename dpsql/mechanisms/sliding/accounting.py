@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.sliding.plan import Asked, MeasurementPlan, PaneGrouping, SlidingPlan
+from dpsql.mechanisms.sliding.plan import MeasurementPlan, PaneChoices, PaneGrouping, SlidingPlan
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy.cost import (
     TOLERANCE,
@@ -82,7 +82,7 @@ def _loss(m: MeasurementPlan, grouping: PaneGrouping) -> Fraction:
     raise AccountingError(f"a measurement has other noise than grouping {grouping} asks for")
 
 
-def _rows(asked: Asked) -> int:
+def _rows(asked: PaneChoices) -> int:
     """Return how many rows of one protected unit can be in all panes together."""
     if asked.max_rows_contributed is None:
         return 1

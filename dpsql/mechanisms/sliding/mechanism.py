@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dpsql.description import MEASURED, SMOOTHED, Noise, Role
+from dpsql.description import MEASURED, SMOOTHED, NoiseKind, Role
 from dpsql.mechanisms.protocol import (
     Argument,
     Mechanism,
-    OutputColumn,
     Own,
+    PublicColumn,
     RunFacts,
     Shape,
-    Told,
+    TableFacts,
     value_and_error,
 )
 from dpsql.mechanisms.sliding import accounting, explain, planner, query, stages
-from dpsql.mechanisms.sliding.plan import Asked, PaneGrouping, SlidingPlan, document
+from dpsql.mechanisms.sliding.plan import PaneChoices, PaneGrouping, SlidingPlan, document
 from dpsql.parsed_query import Aggregate, PrivacyLevel
 from dpsql.parts.increments import sums_of
 from dpsql.udfs.intake import user_state
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
 
 
-class Sliding(Mechanism[Asked, SlidingPlan]):
+class Sliding(Mechanism[PaneChoices, SlidingPlan]):
     """One row per listed key for the last size of time, at every slide, for ever (docs/privacy/sliding.md)."""
 
     name: str = SlidingPlan.mechanism
@@ -56,8 +56,8 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
                 for i, aggregate in enumerate(plan.query.aggregates)
                 for made in _columns(plan, aggregate, i)
             ),
-            told=Told(
-                noise=Noise(str(plan.counter), None, asked.grouping is not PaneGrouping.NONE),
+            facts=TableFacts(
+                noise=NoiseKind(str(plan.counter), None, asked.grouping is not PaneGrouping.NONE),
                 bounds=(
                     asked.max_rows_contributed,
                     asked.max_rows_per_group,
@@ -83,14 +83,14 @@ class Sliding(Mechanism[Asked, SlidingPlan]):
         return stages.stages(plan, run.public)
 
 
-def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[OutputColumn]:
+def _columns(plan: SlidingPlan, aggregate: Aggregate, i: int) -> Iterator[PublicColumn]:
     alias = aggregate.alias
     asked = plan.query.asked
     yield from value_and_error(aggregate, i)
     if plan.smooths and sums_of(aggregate.function) == 1:
-        yield OutputColumn(alias, f"{alias}_{SMOOTHED}", "DOUBLE", f"smoothed{i}", Role.BESIDE)
+        yield PublicColumn(alias, f"{alias}_{SMOOTHED}", "DOUBLE", f"smoothed{i}", Role.BESIDE)
     if asked.grouping is not PaneGrouping.NONE:
-        yield OutputColumn(alias, f"{alias}_{MEASURED}", "INT", f"measured{i}", Role.BESIDE)
+        yield PublicColumn(alias, f"{alias}_{MEASURED}", "INT", f"measured{i}", Role.BESIDE)
 
 
 SLIDING = Sliding()

@@ -22,7 +22,7 @@ class PaneGrouping(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class PaneChoices:
     """Bounds and noise of one query.
 
     Args:
@@ -107,7 +107,7 @@ class SlidingPlan(Plan):
 
     mechanism: ClassVar[str] = "sliding"
 
-    query: ParsedQuery[Asked]
+    query: ParsedQuery[PaneChoices]
     panes: int
     lateness_us: int
     failure: float

@@ -10,8 +10,8 @@ import numpy as np
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.protocol import identity_of
 from dpsql.mechanisms.sliding.plan import (
-    Asked,
     MeasurementPlan,
+    PaneChoices,
     PaneGrouping,
     SlidingPlan,
     document,
@@ -70,7 +70,7 @@ MONITOR_SHARE = 0.1
 NORMAL_95 = 1.959964
 
 
-def make_plan(query: ParsedQuery[Asked], source: Source) -> SlidingPlan:
+def make_plan(query: ParsedQuery[PaneChoices], source: Source) -> SlidingPlan:
     """Plan one query.
 
     Args:
@@ -115,7 +115,7 @@ def identity(plan: SlidingPlan) -> str:
     return identity_of(PLAN_VERSION, document(replace(plan, identity="")))
 
 
-def pure_epsilon(query: ParsedQuery[Asked], source: Source) -> float:
+def pure_epsilon(query: ParsedQuery[PaneChoices], source: Source) -> float:
     """Return what is left of epsilon for the noise.
 
     At level USER colliding 64-bit ids let in rows of another unit, at most as many again: eps' + ln(1 + p (e^eps' - 1)) <= epsilon.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dpsql.errors import Problem
-from dpsql.mechanisms.sliding.plan import Asked, PaneGrouping
+from dpsql.mechanisms.sliding.plan import PaneChoices, PaneGrouping
 from dpsql.parsed_query import AggregateFunction, PrivacyLevel
 from dpsql.parts.increments import sums_of
 from dpsql.sql import clause_rules, event_rules, options, time_rules
@@ -21,7 +21,7 @@ from dpsql.times import show_duration
 OPTIONS: tuple[Option, ...] = options.USUAL
 
 
-def read(draft: Draft) -> Asked:
+def read(draft: Draft) -> PaneChoices:
     """Return what an accepted query asks, every default filled in."""
     event = draft.value("privacy_level") is PrivacyLevel.EVENT
     bounds: dict[str, Any] = {
@@ -31,7 +31,7 @@ def read(draft: Draft) -> Asked:
         bounds[options.MAX_GROUPS_CONTRIBUTED.name] = (
             1  # rows are copied into no window: the one key needs one place
         )
-    return Asked(
+    return PaneChoices(
         privacy_level=draft.value("privacy_level"),
         grouping=PaneGrouping.RETROACTIVE if draft.paper else PaneGrouping.NONE,
         **bounds,

@@ -14,9 +14,9 @@ from dpsql.udfs.grid import Grid
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.sliding.intake import (
-    EventIntake,
     EventParameters,
     PaneBounding,
+    PaneEvents,
     PaneGrid,
     UnitIntake,
 )
@@ -27,7 +27,7 @@ from dpsql.udfs.sliding.smoothing import LimitedTranslation
 from dpsql.udfs.sliding.window_sqrt import WindowSqrt
 
 
-def stages(plan: SlidingPlan, public: PublicGroups) -> tuple[EventIntake | UnitIntake, PaneRelease]:
+def stages(plan: SlidingPlan, public: PublicGroups) -> tuple[PaneEvents | UnitIntake, PaneRelease]:
     """Return both, for the groups that the run lists."""
     return intake(plan, public), PaneRelease(parameters(plan, public))
 
@@ -56,14 +56,14 @@ def schedule(plan: SlidingPlan) -> Schedule:
     )
 
 
-def intake(plan: SlidingPlan, public: PublicGroups) -> EventIntake | UnitIntake:
+def intake(plan: SlidingPlan, public: PublicGroups) -> PaneEvents | UnitIntake:
     """Sums of single events, or of what a unit's bounds admit."""
     asked = plan.query.asked
     keys = tuple(sorted(public.keys))
     first = public.first_window_us
     increments = bare(plan.measurements)
     if asked.privacy_level is PrivacyLevel.EVENT:
-        return EventIntake(
+        return PaneEvents(
             EventParameters(pane_grid(plan), keys, increments, first), len(plan.arguments)
         )
     if (

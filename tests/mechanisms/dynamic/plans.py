@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpsql.mechanisms.dynamic.plan import Asked, AskedOfChanges, AskedOfTree
+from dpsql.mechanisms.dynamic.plan import ChangeChoices, TableChoices, TreeChoices
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, Key, ParsedQuery, Quantiles
 from dpsql.sources.change_feed import Feed, FeedForm
 from dpsql.sources.config import Source
@@ -20,7 +20,7 @@ def source(**changes: Any) -> Source:
     return plans.source(**({"start_us": START} | changes))
 
 
-def query(**changes: Any) -> ParsedQuery[Asked]:
+def query(**changes: Any) -> ParsedQuery[TableChoices]:
     """The table per page, every hour, C = 4; any field can be changed. With a `feed` its rows end; with `tree`, too, by an interval tree."""
     rows = changes.get("max_rows_contributed", 4)
     fields: dict[str, Any] = {
@@ -47,5 +47,5 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
     tree = changes.pop("tree", False)
     spells = changes.pop("max_spells_contributed", rows)
     ends = {"feed": feed, "max_spells_contributed": spells} if feed else {}
-    kind = Asked if feed is None else AskedOfTree if tree else AskedOfChanges
+    kind = TableChoices if feed is None else TreeChoices if tree else ChangeChoices
     return plans.parsed(plans.COMMON | fields | ends | changes, "dynamic", kind)

@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dpsql.udfs.contributions import Increment
-from dpsql.udfs.dynamic.changes import Admission, FeedParameters, admit_changes
+from dpsql.udfs.dynamic.changes import ChangeAdmission, FeedParameters, admit_changes
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.stage import Clock, Tables
 from dpsql.udfs.table.grid import TableGrid
@@ -72,7 +72,7 @@ def run(batches: Batches, p: FeedParameters) -> tuple[Sums, Tables | None, Count
     out = defaultdict(lambda: [0] * (2 + len(p.increments)))
     for number, (some, clock) in enumerate(batches):
         shuffled = random.Random(number).sample(some, len(some))
-        done: Admission = admit_changes(state, rows(shuffled), clock, p)
+        done: ChangeAdmission = admit_changes(state, rows(shuffled), clock, p)
         state = done.state
         drops.update(done.drops)
         for row in done.contributions.to_pylist():

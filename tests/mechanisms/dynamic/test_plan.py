@@ -12,7 +12,7 @@ import pytest
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.dynamic.accounting import account
-from dpsql.mechanisms.dynamic.plan import Asked, TablePlan
+from dpsql.mechanisms.dynamic.plan import TableChoices, TablePlan
 from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery
@@ -33,7 +33,7 @@ SPREAD = Aggregate("spread", AggregateFunction.VAR_SAMP, "seconds", (-3.0, 9.0))
 KEY = bytes(range(32))
 
 
-def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
+def any_query(pick: np.random.Generator) -> ParsedQuery[TableChoices]:
     rows = int(pick.integers(1, 9))
     some = [a for a in (USERS, SUM, AVG, SPREAD) if pick.random() < 0.5]
     last = None if pick.random() < 0.5 else int(pick.choice([1, 2, 7, 100, 1000]))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dpsql.errors import AccountingError
-from dpsql.local.feeder import Feeder, Kept
+from dpsql.local.feeder import Feeder, MemoryState
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.histogram.accounting import check
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
@@ -39,14 +39,16 @@ def plan_of(**changes: Any) -> PrivacyPlan:
 
 
 def released(
-    plan: PrivacyPlan, sigma: float, seed: int = 3, kept: Kept | None = None
+    plan: PrivacyPlan, sigma: float, seed: int = 3, kept: MemoryState | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame, Feeder]:
     """(released rows, records of listed keys by window, the feeder) of one day in four micro-batches, with another sigma of the trees."""
     intake, release = registry.named("histogram").stages(plan, RunFacts(contract.listed()))
     of = tuple(replace(q, sigma=sigma) for q in release.parameters.quantiles)
     release = replace(release, parameters=replace(release.parameters, quantiles=of))
     rows = contract.records(intake, seed, ROWS, START, START + DAY)
-    feeder = Feeder((intake, release), contract.NOISE_KEY, stores=(Kept(1), kept or Kept(1)))
+    feeder = Feeder(
+        (intake, release), contract.NOISE_KEY, stores=(MemoryState(1), kept or MemoryState(1))
+    )
     out = []
     for number in range(4):
         feeder.micro_batch(
@@ -64,7 +66,7 @@ def released(
 def test_without_noise_they_are_those_of_the_records_at_the_last_trigger_alone() -> None:
     """Catches: leaves of another window or micro-batch, counts that are taken before late triggers, a group without a record that has values."""
     plan = plan_of()
-    kept = Kept(1)
+    kept = MemoryState(1)
     rows, there, feeder = released(plan, sigma=1e-9, kept=kept)
     names = [f"c0_{k}" for k in range(5)]
     assert rows[rows["trigger"] < plan.horizon][[*names, "s0"]].isna().all(axis=None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.marginals.cells import Marginals
+from dpsql.udfs.marginals.cells import MeasuredTables
 from dpsql.udfs.marginals.release import NoisyTables
 from dpsql.udfs.noise.paths import Paths
 from dpsql.udfs.noise.randomness import tags
@@ -26,14 +26,14 @@ class Cells:
     paths: Float
 
 
-def sums(marginals: Marginals, values: Int, amounts: Int) -> Int:
+def sums(marginals: MeasuredTables, values: Int, amounts: Int) -> Int:
     """What rows add to all cells; `amounts` are integers, one per row."""
     out = np.zeros(marginals.first[-1], np.int64)
     np.add.at(out, marginals.touched(values), amounts[:, None])
     return out
 
 
-def split(marginals: Marginals, cells: np.ndarray) -> list[np.ndarray]:
+def split(marginals: MeasuredTables, cells: np.ndarray) -> list[np.ndarray]:
     """A number per cell, of all tables, as one array per table."""
     first = marginals.first
     return [

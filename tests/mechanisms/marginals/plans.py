@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsql.description import Protects
-from dpsql.mechanisms.marginals.plan import Asked, cube
+from dpsql.mechanisms.marginals.plan import CubeChoices, cube
 from dpsql.parsed_query import ContributionPeriod, Key, ParsedQuery
 from dpsql.published.cubes import PublishedMarginals, tables_in
 from dpsql.sources.config import Source
@@ -34,7 +34,7 @@ def source(**changes: Any) -> Source:
     return plans.source(**({"start_us": START} | changes))
 
 
-def query(**changes: Any) -> ParsedQuery[Asked]:
+def query(**changes: Any) -> ParsedQuery[CubeChoices]:
     """All marginals of up to two of three keys and the whole table, hourly, C = 1, 24 triggers; any field can be changed."""
     domains = changes.get("domains", DOMAINS)
     names = [f"k{i}" for i in range(len(domains))]
@@ -54,7 +54,7 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "aggregates": (COUNT,),
         "columns_in_order": (*names, "views"),
     }
-    return plans.parsed(plans.COMMON | fields | changes, "marginals", Asked)
+    return plans.parsed(plans.COMMON | fields | changes, "marginals", CubeChoices)
 
 
 def published_rows(rows: pa.Table) -> PublishedMarginals:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from dpsql.udfs.marginals.cells import Marginals
+from dpsql.udfs.marginals.cells import MeasuredTables
 from dpsql.udfs.marginals.estimates import LeastSquares, covariance, energies
 from tests.mechanisms.marginals.dense import split, sums
 
@@ -166,7 +166,7 @@ def test_cells_are_those_of_plain_counting() -> None:
     pick = np.random.default_rng(4)
     sizes = (3, 2, 4)
     tables = ((), (0,), (0, 2), (0, 1, 2), (1, 2))
-    marginals = Marginals(sizes, tables)
+    marginals = MeasuredTables(sizes, tables)
     values = np.column_stack([pick.integers(0, n, 200) for n in sizes])
     amounts = pick.integers(-5, 9, 200)
     for keys, table in zip(tables, split(marginals, sums(marginals, values, amounts)), strict=True):
@@ -179,7 +179,7 @@ def test_cells_are_those_of_plain_counting() -> None:
 
 
 def test_what_is_outside_a_domain_has_no_cell() -> None:
-    marginals = Marginals((3, 2), ((0,), (0, 1)))
+    marginals = MeasuredTables((3, 2), ((0,), (0, 1)))
     values = np.array([[0, 1], [3, 0], [2, -1], [2, 1]])
     assert marginals.inside(values).tolist() == [True, False, False, True]
     with pytest.raises(ValueError, match="no cell"):
@@ -189,4 +189,4 @@ def test_what_is_outside_a_domain_has_no_cell() -> None:
 @pytest.mark.parametrize("tables", [((0,), (0,)), ((1, 0),), ((0, 0),), ((2,),)])
 def test_tables_that_are_none_are_refused(tables: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ValueError, match=r"marginal is|the keys of a table"):
-        Marginals((3, 2), tables)
+        MeasuredTables((3, 2), tables)

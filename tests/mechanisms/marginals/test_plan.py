@@ -14,7 +14,13 @@ from scipy.optimize import minimize
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.marginals.accounting import account
-from dpsql.mechanisms.marginals.plan import MAX_CELLS, Asked, MarginalsPlan, MeasuredTable, cube
+from dpsql.mechanisms.marginals.plan import (
+    MAX_CELLS,
+    CubeChoices,
+    MarginalsPlan,
+    MeasuredTable,
+    cube,
+)
 from dpsql.mechanisms.marginals.planner import (
     BITS,
     ORDERS,
@@ -36,7 +42,7 @@ MEAN = Aggregate("mean", AggregateFunction.AVG, "seconds", (0.0, 60.0))
 SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.0))
 
 
-def any_query(pick: np.random.Generator) -> ParsedQuery[Asked]:
+def any_query(pick: np.random.Generator) -> ParsedQuery[CubeChoices]:
     domains = tuple(
         numbered(int(pick.integers(1, 9)), bool(pick.random() < 0.5))
         for _ in range(int(pick.integers(1, 5)))

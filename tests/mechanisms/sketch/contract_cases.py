@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpsql.mechanisms.protocol import RunFacts
-from dpsql.mechanisms.sketch.plan import Bounds, SketchPlan, Wanted, WantedPerGroup
+from dpsql.mechanisms.sketch.plan import SketchLimits, SketchPlan, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, WindowSpec
 from dpsql.udfs.keys import PublicGroups, encode
@@ -31,13 +31,13 @@ def _plan(asked: ParsedQuery[Any]) -> SketchPlan:
 
 
 PLANS = {
-    "units, unknown": _plan(query(**HOURS, bounds=Bounds(4, 2, 3))),
+    "units, unknown": _plan(query(**HOURS, bounds=SketchLimits(4, 2, 3))),
     "units for ever, unknown": _plan(
-        query(**HOURS, bounds=Bounds(6, 2, 3), contribution_period=ContributionPeriod.STREAM)
+        query(**HOURS, bounds=SketchLimits(6, 2, 3), contribution_period=ContributionPeriod.STREAM)
     ),
-    "units, listed, sliding": _plan(public(**SLIDING, bounds=Bounds(4, 1, 4), wanted=BOTH)),
+    "units, listed, sliding": _plan(public(**SLIDING, bounds=SketchLimits(4, 1, 4), wanted=BOTH)),
     "units, listed, bounds per group": _plan(
-        public(**SLIDING, bounds=Bounds(6, 4, 3), wanted=(Wanted("top", 5), BOUNDED))
+        public(**SLIDING, bounds=SketchLimits(6, 4, 3), wanted=(Wanted("top", 5), BOUNDED))
     ),
     "events, unknown": _plan(event(**HOURS)),
     "events, only asked": _plan(event(**HOURS, wanted=(ONLY_ASKED,))),

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpsql.mechanisms.sketch.plan import Asked, Bounds, SketchPlan, Wanted
+from dpsql.mechanisms.sketch.plan import SketchChoices, SketchLimits, SketchPlan, Wanted
 from dpsql.mechanisms.sketch.stages import intake, reading, release
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.sketch.hashing import digest
-from dpsql.udfs.sketch.reading import Listed, Read, empty_state, read
+from dpsql.udfs.sketch.reading import ListedKeys, Read, empty_state, read
 from dpsql.udfs.stage import Clock, Tables, Tick, check_state
 from tests.property.plans import COMMON, DAY, HOUR, parsed
 
@@ -26,7 +26,7 @@ def noise_key(seed: int = 1) -> bytes:
     return hashlib.sha256(b"sketch %d" % seed).digest()
 
 
-def query(**changes: Any) -> ParsedQuery[Asked]:
+def query(**changes: Any) -> ParsedQuery[SketchChoices]:
     """APPROX_TOP_COUNT of a page, one day in hours, C = 4, c = 1, 5 x 64; any field can be changed."""
     fields: dict[str, Any] = {
         "level": PrivacyLevel.USER,
@@ -36,7 +36,7 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "width": 64,
     }
     fields |= {
-        "bounds": Bounds(4, 1, 4),
+        "bounds": SketchLimits(4, 1, 4),
         "epsilon": 2.0,
         "delta": 1e-6,
         "contribution_period": ContributionPeriod.WINDOW,
@@ -48,15 +48,15 @@ def query(**changes: Any) -> ParsedQuery[Asked]:
         "aggregates": (),
     }
     fields |= {"columns_in_order": ("top",)}
-    return parsed(COMMON | fields | changes, "sketch", Asked)
+    return parsed(COMMON | fields | changes, "sketch", SketchChoices)
 
 
-def event(**changes: Any) -> ParsedQuery[Asked]:
+def event(**changes: Any) -> ParsedQuery[SketchChoices]:
     """The same where one record is protected."""
     return query(level=PrivacyLevel.EVENT, bounds=None, **changes)
 
 
-def public(**changes: Any) -> ParsedQuery[Asked]:
+def public(**changes: Any) -> ParsedQuery[SketchChoices]:
     """With listed values, or none."""
     return query(public_groups="SELECT page FROM pages", **changes)
 
@@ -78,9 +78,9 @@ def records(
     )
 
 
-def listed(keys: Sequence[bytes]) -> Listed:
+def listed(keys: Sequence[bytes]) -> ListedKeys:
     numbers = [tuple(np.frombuffer(digest(key), "<i8").tolist()) for key in keys]
-    return Listed(tuple(numbers), tuple(keys))  # type: ignore[arg-type]
+    return ListedKeys(tuple(numbers), tuple(keys))  # type: ignore[arg-type]
 
 
 class Run:

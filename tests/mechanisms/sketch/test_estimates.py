@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.sketch.plan import Bounds, SketchPlan
+from dpsql.mechanisms.sketch.plan import SketchLimits, SketchPlan
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.mechanisms.sketch.stages import intake, reading, release
 from dpsql.udfs.keys import encode
 from dpsql.udfs.sketch.estimates import estimate, interval, joint, margins
-from dpsql.udfs.sketch.hashing import Shape, digest, hash_key
+from dpsql.udfs.sketch.hashing import CellShape, digest, hash_key
 from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sketch.sketch_runs import (
     ROOT,
@@ -33,7 +33,9 @@ def zipf(skew: float, records: int, seed: int, universe: int = 20_000) -> np.nda
     return np.random.default_rng(seed).multinomial(records, weights / weights.sum())
 
 
-def sketch(shape: Shape, counts: np.ndarray, sd: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def sketch(
+    shape: CellShape, counts: np.ndarray, sd: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(cells, fields) of values with these counts."""
     g = np.random.default_rng([seed, 1])
     fields = shape.fields(KEY, g.integers(-(1 << 63), 1 << 63, (len(counts), 4)))
@@ -52,7 +54,7 @@ def test_intervals_cover_as_often_as_they_say(
     depth: int, width: int, sd: float, skew: float, signed: bool
 ) -> None:
     """Of the 300 largest values and of random ones, over hash functions; noise alone would be too short wherever values collide."""
-    shape = Shape(depth, width, signed)
+    shape = CellShape(depth, width, signed)
     inside = []
     for seed in range(6):
         counts = zipf(skew, 200_000, seed)
@@ -69,7 +71,7 @@ def test_margins_are_those_of_all_places() -> None:
     """The median, and the minimum, over every column and sign of every row, written out."""
     g = np.random.default_rng(2)
     for signed in (True, False):
-        shape = Shape(3, 8, signed)
+        shape = CellShape(3, 8, signed)
         cells = g.integers(-50, 200, (3, 8))
         signs = (1, -1) if signed else (1,)
         errors = np.array([
@@ -85,7 +87,7 @@ def test_margins_are_those_of_all_places() -> None:
 
 
 def test_joint_estimates_take_collisions_among_listed_values_out() -> None:
-    shape = Shape(5, 64)
+    shape = CellShape(5, 64)
     counts = zipf(1.1, 100_000, 1, universe=40)
     cells, fields = sketch(shape, counts, 5.0, 1)
     alone = np.abs(estimate(shape, shape.read(cells, fields)) - counts)
@@ -103,7 +105,7 @@ def test_the_median_is_unbiased_and_the_minimum_is_not() -> None:
     """Noise alone, d = 9: the mean of the minimum lies 1.48 standard deviations of a cell below 0."""
     means = []
     for signed in (True, False):
-        shape = Shape(9, 4096, signed)
+        shape = CellShape(9, 4096, signed)
         cells, fields = sketch(shape, np.zeros(4000, np.int64), 1000.0, 4)
         means.append(np.mean(estimate(shape, shape.read(cells, fields))) / 1000)
     assert abs(means[0]) < 0.03
@@ -117,7 +119,7 @@ NOISES = 50
 
 
 def plan_of(depth: int, width: int) -> SketchPlan:
-    bounds = Bounds(VALUES, 1, VALUES)
+    bounds = SketchLimits(VALUES, 1, VALUES)
     return make_plan(
         public(depth=depth, width=width, bounds=bounds, trigger_interval_us=DAY), source()
     )
@@ -182,4 +184,4 @@ def test_a_value_of_all_units_is_covered(at: str) -> None:
 def test_the_width_is_a_public_number() -> None:
     """A function of the query alone: `query` has no data."""
     assert reading(plan_of(9, 256)).missed == pytest.approx(1 - (1 - 1 / 256) ** 15)
-    assert reading(make_plan(query(bounds=Bounds(4, 1, 1)), source())).missed == 0
+    assert reading(make_plan(query(bounds=SketchLimits(4, 1, 1)), source())).missed == 0

@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 
 from dpsql.udfs.sketch.estimates import estimate
-from dpsql.udfs.sketch.hashing import Shape, hash_key
+from dpsql.udfs.sketch.hashing import CellShape, hash_key
 from dpsql.udfs.sketch.reading import Scale, null_law, passes, scales, threshold
 from tests.mechanisms.sketch.sketch_runs import ROOT
 
-SHAPE = Shape(5, 512)
+SHAPE = CellShape(5, 512)
 SD = 40.0
 FRESH = 400_000
 TABLES = {
@@ -107,7 +107,7 @@ def test_thresholds_and_scales() -> None:
 
 def test_a_heavy_value_does_not_hide_a_light_one() -> None:
     """Noise of eight steps: a scale of three times that clips the heavy cells. Scales in multiples of 128 steps would be 15 times the noise."""
-    shape = Shape(9, 512)
+    shape = CellShape(9, 512)
     g = np.random.default_rng(8)
     fields = shape.fields(hash_key(ROOT, None), g.integers(-(1 << 63), 1 << 63, (60, 4)))
     cells = np.rint(g.normal(0, 8.0, (9, 512))).astype(np.int64)

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from dpsql.udfs.sketch.hashing import Shape, digest, digests, hash_key
+from dpsql.udfs.sketch.hashing import CellShape, digest, digests, hash_key
 from tests.mechanisms.sketch import reference
 from tests.mechanisms.sketch.sketch_runs import ROOT
 
-SHAPES = [Shape(3, 64), Shape(9, 8192), Shape(5, 4096, False), Shape(31, 1 << 24)]
+SHAPES = [CellShape(3, 64), CellShape(9, 8192), CellShape(5, 4096, False), CellShape(31, 1 << 24)]
 KEY = hash_key(ROOT, None)
 
 
@@ -18,7 +18,7 @@ def some(count: int) -> pa.Array:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cells_are_those_of_the_construction(shape: Shape) -> None:
+def test_cells_are_those_of_the_construction(shape: CellShape) -> None:
     names = some(12)
     fields = shape.fields(KEY, digests(names))
     for row in range(shape.depth):
@@ -33,7 +33,7 @@ def test_cells_are_those_of_the_construction(shape: Shape) -> None:
 
 def test_every_bit_of_the_digest_enters_every_cell() -> None:
     """Two values that agree in 64 bits, or in 128, can be made by hand: they must not share their cells. One bit flipped: half of all bits."""
-    shape = Shape(9, 8192)
+    shape = CellShape(9, 8192)
     first = digests(some(1))
     for bit in range(256):
         other = first.copy().view(np.uint8)
@@ -54,7 +54,7 @@ def test_hash_keys_of_windows_and_runs_differ() -> None:
 
 def test_columns_and_signs_are_even_and_rows_independent() -> None:
     """Chi-square; flake 1e-6."""
-    shape = Shape(4, 64)
+    shape = CellShape(4, 64)
     values = np.random.default_rng(1).integers(-(1 << 63), 1 << 63, (40_000, 4))
     fields = shape.fields(KEY, values).astype(np.int64)
     for row in range(4):
@@ -66,7 +66,7 @@ def test_columns_and_signs_are_even_and_rows_independent() -> None:
 
 
 def test_sums_are_exact_integers() -> None:
-    shape = Shape(3, 64)
+    shape = CellShape(3, 64)
     g = np.random.default_rng(2)
     field = g.integers(0, 128, 500).astype(np.uint32)
     values = g.integers(-(1 << 52), 1 << 52, 500)

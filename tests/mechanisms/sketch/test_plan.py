@@ -12,7 +12,7 @@ from scipy.stats import norm
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sketch.accounting import account, check, spent
 from dpsql.mechanisms.sketch.explain import figures, sentences
-from dpsql.mechanisms.sketch.plan import Bounds, SketchKind, Wanted, WantedPerGroup, document
+from dpsql.mechanisms.sketch.plan import SketchKind, SketchLimits, Wanted, WantedPerGroup, document
 from dpsql.mechanisms.sketch.planner import MEDIAN, SMALLEST, identity, make_plan
 from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.privacy.cost import Overlap, gaussian_delta
@@ -27,7 +27,7 @@ UNEVEN = {"window": WindowSpec(DAY, 7 * HOUR, 0)}
 
 def any_query(pick: np.random.Generator) -> Any:
     rows = int(pick.integers(1, 5))
-    bounds = Bounds(rows, int(pick.integers(1, rows + 1)), int(pick.integers(1, rows + 1)))
+    bounds = SketchLimits(rows, int(pick.integers(1, rows + 1)), int(pick.integers(1, rows + 1)))
     changes: dict[str, Any] = {
         "epsilon": float(pick.choice([0.3, 1.0, 6.0, 20.0])),
         "delta": float(pick.choice([1e-6, 1e-9])),
@@ -95,7 +95,7 @@ def test_the_floor_is_phi_of_the_shift_and_holds_at_every_epsilon() -> None:
 
 def test_with_stream_a_value_is_tested_anew_in_every_window() -> None:
     """C = c = 4, G = 1: one value in four windows is four tests, each under a hash key of its own."""
-    bounds = Bounds(4, 4, 1)
+    bounds = SketchLimits(4, 4, 1)
     once, often = (
         make_plan(query(bounds=bounds, contribution_period=period), source())
         for period in ContributionPeriod
@@ -137,8 +137,8 @@ def test_the_one_cell_rule_saves_the_square_root_of_c() -> None:
     def cell(**changes: Any) -> float:
         return make_plan(query(trigger_interval_us=DAY // 100, **changes), source()).cells[0].sd[-1]
 
-    assert cell(bounds=Bounds(16, 1, 16), width=256) / cell(
-        bounds=Bounds(1, 1, 1)
+    assert cell(bounds=SketchLimits(16, 1, 16), width=256) / cell(
+        bounds=SketchLimits(1, 1, 1)
     ) == pytest.approx(4, rel=1e-5)
 
 
@@ -165,7 +165,7 @@ REFUSED = [
     (query(width=100), "power of two"),
     (query(width=1 << 24, depth=31, trigger_interval_us=HOUR // 60), "draws"),
     (query(wanted=(Wanted("top", 10_001),)), "10,000 values"),
-    (query(bounds=Bounds(16, 1, 16)), "sketch_width = 256"),
+    (query(bounds=SketchLimits(16, 1, 16)), "sketch_width = 256"),
     (query(**SLIDING), "slide = size, or public_groups"),
     (query(kind=SketchKind.COUNT_MIN), "told from others: public_groups"),
     (public(kind=SketchKind.COUNT_MIN, wanted=(SUM,)), "negative"),
@@ -201,7 +201,8 @@ def test_what_is_said() -> None:
     assert "GROUP BY" not in said
     shown = figures(
         make_plan(
-            query(depth=9, width=8192, bounds=Bounds(16, 1, 16), trigger_interval_us=HOUR), source()
+            query(depth=9, width=8192, bounds=SketchLimits(16, 1, 16), trigger_interval_us=HOUR),
+            source(),
         ),
         source(),
     )

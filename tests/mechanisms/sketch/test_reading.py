@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 
-from dpsql.mechanisms.sketch.plan import Bounds
+from dpsql.mechanisms.sketch.plan import SketchLimits
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.udfs.sketch.estimates import estimate
 from dpsql.udfs.sketch.hashing import digest, digests, hash_key
@@ -62,7 +62,7 @@ def test_what_passed_once_stays_and_a_quiet_key_is_tested_at_every_trigger() -> 
 
 def test_a_catch_up_shows_what_a_live_run_shows() -> None:
     """Also a key that comes again: it has been there since its first trigger."""
-    plan = make_plan(query(**WIDE, bounds=Bounds(4, 2, 4)), source())
+    plan = make_plan(query(**WIDE, bounds=SketchLimits(4, 2, 4)), source())
     rows = pa.concat_tables(
         [
             many(b"a", 200, 0),

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.sketch.plan import Bounds, SketchPlan, Wanted, WantedPerGroup
+from dpsql.mechanisms.sketch.plan import SketchLimits, SketchPlan, Wanted, WantedPerGroup
 from dpsql.mechanisms.sketch.planner import make_plan
 from dpsql.parsed_query import ContributionPeriod, WindowSpec
 from dpsql.udfs.grid import Grid
@@ -39,7 +39,7 @@ KEYS = [b"a", b"b", b"c", b"d", b"e"]
 SUM = Wanted("spent", 3, "seconds", (-3.0, 9.0))
 BOUNDED = WantedPerGroup("spent", 3, "seconds", (-3.0, 9.0))
 STREAM = {"contribution_period": ContributionPeriod.STREAM}
-BOUNDS = {"bounds": Bounds(4, 2, 3), "depth": 3}
+BOUNDS = {"bounds": SketchLimits(4, 2, 3), "depth": 3}
 
 
 def planned(asked: Any, noiseless: bool = False) -> SketchPlan:

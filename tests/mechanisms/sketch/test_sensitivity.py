@@ -20,7 +20,7 @@ from dpsql.udfs.sketch.bounds import (
     no_users,
     own,
 )
-from dpsql.udfs.sketch.hashing import DIGEST, Shape, hash_key
+from dpsql.udfs.sketch.hashing import DIGEST, CellShape, hash_key
 from dpsql.udfs.sketch.intake import IntakeParameters, UserIntake
 from dpsql.udfs.sketch.partial import KEY, add_cells
 from dpsql.udfs.stage import Clock
@@ -29,7 +29,7 @@ from tests.mechanisms.sketch.sketch_runs import ROOT, records
 T = 6
 UNITS = 6_000
 BRING = 4
-SHAPE = Shape(2, 4)
+SHAPE = CellShape(2, 4)
 DROPS = ("over_max_groups", "over_bounds_per_group", "over_max_rows_per_group", "over_max_rows")
 
 

@@ -20,7 +20,7 @@ from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.keys import PublicGroups, encode
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 from dpsql.udfs.sliding import panes as panes_module
-from dpsql.udfs.sliding.panes import PANE, SUM, Cells
+from dpsql.udfs.sliding.panes import PANE, SUM, PaneCells
 from dpsql.udfs.sliding.window_sqrt import WindowSqrt
 from dpsql.udfs.stage import Clock, Tick
 from tests.mechanisms.sliding.queries import HOUR
@@ -82,13 +82,13 @@ class Interview:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        tag = Cells._tag
+        tag = PaneCells._tag
         draw = DiscreteLaplace.draw
         close = WindowSqrt.close
         normals = panes_module.normals
         me = self
 
-        def tagged(cells: Cells, rows: Int, back: Int | int) -> Any:
+        def tagged(cells: PaneCells, rows: Int, back: Int | int) -> Any:
             me._rows = (
                 cells.key[rows],
                 cells.start_us
@@ -119,13 +119,13 @@ class Interview:
             me.normals.append(_address(tags, mechanism, round_, step))
             return normals(noise_key, tags, mechanism, round_, step)
 
-        def closed(m: WindowSqrt, bins: Any, exact: Int, pane: int, cells: Cells) -> Any:
+        def closed(m: WindowSqrt, bins: Any, exact: Int, pane: int, cells: PaneCells) -> Any:
             if len(exact):  # else it is asked what its columns are
                 me.paths.append((pane, exact.copy()))
             return close(m, bins, exact, pane, cells)
 
         with (
-            mock.patch.object(Cells, "_tag", tagged),
+            mock.patch.object(PaneCells, "_tag", tagged),
             mock.patch.object(DiscreteLaplace, "draw", drawn),
             mock.patch.object(WindowSqrt, "close", closed),
             mock.patch.object(panes_module, "normals", drawn_normal),

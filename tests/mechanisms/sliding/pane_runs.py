@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpsql.udfs.noise.discrete_laplace import discrete_laplace
-from dpsql.udfs.sliding.panes import Bins, Cells, EveryPane, Measurement, Window, new_bins
+from dpsql.udfs.sliding.panes import Bins, EveryPane, Measurement, PaneCells, Window, new_bins
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.sliding.smoothing import LimitedTranslation
 
@@ -17,9 +17,9 @@ def noise_key(seed: int) -> bytes:
     return hashlib.sha256(b"sliding %d" % seed).digest()
 
 
-def cells(seed: int, bins: int, pane: int) -> Cells:
+def cells(seed: int, bins: int, pane: int) -> PaneCells:
     """Of the second sum of a query: noise that were always the first one's would be seen."""
-    return Cells(noise_key(seed), np.arange(bins) * 7919 + 1, pane * SLIDE, SLIDE, 2)
+    return PaneCells(noise_key(seed), np.arange(bins) * 7919 + 1, pane * SLIDE, SLIDE, 2)
 
 
 def windows(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpsql.mechanisms.sliding.plan import Asked, PaneGrouping
+from dpsql.mechanisms.sliding.plan import PaneChoices, PaneGrouping
 from dpsql.parsed_query import (
     Aggregate,
     AggregateFunction,
@@ -56,7 +56,7 @@ GIVEN |= {
 }
 GIVEN |= {"privacy_level": PrivacyLevel.EVENT, "grouping": PaneGrouping.NONE}
 GIVEN |= dict.fromkeys(("max_rows_contributed", "max_rows_per_group", "max_groups_contributed"))
-EVENT: ParsedQuery[Asked] = parsed(COMMON | GIVEN, "sliding", Asked)
+EVENT: ParsedQuery[PaneChoices] = parsed(COMMON | GIVEN, "sliding", PaneChoices)
 
 
 def bounds(rows: int, per_group: int, groups: int, **more: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def bounds(rows: int, per_group: int, groups: int, **more: Any) -> dict[str, Any
     } | more
 
 
-def windows(query: ParsedQuery[Asked], panes: int) -> ParsedQuery[Asked]:
+def windows(query: ParsedQuery[PaneChoices], panes: int) -> ParsedQuery[PaneChoices]:
     return changed(query, window=WindowSpec(panes * MINUTE, MINUTE, 0))
 
 
@@ -97,7 +97,7 @@ QUERIES = {
 }
 
 
-def query_of_hours(query: ParsedQuery[Asked], panes: int = 3) -> ParsedQuery[Asked]:
+def query_of_hours(query: ParsedQuery[PaneChoices], panes: int = 3) -> ParsedQuery[PaneChoices]:
     return changed(
         query, window=WindowSpec(panes * HOUR, HOUR, 0), trigger_interval_us=HOUR, max_ahead_us=HOUR
     )

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
-from dpsql.udfs.sliding.panes import MONITOR, PANE, SUM, Bins, Cells, Measurement, Window, new_bins
+from dpsql.udfs.sliding.panes import (
+    MONITOR,
+    PANE,
+    SUM,
+    Bins,
+    Measurement,
+    PaneCells,
+    Window,
+    new_bins,
+)
 from dpsql.udfs.sliding.smoothing import MEMORIES, LimitedTranslation
 from tests.mechanisms.sliding import reference
 from tests.mechanisms.sliding.pane_runs import cells, plain, retroactive, windows
@@ -58,7 +67,7 @@ def test_retroactive_is_the_papers_algorithm() -> None:
     for j in range(x.shape[1]):
         key = cells(1, x.shape[1], 0).key[j : j + 1]
 
-        def at(pane: int, key: np.ndarray = key) -> Cells:
+        def at(pane: int, key: np.ndarray = key) -> PaneCells:
             return dataclasses.replace(cells(1, 1, pane), key=key)
 
         def together(first: int, size: int, at=at) -> int:  # type: ignore[no-untyped-def]
@@ -77,7 +86,7 @@ def test_retroactive_is_the_papers_algorithm() -> None:
 
 
 @dataclass(frozen=True)
-class Watched(Cells):
+class Watched(PaneCells):
     """Cells that write down what is asked: (kind, bin, first pane, panes, epsilon)."""
 
     asked: list[tuple[str, int, int, int, float]] = field(default_factory=list)
@@ -101,7 +110,7 @@ class Watched(Cells):
 
 
 def _panes_of(
-    at: Cells, rows: np.ndarray, back: np.ndarray | int, members: np.ndarray | int
+    at: PaneCells, rows: np.ndarray, back: np.ndarray | int, members: np.ndarray | int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Number of the first pane and how many panes, for each row."""
     return at.start_us // at.slide_us - np.broadcast_to(back, rows.shape), np.broadcast_to(
@@ -173,7 +182,7 @@ def test_a_window_has_a_standard_error_where_each_of_its_panes_was_measured_by_i
 
 
 @dataclass(frozen=True)
-class TakenBack(Cells):
+class TakenBack(PaneCells):
     """Cells whose noise takes away what was added to the exact sums of one pane."""
 
     there: int = 0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.measure.output_columns import OutputColumn
-from dpsql.udfs.sliding.intake import EventIntake, EventParameters, PaneGrid
-from dpsql.udfs.sliding.panes import Cells, Measurement, Panes
+from dpsql.udfs.sliding.intake import EventParameters, PaneEvents, PaneGrid
+from dpsql.udfs.sliding.panes import Measurement, PaneCells, Panes
 from dpsql.udfs.sliding.release import SlidingParameters, SlidingState, release_windows
 from dpsql.udfs.stage import Clock, Stepped, Tick
 from tests.mechanisms.sliding import reference
@@ -46,7 +46,7 @@ def taken_in(
 ) -> Stepped:
     """The intake of one micro-batch."""
     arguments = sum(name.startswith("a") for name in table.column_names)
-    stage = EventIntake(EventParameters(GRID, tuple(sorted(keys)), increments, FIRST), arguments)
+    stage = PaneEvents(EventParameters(GRID, tuple(sorted(keys)), increments, FIRST), arguments)
     return stage.step(
         {}, table.append_column("drop", pa.array(np.zeros(table.num_rows, np.int8))), clock, b""
     )
@@ -200,7 +200,7 @@ def test_windows_are_the_noisy_sums_of_the_records_that_came_in_time(records: Re
 
         def noise(pane: int, key: int = key) -> int:
             return int(
-                Cells(noise_key(3), np.array([key]), PANES.start(pane), SLIDE, 1).pane(
+                PaneCells(noise_key(3), np.array([key]), PANES.start(pane), SLIDE, 1).pane(
                     table, np.arange(1), np.zeros(1, np.int64)
                 )[0]
             )

@@ -20,8 +20,8 @@ from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.noise.discrete_laplace import LARGEST, discrete_laplace
 from dpsql.udfs.noise.window_sqrt import coefficients
 from dpsql.udfs.sliding import panes as panes_module
-from dpsql.udfs.sliding.intake import EventIntake, UnitIntake
-from dpsql.udfs.sliding.panes import Cells
+from dpsql.udfs.sliding.intake import PaneEvents, UnitIntake
+from dpsql.udfs.sliding.panes import PaneCells
 from dpsql.udfs.sliding.retroactive import Retroactive
 from dpsql.udfs.stage import Clock, Stepped
 from tests.mechanisms.sliding.neighbours import (
@@ -232,7 +232,9 @@ def caught(bug: Bug, trials: int = 40, seed: int = 1) -> float:
 def _group_asked_twice() -> Iterator[None]:
     average = Retroactive._average
 
-    def twice(m: Retroactive, sums: Int, rows: Any, cells: Cells, back: Int, size: Int) -> Float:
+    def twice(
+        m: Retroactive, sums: Int, rows: Any, cells: PaneCells, back: Int, size: Int
+    ) -> Float:
         again = dataclasses.replace(cells, mechanism=cells.mechanism + 100)
         return (
             average(m, sums, rows, cells, back, size) + average(m, sums, rows, again, back, size)
@@ -246,7 +248,9 @@ def _group_asked_twice() -> Iterator[None]:
 def _average_with_too_little_noise() -> Iterator[None]:
     """The average of a group moves by 1 / |G|; its noise has scale 1 / (eps2 |G|^2)."""
 
-    def average(m: Retroactive, sums: Int, rows: Any, cells: Cells, back: Int, size: Int) -> Float:
+    def average(
+        m: Retroactive, sums: Int, rows: Any, cells: PaneCells, back: Int, size: Int
+    ) -> Float:
         out = np.zeros(len(rows))
         for members in np.unique(size[rows]):
             at = np.flatnonzero(rows & (size == members))
@@ -263,9 +267,9 @@ def _average_with_too_little_noise() -> Iterator[None]:
 def _late_rows_twice(both: Stages) -> Stages:
     """A row that comes after its pane has ended counts in the next one too."""
     intake, release = both
-    step = EventIntake.step
+    step = PaneEvents.step
 
-    class Twice(EventIntake):
+    class Twice(PaneEvents):
         def step(self, state: Any, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
             late = rows.column("ts").to_numpy() < now.closed_us
             moved = rows.filter(pa.array(late))
@@ -273,7 +277,7 @@ def _late_rows_twice(both: Stages) -> Stages:
             moved = moved.set_column(at, "ts", pa.array(moved.column("ts").to_numpy() + SLIDE))
             return step(self, state, pa.concat_tables([rows, moved]), now, noise_key)
 
-    assert isinstance(intake, EventIntake)
+    assert isinstance(intake, PaneEvents)
     return Twice(intake.parameters, intake.arguments), release
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dpsql.description import Noise, Role
+from dpsql.description import NoiseKind, Role
 from dpsql.errors import Problem
-from dpsql.mechanisms.protocol import OutputColumn, RunFacts, Shape, Told
+from dpsql.mechanisms.protocol import PublicColumn, RunFacts, Shape, TableFacts
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
@@ -71,8 +71,8 @@ class Toy:
             listed=True,
             contributions=CONTRIBUTIONS,
             state={stage.operator: stage.tables for stage in (ToyIntake, ToyRelease)},
-            columns=(OutputColumn(alias, alias, "BIGINT", "c0", Role.VALUE),),
-            told=Told(noise=Noise("NONE", None), bounds=(1, 1, 1), sums=1),
+            columns=(PublicColumn(alias, alias, "BIGINT", "c0", Role.VALUE),),
+            facts=TableFacts(noise=NoiseKind("NONE", None), bounds=(1, 1, 1), sums=1),
             drops=DROPS,
             forgets_us=0,
         )

@@ -22,7 +22,7 @@ from dpsql.udfs.stage import (
     Tick,
     closed_us,
 )
-from dpsql.udfs.state_table import Table
+from dpsql.udfs.state_table import StateTable
 
 INT = pa.int64()
 CONTRIBUTIONS = pa.schema(
@@ -38,7 +38,7 @@ class ToyIntake:
     grid: Grid
     public: PublicGroups
     operator: ClassVar[str] = ADMISSION
-    tables: ClassVar[Mapping[str, Table]] = {"seen": Table(("window", "user"), "user")}
+    tables: ClassVar[Mapping[str, StateTable]] = {"seen": StateTable(("window", "user"), "user")}
     takes: ClassVar[pa.Schema] = pa.schema(
         [("drop", pa.int8()), ("user", INT), ("ts", INT), ("key", INT), ("key_bytes", pa.binary())]
     )
@@ -94,7 +94,7 @@ class ToyRelease:
     public: PublicGroups
     sigma: float
     operator: ClassVar[str] = RELEASE
-    tables: ClassVar[Mapping[str, Table]] = {"pending": Table(("window", "key"), "key")}
+    tables: ClassVar[Mapping[str, StateTable]] = {"pending": StateTable(("window", "key"), "key")}
     takes: ClassVar[pa.Schema] = CONTRIBUTIONS.append(pa.field("batch", INT))
     gives: ClassVar[pa.Schema] = pa.schema(
         [("window", INT), ("trigger", INT), ("key_bytes", pa.binary()), ("c0", INT)]
