@@ -108,6 +108,13 @@ def running_count(flags: Bool | Int, starts: Bool) -> Int:
     return total - np.repeat(before, np.diff(np.append(first, len(flags))))
 
 
+def unsort(order: Int, values: Int) -> Int:
+    """Return values of rows that were sorted by `order` in the order that the rows had before."""
+    unsorted = np.empty(len(order), values.dtype)
+    unsorted[order] = values
+    return unsorted
+
+
 def find(
     keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[np.generic]]
 ) -> tuple[Int, Int]:

@@ -51,27 +51,26 @@ class Increment:
         return max(FINE // max(-self.lower, self.upper), 1)
 
     def in_units(self, parts: Int) -> Int:
-        """Half of a unit is rounded up; parts are not negative."""
+        """Round parts to units, half of one up; parts are not negative."""
         return (2 * parts + self.parts_of_unit) // (2 * self.parts_of_unit)
 
-    def of(self, rows: pa.Table) -> Int:
+    def increments(self, rows: pa.Table) -> Int:
         """Return one integer per record."""
         rule = self.rule.removesuffix(PER_GROUP)
-        one = self.parts_of_unit if self.per_group else 1
+        parts = self.parts_of_unit if self.per_group else 1
         if rule in ("rows", "users"):
-            return np.full(rows.num_rows, one, np.int64)
+            return np.full(rows.num_rows, parts, np.int64)
         x: Float = rows.column(f"a{self.argument}").to_numpy()
-        null = np.isnan(x)
+        is_null = np.isnan(x)
         if rule == "valid":
-            return (~null).astype(np.int64) * one
+            return (~is_null).astype(np.int64) * parts
         with np.errstate(
             over="ignore"
         ):  # a warning would tell of a value; infinity is clamped like any other
-            centred = np.where(null, 0.0, x) - self.centre
+            centred = np.where(is_null, 0.0, x) - self.centre
             if self.per_group:
-                return np.rint(np.clip(centred / self.grid, self.lower, self.upper) * one).astype(
-                    np.int64
-                )
+                clamped = np.clip(centred / self.grid, self.lower, self.upper)
+                return np.rint(clamped * parts).astype(np.int64)
             rounded = np.ceil if self.rule == "leaf" else np.rint
             scaled = (
                 np.rint(centred * centred / self.grid) - self.upper
@@ -79,7 +78,7 @@ class Increment:
                 else rounded(centred / self.grid)
             )
             scaled = np.clip(scaled, self.lower, self.upper)
-        return np.where(null, 0, scaled.astype(np.int64))
+        return np.where(is_null, 0, scaled.astype(np.int64))
 
 
 def contributions(

@@ -72,7 +72,7 @@ def images(
         name: rows.column(name).to_numpy().astype(np.int64, copy=False)
         for name in ("user", "row", "seq", "kind", "ts", "key")
     }
-    values = tuple(rule.of(rows) for rule in increments)
+    values = tuple(rule.increments(rows) for rule in increments)
     content = mix(given["key"], *values)
     if copies:
         given["row"] = mix(given["row"], content.view(np.int64)).view(np.int64)

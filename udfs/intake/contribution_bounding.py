@@ -22,12 +22,12 @@ from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, running_count, s
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
+from dpsql.udfs.intake.group_sums import GroupFill
 from dpsql.udfs.intake.leaf_counts import with_leaves
 from dpsql.udfs.intake.user_state import (
     GROUPS,
     KEYS,
     Entries,
-    Exact,
     count_entries,
     empty_state,
     forget,
@@ -140,6 +140,66 @@ class Admission:
     sums: pa.Table | None = None
 
 
+@dataclass(frozen=True)
+class Records:
+    """Records of one micro-batch, by user and in order of arrival; one value per record.
+
+    `row` says where the record is in `key_bytes`; all other columns are in order. `increments` has one column per perturbation.
+    """
+
+    period: Int
+    user: Int
+    ts: Int
+    key: Int
+    row: Int
+    increments: list[Int]
+    key_bytes: pa.ChunkedArray
+
+
+@dataclass(frozen=True)
+class RowVerdicts:
+    """Outcome of the row limits, one value per record.
+
+    `is_first`: the record is admitted, and the first of its user with its key; `key_rank`: of that key among the user's;
+    `ordinal`: of the record among the user's admitted ones.
+    """
+
+    is_admitted: Bool
+    is_first: Bool
+    key_rank: Int
+    ordinal: Int
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Admitted records in their open windows: by record, then newest window first; one value per copy."""
+
+    record: Int
+    window: Int
+    trigger: Int
+
+
+@dataclass(frozen=True)
+class RankedCopies(Copies):
+    """Copies and the groups that they fall into; one value per copy.
+
+    `is_first`: the copy is the first of its user in its group; `rank`: of that group among the user's; `counts_user`: the user has not
+    been counted in the group before; `has_own_capacity`: the group shares its bounds with no other; `is_kept`: it is one of the first K.
+    """
+
+    is_first: Bool
+    rank: Int
+    counts_user: Bool
+    has_own_capacity: Bool
+    is_kept: Bool
+
+    def select_kept(self) -> RankedCopies:
+        """Leave out the copies that are not kept."""
+        if self.is_kept.all():
+            return self
+        return RankedCopies(*(column[self.is_kept] for column in vars(self).values()))
+
+
 def admit(
     state: pa.Table | None,
     rows: pa.Table,
@@ -147,7 +207,7 @@ def admit(
     p: BoundingParameters,
     sums: pa.Table | None = None,
 ) -> Admission:
-    """Admit what the bounds allow of one bucket's records of one micro-batch.
+    """Keep timely records, apply row limits, copy into open windows, rank groups, compute amounts and sum them by group.
 
     Args:
         state: the bucket's state (None: nothing seen yet).
@@ -159,102 +219,235 @@ def admit(
     Returns:
         Admission; pure: the same arguments give the same result, in any row order.
     """
-    state = empty_state() if state is None else state
     drops = dict.fromkeys(DROP_REASONS, 0)
-    in_time = timely(rows, clock, p, drops)
-    if not in_time.all():
-        rows = rows.filter(pa.array(in_time))
+    users = empty_state() if state is None else state
+    records = keep_timely_records(rows, users, clock, p, drops)
+    fill = fill_groups(records, sums, clock, p) if p.per_group else None
+    verdicts, users = apply_row_limits(users, records, fill, p, drops)
+    copies = copy_into_open_windows(records, verdicts.is_admitted, clock, p)
+    if fill:
+        fill = fill.of_copies(verdicts.is_admitted[fill.record])
+    ranked, users = rank_groups(users, records, verdicts, copies, fill, p)
+    if fill:
+        sums = group_sums.keep(fill, ranked.has_own_capacity)
+        sums = group_sums.forget(sums, p.grid, clock.closed_us)
+        fill = fill.of_copies(ranked.is_kept)
+    ranked = ranked.select_kept()
+    weight, increments = compute_amounts(records, verdicts, ranked, fill, p)
+    contributions = sum_by_group(records, ranked, weight, increments, p)
+    users = forget(users, clock.closed_us, p.grid, p.renews)
+    return Admission(users, contributions, drops, sums)
+
+
+def keep_timely_records(
+    rows: pa.Table, users: pa.Table, clock: Clock, p: BoundingParameters, drops: dict[str, int]
+) -> Records:
+    """Keep records that come in time, of users that have rows left, and sort them by user and order of arrival."""
+    is_timely = timely(rows, clock, p, drops)
+    if not is_timely.all():
+        rows = rows.filter(pa.array(is_timely))
     ts, user, key = (_ints(rows, name) for name in ("ts", "user", "key"))
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
-    values = [rule.of(rows) for rule in p.increments]
-
-    order = sort_order(period, user, ts, mix(user, key, *values))
+    increments = [rule.increments(rows) for rule in p.increments]
+    order = sort_order(period, user, ts, mix(user, key, *increments))
     period = period[order]
     user = user[order]
-    left = _drop(used_up(state, period, user, p.max_rows), "over_max_rows", drops)
-    if not left.all():
-        order = order[left]
-        period = period[left]
-        user = user[left]
-    ts = ts[order]
-    key = key[order]
-    records = Entries(period, user, _fingerprint(key))
-    has_room = np.ones(len(ts), bool)
-    filled = None
-    exact = None
-    if p.per_group:
-        record, window, _ = open_copies(ts, clock, p)
-        by = period[record], user[record], window, key[record]
-        sums = group_sums.empty_sums(len(p.per_group)) if sums is None else sums
-        rules = [p.increments[j] for j in p.per_group]
-        filled = group_sums.fill(sums, by, [values[j][order][record] for j in p.per_group], rules)
-        copied = record
-        exact = filled.group, filled.at[filled.group] >= 0
-        if p.only_per_group:
-            has_room = np.bincount(record, ~filled.full, len(ts)) > 0
-    admitted, first, rank, ordinal, state = _bound(
-        state, records, has_room, exact if p.groups_are_keys else None, p, drops
+    has_rows_left = _drop(used_up(users, period, user, p.max_rows), "over_max_rows", drops)
+    if not has_rows_left.all():
+        order = order[has_rows_left]
+        period = period[has_rows_left]
+        user = user[has_rows_left]
+    increments = [column[order] for column in increments]
+    return Records(period, user, ts[order], key[order], order, increments, rows.column("key_bytes"))
+
+
+def fill_groups(
+    records: Records, sums: pa.Table | None, clock: Clock, p: BoundingParameters
+) -> GroupFill:
+    """Add up what copies of records bring to their groups, as far as the bounds per group go."""
+    record, window, _ = open_copies(records.ts, clock, p)
+    group_columns = records.period[record], records.user[record], window, records.key[record]
+    rules = [p.increments[j] for j in p.per_group]
+    return group_sums.fill(
+        group_sums.empty_sums(len(rules)) if sums is None else sums,
+        record,
+        group_columns,
+        [records.increments[j][record] for j in p.per_group],
+        rules,
     )
 
-    record, window, trigger = open_copies(ts[admitted], clock, p)
-    record, kept = np.flatnonzero(admitted)[record], np.ones(len(record), bool)
-    own = kept
-    if not p.groups_are_keys:
-        # Copies in order of their records, then newest window first: groups are ranked in that order.
-        copies = Entries(
-            period[record], user[record], _group_fingerprint(period[record], window, key[record], p)
-        )
-        of_copies = exact and (exact[0][admitted[copied]], exact[1][admitted[copied]])
-        before, (first, rank, kept, own, state) = state, _rank_groups(state, copies, of_copies, p)
-        new = (
-            first & ~_counted_before(before, state, copies, first, p)
-            if p.tells_users_apart
-            else first
-        )
-        record = record[kept]
-        window = window[kept]
-        trigger = trigger[kept]
-        first = first[kept]
-        rank = rank[kept]
-        new = new[kept]
-    else:
-        first = first[record]
-        rank = rank[record]
-        new = first
 
+def apply_row_limits(
+    users: pa.Table,
+    records: Records,
+    fill: GroupFill | None,
+    p: BoundingParameters,
+    drops: dict[str, int],
+) -> tuple[RowVerdicts, pa.Table]:
+    """Apply G, c and C to records, and return the verdicts with the new state.
+
+    A record without capacity in its group uses nothing up: another of its key came before it. A record over one bound never has_rows_left towards
+    another: once a user's rows or keys are used up they stay so, hence the three filters can be applied one after the other.
+    """
+    has_capacity = np.ones(len(records.ts), bool)
+    if fill and p.only_per_group:
+        has_capacity = fill.has_capacity(len(records.ts))
+    entries = Entries(records.period, records.user, _fingerprint(records.key))
+    pairs = count_entries(users, KEYS, entries, has_capacity)
+    is_new_user = run_starts(records.period, records.user)
+    is_first = has_capacity & ~pairs.is_known & (pairs.occurrence == 1)
+    rank = pairs.spread(pairs.user_entries + running_count(is_first, is_new_user), is_first)
+    if fill and p.groups_are_keys:
+        has_capacity = has_capacity & pairs.stands_for(is_first, fill.exact_groups)
+    # A bound as large as the user's own never bites first: such records are counted under max_rows below.
+    within_groups = pairs.is_known | (rank <= p.max_groups) | (p.max_groups >= p.max_rows)
+    within_key = (pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (
+        p.max_rows_per_group >= p.max_rows
+    )
+    within_group = within_groups & has_capacity & within_key
+    ordinal = pairs.user_rows + running_count(within_group, is_new_user)
+    is_over = ordinal - within_group >= p.max_rows
+    has_rows_left = _drop(is_over, "over_max_rows", drops)
+    _drop(has_rows_left & ~within_groups, "over_max_groups", drops)
+    within_groups &= has_rows_left
+    _drop(within_groups & ~has_capacity, "over_bounds_per_group", drops)
+    _drop(within_groups & has_capacity & ~within_key, "over_max_rows_per_group", drops)
+    is_admitted = within_group & has_rows_left
+    verdicts = RowVerdicts(is_admitted, is_first & is_admitted, rank, ordinal)
+    return verdicts, merge(users, KEYS, pairs, is_admitted, p.counts_rows, p.max_rows)
+
+
+def copy_into_open_windows(
+    records: Records, is_admitted: Bool, clock: Clock, p: BoundingParameters
+) -> Copies:
+    """Copy each admitted record into those of its windows that are open."""
+    admitted, window, trigger = open_copies(records.ts[is_admitted], clock, p)
+    return Copies(np.flatnonzero(is_admitted)[admitted], window, trigger)
+
+
+def rank_groups(
+    users: pa.Table,
+    records: Records,
+    verdicts: RowVerdicts,
+    copies: Copies,
+    fill: GroupFill | None,
+    p: BoundingParameters,
+) -> tuple[RankedCopies, pa.Table]:
+    """Rank the groups of each user in order of its copies, and return them with the new state.
+
+    A copy beyond rank K is left out and not counted under `drops`: those count records, and its record is admitted.
+    """
+    record = copies.record
+    all_copies = np.ones(len(record), bool)
+    if p.groups_are_keys:
+        is_first = verdicts.is_first[record]
+        rank = verdicts.key_rank[record]
+        return (
+            RankedCopies(
+                record,
+                copies.window,
+                copies.trigger,
+                is_first,
+                rank,
+                is_first,
+                all_copies,
+                all_copies,
+            ),
+            users,
+        )
+    period = records.period[record]
+    user = records.user[record]
+    fingerprint = _group_fingerprint(period, copies.window, records.key[record], p)
+    entries = Entries(period, user, fingerprint)
+    groups = count_entries(users, GROUPS, entries)
+    is_first = ~groups.is_known & (groups.occurrence == 1)
+    new_groups = running_count(is_first, run_starts(period, user))
+    rank = groups.spread(groups.user_entries + new_groups, is_first)
+    has_own_capacity = groups.stands_for(is_first, fill.exact_groups) if fill else all_copies
+    is_kept = has_own_capacity & (groups.is_known | (rank <= p.max_group_copies))
+    is_first = is_first & is_kept
+    new_users = merge(users, GROUPS, groups, is_kept, p.counts_rows)
+    counts_user = is_first
+    if p.tells_users_apart:
+        counts_user = is_first & ~_counted_before(users, new_users, entries, is_first, p)
+    ranked = RankedCopies(
+        record,
+        copies.window,
+        copies.trigger,
+        is_first,
+        rank,
+        counts_user,
+        has_own_capacity,
+        is_kept,
+    )
+    return ranked, new_users
+
+
+def compute_amounts(
+    records: Records,
+    verdicts: RowVerdicts,
+    copies: RankedCopies,
+    fill: GroupFill | None,
+    p: BoundingParameters,
+) -> tuple[Int, list[Int]]:
+    """Return the weight of each copy, and what it adds to each perturbation."""
     weights = np.array((0, *p.weights), np.int64)
-    copy = (p.grid.latest_window(ts[record]) - window) // p.grid.slide_us
-    weight = (
-        weights[(ordinal[record] - 1) * p.grid.windows_per_record + copy + 1]
-        if p.by_user
-        else np.where(first, weights[rank], 0)
-    )
-    added = [
-        np.where(new, 1, 0) if rule.rule == "users" else v[order][record]
-        for v, rule in zip(values, p.increments, strict=True)
+    if p.by_user:
+        newest = p.grid.latest_window(records.ts[copies.record])
+        copy_number = (newest - copies.window) // p.grid.slide_us
+        earlier_copies = (verdicts.ordinal[copies.record] - 1) * p.grid.windows_per_record
+        weight = weights[earlier_copies + copy_number + 1]
+    else:
+        weight = np.where(copies.is_first, weights[copies.rank], 0)
+    increments = [
+        copies.counts_user.astype(np.int64) if rule.rule == "users" else column[copies.record]
+        for rule, column in zip(p.increments, records.increments, strict=True)
     ]
-    if filled and sums is not None:
-        of = np.flatnonzero(admitted[copied])
-        for j, each in zip(p.per_group, filled.added, strict=True):
-            added[j] = each[of][kept]
-        sums = group_sums.forget(group_sums.keep(sums, filled, of[own]), p.grid, clock.closed_us)
-    row = order[record]
-    counted = (
-        _who_counts(user[record], period[record], window, p) if p.periods_meet else user[record]
+    if fill:
+        for j, column in zip(p.per_group, fill.increments, strict=True):
+            increments[j] = column
+    return weight, increments
+
+
+def sum_by_group(
+    records: Records,
+    copies: RankedCopies,
+    weight: Int,
+    increments: list[Int],
+    p: BoundingParameters,
+) -> pa.Table:
+    """Return one row per (window, trigger, key), or per (window, trigger, key, who counts) for rounds; sorted; key bytes of any of its records.
+
+    `weight` and each of `increments` have one value per copy.
+    """
+    key = records.key[copies.record]
+    row = records.row[copies.record]
+    group_columns = {"window": copies.window, "trigger": copies.trigger, "key": key}
+    if p.by_user:
+        group_columns["user"] = _counted_user(records, copies, p)
+    order = sort_order(*group_columns.values())
+    starts = run_starts(*(column[order] for column in group_columns.values()))
+    heads = order[starts]
+    table = {name: column[heads] for name, column in group_columns.items()}
+    table["key_bytes"] = records.key_bytes.take(pa.array(row[heads]))
+    # In rounds a user counts once per group and trigger, with the weight of its earliest record: the largest.
+    table["weight"] = (
+        np.maximum.reduceat(weight[order], np.flatnonzero(starts))
+        if p.by_user and len(heads)
+        else run_sums(weight[order], starts)
     )
-    contributions = _sum_by_group(
-        window,
-        trigger,
-        key[record],
-        counted,
-        weight,
-        first,
-        added,
-        rows.column("key_bytes"),
-        row,
-        p,
-    )
-    return Admission(forget(state, clock.closed_us, p.grid, p.renews), contributions, drops, sums)
+    table["users"] = run_sums(copies.is_first[order].astype(np.int64), starts)
+    leaves = {j: increments[j] for j, rule in enumerate(p.increments) if rule.rule == "leaf"}
+    for j, column in enumerate(increments):
+        table[f"v{j}"] = (
+            np.zeros(len(heads), np.int64) if j in leaves else run_sums(column[order], starts)
+        )
+    summed = pa.table(table)
+    if not leaves:
+        return summed
+    key_bytes = records.key_bytes.take(pa.array(row))
+    sign = np.ones(len(row), np.int64)
+    return with_leaves(summed, copies.window, copies.trigger, key, key_bytes, sign, leaves)
 
 
 def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bool:
@@ -273,15 +466,15 @@ def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bo
     for number, count in zip(*np.unique(code, return_counts=True), strict=True):
         if number:
             drops[DROP_REASONS[number - 1]] += int(count)
-    live = code == 0
+    is_timely = code == 0
     if p.public_keys is not None:
-        live &= _drop(
-            live & ~np.isin(_ints(rows, "key"), np.array(p.public_keys, np.int64)),
+        is_timely &= _drop(
+            is_timely & ~np.isin(_ints(rows, "key"), np.array(p.public_keys, np.int64)),
             "not_a_public_group",
             drops,
         )
-    live &= _drop(live & (ts > clock.latest_us), "too_far_ahead", drops)
-    return live & _drop(live & _is_closed(ts, clock, p), "window_closed", drops)
+    is_timely &= _drop(is_timely & (ts > clock.latest_us), "too_far_ahead", drops)
+    return is_timely & _drop(is_timely & _is_closed(ts, clock, p), "window_closed", drops)
 
 
 def _all_in_time(ts: Int, clock: Clock, p: Timely) -> bool:
@@ -299,8 +492,8 @@ def open_copies(ts: Int, clock: Clock, p: Timely) -> tuple[Int, Int, Int]:
     """(record, window, trigger) of every copy whose window is open: its first trigger after the event time that is not closed yet."""
     record, window = p.grid.windows_of(ts)
     trigger = _trigger(ts[record], window, clock, p)
-    open_ = (trigger <= p.grid.horizon) & _exists(window, p)
-    return record[open_], window[open_], trigger[open_]
+    is_open = (trigger <= p.grid.horizon) & _exists(window, p)
+    return record[is_open], window[is_open], trigger[is_open]
 
 
 def _is_closed(ts: Int, clock: Clock, p: Timely) -> Bool:
@@ -309,9 +502,9 @@ def _is_closed(ts: Int, clock: Clock, p: Timely) -> Bool:
     return (_trigger(ts, newest, clock, p) > p.grid.horizon) | ~_exists(newest, p)
 
 
-def _drop(which: Bool, reason: str, drops: dict[str, int]) -> Bool:
-    drops[reason] += int(which.sum())
-    return ~which
+def _drop(is_dropped: Bool, reason: str, drops: dict[str, int]) -> Bool:
+    drops[reason] += int(is_dropped.sum())
+    return ~is_dropped
 
 
 def _trigger(ts: Int, window: Int, clock: Clock, p: Timely) -> Int:
@@ -325,69 +518,6 @@ def _exists(window: Int, p: Timely) -> Bool:
     return np.ones(len(window), bool) if p.first_window_us is None else window >= p.first_window_us
 
 
-def _bound(
-    state: pa.Table,
-    records: Entries,
-    has_room: Bool,
-    exact: Exact | None,
-    p: BoundingParameters,
-    drops: dict[str, int],
-) -> tuple[Bool, Bool, Int, Int, pa.Table]:
-    """Apply G, c and C to records sorted by (period, user, order of arrival).
-
-    One without room in its group uses nothing up: another of its key came before it. A record over one bound never counts towards another:
-    once a user's rows or keys are used up they stay so, hence the three filters can be applied one after the other.
-
-    Returns:
-        (admitted, first of its user with its key, rank of that key, ordinal among the user's admitted records, new state).
-    """
-    pairs = count_entries(state, KEYS, records, has_room)
-    new_user = run_starts(records.period, records.user)
-    first = has_room & ~pairs.known & (pairs.occurrence == 1)
-    rank = pairs.spread(pairs.user_entries + running_count(first, new_user), first)
-    # A bound as large as the user's own never bites first: such records are counted under max_rows below.
-    has_room = has_room & pairs.stands_for(first, exact) if exact else has_room
-    within_groups = pairs.known | (rank <= p.max_groups) | (p.max_groups >= p.max_rows)
-    rows_left = (pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (
-        p.max_rows_per_group >= p.max_rows
-    )
-    no_room = within_groups & ~has_room
-    within_group = within_groups & has_room & rows_left
-    ordinal = pairs.user_rows + running_count(within_group, new_user)
-    spent = ordinal - within_group >= p.max_rows
-    admitted = within_group & ~spent
-    drops["over_max_groups"] += int((~within_groups & ~spent).sum())
-    drops["over_bounds_per_group"] += int((no_room & ~spent).sum())
-    drops["over_max_rows_per_group"] += int(
-        (within_groups & ~no_room & ~within_group & ~spent).sum()
-    )
-    drops["over_max_rows"] += int(spent.sum())
-    return (
-        admitted,
-        first & admitted,
-        rank,
-        ordinal,
-        merge(state, KEYS, pairs, admitted, p.counts_rows, p.max_rows),
-    )
-
-
-def _rank_groups(
-    state: pa.Table, copies: Entries, exact: Exact | None, p: BoundingParameters
-) -> tuple[Bool, Int, Bool, Bool, pa.Table]:
-    """(first of its user in its group, rank of that group, kept: rank at most K, in a group with rooms of its own, new state), for copies in order.
-
-    A copy beyond K is left out and not counted under `drops`: those count records, and its record is admitted.
-    """
-    groups = count_entries(state, GROUPS, copies)
-    first = ~groups.known & (groups.occurrence == 1)
-    rank = groups.spread(
-        groups.user_entries + running_count(first, run_starts(copies.period, copies.user)), first
-    )
-    own = groups.stands_for(first, exact) if exact else np.ones(len(first), bool)
-    kept = own & (groups.known | (rank <= p.max_group_copies))
-    return first & kept, rank * kept, kept, own, merge(state, GROUPS, groups, kept, p.counts_rows)
-
-
 def _group_fingerprint(
     period: Int, window: Int, key: Int, p: BoundingParameters
 ) -> npt.NDArray[np.uint32]:
@@ -398,16 +528,21 @@ def _group_fingerprint(
     return fingerprint & ~np.uint32(1) | (p.grid.period(window) == period).astype(np.uint32)
 
 
-def _who_counts(user: Int, period: Int, window: Int, p: BoundingParameters) -> Int:
-    """Return whom rounds count: a user in one period. One user in two periods would else be counted in one of them only if not in the other.
+def _counted_user(records: Records, copies: Copies, p: BoundingParameters) -> Int:
+    """Return whom rounds count: a user, and where periods meet a user in one period.
 
-    The last bit of the id says whether the window starts in the period: a mix of both could be that of somebody else in the other period.
+    One user in two periods would else be counted in one of them only if not in the other. The last bit of the id says whether the window
+    starts in the period: a mix of both could be that of somebody else in the other period.
     """
-    return user & ~np.int64(1) | (p.grid.period(window) == period).astype(np.int64)
+    user = records.user[copies.record]
+    if not p.periods_meet:
+        return user
+    period = records.period[copies.record]
+    return user & ~np.int64(1) | (p.grid.period(copies.window) == period).astype(np.int64)
 
 
 def _counted_before(
-    before: pa.Table, after: pa.Table, copies: Entries, first: Bool, p: BoundingParameters
+    users: pa.Table, new_users: pa.Table, entries: Entries, is_first: Bool, p: BoundingParameters
 ) -> Bool:
     """Tell whether the user of each copy that is the first of its period in its group has been counted there, for the other period that the
     window meets: in earlier micro-batches, or in this one, where the earlier period counts.
@@ -415,71 +550,19 @@ def _counted_before(
     A window that starts in the copy's period meets the next one, another window the one before. So an entry has one counterpart, whose
     fingerprint differs in the last bit, and each of the two looks for the other.
     """
-    starts_here = (copies.fingerprint & np.uint32(1)).astype(bool)
-    found = np.zeros(len(first), bool)
-    for which, state, step in (
-        (first & starts_here, before, p.grid.window_us),
-        (first & ~starts_here, after, -p.grid.window_us),
+    starts_here = (entries.fingerprint & np.uint32(1)).astype(bool)
+    is_counted = np.zeros(len(is_first), bool)
+    for is_asked, state, step_us in (
+        (is_first & starts_here, users, p.grid.window_us),
+        (is_first & ~starts_here, new_users, -p.grid.window_us),
     ):
-        others = Entries(
-            copies.period[which] + step,
-            copies.user[which],
-            copies.fingerprint[which] ^ np.uint32(1),
+        counterparts = Entries(
+            entries.period[is_asked] + step_us,
+            entries.user[is_asked],
+            entries.fingerprint[is_asked] ^ np.uint32(1),
         )
-        found[which] = has(state, GROUPS, others)
-    return found
-
-
-def _sum_by_group(
-    window: Int,
-    trigger: Int,
-    key: Int,
-    user: Int,
-    weight: Int,
-    first: Bool,
-    sums: list[Int],
-    key_bytes: pa.ChunkedArray,
-    row: Int,
-    p: BoundingParameters,
-) -> pa.Table:
-    """Return one row per (window, trigger, key), or per (window, trigger, key, who counts) for rounds; sorted; key bytes of any of its records.
-
-    `row` says where the copy's record is in `key_bytes`; all other columns have one value per copy.
-    """
-    names = ["window", "trigger", "key"] + ["user"] * p.by_user
-    by = [window, trigger, key] + [user] * p.by_user
-    order = sort_order(*by)
-    starts = run_starts(*(column[order] for column in by))
-    head = order[starts]
-    table = {name: column[head] for name, column in zip(names, by, strict=True)} | {
-        "key_bytes": key_bytes.take(pa.array(row[head]))
-    }
-    # In rounds a user counts once per group and trigger, with the weight of its earliest record: the largest.
-    table["weight"] = (
-        np.maximum.reduceat(weight[order], np.flatnonzero(starts))
-        if p.by_user and len(head)
-        else run_sums(weight[order], starts)
-    )
-    table["users"] = run_sums(first[order].astype(np.int64), starts)
-    plain = [
-        np.zeros(len(column), np.int64) if rule.rule == "leaf" else column
-        for column, rule in zip(sums, p.increments, strict=True)
-    ]
-    summed = pa.table(
-        table | {f"v{j}": run_sums(column[order], starts) for j, column in enumerate(plain)}
-    )
-    leaves = {j: sums[j] for j, rule in enumerate(p.increments) if rule.rule == "leaf"}
-    if not leaves:
-        return summed
-    return with_leaves(
-        summed,
-        window,
-        trigger,
-        key,
-        key_bytes.take(pa.array(row)),
-        np.ones(len(row), np.int64),
-        leaves,
-    )
+        is_counted[is_asked] = has(state, GROUPS, counterparts)
+    return is_counted
 
 
 def _fingerprint(hashes: Int) -> npt.NDArray[np.uint32]:

@@ -1,17 +1,17 @@
 """What one unit's rows add up to in one group, held within the bounds of an aggregate.
 
 Guarantee: in one contribution period the increments of a unit in a group add up to at most `upper` above zero, and to no less than `lower` below it.
-Each side is a room of its own, which records fill in order of arrival: taking one from the other would let a unit add twice, once before
+Each side has a capacity of its own, which records fill in order of arrival: taking one from the other would let a unit add twice, once before
 and once after the other sign came. No record of another unit has a part in it. Source: docs/privacy/lemma.md.
 
-Rooms are counted in 2^-31 of the larger bound, and a record adds the difference of two roundings: so what a unit adds is whole, stays
+Capacities are counted in 2^-31 of the larger bound, and a record adds the difference of two roundings: so what a unit adds is whole, stays
 within the bounds, and is off by half a unit of the grid however many records it comes from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,106 +26,133 @@ from dpsql.udfs.columns import (
     run_starts,
     running_count,
     sort_order,
+    unsort,
 )
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
+from dpsql.udfs.intake.user_state import ExactGroups
 from dpsql.udfs.state_table import StateTable
 
-BY = ("period", "user", "window", "key")
-TABLES = {"sums": StateTable(BY, "user")}
+GROUP_COLUMNS = ("period", "user", "window", "key")
+TABLES = {"sums": StateTable(GROUP_COLUMNS, "user")}
 
 
 @dataclass(frozen=True)
-class Filled:
-    """Copies of records, in order of arrival, and the rooms of their groups.
+class GroupFill:
+    """Copies of records, in order of arrival, and how far they fill the capacities of their groups.
 
-    `by` and `at` are of each group: its columns, and its row in the state or -1; `group` numbers that of each copy. Of room i, `before[i]` and
-    `after[i]` say per copy how full it is; `added` are the increments of each aggregate.
+    `state` is as it was before. One value per group: `columns`, and `state_row`, its row in the state or -1. One value per copy: `record`,
+    the number of its record; `group`, that of its group; `levels`, how full each capacity is after it; `increments` of each aggregate;
+    `is_refused`, where it adds nothing because a capacity is used up.
     """
 
-    by: list[Int]
-    at: Int
+    state: pa.Table
+    columns: list[Int]
+    state_row: Int
+    record: Int
     group: Int
-    before: list[Int]
-    after: list[Int]
-    added: list[Int]
-    full: Bool
+    levels: list[Int]
+    increments: list[Int]
+    is_refused: Bool
+
+    @property
+    def exact_groups(self) -> ExactGroups:
+        """The group of each copy, and whether the state has it."""
+        return self.group, self.state_row[self.group] >= 0
+
+    def has_capacity(self, records: int) -> Bool:
+        """Tell which of so many records have a copy that is not refused."""
+        return np.bincount(self.record, ~self.is_refused, records) > 0
+
+    def of_copies(self, is_chosen: Bool) -> GroupFill:
+        """Leave out the copies that are not chosen."""
+        return replace(
+            self,
+            record=self.record[is_chosen],
+            group=self.group[is_chosen],
+            levels=[level[is_chosen] for level in self.levels],
+            increments=[increment[is_chosen] for increment in self.increments],
+            is_refused=self.is_refused[is_chosen],
+        )
 
 
 def empty_sums(rules: int) -> pa.Table:
     """Return the state of a bucket that has seen nothing, for so many rules."""
-    return pa.table(
-        {name: np.zeros(0, np.int64) for name in (*BY, *(f"room{i}" for i in range(2 * rules)))}
-    )
+    names = (*GROUP_COLUMNS, *(f"room{i}" for i in range(2 * rules)))
+    return pa.table({name: np.zeros(0, np.int64) for name in names})
 
 
 def fill(
-    state: pa.Table, by: Sequence[Int], values: Sequence[Int], rules: Sequence[Increment]
-) -> Filled:
+    state: pa.Table,
+    record: Int,
+    columns: Sequence[Int],
+    values: Sequence[Int],
+    rules: Sequence[Increment],
+) -> GroupFill:
     """Return what copies of records add to their groups.
 
     Args:
-        state: `period, user, window, key`, sorted by them, and how full each room is.
-        by: these four of each copy, a unit's copies in order of arrival.
+        state: `period, user, window, key`, sorted by them, and how full each capacity is.
+        record: the number of each copy's record, a unit's copies in order of arrival.
+        columns: `period, user, window, key` of each copy.
         values: of each rule, what the copies bring, in parts of its larger bound.
         rules: those that have bounds per group.
-
-    Returns:
-        Filled; `full` says which copies add nothing because a room is full.
     """
-    order = sort_order(*by)
-    starts = run_starts(*(column[order] for column in by))
-    group = np.empty(len(order), np.int64)
-    group[order] = np.cumsum(starts) - 1
-    heads = [column[order][starts] for column in by]
-    at = match(heads, [state.column(name).to_numpy() for name in BY])
-    before = []
-    after = []
-    added = []
-    takes = np.zeros(len(group), bool)
-    refuses = np.zeros(len(group), bool)
+    order = sort_order(*columns)
+    starts = run_starts(*(column[order] for column in columns))
+    group = unsort(order, np.cumsum(starts) - 1)
+    group_columns = [column[order][starts] for column in columns]
+    state_row = match(group_columns, [state.column(name).to_numpy() for name in GROUP_COLUMNS])
+    levels = []
+    increments = []
+    adds = np.zeros(len(group), bool)
+    meets_limit = np.zeros(len(group), bool)
     for j, (rule, value) in enumerate(zip(rules, values, strict=True)):
-        sums = []
-        for side, (sign, room) in enumerate(((1, rule.upper), (-1, -rule.lower))):
-            had = np.concatenate([state.column(f"room{2 * j + side}").to_numpy(), [0]])[
-                at
-            ]  # -1 is the row that has nothing
-            brought = np.maximum(sign * value, 0)
-            limit = room * rule.parts_of_unit
-            total = np.empty(len(group), np.int64)
-            total[order] = running_count(brought[order], starts)
-            total += had[group]
-            before.append(np.minimum(total - brought, limit))
-            after.append(np.minimum(total, limit))
-            sums.append(rule.in_units(after[-1]) - rule.in_units(before[-1]))
-            takes |= after[-1] > before[-1]
-            refuses |= (brought > 0) & (limit > 0) & (before[-1] == limit)
-        added.append(sums[0] - sums[1])
-    return Filled(heads, at, group, before, after, added, refuses & ~takes)
+        signed = []
+        for side, (sign, bound) in enumerate(((1, rule.upper), (-1, -rule.lower))):
+            # Row -1 is the last one, of a group that has added nothing.
+            stored = np.append(state.column(f"room{2 * j + side}").to_numpy(), 0)[state_row]
+            amount = np.maximum(sign * value, 0)
+            capacity = bound * rule.parts_of_unit
+            total = unsort(order, running_count(amount[order], starts))
+            total += stored[group]
+            level_before = np.minimum(total - amount, capacity)
+            level = np.minimum(total, capacity)
+            levels.append(level)
+            signed.append(rule.in_units(level) - rule.in_units(level_before))
+            adds |= level > level_before
+            meets_limit |= (amount > 0) & (capacity > 0) & (level_before == capacity)
+        increments.append(signed[0] - signed[1])
+    return GroupFill(
+        state, group_columns, state_row, record, group, levels, increments, meets_limit & ~adds
+    )
 
 
-def keep(state: pa.Table, filled: Filled, kept: Int) -> pa.Table:
-    """The state with what the copies that are kept have added."""
-    group = filled.group[kept]
-    known = filled.at >= 0
-    fresh = ~known
-    fresh[fresh] = np.bincount(group, minlength=len(known))[fresh] > 0
-    new = [column[fresh] for column in filled.by]
-    where = places(find(new, [state.column(name).to_numpy() for name in BY])[0])
+def keep(fill: GroupFill, is_kept: Bool) -> pa.Table:
+    """Return the state with what the kept copies have added."""
+    state = fill.state
+    group = fill.group[is_kept]
+    is_known = fill.state_row >= 0
+    is_new = ~is_known
+    is_new[is_new] = np.bincount(group, minlength=len(is_known))[is_new] > 0
+    new_groups = [column[is_new] for column in fill.columns]
+    state_groups = [state.column(name).to_numpy() for name in GROUP_COLUMNS]
+    positions = places(find(new_groups, state_groups)[0])
     columns = {
-        name: insert(state.column(name).to_numpy(), column, where)
-        for name, column in zip(BY, new, strict=True)
+        name: insert(column, new_column, positions)
+        for name, column, new_column in zip(GROUP_COLUMNS, state_groups, new_groups, strict=True)
     }
-    for i, after in enumerate(filled.after):
-        full = np.zeros(len(known), np.int64)
-        np.maximum.at(full, group, after[kept])
-        rooms = state.column(f"room{i}").to_numpy().copy()
-        rooms[filled.at[known]] = np.maximum(rooms[filled.at[known]], full[known])
-        columns[f"room{i}"] = insert(rooms, full[fresh], where)
+    known_rows = fill.state_row[is_known]
+    for i, level in enumerate(fill.levels):
+        highest = np.zeros(len(is_known), np.int64)
+        np.maximum.at(highest, group, level[is_kept])
+        room = state.column(f"room{i}").to_numpy().copy()
+        room[known_rows] = np.maximum(room[known_rows], highest[is_known])
+        columns[f"room{i}"] = insert(room, highest[is_new], positions)
     return pa.table(columns)
 
 
 def forget(state: pa.Table, grid: Grid, closed_us: int) -> pa.Table:
-    """Without the rooms of windows to which no copy comes any more."""
-    over = grid.closed_triggers(state.column("window").to_numpy(), closed_us) == grid.horizon
-    return state.filter(pa.array(~over)).combine_chunks() if over.any() else state
+    """Drop the sums of windows to which no copy comes any more."""
+    is_over = grid.closed_triggers(state.column("window").to_numpy(), closed_us) == grid.horizon
+    return state.filter(pa.array(~is_over)).combine_chunks() if is_over.any() else state

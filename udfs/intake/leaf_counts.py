@@ -19,7 +19,7 @@ def with_leaves(
     sign: Int,
     leaves: Mapping[int, Int],
 ) -> pa.Table:
-    """Contributions with a column `leaf`: 0 for the rows that are there already; then one per (window, trigger, key, leaf) in which something counts.
+    """Return contributions with a column `leaf`: 0 for the rows that are there already; then one per (window, trigger, key, leaf) in which something counts.
 
     Args:
         summed: one row per (window, trigger, key), 0 in the columns of leaves.
@@ -27,31 +27,28 @@ def with_leaves(
         sign: 1 of one that begins to count, -1 of one that ends, 0 of any other.
         leaves: perturbation -> the leaf of each event, 0 where it is in none.
     """
-    of = list(leaves)
-    event = np.concatenate([np.flatnonzero((leaves[j] > 0) & (sign != 0)) for j in of])
-    which = np.repeat(
-        np.arange(len(of)), [np.count_nonzero((leaves[j] > 0) & (sign != 0)) for j in of]
+    leaf_events = [np.flatnonzero((column > 0) & (sign != 0)) for column in leaves.values()]
+    event = np.concatenate(leaf_events)
+    leaf = np.concatenate(
+        [column[events] for column, events in zip(leaves.values(), leaf_events, strict=True)]
     )
-    leaf = np.concatenate([leaves[j][(leaves[j] > 0) & (sign != 0)] for j in of])
+    perturbation = np.repeat(list(leaves), [len(events) for events in leaf_events])
     order = sort_order(window[event], trigger[event], key[event], leaf)
     event = event[order]
-    which = which[order]
+    perturbation = perturbation[order]
     leaf = leaf[order]
     starts = run_starts(window[event], trigger[event], key[event], leaf)
     head = event[starts]
-    size = int(starts.sum())
-    table = {
+    table = dict.fromkeys(summed.column_names, np.zeros(len(head), np.int64))
+    table |= {
         "window": window[head],
         "trigger": trigger[head],
         "key": key[head],
         "key_bytes": key_bytes.take(pa.array(head)),
     }
-    for name in summed.column_names:
-        if name not in table:
-            table[name] = np.zeros(size, np.int64)
-    for place, j in enumerate(of):
-        table[f"v{j}"] = run_sums(np.where(which == place, sign[event], 0), starts)
-    plain = summed.append_column("leaf", pa.array(np.zeros(summed.num_rows, np.int64)))
-    return pa.concat_tables(
-        [plain, pa.table(table | {"leaf": leaf[starts]}).cast(plain.schema)]
-    ).combine_chunks()
+    for j in leaves:
+        table[f"v{j}"] = run_sums(np.where(perturbation == j, sign[event], 0), starts)
+    table["leaf"] = leaf[starts]
+    in_no_leaf = summed.append_column("leaf", pa.array(np.zeros(summed.num_rows, np.int64)))
+    in_leaves = pa.table(table).select(in_no_leaf.column_names).cast(in_no_leaf.schema)
+    return pa.concat_tables([in_no_leaf, in_leaves]).combine_chunks()

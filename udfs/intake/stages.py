@@ -30,49 +30,48 @@ class AdmissionStage(Intake):
 
     @property
     def tables(self) -> Mapping[str, StateTable]:  # type: ignore[override]
-        """Of units; and of what they add up to in groups, where that is bounded."""
+        """State of units, and of their sums in groups where those have bounds."""
         return user_state.TABLES | (group_sums.TABLES if self.parameters.per_group else {})
 
     @property
     def gives(self) -> pa.Schema:
-        """Contributions."""
+        """Columns of the contributions that go on."""
         leaves = any(rule.rule == "leaf" for rule in self.parameters.increments)
         return contributions(
             len(self.parameters.increments), self.parameters.by_user, by_leaf=leaves
         )
 
     def empty(self) -> Tables:
-        """No unit has used anything."""
+        """Return the state in which no unit has used anything."""
         rules = len(self.parameters.per_group)
         return {"users": user_state.empty_state()} | (
             {"sums": group_sums.empty_sums(rules)} if rules else {}
         )
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
-        """As `admit`; counted: `drops`, how many records were dropped and why."""
-        done = admit(state["users"], rows, now, self.parameters, state.get("sums"))
-        after = {"users": done.state} | ({} if done.sums is None else {"sums": done.sums})
+        """Admit records by `admit`; counted: `drops`, how many records were dropped and why."""
+        admission = admit(state["users"], rows, now, self.parameters, state.get("sums"))
+        sums = {} if admission.sums is None else {"sums": admission.sums}
         return Stepped(
-            after,
-            done.contributions,
-            {"drops": {reason: n for reason, n in done.drops.items() if n}},
+            {"users": admission.state} | sums,
+            admission.contributions,
+            {"drops": {reason: n for reason, n in admission.drops.items() if n}},
         )
 
 
 @dataclass(frozen=True)
 class RowStage(AdmissionStage):
-    """Likewise, where one row is protected: each is a unit of its own, which nothing remembers. Its bounds are 1."""
+    """Records to contributions where one row is protected: each is a unit that nothing remembers. Its bounds are 1."""
 
     tables: ClassVar[Mapping[str, StateTable]] = {}
     integers: ClassVar[tuple[str, ...]] = ("ts", "key")
 
     def empty(self) -> Tables:
-        """There is no unit."""
+        """Return no table, because there is no unit."""
         return {}
 
     def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
-        """As `admit`, from nothing."""
-        of_its_own = rows.select(self.takes.names).append_column(
-            "user", pa.array(np.arange(rows.num_rows))
-        )
-        return replace(super().step(super().empty(), of_its_own, now, noise_key), state={})
+        """Admit records by `admit`, from nothing."""
+        records = rows.select(self.takes.names)
+        records = records.append_column("user", pa.array(np.arange(rows.num_rows)))
+        return replace(super().step(super().empty(), records, now, noise_key), state={})

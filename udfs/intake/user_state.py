@@ -21,6 +21,7 @@ import pyarrow as pa
 from dpsql.udfs.columns import (
     Bool,
     Int,
+    Word,
     find,
     insert,
     match,
@@ -28,6 +29,7 @@ from dpsql.udfs.columns import (
     run_starts,
     running_count,
     sort_order,
+    unsort,
 )
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.state_table import StateTable
@@ -47,8 +49,8 @@ class Entries:
     fingerprint: npt.NDArray[np.uint32]
 
 
-Exact = tuple[Int, Bool]
-"""Of each record the number of its group, in full, and whether groups of the state have it."""
+ExactGroups = tuple[Int, Bool]
+"""The number of each record's group, in full, and whether the state has that group."""
 
 
 @dataclass(frozen=True)
@@ -56,36 +58,37 @@ class Counted:
     """Records counted against the maps, one value per record unless said.
 
     `pair` numbers the record's entry among the micro-batch's distinct ones; `occurrence` counts its records so far (from 1);
-    `known` and `prior_rows` say what the state had of the entry; `user_rows`, `user_entries` what it had of the user.
-    One per pair, in the order of the state: `heads`, the position of a record of it; `at`, the row of the state that is its
-    entry or that it would stand before; `known_pair`, which of the two; `who`, the number of its user.
-    One per user: `low`, `high`, where its part is in the state; `had`, the rows there.
+    `is_known` and `prior_rows` say what the state had of the entry; `user_rows`, `user_entries` what it had of the user.
+    One per pair, in the order of the state: `heads`, the position of a record of it; `state_row`, the row of the state that is its
+    entry or that it would stand before; `is_known_pair`, which of the two; `pair_user`, the number of its user.
+    One per user: `low`, `high`, where its part is in the state; `stored_rows`, the rows there.
     """
 
     entries: Entries
     pair: Int
     occurrence: Int
-    known: Bool
+    is_known: Bool
     prior_rows: Int
     user_rows: Int
     user_entries: Int
     heads: Int
-    at: Int
-    known_pair: Bool
-    who: Int
+    state_row: Int
+    is_known_pair: Bool
+    pair_user: Int
     low: Int
     high: Int
-    had: Int
+    stored_rows: Int
 
-    def spread(self, values: Int, at: Bool) -> Int:
+    def spread(self, values: Int, is_flagged: Bool) -> Int:
         """Give every record the value that the one flagged record of its pair has (0 where none is flagged)."""
-        of_pair = np.zeros(len(self.heads), np.int64)
-        of_pair[self.pair[at]] = values[at]
-        return of_pair[self.pair]
+        pair_values = np.zeros(len(self.heads), np.int64)
+        pair_values[self.pair[is_flagged]] = values[is_flagged]
+        return pair_values[self.pair]
 
-    def stands_for(self, first: Bool, exact: Exact) -> Bool:
-        """Tell whether each is of the one group that its fingerprint stands for: one more with the same 32 bits would have rooms of its own."""
-        return np.where(self.known, exact[1], self.spread(exact[0], first) == exact[0])
+    def stands_for(self, is_first: Bool, groups: ExactGroups) -> Bool:
+        """Tell which records are of the one group that their fingerprint stands for: one more with the same 32 bits would have a capacity of its own."""
+        number, is_stored = groups
+        return np.where(self.is_known, is_stored, self.spread(number, is_first) == number)
 
 
 def empty_state() -> pa.Table:
@@ -95,135 +98,141 @@ def empty_state() -> pa.Table:
 
 
 def count_entries(
-    state: pa.Table, part: int, entries: Entries, counts: Bool | None = None
+    state: pa.Table, part: int, entries: Entries, is_counted: Bool | None = None
 ) -> Counted:
-    """Count records against one part of the state; `counts`: which of them, where not all."""
-    new_user = run_starts(entries.period, entries.user)
-    who = np.cumsum(new_user) - 1
-    order = sort_order(who, entries.fingerprint)
-    starts = run_starts(who[order], entries.fingerprint[order])
-    pair = np.empty(len(order), np.int64)
-    pair[order] = np.cumsum(starts) - 1
-    occurrence = np.empty(len(order), np.int64)
-    occurrence[order] = running_count(
-        np.ones(len(order), bool) if counts is None else counts[order], starts
-    )
+    """Count records against one part of the state; `is_counted`: which of them, where not all."""
+    is_new_user = run_starts(entries.period, entries.user)
+    user_number = np.cumsum(is_new_user) - 1
+    order = sort_order(user_number, entries.fingerprint)
+    starts = run_starts(user_number[order], entries.fingerprint[order])
+    pair = unsort(order, np.cumsum(starts) - 1)
+    flags = np.ones(len(order), bool) if is_counted is None else is_counted[order]
+    occurrence = unsort(order, running_count(flags, starts))
     heads = order[starts]
 
-    period, user, parts, fingerprint, rows = (state.column(n).to_numpy() for n in COLUMNS)
-    asked = (
-        entries.period[new_user],
-        entries.user[new_user],
-        np.full(int(new_user.sum()), part, np.uint8),
-    )
-    low, high = find(asked, (period, user, parts))
-    # Only the entries of the micro-batch's own users are looked at from here on: `theirs` are their rows, user by user.
+    low, high = _user_spans(state, part, entries.period[is_new_user], entries.user[is_new_user])
+    fingerprint = state.column("fingerprint").to_numpy()
+    rows = state.column("rows").to_numpy()
+    # Only the entries of the micro-batch's own users are looked at from here on: `stored` are their rows, user by user.
     user_entries = high - low
     ends = np.cumsum(user_entries)
     begins = ends - user_entries
-    theirs = np.repeat(low - begins, user_entries) + np.arange(ends[-1] if len(ends) else 0)
-    total = np.concatenate([[0], np.cumsum(rows[theirs], dtype=np.int64)])
+    stored = np.repeat(low - begins, user_entries) + np.arange(ends[-1] if len(ends) else 0)
+    total = np.concatenate([[0], np.cumsum(rows[stored], dtype=np.int64)])
     user_rows = total[ends] - total[begins]
-    mine = who[heads]
-    known_words = _words(np.repeat(np.arange(len(low)), user_entries), fingerprint[theirs])
-    found = np.searchsorted(known_words, words := _words(mine, entries.fingerprint[heads]))
-    at = low[mine] + found - begins[mine]
-    known_pair = np.zeros(len(heads), bool)
-    inside = found < len(known_words)
-    known_pair[inside] = known_words[found[inside]] == words[inside]
-    prior = np.zeros(len(heads), np.int64)
-    prior[known_pair] = rows[at[known_pair]]
-    known = known_pair[pair]
-    prior = prior[pair]
+    pair_user = user_number[heads]
+    position, is_known_pair = _look_up(
+        _words(np.repeat(np.arange(len(low)), user_entries), fingerprint[stored]),
+        _words(pair_user, entries.fingerprint[heads]),
+    )
+    state_row = low[pair_user] + position - begins[pair_user]
+    prior_rows = np.zeros(len(heads), np.int64)
+    prior_rows[is_known_pair] = rows[state_row[is_known_pair]]
     return Counted(
         entries,
         pair,
         occurrence,
-        known,
-        prior,
-        user_rows[who],
-        user_entries[who],
+        is_known_pair[pair],
+        prior_rows[pair],
+        user_rows[user_number],
+        user_entries[user_number],
         heads,
-        at,
-        known_pair,
-        mine,
+        state_row,
+        is_known_pair,
+        pair_user,
         low,
         high,
         user_rows,
     )
 
 
+def _user_spans(state: pa.Table, part: int, period: Int, user: Int) -> tuple[Int, Int]:
+    """Return where one part of each (period, user) begins and ends in the state."""
+    table = [state.column(name).to_numpy() for name in COLUMNS[:3]]
+    return find((period, user, np.full(len(user), part, np.uint8)), table)
+
+
+def _look_up(table: Word, words: Word) -> tuple[Int, Bool]:
+    """Return where each word stands in a sorted table, or would stand, and which of the two."""
+    position = np.searchsorted(table, words)
+    is_known = np.zeros(len(words), bool)
+    is_inside = position < len(table)
+    is_known[is_inside] = table[position[is_inside]] == words[is_inside]
+    return position, is_known
+
+
 def has(state: pa.Table, part: int, entries: Entries) -> Bool:
     """Tell whether one part of the state has each entry; in any order."""
-    asked = (
-        entries.period,
-        entries.user,
-        np.full(len(entries.user), part, np.uint8),
-        entries.fingerprint,
-    )
-    return match(asked, [state.column(n).to_numpy() for n in COLUMNS[:4]]) >= 0
+    parts = np.full(len(entries.user), part, np.uint8)
+    keys = (entries.period, entries.user, parts, entries.fingerprint)
+    return match(keys, [state.column(name).to_numpy() for name in COLUMNS[:4]]) >= 0
 
 
 def used_up(state: pa.Table, period: Int, user: Int, max_rows: float) -> Bool:
     """Tell whether the user of each record, sorted by (period, user), had no row left before this micro-batch."""
     if not state.num_rows:
         return np.zeros(len(user), bool)
-    new_user = run_starts(period, user)
-    asked = (period[new_user], user[new_user], np.full(int(new_user.sum()), KEYS, np.uint8))
-    low, high = find(asked, [state.column(n).to_numpy() for n in COLUMNS[:3]])
+    is_new_user = run_starts(period, user)
+    low, high = _user_spans(state, KEYS, period[is_new_user], user[is_new_user])
     rows = state.column("rows").to_numpy()
-    full = (high > low) & (rows[np.minimum(low, len(rows) - 1)] >= max_rows)
-    return full[np.cumsum(new_user) - 1]
+    is_full = (high > low) & (rows[np.minimum(low, len(rows) - 1)] >= max_rows)
+    return is_full[np.cumsum(is_new_user) - 1]
 
 
 def merge(
     state: pa.Table,
     part: int,
-    counted: Counted,
-    admitted: Bool,
-    counts: bool = True,
+    tally: Counted,
+    is_admitted: Bool,
+    counts_rows: bool = True,
     max_rows: float = math.inf,
 ) -> pa.Table:
     """Add the admitted records to the state; entries without an admitted record are not made.
 
-    Users that have now used `max_rows` keep one entry. Where nothing `counts`, an entry says that there is one.
+    Users that have now used `max_rows` keep one entry. Where rows are not counted, an entry says that there is one.
     """
-    added = np.bincount(counted.pair[admitted], minlength=len(counted.heads))
-    known = counted.known_pair
-    added = (added if counts else np.minimum(added, ~known)).astype(np.int32)
-    columns: list[npt.NDArray[Any]] = [state.column(n).to_numpy() for n in COLUMNS]
+    is_known = tally.is_known_pair
+    row_counts = np.bincount(tally.pair[is_admitted], minlength=len(tally.heads))
+    row_counts = (row_counts if counts_rows else np.minimum(row_counts, ~is_known)).astype(np.int32)
+    columns: list[npt.NDArray[Any]] = [state.column(name).to_numpy() for name in COLUMNS]
     columns[4] = columns[4].copy()
-    columns[4][counted.at[known]] += added[known]
-    fresh = ~known & (added > 0)
-    gone = np.zeros(state.num_rows, bool)
+    columns[4][tally.state_row[is_known]] += row_counts[is_known]
+    is_new = ~is_known & (row_counts > 0)
+    is_dropped = np.zeros(state.num_rows, bool)
     if max_rows < math.inf:
-        full = (
-            counted.had + np.bincount(counted.who, added, len(counted.had)).astype(np.int64)
-            >= max_rows
-        )
-        stored = full & (counted.high > counted.low)
-        columns[4][counted.low[stored]] = max_rows
-        gone = _inside(counted.low[stored] + 1, counted.high[stored], state.num_rows)
-        alone = (full & ~stored)[counted.who] & run_starts(counted.who)
-        fresh = fresh & ~full[counted.who] | alone
-        added[alone] = max_rows
-    if fresh.any():
-        where = places(counted.at[fresh])
-        heads = counted.heads[fresh]
-        entries = counted.entries
-        new: list[npt.NDArray[Any]] = [
-            entries.period[heads],
-            entries.user[heads],
-            np.full(len(heads), part, np.uint8),
-        ]
-        new += [entries.fingerprint[heads], added[fresh]]
+        pair_user = tally.pair_user
+        user_rows = tally.stored_rows + np.bincount(
+            pair_user, row_counts, len(tally.stored_rows)
+        ).astype(np.int64)
+        is_full = user_rows >= max_rows
+        has_entry = is_full & (tally.high > tally.low)
+        columns[4][tally.low[has_entry]] = max_rows
+        is_dropped = _in_spans(tally.low[has_entry] + 1, tally.high[has_entry], state.num_rows)
+        is_only_entry = (is_full & ~has_entry)[pair_user] & run_starts(pair_user)
+        is_new = is_new & ~is_full[pair_user] | is_only_entry
+        row_counts[is_only_entry] = max_rows
+    if is_new.any():
+        positions = places(tally.state_row[is_new])
+        new_columns = _new_entries(tally, part, row_counts, is_new)
         columns = [
-            insert(column, values, where) for column, values in zip(columns, new, strict=True)
+            insert(column, new_column, positions)
+            for column, new_column in zip(columns, new_columns, strict=True)
         ]
-        gone = insert(gone, np.zeros(len(where), bool), where)
-    if gone.any():
-        columns = [column[~gone] for column in columns]
+        is_dropped = insert(is_dropped, np.zeros(len(positions), bool), positions)
+    if is_dropped.any():
+        columns = [column[~is_dropped] for column in columns]
     return pa.table(dict(zip(COLUMNS, columns, strict=True)))
+
+
+def _new_entries(
+    tally: Counted, part: int, row_counts: npt.NDArray[np.signedinteger[Any]], is_new: Bool
+) -> list[npt.NDArray[Any]]:
+    """Return the columns of entries that the state has not."""
+    heads = tally.heads[is_new]
+    entries = tally.entries
+    parts = np.full(len(heads), part, np.uint8)
+    period = entries.period[heads]
+    return [period, entries.user[heads], parts, entries.fingerprint[heads], row_counts[is_new]]
 
 
 def forget(state: pa.Table, closed_us: int, grid: Grid, renews: bool) -> pa.Table:
@@ -238,16 +247,16 @@ def forget(state: pa.Table, closed_us: int, grid: Grid, renews: bool) -> pa.Tabl
     return state.filter(pa.array(~grid.period_is_over(period, closed_us)))
 
 
-def _inside(low: Int, high: Int, size: int) -> Bool:
-    """True at the positions of any of the disjoint spans low..high - 1."""
+def _in_spans(low: Int, high: Int, size: int) -> Bool:
+    """Tell which positions are in any of the disjoint spans low..high - 1."""
     steps = np.zeros(size + 1, np.int8)
     # Spans may touch, and then a step up falls on a step down; empty ones fall on themselves.
     np.add.at(steps, low, 1)
     np.subtract.at(steps, high, 1)
-    inside: Bool = np.cumsum(steps[:-1], dtype=np.int8) > 0
-    return inside
+    is_inside: Bool = np.cumsum(steps[:-1], dtype=np.int8) > 0
+    return is_inside
 
 
-def _words(number: Int, fingerprint: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
-    """(number of the user, fingerprint) as one word."""
+def _words(number: Int, fingerprint: npt.NDArray[np.uint32]) -> Word:
+    """Pack the number of a user and a fingerprint into one word."""
     return number.astype(np.uint64) << np.uint64(32) | fingerprint

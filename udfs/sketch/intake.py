@@ -105,34 +105,34 @@ class UserIntake(Intake):
             ts,
             user ^ values[:, 0],
             *values.T,
-            *(each.of(rows) for each in p.contributions),
+            *(each.increments(rows) for each in p.contributions),
         )
-        has_room = np.ones(len(order), bool)
+        has_capacity = np.ones(len(order), bool)
         sums = {}
         shares = {}
         if p.per_group:
             copied, window, _ = open_copies(ts[order], now, p)
             at = order[copied]
             rules = [p.contributions[j] for j in p.per_group]
-            filled = group_sums.fill(
+            fill = group_sums.fill(
                 state["sums"],
+                copied,
                 (period[at], user[at], window, values[at, 0]),
-                [r.of(rows)[at] for r in rules],
+                [r.increments(rows)[at] for r in rules],
                 rules,
             )
             if len(rules) == len(p.contributions):
-                has_room = np.bincount(copied, ~filled.full, len(order)) > 0
+                has_capacity = fill.has_capacity(len(order))
         users, admitted = bound(
-            state["users"], period[order], user[order], values[order], has_room, p.bounds, drops
+            state["users"], period[order], user[order], values[order], has_capacity, p.bounds, drops
         )
         if p.per_group:
-            of = np.flatnonzero(admitted[copied])
+            fill = fill.of_copies(admitted[fill.record])
+            all_copies = np.ones(len(fill.record), bool)
             sums = {
-                "sums": group_sums.forget(
-                    group_sums.keep(state["sums"], filled, of), p.grid, now.closed_us
-                )
+                "sums": group_sums.forget(group_sums.keep(fill, all_copies), p.grid, now.closed_us)
             }
-            shares = {j: added[of] for j, added in zip(p.per_group, filled.added, strict=True)}
+            shares = dict(zip(p.per_group, fill.increments, strict=True))
         kept = order[admitted]
         rows = rows.take(pa.array(kept))
         ts = ts[kept]
@@ -176,7 +176,7 @@ def _sketched(
     order = sort_order(window, trigger)
     starts = np.flatnonzero(run_starts(window[order], trigger[order]))
     added = [
-        shares[j] if j in shares else None if each.rule == "rows" else each.of(rows)[record]
+        shares[j] if j in shares else None if each.rule == "rows" else each.increments(rows)[record]
         for j, each in enumerate(p.contributions)
     ]
     parts = []
@@ -259,7 +259,7 @@ class SketchEvents(Intake):
         rows, drops = in_time(rows, now, p)
         values, value, names = distinct_digests(rows.column("key_bytes"))
         record, window, trigger = _places(rows.column("ts").to_numpy(), now, p)
-        added = [None if each.rule == "rows" else each.of(rows) for each in p.contributions]
+        added = [None if each.rule == "rows" else each.increments(rows) for each in p.contributions]
         cells = []
         brought = []
         fields = dict[int, Field]()

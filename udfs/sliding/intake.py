@@ -87,7 +87,8 @@ class PaneEvents(Intake):
         starts = run_starts(window[order], key[order])
         columns = {"window": window[order][starts], "key": key[order][starts]}
         sums = {
-            f"v{j}": run_sums(each.of(taken)[order], starts) for j, each in enumerate(p.increments)
+            f"v{j}": run_sums(each.increments(taken)[order], starts)
+            for j, each in enumerate(p.increments)
         }
         return Stepped(
             {},

@@ -97,7 +97,17 @@ def test_values_are_the_edges_that_shares_reach() -> None:
 def test_a_value_on_an_edge_belongs_to_the_leaf_below() -> None:
     rule = Increment("leaf", 0, 60 / LEAVES, 1, LEAVES, 0.0)
     given = [0.0, -math.inf, -5.0, 60.0, 61.0, math.inf, math.nan, 60 / LEAVES * 17, 1e-300]
-    assert rule.of(pa.table({"a0": given})).tolist() == [1, 1, 1, LEAVES, LEAVES, LEAVES, 0, 17, 1]
+    assert rule.increments(pa.table({"a0": given})).tolist() == [
+        1,
+        1,
+        1,
+        LEAVES,
+        LEAVES,
+        LEAVES,
+        0,
+        17,
+        1,
+    ]
 
 
 def plan(**changes_: Any) -> TablePlan:

@@ -49,7 +49,9 @@ def plan_of(function: AggregateFunction) -> PrivacyPlan:
 def sums_of(plan: PrivacyPlan, values: np.ndarray) -> list[int]:
     """What the real increments of the values add up to."""
     rows = pa.table({"a0": pa.array(values, pa.float64())})
-    return [int(increment.of(rows).sum()) for increment in bounding_parameters(plan).increments]
+    return [
+        int(increment.increments(rows).sum()) for increment in bounding_parameters(plan).increments
+    ]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -254,7 +256,7 @@ def test_no_square_moves_its_sum_further_than_the_plan_says() -> None:
     )
     rows = pa.table({"a0": pa.array(values, pa.float64())})
     p = plan.perturbations[1]
-    moved = bounding_parameters(plan).increments[1].of(rows)
+    moved = bounding_parameters(plan).increments[1].increments(rows)
     assert np.abs(moved).max() == p.upper == -p.lower
     assert p.upper * p.grid == pytest.approx(((HIGH - LOW) / 2) ** 2 / 2, rel=1e-5)
 
