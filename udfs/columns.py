@@ -108,9 +108,9 @@ def running_count(flags: Bool | Int, starts: Bool) -> Int:
     return total - np.repeat(before, np.diff(np.append(first, len(flags))))
 
 
-def unsort(order: Int, values: Int) -> Int:
+def unsort(order: Int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return values of rows that were sorted by `order` in the order that the rows had before."""
-    unsorted = np.empty(len(order), values.dtype)
+    unsorted: npt.NDArray[Any] = np.empty(len(order), values.dtype)
     unsorted[order] = values
     return unsorted
 

@@ -151,7 +151,7 @@ def ours(
     noise = np.rint(g.normal(0, plan.cells[0].sd[-1], (depth, width))).astype(np.int64)
     cells = noise + np.stack([of.sums(fields[row], counts[present]) for row in range(depth)])
     best = np.searchsorted(present, np.argsort(-counts, kind="stable")[: min(256, width // 2)])
-    return estimate(of, of.read(cells, fields[:, best[: len(top)]])).astype(float), joint(
+    return estimate(of, of.scores(cells, fields[:, best[: len(top)]])).astype(float), joint(
         of, cells, fields[:, best]
     )[: len(top)]
 

@@ -47,7 +47,7 @@ from dpsql.udfs.columns import Float, Int  # noqa: E402
 from dpsql.udfs.keys import encode  # noqa: E402
 from dpsql.udfs.sketch.estimates import estimate, margins  # noqa: E402
 from dpsql.udfs.sketch.hashing import digest, digests  # noqa: E402
-from dpsql.udfs.sketch.reading import ListedKeys, empty_state, read  # noqa: E402
+from dpsql.udfs.sketch.reading import ListedKeys, empty_state, read_release  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 
 DAY = 86_400_000_000
@@ -229,7 +229,8 @@ def one_cell_rule(data: Path, seeds: int) -> None:
                 of = reading(each).shape
                 some = digests(pa.array([digest(one) for one in names], pa.binary(32)))
                 found = estimate(
-                    of, of.read(cells, of.fields(admission.parameters.hash_key(bytes(32), 0), some))
+                    of,
+                    of.scores(cells, of.fields(admission.parameters.hash_key(bytes(32), 0), some)),
                 )
                 counts = truth.to_numpy()
                 errors.append(np.mean(np.abs(found - counts)[:LARGEST] / counts[:LARGEST]))
@@ -344,7 +345,7 @@ def heavy(draws: int, values: int = 312_000, skew: float = 1.1, k: int = 256) ->
                 tuple((a, b, c, d) for a, b, c, d in words), tuple(names.to_pylist())
             )
         p = reading(plan, listed)
-        shown = read(empty_state(), last, p, bytes(32))
+        shown = read_release(empty_state(), last, p, bytes(32))
         found = [int(name) for name in shown.lists.column("key_bytes").to_pylist()]
         best = {*truth[:k].tolist()}
         recall = len(best & {*found}) / k
@@ -371,7 +372,7 @@ def coverage(p: object, sketches: pa.Table, names: pa.Array, counts: Int) -> Non
             pa.array([digest(one) for one in names.take(pa.array(at)).to_pylist()], pa.binary(32))
         )
         found: Float = estimate(
-            shape, shape.read(cells, shape.fields(last.column("hash_key")[0].as_py(), some))
+            shape, shape.scores(cells, shape.fields(last.column("hash_key")[0].as_py(), some))
         )
         covers = (found - below <= counts[at]) & (counts[at] <= found + above)
         print(f"  intervals of values drawn {name}: {covers.mean():.4f} cover")

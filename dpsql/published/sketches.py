@@ -78,7 +78,7 @@ class PublishedSketch:
 
         given = list(values)
         layout = self._layout
-        scores = layout.read(self.cells, layout.fields(self.hash_key, self._digests(given)))
+        scores = layout.scores(self.cells, layout.fields(self.hash_key, self._digests(given)))
         return pd.DataFrame({"value": given, **self._numbers(estimate(layout, scores))})
 
     def top(self, candidates: Iterable[Any], k: int) -> pd.DataFrame:
@@ -91,7 +91,7 @@ class PublishedSketch:
         found = (
             joint(layout, self.cells, fields)
             if layout.signed
-            else estimate(layout, layout.read(self.cells, fields)).astype(np.float64)
+            else estimate(layout, layout.scores(self.cells, fields)).astype(np.float64)
         )
         best = np.argsort(-found, kind="stable")[:k]
         numbers = self._numbers(np.rint(found[best]).astype(np.int64))

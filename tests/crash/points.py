@@ -131,7 +131,7 @@ def _appended(ending: str) -> Callable[..., bool]:
 
 _OF_SKETCHES = {
     "admission: inside the step": Point("dpsql.udfs.sketch.intake", "bound", False),
-    "release: inside the step": Point("dpsql.udfs.sketch.release", "read", False),
+    "release: inside the step": Point("dpsql.udfs.sketch.release", "read_release", False),
     "release: histogram appended": Point(
         f"{STREAMING}.sketch_tables:SketchTables", "publish", True
     ),

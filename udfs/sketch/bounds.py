@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from dpsql.udfs.columns import (
     run_starts,
     running_count,
     sort_order,
+    unsort,
 )
 from dpsql.udfs.sketch.hashing import DIGEST, CellShape, Field
 
@@ -34,15 +36,30 @@ BY = ("period", "user", *DIGEST)
 
 @dataclass(frozen=True)
 class UnitBounds:
-    """C, c, G."""
+    """Contribution limits of one unit: C, c, G."""
 
     max_rows: int
     max_rows_per_key: int
     max_keys: int
 
 
+@dataclass(frozen=True)
+class CountedValues:
+    """Records of units, counted by unit and value.
+
+    One value per record: `pair`, the number of its unit and value, and `occurrence`, which of the pair's records it is (from 1). One per
+    pair, in the order of the table: `columns`; `state_row`, its row in the table or -1; `prior_rows`, its rows there.
+    """
+
+    pair: Int
+    occurrence: Int
+    columns: list[Int]
+    state_row: Int
+    prior_rows: Int
+
+
 def no_users() -> pa.Table:
-    """Nobody has used anything."""
+    """Return the table in which no unit has used anything."""
     return pa.table({name: np.zeros(0, np.int64) for name in BY} | {"rows": np.zeros(0, np.int64)})
 
 
@@ -51,7 +68,7 @@ def bound(
     period: Int,
     user: Int,
     values: Int,
-    has_room: Bool,
+    has_capacity: Bool,
     bounds: UnitBounds,
     drops: dict[str, int],
 ) -> tuple[pa.Table, Bool]:
@@ -61,55 +78,67 @@ def bound(
         users: `period, user, d0.., rows`, sorted by all but the last.
         period, user: sorted so, a unit's records in order of arrival.
         values: their digests.
-        has_room: which of them add anything, where sums have bounds per group (`dpsql.udfs.intake.group_sums`).
+        has_capacity: which of them add anything, where sums have bounds per group (`dpsql.udfs.intake.group_sums`).
         bounds: the plan's.
         drops: counts of reasons, added to.
     """
-    by = [period, user, *values.T]
-    order = sort_order(*by)
-    starts = run_starts(*(column[order] for column in by))
-    pair = np.empty(len(order), np.int64)
-    occurrence = np.empty(len(order), np.int64)
-    pair[order] = np.cumsum(starts) - 1
-    occurrence[order] = running_count(has_room[order], starts)
-    head = order[starts]
-    table = [users.column(name).to_numpy() for name in BY]
-    rows = users.column("rows").to_numpy()
-    mine = [column[head] for column in by]
-    at = match(mine, table)
-    known = at >= 0
-    prior = np.zeros(len(head), np.int64)
-    prior[known] = rows[at[known]]
+    tally = count_values(users, [period, user, *values.T], has_capacity)
+    pair = tally.pair
+    prior_rows = tally.prior_rows[pair]
+    is_known = tally.state_row[pair] >= 0
+    is_new_unit = run_starts(period, user)
+    unit = np.cumsum(is_new_unit) - 1
+    low, high = find(
+        [period[is_new_unit], user[is_new_unit]], [users.column(name).to_numpy() for name in BY[:2]]
+    )
+    total_rows = np.concatenate([[0], np.cumsum(users.column("rows").to_numpy())])
+    unit_rows = (total_rows[high] - total_rows[low])[unit]
 
-    new_unit = run_starts(period, user)
-    who = np.cumsum(new_unit) - 1
-    low, high = find([period[new_unit], user[new_unit]], table[:2])
-    total = np.concatenate([[0], np.cumsum(rows)])
-    first = has_room & ~known[pair] & (occurrence == 1)
-    rank = np.zeros(len(head), np.int64)
-    rank[pair[first]] = ((high - low)[who] + running_count(first, new_unit))[first]
-    within_keys = known[pair] | (rank[pair] <= bounds.max_keys)
-    within_key = within_keys & has_room & (prior[pair] + occurrence <= bounds.max_rows_per_key)
-    spent = (total[high] - total[low])[who] + running_count(
-        within_key, new_unit
-    ) - within_key >= bounds.max_rows
-    admitted = within_key & ~spent
-    drops["over_max_groups"] += int((~within_keys & ~spent).sum())
-    drops["over_bounds_per_group"] += int((within_keys & ~has_room & ~spent).sum())
-    drops["over_max_rows_per_group"] += int((within_keys & has_room & ~within_key & ~spent).sum())
-    drops["over_max_rows"] += int(spent.sum())
+    is_first = has_capacity & ~is_known & (tally.occurrence == 1)
+    rank = np.zeros(len(tally.state_row), np.int64)
+    rank[pair[is_first]] = ((high - low)[unit] + running_count(is_first, is_new_unit))[is_first]
+    within_keys = is_known | (rank[pair] <= bounds.max_keys)
+    within_key = prior_rows + tally.occurrence <= bounds.max_rows_per_key
+    within_group = within_keys & has_capacity & within_key
+    ordinal = unit_rows + running_count(within_group, is_new_unit)
+    has_rows_left = ordinal - within_group < bounds.max_rows
+    drops["over_max_rows"] += int((~has_rows_left).sum())
+    drops["over_max_groups"] += int((has_rows_left & ~within_keys).sum())
+    within_keys &= has_rows_left
+    drops["over_bounds_per_group"] += int((within_keys & ~has_capacity).sum())
+    drops["over_max_rows_per_group"] += int((within_keys & has_capacity & ~within_key).sum())
+    is_admitted = within_group & has_rows_left
+    return add_rows(users, tally, is_admitted), is_admitted
 
-    added = np.bincount(pair[admitted], minlength=len(head))
-    rows = rows.copy()
-    rows[at[known]] += added[known]
-    fresh = ~known & (added > 0)
-    where = places(find([column[fresh] for column in mine], table)[0])
-    columns: list[npt.NDArray[Any]] = [
-        insert(c, m[fresh], where) for c, m in zip(table, mine, strict=True)
-    ]
-    return pa.table(
-        dict(zip(BY, columns, strict=True)) | {"rows": insert(rows, added[fresh], where)}
-    ), admitted
+
+def count_values(users: pa.Table, columns: list[Int], has_capacity: Bool) -> CountedValues:
+    """Count records by unit and value, without those that have no capacity."""
+    order = sort_order(*columns)
+    starts = run_starts(*(column[order] for column in columns))
+    pair_columns = [column[order[starts]] for column in columns]
+    state_row = match(pair_columns, [users.column(name).to_numpy() for name in BY])
+    is_known = state_row >= 0
+    prior_rows = np.zeros(len(state_row), np.int64)
+    prior_rows[is_known] = users.column("rows").to_numpy()[state_row[is_known]]
+    return CountedValues(
+        unsort(order, np.cumsum(starts) - 1),
+        unsort(order, running_count(has_capacity[order], starts)),
+        pair_columns,
+        state_row,
+        prior_rows,
+    )
+
+
+def add_rows(users: pa.Table, tally: CountedValues, is_admitted: Bool) -> pa.Table:
+    """Add the admitted records to the table of units; values without one are not made."""
+    is_known = tally.state_row >= 0
+    row_counts = np.bincount(tally.pair[is_admitted], minlength=len(is_known))
+    rows = users.column("rows").to_numpy().copy()
+    rows[tally.state_row[is_known]] += row_counts[is_known]
+    is_new = ~is_known & (row_counts > 0)
+    new_values = [column[is_new] for column in tally.columns]
+    table = {name: users.column(name).to_numpy() for name in BY} | {"rows": rows}
+    return _insert_rows(table, [*new_values, row_counts[is_new]], len(BY))
 
 
 # The one-cell rule: in each row of a sketch, at most one key of a unit counts in a cell.
@@ -131,13 +160,13 @@ Mask = npt.NDArray[np.uint32]
 
 
 def no_owners() -> pa.Table:
-    """Nobody has brought a key."""
+    """Return the table in which no unit owns a cell."""
     return pa.table(
         {name: np.zeros(0, np.int64) for name in CELL_BY} | {"owned": np.zeros(0, np.uint32)}
     )
 
 
-def own(
+def own_cells(
     owners: pa.Table, place: Int, user: Int, values: Int, keys: dict[int, bytes], shape: CellShape
 ) -> tuple[pa.Table, Mask]:
     """Return what each record's key owns, and the table with the new keys; a function of the unit's own records and the hash key.
@@ -148,74 +177,73 @@ def own(
         keys: the hash key of every place.
         shape: of the sketch.
     """
-    by = [place, user, *values.T]
-    order = sort_order(*by)
-    starts = run_starts(*(column[order] for column in by))
-    pair = np.empty(len(order), np.int64)
-    pair[order] = np.cumsum(starts) - 1
+    record_columns = [place, user, *values.T]
+    order = sort_order(*record_columns)
+    starts = run_starts(*(column[order] for column in record_columns))
+    pair = unsort(order, np.cumsum(starts) - 1)
     head = order[starts]  # the sort is stable: the earliest record of each key
+    pair_columns = [column[head] for column in record_columns]
     table = [owners.column(name).to_numpy() for name in CELL_BY]
-    mine = [column[head] for column in by]
-    at = match(mine, table)
+    state_row = match(pair_columns, table)
+    is_new = state_row < 0
     owned = np.zeros(len(head), np.uint32)
-    owned[at >= 0] = owners.column("owned").to_numpy()[at[at >= 0]]
-    fresh = at < 0
-    if fresh.any():
-        owned[fresh] = _first_in_cell(
-            table, [column[fresh] for column in mine], head[fresh], keys, shape
-        )
-        columns: list[npt.NDArray[Any]] = [*table, owners.column("owned").to_numpy()]
-        where = places(find([column[fresh] for column in mine], table)[0])
-        new: list[npt.NDArray[Any]] = [*(column[fresh] for column in mine), owned[fresh]]
-        owners = pa.table(
-            {
-                n: insert(c, v, where)
-                for n, c, v in zip((*CELL_BY, "owned"), columns, new, strict=True)
-            }
-        )
+    owned[~is_new] = owners.column("owned").to_numpy()[state_row[~is_new]]
+    if is_new.any():
+        new_keys = [column[is_new] for column in pair_columns]
+        owned[is_new] = _first_in_cell(table, new_keys, head[is_new], keys, shape)
+        columns = {name: owners.column(name).to_numpy() for name in owners.column_names}
+        owners = _insert_rows(columns, [*new_keys, owned[is_new]], len(CELL_BY))
     return owners, owned[pair]
 
 
 def _first_in_cell(
-    table: list[Int], new: list[Int], when: Int, keys: dict[int, bytes], shape: CellShape
+    table: list[Int], new_keys: list[Int], arrival: Int, keys: dict[int, bytes], shape: CellShape
 ) -> Mask:
-    """Per new key, sorted by (place, user): in which rows no known key of the unit and no earlier new one has its cell."""
-    group = np.cumsum(starts := run_starts(new[0], new[1])) - 1
-    low, high = find([column[starts] for column in new[:2]], table[:2])
-    known = np.repeat(low - np.cumsum(high - low) + (high - low), high - low) + np.arange(
-        int((high - low).sum())
-    )
+    """Return per new key, sorted by (place, user), in which rows no known key of the unit and no earlier new one has its cell."""
+    starts = run_starts(new_keys[0], new_keys[1])
+    new_group = np.cumsum(starts) - 1
+    low, high = find([column[starts] for column in new_keys[:2]], table[:2])
+    sizes = high - low
+    state_rows = np.repeat(high - np.cumsum(sizes), sizes) + np.arange(int(sizes.sum()))
     # Known keys come first, then new ones as they arrived: then a stable sort by unit and column has the earliest of each cell in front.
-    arrived = np.argsort(when, kind="stable")
-    groups = np.concatenate([np.repeat(np.arange(len(low)), high - low), group[arrived]])
-    place = np.concatenate([table[0][known], new[0][arrived]])
-    values = np.stack(
-        [
-            np.concatenate([column[known], mine[arrived]])
-            for column, mine in zip(table[2:], new[2:], strict=True)
-        ],
-        axis=1,
-    )
-    fields = fields_of(place, values, keys, shape)
-    owned = np.zeros(len(groups), np.uint32)
+    arrived = np.argsort(arrival, kind="stable")
+    group = np.concatenate([np.repeat(np.arange(len(low)), sizes), new_group[arrived]])
+    columns = [
+        np.concatenate([known[state_rows], new[arrived]])
+        for known, new in zip(table, new_keys, strict=True)
+    ]
+    fields = fields_of(columns[0], np.stack(columns[2:], axis=1), keys, shape)
+    owned = np.zeros(len(group), np.uint32)
     for row in range(shape.depth):
-        column = (fields[row] >> 1).astype(np.int64)
-        order = sort_order(groups, column)
-        owned[order[run_starts(groups[order], column[order])]] |= np.uint32(1 << row)
-    out = np.empty(len(arrived), np.uint32)
-    out[arrived] = owned[len(known) :]
-    return out
+        cell = (fields[row] >> 1).astype(np.int64)
+        order = sort_order(group, cell)
+        owned[order[run_starts(group[order], cell[order])]] |= np.uint32(1 << row)
+    return unsort(arrived, owned[len(state_rows) :])
+
+
+def _insert_rows(
+    table: dict[str, npt.NDArray[Any]], new_rows: Sequence[npt.NDArray[Any]], sorted_by: int
+) -> pa.Table:
+    """Insert new rows into a table that is sorted by so many of its columns."""
+    columns = list(table.values())
+    positions = places(find(new_rows[:sorted_by], columns[:sorted_by])[0])
+    return pa.table(
+        {
+            name: insert(column, new_values, positions)
+            for (name, column), new_values in zip(table.items(), new_rows, strict=True)
+        }
+    )
 
 
 def fields_of(place: Int, values: Int, keys: dict[int, bytes], shape: CellShape) -> Field:
-    """`Shape.fields` of digests in several places."""
+    """Return `CellShape.fields` of digests in several places."""
     if len(keys) == 1:
         return shape.fields(next(iter(keys.values())), values)
-    out = np.empty((shape.depth, len(values)), np.uint32)
-    for each, key in keys.items():
-        there = place == each
-        out[:, there] = shape.fields(key, values[there])
-    return out
+    fields = np.empty((shape.depth, len(values)), np.uint32)
+    for start, key in keys.items():
+        is_here = place == start
+        fields[:, is_here] = shape.fields(key, values[is_here])
+    return fields
 
 
 def admitted_by(owned: Mask, row: int) -> Bool:

@@ -12,7 +12,7 @@ from dpsql.udfs.sketch.hashing import CellShape, Field
 
 ROUNDS = 30
 MISSED = 0.025
-"""On each side of an interval."""
+"""Probability of an error on each side of an interval."""
 
 
 def estimate(shape: CellShape, scores: Int) -> Int:
@@ -21,28 +21,31 @@ def estimate(shape: CellShape, scores: Int) -> Int:
 
 
 def joint(shape: CellShape, cells: Int, fields: Field) -> Float:
-    """Estimates of a set of keys together: collisions among them are taken out, round by round, by the median of what is left in their cells.
+    """Estimate a set of keys together: collisions among them are taken out, round by round, by the median of what is left in their cells.
 
     Only for keys that are known to be there: among keys below the floor it fits the noise. Keys in a fixed order give fixed bits.
     """
     columns = (fields >> 1).astype(np.int64)
     signs = 1.0 - 2.0 * (fields & 1)
-    found = np.zeros(fields.shape[1])
+    estimates = np.zeros(fields.shape[1])
     for number in range(ROUNDS):
-        left = np.empty(fields.shape)
+        remainders = np.empty(fields.shape)
         for row in range(shape.depth):
-            rest = cells[row] - np.bincount(
-                columns[row], weights=found * signs[row], minlength=shape.width
+            remainder = cells[row] - np.bincount(
+                columns[row], weights=estimates * signs[row], minlength=shape.width
             )
-            left[row] = rest[columns[row]] * signs[row]
-        found = found + (1.0 if number == 0 else 0.5) * np.sort(left, axis=0)[shape.depth // 2]
-    return found
+            remainders[row] = remainder[columns[row]] * signs[row]
+        estimates = (
+            estimates
+            + (1.0 if number == 0 else 0.5) * np.sort(remainders, axis=0)[shape.depth // 2]
+        )
+    return estimates
 
 
 def interval(
-    shape: CellShape, cells: Int, found: Float | Int, missed: float
+    shape: CellShape, cells: Int, estimates: Float | Int, missed: float
 ) -> tuple[Float, Float]:
-    """(low, high): they hold the true value of each estimate with probability 0.95, with collisions and what the one-cell rule leaves out.
+    """Return (low, high): they hold the true value of each estimate with probability 0.95, with collisions and what the one-cell rule leaves out.
 
     Args:
         shape, cells: of one sketch.
@@ -50,52 +53,52 @@ def interval(
         missed: the largest share of a key's records that a row is expected to leave out. A row then holds (1 - missed) of them or more, so
             an end that is not 0 is divided by that. Of weights of both signs what is left out is taken to be as the rest.
     """
-    below, above = margins(shape, cells)
-    low = np.asarray(found - below, np.float64)
-    high = np.asarray(found + above, np.float64)
-    kept = 1 - missed
-    return np.where(low < 0, low / kept, low), np.where(high > 0, high / kept, high)
+    margin_below, margin_above = margins(shape, cells)
+    low = np.asarray(estimates - margin_below, np.float64)
+    high = np.asarray(estimates + margin_above, np.float64)
+    held_share = 1 - missed
+    return np.where(low < 0, low / held_share, low), np.where(high > 0, high / held_share, high)
 
 
 def margins(shape: CellShape, cells: Int) -> tuple[int, int]:
-    """(below, above): what the rows hold of a key lies in estimate - below .. estimate + above with probability 0.95, collisions included.
+    """Return (below, above): what the rows hold of a key lies in estimate - below .. estimate + above with probability 0.95, collisions included.
 
     For keys named before looking at the cells: theirs are then independent of all other keys', and the error of an estimate has the law of
     the estimate of a key that no record has, which the cells give exactly.
     """
     if shape.signed:
-        half = _least(shape, cells, MISSED)
+        half = _smallest_margin(shape, cells, MISSED)
         return half, half
     values = np.sort(cells, axis=1)
     return _count_min(values, MISSED), -_count_min(values, 1 - MISSED)
 
 
-def _least(shape: CellShape, cells: Int, probability: float) -> int:
+def _smallest_margin(shape: CellShape, cells: Int, probability: float) -> int:
     """Return the smallest t >= 0 with P(median of a fresh key > t) at most the probability."""
     sizes = np.sort(np.abs(cells), axis=1)
     low = 0
     high = int(sizes.max(initial=0))
     while low < high:
         middle = (low + high) // 2
-        above = [
+        tail_chances = [
             (shape.width - int(np.searchsorted(row, middle, "right"))) / (2 * shape.width)
             for row in sizes
         ]
-        if _at_least(above, shape.depth // 2 + 1) <= probability:
+        if _at_least(tail_chances, shape.depth // 2 + 1) <= probability:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _at_least(chances: list[float], least: int) -> float:
-    """P(at least so many of independent events), events in order."""
+def _at_least(chances: list[float], count: int) -> float:
+    """Return P(at least so many of independent events), events in order."""
     law = np.zeros(len(chances) + 1)
     law[0] = 1.0
     for chance in chances:
         law[1:] = law[1:] * (1 - chance) + law[:-1] * chance
         law[0] *= 1 - chance
-    return float(np.sum(law[least:]))
+    return float(np.sum(law[count:]))
 
 
 def _count_min(values: Int, probability: float) -> int:
@@ -104,8 +107,8 @@ def _count_min(values: Int, probability: float) -> int:
     high = int(values.max())
     while low < high:
         middle = (low + high) // 2
-        above = 1.0
+        tail_chance = 1.0
         for row in values:
-            above *= 1 - int(np.searchsorted(row, middle, "right")) / len(row)
-        low, high = (low, middle) if above <= probability else (middle + 1, high)
+            tail_chance *= 1 - int(np.searchsorted(row, middle, "right")) / len(row)
+        low, high = (low, middle) if tail_chance <= probability else (middle + 1, high)
     return low

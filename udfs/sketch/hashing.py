@@ -38,30 +38,30 @@ def digest(encoded: bytes) -> bytes:
 
 
 def digests_of(encoded: pa.ChunkedArray) -> Int:
-    """Digests of a column of encoded values as numbers, shape (n, 4)."""
-    each, value, _ = distinct_digests(encoded)
-    return each[value]
+    """Return digests of a column of encoded values as numbers, shape (n, 4)."""
+    distinct, value, _ = distinct_digests(encoded)
+    return distinct[value]
 
 
 def distinct_digests(encoded: pa.ChunkedArray) -> tuple[Int, Int, pa.Array]:
     """Return the distinct values of a column: their digests, shape (m, 4); the number of each row's; the values. Each is digested once."""
     if not len(encoded):
         return np.zeros((0, 4), np.int64), np.zeros(0, np.int64), pa.array([], encoded.type)
-    seen = encoded.combine_chunks().dictionary_encode()
-    if isinstance(seen, pa.ChunkedArray):
-        seen = seen.unify_dictionaries().combine_chunks()
+    encoding = encoded.combine_chunks().dictionary_encode()
+    if isinstance(encoding, pa.ChunkedArray):
+        encoding = encoding.unify_dictionaries().combine_chunks()
     start = hashlib.sha256(
         LABEL
     )  # its copies go on from there: a value is digested once, not its label again
-    made = bytearray()
-    for value in seen.dictionary.to_pylist():
-        each = start.copy()
-        each.update(value)
-        made += each.digest()
+    digests = bytearray()
+    for value in encoding.dictionary.to_pylist():
+        hasher = start.copy()
+        hasher.update(value)
+        digests += hasher.digest()
     return (
-        np.frombuffer(bytes(made), "<i8").reshape(-1, 4),
-        seen.indices.to_numpy(),
-        seen.dictionary,
+        np.frombuffer(bytes(digests), "<i8").reshape(-1, 4),
+        encoding.indices.to_numpy(),
+        encoding.dictionary,
     )
 
 
@@ -86,11 +86,11 @@ def hash_key(root: bytes, window: int | None) -> bytes:
 
     A root is for this alone: published keys say nothing of it (HMAC), nor of keys of other windows.
     """
-    made = hmac.HMAC(root, hashes.SHA256())
-    made.update(
+    mac = hmac.HMAC(root, hashes.SHA256())
+    mac.update(
         LABEL + (b"run" if window is None else b"win" + window.to_bytes(8, "big", signed=True))
     )
-    return made.finalize()[:KEY_BYTES]
+    return mac.finalize()[:KEY_BYTES]
 
 
 @dataclass(frozen=True)
@@ -114,15 +114,15 @@ class CellShape:
     def fields(self, key: bytes, values: Int) -> Field:
         """Return where the values with these digests are, shape (depth, n); of a shape without signs all sign bits are 0."""
         words = _words(key, values, self.blocks)
-        out = np.empty((self.depth, len(values)), np.uint32)
+        fields = np.empty((self.depth, len(values)), np.uint32)
         mask = np.uint64(2 * self.width - 1 - (not self.signed))
         for row in range(self.depth):
-            at, shift = divmod(row * self.bits, 64)
-            found = words[:, at] >> np.uint64(shift)
+            word, shift = divmod(row * self.bits, 64)
+            bits = words[:, word] >> np.uint64(shift)
             if shift + self.bits > 64:
-                found |= words[:, at + 1] << np.uint64(64 - shift)
-            out[row] = found & mask
-        return out
+                bits |= words[:, word + 1] << np.uint64(64 - shift)
+            fields[row] = bits & mask
+        return fields
 
     def sums(self, field: Field, values: Int | None) -> Int:
         """Return one row's cells: of records with these fields, counted, or their values (int64, exact) added up."""
@@ -133,32 +133,32 @@ class CellShape:
             np.add.at(both, field, values)
         return both[0::2] - both[1::2]
 
-    def read(self, cells: Int, fields: Field) -> Int:
+    def scores(self, cells: Int, fields: Field) -> Int:
         """Return what each row says of each value: sign times cell, shape (depth, n); `cells` is (depth, width)."""
-        found = np.stack([row[field >> 1] for row, field in zip(cells, fields, strict=True)])
-        return np.where(fields & 1, -found, found)
+        values = np.stack([row[field >> 1] for row, field in zip(cells, fields, strict=True)])
+        return np.where(fields & 1, -values, values)
 
 
 def _words(key: bytes, values: Int, blocks: int) -> Word:
-    """Shape (n, 2 * blocks)."""
+    """Return the words of digests, shape (n, 2 * blocks)."""
     if not len(values):
         return np.zeros((0, 2 * blocks), np.uint64)
     halves = np.ascontiguousarray(values).view(np.uint64)
     inner = _encrypt(key, halves[:, :2]) ^ halves[:, 2:]
-    out = np.empty((len(values), 2 * blocks), np.uint64)
+    words = np.empty((len(values), 2 * blocks), np.uint64)
     for block in range(blocks):
         message = inner.copy()
         message[:, 0] ^= np.uint64(block)
-        out[:, 2 * block : 2 * block + 2] = _encrypt(key, message)
-    return out
+        words[:, 2 * block : 2 * block + 2] = _encrypt(key, message)
+    return words
 
 
 def _encrypt(key: bytes, blocks: Word) -> Word:
     encryptor = Cipher(
         algorithms.AES(key), modes.ECB()
     ).encryptor()  # ECB: one call encrypts all blocks independently
-    out = (
+    encrypted = (
         encryptor.update(np.ascontiguousarray(blocks, dtype="<u8").data.cast("B"))
         + encryptor.finalize()
     )
-    return np.frombuffer(out, dtype="<u8").reshape(-1, 2)
+    return np.frombuffer(encrypted, dtype="<u8").reshape(-1, 2)

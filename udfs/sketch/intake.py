@@ -14,9 +14,9 @@ from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, open_copies, timely
+from dpsql.udfs.intake.group_sums import GroupFill
 from dpsql.udfs.sketch import bounds as bounding
-from dpsql.udfs.sketch import bounds as ownership
-from dpsql.udfs.sketch.bounds import Mask, UnitBounds, admitted_by, bound, fields_of, own
+from dpsql.udfs.sketch.bounds import Mask, UnitBounds, admitted_by, bound, fields_of, own_cells
 from dpsql.udfs.sketch.hashing import CellShape, Field, digests_of, distinct_digests, hash_key
 from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
 from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
@@ -57,13 +57,13 @@ class IntakeParameters:
         return tuple(j for j, rule in enumerate(self.contributions) if rule.per_group)
 
     def hash_key(self, root: bytes, window: int) -> bytes:
-        """Of a window."""
+        """Return the hash key of a window."""
         return hash_key(root, window if self.unknown_keys else None)
 
 
 @dataclass(frozen=True)
 class UserIntake(Intake):
-    """Where one privacy unit is protected: its bounds, and one key of it per cell. What is counted is a record's key."""
+    """Intake where one privacy unit is protected: its bounds, and one key of it per cell. A record's key is counted."""
 
     parameters: IntakeParameters
     arguments: int
@@ -71,11 +71,11 @@ class UserIntake(Intake):
 
     @property
     def tables(self) -> Mapping[str, StateTable]:  # type: ignore[override]
-        """Of units, their values and the cells that these own; and of what units add to values, where that is bounded."""
+        """Tables of units, their values and the cells that these own; and of what units add to values, where that is bounded."""
         sums = group_sums.TABLES if self.parameters.per_group else {}
         return {
             "users": StateTable(bounding.BY, "user"),
-            "owners": StateTable(ownership.CELL_BY, "user"),
+            "owners": StateTable(bounding.CELL_BY, "user"),
         } | sums
 
     @property
@@ -84,150 +84,170 @@ class UserIntake(Intake):
         return SCHEMA
 
     def empty(self) -> Tables:
-        """No unit has used or owns anything."""
+        """Return the state in which no unit has used or owns anything."""
         rules = len(self.parameters.per_group)
         sums = {"sums": group_sums.empty_sums(rules)} if rules else {}
-        return {"users": bounding.no_users(), "owners": ownership.no_owners()} | sums
+        return {"users": bounding.no_users(), "owners": bounding.no_owners()} | sums
 
-    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
-        """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
+        """Bound and sketch records; `noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
         p = self.parameters
         assert p.bounds is not None
-        rows, drops = in_time(rows, now, p)
-        ts = rows.column("ts").to_numpy()
-        user = rows.column("user").to_numpy()
-        values = digests_of(rows.column("key_bytes"))
-        period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
-        # Ties of event time: another order for every unit, whatever arrived first.
-        order = sort_order(
-            period,
-            user,
-            ts,
-            user ^ values[:, 0],
-            *values.T,
-            *(each.increments(rows) for each in p.contributions),
+        rows, drops = in_time(rows, clock, p)
+        records = sort_by_arrival(rows, p)
+        fill = fill_groups(state["sums"], rows, records, clock, p) if p.per_group else None
+        has_capacity = np.ones(len(records.row), bool)
+        if fill and len(p.per_group) == len(p.contributions):
+            has_capacity = fill.has_capacity(len(records.row))
+        users, is_admitted = bound(
+            state["users"],
+            records.period,
+            records.user,
+            records.values,
+            has_capacity,
+            p.bounds,
+            drops,
         )
-        has_capacity = np.ones(len(order), bool)
-        sums = {}
-        shares = {}
-        if p.per_group:
-            copied, window, _ = open_copies(ts[order], now, p)
-            at = order[copied]
-            rules = [p.contributions[j] for j in p.per_group]
-            fill = group_sums.fill(
-                state["sums"],
-                copied,
-                (period[at], user[at], window, values[at, 0]),
-                [r.increments(rows)[at] for r in rules],
-                rules,
-            )
-            if len(rules) == len(p.contributions):
-                has_capacity = fill.has_capacity(len(order))
-        users, admitted = bound(
-            state["users"], period[order], user[order], values[order], has_capacity, p.bounds, drops
-        )
-        if p.per_group:
-            fill = fill.of_copies(admitted[fill.record])
-            all_copies = np.ones(len(fill.record), bool)
-            sums = {
-                "sums": group_sums.forget(group_sums.keep(fill, all_copies), p.grid, now.closed_us)
-            }
-            shares = dict(zip(p.per_group, fill.increments, strict=True))
-        kept = order[admitted]
-        rows = rows.take(pa.array(kept))
-        ts = ts[kept]
-        user = user[kept]
-        values = values[kept]
-        place = p.grid.latest_window(ts) if p.unknown_keys else period[kept]
-        keys = {each: p.hash_key(noise_key, each) for each in np.unique(place).tolist()}
+        admitted = records.select(is_admitted)
+        place = p.grid.latest_window(admitted.ts) if p.unknown_keys else admitted.period
+        keys = {start: p.hash_key(noise_key, start) for start in np.unique(place).tolist()}
         fields = (
-            fields_of(place, values, keys, p.shape)
+            fields_of(place, admitted.values, keys, p.shape)
             if p.unknown_keys
-            else p.shape.fields(p.hash_key(noise_key, 0), values)
+            else p.shape.fields(p.hash_key(noise_key, 0), admitted.values)
         )
-        owners, owned = own(state["owners"], place, user, values, keys, p.shape)
-        out = _sketched(rows, ts, values, fields, owned, shares, now, p)
-        return Stepped(
-            _forget({"users": users, "owners": owners}, now, p) | sums,
-            out,
-            {"drops": {k: n for k, n in drops.items() if n}},
+        owners, owned = own_cells(
+            state["owners"], place, admitted.user, admitted.values, keys, p.shape
         )
+        new_state = _forget({"users": users, "owners": owners}, clock, p)
+        shares = dict[int, Int]()
+        if fill:
+            fill = fill.of_copies(is_admitted[fill.record])
+            sums = group_sums.keep(fill, np.ones(len(fill.record), bool))
+            new_state["sums"] = group_sums.forget(sums, p.grid, clock.closed_us)
+            shares = dict(zip(p.per_group, fill.increments, strict=True))
+        admitted_rows = rows.take(pa.array(admitted.row))
+        partial = _sketch(
+            admitted_rows, admitted.ts, admitted.values, fields, owned, shares, clock, p
+        )
+        return Stepped(new_state, partial, {"drops": {k: n for k, n in drops.items() if n}})
 
 
-def in_time(rows: pa.Table, now: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
+@dataclass(frozen=True)
+class UnitRecords:
+    """Records by unit and in order of arrival, one value each: `values` are digests, `row` is the place in the table of rows."""
+
+    period: Int
+    user: Int
+    ts: Int
+    values: Int
+    row: Int
+
+    def select(self, is_chosen: Bool) -> UnitRecords:
+        """Leave out the records that are not chosen."""
+        return UnitRecords(*(column[is_chosen] for column in vars(self).values()))
+
+
+def in_time(rows: pa.Table, clock: Clock, p: IntakeParameters) -> tuple[pa.Table, dict[str, int]]:
     """Return the records that may count, and why the others are left out."""
     drops = dict.fromkeys(REASONS, 0)
-    kept = timely(rows, now, p, drops)
-    return rows if kept.all() else rows.filter(pa.array(kept)), drops
+    is_timely = timely(rows, clock, p, drops)
+    return rows if is_timely.all() else rows.filter(pa.array(is_timely)), drops
 
 
-def _sketched(
+def sort_by_arrival(rows: pa.Table, p: IntakeParameters) -> UnitRecords:
+    """Sort records by unit and event time; ties have another order for every unit, whatever arrived first."""
+    ts = rows.column("ts").to_numpy()
+    user = rows.column("user").to_numpy()
+    values = digests_of(rows.column("key_bytes"))
+    period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
+    increments = [rule.increments(rows) for rule in p.contributions]
+    order = sort_order(period, user, ts, user ^ values[:, 0], *values.T, *increments)
+    return UnitRecords(period[order], user[order], ts[order], values[order], order)
+
+
+def fill_groups(
+    sums: pa.Table, rows: pa.Table, records: UnitRecords, clock: Clock, p: IntakeParameters
+) -> GroupFill:
+    """Add up what copies of records bring to their groups, as far as the bounds per group go."""
+    record, window, _ = open_copies(records.ts, clock, p)
+    row = records.row[record]
+    rules = [p.contributions[j] for j in p.per_group]
+    return group_sums.fill(
+        sums,
+        record,
+        (records.period[record], records.user[record], window, records.values[record, 0]),
+        [rule.increments(rows)[row] for rule in rules],
+        rules,
+    )
+
+
+def _sketch(
     rows: pa.Table,
     ts: Int,
     values: Int,
     fields: Field,
-    owned: Mask | None,
+    owned: Mask,
     shares: Mapping[int, Int],
-    now: Clock,
+    clock: Clock,
     p: IntakeParameters,
 ) -> pa.Table:
-    """Partial sketches of every (window, trigger), and the keys that were brought; `shares`: what copies add where groups have bounds."""
-    record, window, trigger = open_copies(ts, now, p)
+    """Return partial sketches of every (window, trigger), and the candidate keys; `shares`: what copies add where groups have bounds."""
+    record, window, trigger = open_copies(ts, clock, p)
     order = sort_order(window, trigger)
-    starts = np.flatnonzero(run_starts(window[order], trigger[order]))
-    added = [
-        shares[j] if j in shares else None if each.rule == "rows" else each.increments(rows)[record]
-        for j, each in enumerate(p.contributions)
+    amounts = [
+        shares[j] if j in shares else None if rule.rule == "rows" else rule.increments(rows)[record]
+        for j, rule in enumerate(p.contributions)
     ]
     parts = []
-    for low, high in zip(starts, np.append(starts, len(order))[1:], strict=True):
+    for low, high, place in _pieces(window[order], trigger[order]):
         copies = order[low:high]
-        at = (int(window[order[low]]), int(trigger[order[low]]))
         for row in range(p.shape.depth):
-            here = copies if owned is None else copies[admitted_by(owned[record[copies]], row)]
-            for number, each in enumerate(added):
+            owned_copies = copies[admitted_by(owned[record[copies]], row)]
+            for number, amount in enumerate(amounts):
                 cells = p.shape.sums(
-                    fields[row][record[here]], None if each is None else each[here]
+                    fields[row][record[owned_copies]],
+                    None if amount is None else amount[owned_copies],
                 )
-                parts.append((*at, number * p.shape.depth + row, cells))
-    out = [cell_rows(parts)]
+                parts.append((*place, number * p.shape.depth + row, cells))
+    tables = [cell_rows(parts)]
     if p.unknown_keys and len(record):
-        out.append(_brought(rows, record, window, trigger, values))
-    return pa.concat_tables(out).combine_chunks()
+        tables.append(_candidates(rows, record, window, trigger, values))
+    return pa.concat_tables(tables).combine_chunks()
 
 
-def _brought(rows: pa.Table, record: Int, window: Int, trigger: Int, values: Int) -> pa.Table:
+def _candidates(rows: pa.Table, record: Int, window: Int, trigger: Int, values: Int) -> pa.Table:
     """Return every (window, key) once, with its earliest trigger."""
-    by = [window, *values[record].T]
-    order = sort_order(*by, trigger)
-    head = order[run_starts(*(column[order] for column in by))]
+    columns = [window, *values[record].T]
+    order = sort_order(*columns, trigger)
+    head = order[run_starts(*(column[order] for column in columns))]
     names = rows.column("key_bytes").take(pa.array(record[head])).combine_chunks()
     return key_rows(window[head], trigger[head], values[record[head]], names)
 
 
-def _forget(state: Tables, now: Clock, p: IntakeParameters) -> Tables:
-    """Without the periods and windows that no later record can fall into."""
+def _forget(state: Tables, clock: Clock, p: IntakeParameters) -> Tables:
+    """Drop the periods and windows that no later record can fall into."""
     users = state["users"]
     owners = state["owners"]
     if p.renews:
-        users = _without(
-            users, p.grid.period_is_over(users.column("period").to_numpy(), now.closed_us)
+        users = _drop_rows(
+            users, p.grid.period_is_over(users.column("period").to_numpy(), clock.closed_us)
         )
     if p.unknown_keys:
-        owners = _without(
+        owners = _drop_rows(
             owners,
-            p.grid.closed_triggers(owners.column("place").to_numpy(), now.closed_us)
+            p.grid.closed_triggers(owners.column("place").to_numpy(), clock.closed_us)
             == p.grid.horizon,
         )
     elif p.renews:
-        owners = _without(
-            owners, p.grid.period_is_over(owners.column("place").to_numpy(), now.closed_us)
+        owners = _drop_rows(
+            owners, p.grid.period_is_over(owners.column("place").to_numpy(), clock.closed_us)
         )
     return {"users": users, "owners": owners}
 
 
-def _without(table: pa.Table, gone: Bool) -> pa.Table:
-    return table.filter(pa.array(~gone)).combine_chunks() if gone.any() else table
+def _drop_rows(table: pa.Table, is_dropped: Bool) -> pa.Table:
+    return table.filter(pa.array(~is_dropped)).combine_chunks() if is_dropped.any() else table
 
 
 # The intake where one record is protected: it has no state, and counts equal values before it
@@ -253,49 +273,53 @@ class SketchEvents(Intake):
         """Partial sketches and candidate keys."""
         return SCHEMA
 
-    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
-        """`noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
+        """Sketch records; `noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
         p = self.parameters
-        rows, drops = in_time(rows, now, p)
+        rows, drops = in_time(rows, clock, p)
         values, value, names = distinct_digests(rows.column("key_bytes"))
-        record, window, trigger = _places(rows.column("ts").to_numpy(), now, p)
-        added = [None if each.rule == "rows" else each.increments(rows) for each in p.contributions]
+        record, window, trigger = _places(rows.column("ts").to_numpy(), clock, p)
+        amounts = [
+            None if rule.rule == "rows" else rule.increments(rows) for rule in p.contributions
+        ]
         cells = []
-        brought = []
+        candidates = []
         fields = dict[int, Field]()
-        for low, high, at in _pieces(window, trigger):
-            here = slice(low, high) if record is None else record[low:high]
-            present, sums = _summed(
-                value[here], len(values), [None if each is None else each[here] for each in added]
+        for low, high, place in _pieces(window, trigger):
+            piece = slice(low, high) if record is None else record[low:high]
+            present, sums = _sum_values(
+                value[piece],
+                len(values),
+                [None if amount is None else amount[piece] for amount in amounts],
             )
-            hashed_under = at[0] if p.unknown_keys else 0
+            hashed_under = place[0] if p.unknown_keys else 0
             if hashed_under not in fields:
-                fields[hashed_under] = p.shape.fields(p.hash_key(noise_key, at[0]), values)
+                fields[hashed_under] = p.shape.fields(p.hash_key(noise_key, place[0]), values)
             for row in range(p.shape.depth):
-                there = fields[hashed_under][row][present]
+                present_fields = fields[hashed_under][row][present]
                 cells += [
-                    (*at, number * p.shape.depth + row, p.shape.sums(there, each))
-                    for number, each in enumerate(sums)
+                    (*place, number * p.shape.depth + row, p.shape.sums(present_fields, total))
+                    for number, total in enumerate(sums)
                 ]
-            brought.append((at, present))
-        out = [cell_rows(cells)]
-        if p.unknown_keys and brought:
-            out.append(_brought_of_pieces(brought, values, names))
-        done = pa.concat_tables(out).combine_chunks()
-        return Stepped({}, done, {"drops": {reason: n for reason, n in drops.items() if n}})
+            candidates.append((place, present))
+        tables = [cell_rows(cells)]
+        if p.unknown_keys and candidates:
+            tables.append(_candidates_of_pieces(candidates, values, names))
+        partial = pa.concat_tables(tables).combine_chunks()
+        return Stepped({}, partial, {"drops": {reason: n for reason, n in drops.items() if n}})
 
 
-def _places(ts: Int, now: Clock, p: IntakeParameters) -> tuple[Int | None, Int, Int]:
+def _places(ts: Int, clock: Clock, p: IntakeParameters) -> tuple[Int | None, Int, Int]:
     """Return every (record, window, trigger) that is open, in order of window and trigger; None for the records where all are, in their own order."""
     if len(ts) and p.grid.windows_per_record == 1:
-        _, first, at = open_copies(np.array([ts.min(), ts.max()]), now, p)
-        if len(at) == 2 and first[0] == first[1] and at[0] == at[1]:
+        _, windows, triggers = open_copies(np.array([ts.min(), ts.max()]), clock, p)
+        if len(triggers) == 2 and windows[0] == windows[1] and triggers[0] == triggers[1]:
             return (
                 None,
-                np.full(len(ts), first[0]),
-                np.full(len(ts), at[0]),
+                np.full(len(ts), windows[0]),
+                np.full(len(ts), triggers[0]),
             )  # one window, one trigger, as in most micro-batches
-    record, window, trigger = open_copies(ts, now, p)
+    record, window, trigger = open_copies(ts, clock, p)
     order = sort_order(window, trigger)
     return record[order], window[order], trigger[order]
 
@@ -307,29 +331,28 @@ def _pieces(window: Int, trigger: Int) -> Iterator[tuple[int, int, tuple[int, in
         yield low, high, (int(window[low]), int(trigger[low]))
 
 
-def _summed(value: Int, values: int, added: list[Int | None]) -> tuple[Int, list[Int]]:
+def _sum_values(value: Int, values: int, amounts: list[Int | None]) -> tuple[Int, list[Int]]:
     """Return the values that are there, and per sketch what their records add."""
     if values > FEW * len(value):
         present, value = np.unique(value, return_inverse=True)
     else:
         present = np.arange(values)
     counts = np.bincount(value, minlength=len(present))
-    sums = [counts if each is None else np.zeros(len(present), np.int64) for each in added]
-    for total, each in zip(sums, added, strict=True):
-        if each is not None:
-            np.add.at(total, value, each)
-    there = np.flatnonzero(counts)
-    return present[there], [each[there] for each in sums]
+    sums = [counts if amount is None else np.zeros(len(present), np.int64) for amount in amounts]
+    for total, amount in zip(sums, amounts, strict=True):
+        if amount is not None:
+            np.add.at(total, value, amount)
+    positions = np.flatnonzero(counts)
+    return present[positions], [total[positions] for total in sums]
 
 
-def _brought_of_pieces(
-    brought: list[tuple[tuple[int, int], Int]], values: Int, names: pa.Array
+def _candidates_of_pieces(
+    candidates: list[tuple[tuple[int, int], Int]], values: Int, names: pa.Array
 ) -> pa.Table:
     """Return every (window, value) once, with its earliest trigger: pieces come in order."""
-    value = np.concatenate([present for _, present in brought])
-    window, trigger = (
-        np.concatenate([np.full(len(present), at[i]) for at, present in brought]) for i in (0, 1)
-    )
+    value = np.concatenate([present for _, present in candidates])
+    sizes = [len(present) for _, present in candidates]
+    window, trigger = np.repeat(np.array([place for place, _ in candidates]).T, sizes, axis=1)
     order = sort_order(window, *values[value].T, trigger)
     head = order[run_starts(window[order], value[order])]
     return key_rows(

@@ -26,28 +26,30 @@ SCHEMA = pa.schema(
 
 
 def cell_rows(parts: list[tuple[int, int, int, Int]]) -> pa.Table:
-    """Partial sketches `(window, trigger, row, cells)` as rows; a part without a record that counts is left out."""
+    """Return partial sketches `(window, trigger, row, cells)` as rows; a part without a record that counts is left out."""
     forms = []
     payloads = []
-    kept = []
+    headers = []
     for window, trigger, row, cells in parts:
-        at = np.flatnonzero(cells)
-        if len(at):
-            pairs = 2 * len(at) < len(cells)
+        columns = np.flatnonzero(cells)
+        if len(columns):
+            pairs = 2 * len(columns) < len(cells)
             forms.append(PAIRS if pairs else DENSE)
             payloads.append(
-                (np.stack([at, cells[at]], axis=1) if pairs else cells).astype("<i8").tobytes()
+                (np.stack([columns, cells[columns]], axis=1) if pairs else cells)
+                .astype("<i8")
+                .tobytes()
             )
-            kept.append((window, trigger, window, forms[-1], row))
-    zeros = [np.zeros(len(kept), np.int64)] * len(DIGEST)
+            headers.append((window, trigger, window, forms[-1], row))
+    zeros = [np.zeros(len(headers), np.int64)] * len(DIGEST)
     return pa.table(
-        [*np.array(kept, np.int64).reshape(-1, 5).T, *zeros, pa.array(payloads, pa.binary())],
+        [*np.array(headers, np.int64).reshape(-1, 5).T, *zeros, pa.array(payloads, pa.binary())],
         schema=SCHEMA,
     )
 
 
 def key_rows(window: Int, trigger: Int, values: Int, key_bytes: pa.Array) -> pa.Table:
-    """Candidate keys as rows."""
+    """Return candidate keys as rows."""
     size = len(window)
     return pa.table(
         [
@@ -65,8 +67,8 @@ def key_rows(window: Int, trigger: Int, values: Int, key_bytes: pa.Array) -> pa.
 
 def add_cells(total: Int, form: int, payload: bytes) -> None:
     """Add one part's cells to a row's; changes `total`."""
-    given = np.frombuffer(payload, "<i8")
+    numbers = np.frombuffer(payload, "<i8")
     if form == DENSE:
-        total += given
+        total += numbers
     else:
-        total[given[0::2]] += given[1::2]
+        total[numbers[0::2]] += numbers[1::2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +39,13 @@ def unpack(lists: list[bytes]) -> tuple[Int, pa.Table]:
             [("key_bytes", pa.binary()), *((name, pa.float64()) for name in NUMBERS)]
         ).empty_table()
     ]
-    for given in lists:
-        size = int(np.frombuffer(given, "<i8", 1)[0])
-        numbers = np.frombuffer(given, "<f8", len(NUMBERS) * size, 8).reshape(len(NUMBERS), size)
-        at = 8 + numbers.nbytes
-        ends = at + 8 * size + np.cumsum(np.frombuffer(given, "<i8", size, at))
-        starts = [at + 8 * size, *ends[:-1].tolist()] if size else []
-        names = [given[low:high] for low, high in zip(starts, ends.tolist(), strict=True)]
+    for packed in lists:
+        size = int(np.frombuffer(packed, "<i8", 1)[0])
+        numbers = np.frombuffer(packed, "<f8", len(NUMBERS) * size, 8).reshape(len(NUMBERS), size)
+        position = 8 + numbers.nbytes
+        ends = position + 8 * size + np.cumsum(np.frombuffer(packed, "<i8", size, position))
+        starts = [position + 8 * size, *ends[:-1].tolist()] if size else []
+        names = [packed[low:high] for low, high in zip(starts, ends.tolist(), strict=True)]
         sizes.append(size)
         parts.append(pa.table([pa.array(names, pa.binary()), *numbers], schema=parts[0].schema))
     return np.array(sizes, np.int64), pa.concat_tables(parts).combine_chunks()
@@ -70,7 +71,7 @@ def _ints(values: list[int]) -> bytes:
 # meets them would pass.
 
 MOST_BINS = 128
-"""On each side of 0."""
+"""Bins on each side of 0, at most."""
 FIRST = 3
 """The first scale, in standard deviations of the noise; further ones double."""
 ROUNDING = 1 + 1e-9
@@ -86,12 +87,12 @@ def passes(cells: Int, scores: Int, sd: float, beta: float) -> Bool:
         sd: standard deviation of a cell's noise; it chooses scales and has no influence on the probability.
         beta: probability with which a key that no record has may pass, at most.
     """
-    found = np.zeros(scores.shape[1], bool)
+    has_passed = np.zeros(scores.shape[1], bool)
     tried = scales(cells, sd)
     for scale in tried:
-        least = threshold(null_law(cells, scale), beta / len(tried))
-        found |= np.sum(scale.bins(scores), axis=0) >= least
-    return found
+        smallest_score = threshold(null_law(cells, scale), beta / len(tried))
+        has_passed |= np.sum(scale.bins(scores), axis=0) >= smallest_score
+    return has_passed
 
 
 @dataclass(frozen=True)
@@ -108,37 +109,37 @@ class Scale:
         )
 
     def bins_above(self, values: Int) -> Int:
-        """The same, rounded up."""
+        """Return the bin of each clipped value, rounded up."""
         return 2 * self.half - self.bins(-values)
 
 
 def scales(cells: Int, sd: float) -> list[Scale]:
-    """B = sd * 3, 6, 12, .. up to twice the largest cell, rounded up so that bins are whole steps; the first in any case."""
+    """Return B = sd * 3, 6, 12, .. up to twice the largest cell, rounded up so that bins are whole steps; the first in any case."""
     largest = int(np.max(np.abs(cells), initial=0))
-    out = list[Scale]()
+    scales_ = list[Scale]()
     factor = FIRST
-    while not out or factor * sd < 2 * largest:
+    while not scales_ or factor * sd < 2 * largest:
         reach = max(int(np.ceil(factor * sd)), 1)
         step = -(-reach // MOST_BINS)
-        out.append(Scale(step, -(-reach // step)))
+        scales_.append(Scale(step, -(-reach // step)))
         factor *= 2
-    return out
+    return scales_
 
 
 def null_law(cells: Int, scale: Scale) -> Float:
-    """P(score of a fresh key = k) for k = 0 .. 2 * half * depth; never too small in the tail."""
+    """Return P(score of a fresh key = k) for k = 0 .. 2 * half * depth; never too small in the tail."""
     law = np.ones(1)
     for row in cells:
         size = 2 * scale.half + 1
         bins = np.bincount(scale.bins_above(row), minlength=size) + np.bincount(
             scale.bins_above(-row), minlength=size
         )
-        out = np.zeros(len(law) + size - 1)
+        convolved = np.zeros(len(law) + size - 1)
         for k in np.flatnonzero(
             bins
         ).tolist():  # in this order on every machine: no library's convolution
-            out[k : k + len(law)] += law * (bins[k] / (2 * len(row)))
-        law = out
+            convolved[k : k + len(law)] += law * (bins[k] / (2 * len(row)))
+        law = convolved
     return law
 
 
@@ -161,7 +162,7 @@ TABLES = {"brought": StateTable(("window", *DIGEST), "window")}
 """Keys of open windows, since when they are there, and at which trigger they passed (0: they have not)."""
 
 STATISTICAL = 0.01
-"""Of listed keys with nothing in them, one in a hundred lists shows one; no privacy depends on it."""
+"""Share of lists that show a listed key with nothing in it; no privacy depends on it."""
 
 LISTS = pa.schema(
     [(name, pa.int64()) for name in ("window", "trigger", "sketch", "rank")]
@@ -186,14 +187,14 @@ class ShownCells:
     Args:
         number: how many keys its list has; 0: no list.
         grid: value of one step of a cell.
-        whole: values are integers.
+        is_integer: values are integers.
         sd: of a cell's noise by trigger, in steps of the grid.
         stderr: of an estimate's noise, per standard deviation of a cell's.
     """
 
     number: int
     grid: float
-    whole: bool
+    is_integer: bool
     sd: tuple[float, ...]
     stderr: float
 
@@ -229,21 +230,16 @@ class Read:
 
 
 def empty_state() -> Tables:
-    """Nothing has been released."""
-    brought = {name: np.zeros(0, np.int64) for name in ("window", *DIGEST)}
-    return {
-        "brought": pa.table(
-            brought
-            | {
-                "key_bytes": pa.array([], pa.binary()),
-                "since": np.zeros(0, np.int64),
-                "passed_at": np.zeros(0, np.int64),
-            }
-        )
+    """Return the state in which nothing has been released."""
+    columns = {name: np.zeros(0, np.int64) for name in ("window", *DIGEST)} | {
+        "key_bytes": pa.array([], pa.binary()),
+        "since": np.zeros(0, np.int64),
+        "passed_at": np.zeros(0, np.int64),
     }
+    return {"brought": pa.table(columns)}
 
 
-def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> Read:
+def read_release(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> Read:
     """Read what was released at some ticks.
 
     Args:
@@ -252,99 +248,106 @@ def read(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> R
         p: the plan's numbers.
         root: of the run's hash keys.
     """
-    kind = released.column("kind").to_numpy()
-    published = released.filter(pa.array(kind != KEY))
-    brought = _with(state["brought"], released.filter(pa.array(kind == KEY)))
-    window = published.column("window").to_numpy()
-    trigger = published.column("trigger").to_numpy()
-    order = sort_order(window, trigger, published.column("row").to_numpy())
-    published = published.take(pa.array(order)).combine_chunks()
-    starts = np.flatnonzero(run_starts(window[order], trigger[order])).tolist()
-    passed_at = brought.column("passed_at").to_numpy().copy()
+    is_key = released.column("kind").to_numpy() == KEY
+    candidates = _add_candidates(state["brought"], released.filter(pa.array(is_key)))
+    passed_at = candidates.column("passed_at").to_numpy().copy()
     lists = [LISTS.empty_table()]
     sketches = [SKETCHES.empty_table()]
-    since = brought.column("since").to_numpy()
-    over = list[int]()
-    for low, high in zip(starts, [*starts, len(order)][1:], strict=True):
-        rows = published.slice(low, high - low)
-        start = int(window[order[low]])
-        number = int(trigger[order[low]])
-        mine = np.frombuffer(b"".join(rows.column("payload").to_pylist()), "<i8").reshape(
-            -1, p.shape.depth, p.shape.width
-        )
-        key = hash_key(root, None if p.beta is None else start)
-        if number == p.triggers:
-            over.append(start)
-        if p.beta is None or number == p.triggers:
+    closed = list[int]()
+    for window, trigger, rows in _by_trigger(released.filter(pa.array(~is_key))):
+        payloads = b"".join(rows.column("payload").to_pylist())
+        cells = np.frombuffer(payloads, "<i8").reshape(-1, p.shape.depth, p.shape.width)
+        key = hash_key(root, None if p.beta is None else window)
+        if trigger == p.triggers:
+            closed.append(window)
+        if p.beta is None or trigger == p.triggers:
             sketches.append(_sketch_rows(rows, key))
         if p.beta is None:
-            shown, names = _listed(mine, key, number, p)
+            fields, names = _listed(cells, key, trigger, p)
         else:
-            here = np.flatnonzero(
-                (brought.column("window").to_numpy() == start) & (since <= number)
+            since = candidates.column("since").to_numpy()
+            of_window = np.flatnonzero(
+                (candidates.column("window").to_numpy() == window) & (since <= trigger)
             )
-            fields = p.shape.fields(
-                key, np.stack([brought.column(name).to_numpy()[here] for name in DIGEST], axis=1)
-            )
-            fresh = np.flatnonzero(passed_at[here] == 0)
-            passed_at[here[fresh[_tested(mine, fields[:, fresh], number, p, p.beta)]]] = number
-            public = np.flatnonzero(passed_at[here] > 0)
-            shown = fields[:, public]
-            names = brought.column("key_bytes").take(pa.array(here[public]))
+            fields = p.shape.fields(key, _digests(candidates, of_window))
+            untested = np.flatnonzero(passed_at[of_window] == 0)
+            passes_now = _tested(cells, fields[:, untested], trigger, p, p.beta)
+            passed_at[of_window[untested[passes_now]]] = trigger
+            public = np.flatnonzero(passed_at[of_window] > 0)
+            fields = fields[:, public]
+            names = candidates.column("key_bytes").take(pa.array(of_window[public]))
         lists += [
-            _list(mine[j], shown, names, start, number, j, p)
-            for j, each in enumerate(p.sketches)
-            if each.number
+            _list(cells[j], fields, names, window, trigger, j, p)
+            for j, sketch in enumerate(p.sketches)
+            if sketch.number
         ]
-    is_open = ~np.isin(brought.column("window").to_numpy(), over)
-    columns = {name: brought.column(name) for name in brought.column_names} | {
-        "passed_at": passed_at
-    }
-    after = {"brought": pa.table(columns).filter(pa.array(is_open)).combine_chunks()}
+    columns = {name: candidates.column(name) for name in candidates.column_names}
+    is_open = ~np.isin(candidates.column("window").to_numpy(), closed)
+    still_open = pa.table(columns | {"passed_at": passed_at}).filter(pa.array(is_open))
     return Read(
-        after, pa.concat_tables(lists).combine_chunks(), pa.concat_tables(sketches).combine_chunks()
+        {"brought": still_open.combine_chunks()},
+        pa.concat_tables(lists).combine_chunks(),
+        pa.concat_tables(sketches).combine_chunks(),
     )
 
 
-def _with(brought: pa.Table, keys: pa.Table) -> pa.Table:
+def _by_trigger(published: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
+    """Yield each (window, trigger) with its rows of cells, in order."""
+    columns = [published.column(name).to_numpy() for name in ("window", "trigger", "row")]
+    order = sort_order(*columns)
+    window = columns[0][order]
+    trigger = columns[1][order]
+    published = published.take(pa.array(order)).combine_chunks()
+    starts = np.flatnonzero(run_starts(window, trigger)).tolist()
+    for low, high in zip(starts, [*starts, len(order)][1:], strict=True):
+        yield int(window[low]), int(trigger[low]), published.slice(low, high - low)
+
+
+def _digests(candidates: pa.Table, positions: Int) -> Int:
+    return np.stack([candidates.column(name).to_numpy()[positions] for name in DIGEST], axis=1)
+
+
+def _add_candidates(candidates: pa.Table, keys: pa.Table) -> pa.Table:
     """Return the keys of open windows, each once, with its first trigger: keys that come later come with later ones."""
-    by = ("window", *DIGEST)
-    new = [keys.column(name).to_numpy() for name in by]
+    names = ("window", *DIGEST)
+    new = [keys.column(name).to_numpy() for name in names]
     order = sort_order(*new, keys.column("trigger").to_numpy())
     head = order[run_starts(*(column[order] for column in new))]
-    old = [brought.column(name).to_numpy() for name in by]
-    low, high = find_rows([column[head] for column in new], old)
-    fresh = head[low == high]
-    where = places(low[low == high])
+    stored = [candidates.column(name).to_numpy() for name in names]
+    low, high = find_rows([column[head] for column in new], stored)
+    is_new = low == high
+    head = head[is_new]
+    positions = places(low[is_new])
     columns: dict[str, Any] = {
-        name: insert(o, n[fresh], where) for name, o, n in zip(by, old, new, strict=True)
+        name: insert(stored_column, new_column[head], positions)
+        for name, stored_column, new_column in zip(names, stored, new, strict=True)
     }
-    both = pa.chunked_array(
-        [*brought.column("key_bytes").chunks, *keys.column("payload").take(pa.array(fresh)).chunks],
+    key_bytes = pa.chunked_array(
+        [
+            *candidates.column("key_bytes").chunks,
+            *keys.column("payload").take(pa.array(head)).chunks,
+        ],
         pa.binary(),
     )
-    columns["key_bytes"] = both.take(
-        pa.array(insert(np.arange(len(old[0])), len(old[0]) + np.arange(len(fresh)), where))
-    ).combine_chunks()
-    new_ones = {
-        "since": keys.column("trigger").to_numpy()[fresh],
-        "passed_at": np.zeros(len(fresh), np.int64),
-    }
-    return pa.table(
-        columns
-        | {
-            name: insert(brought.column(name).to_numpy(), values, where)
-            for name, values in new_ones.items()
-        }
+    size = candidates.num_rows
+    rows = insert(np.arange(size), size + np.arange(len(head)), positions)
+    columns["key_bytes"] = key_bytes.take(pa.array(rows)).combine_chunks()
+    since = keys.column("trigger").to_numpy()[head]
+    columns["since"] = insert(candidates.column("since").to_numpy(), since, positions)
+    columns["passed_at"] = insert(
+        candidates.column("passed_at").to_numpy(), np.zeros(len(head), np.int64), positions
     )
+    return pa.table(columns)
 
 
 def _tested(cells: Int, fields: Field, trigger: int, p: ReadParameters, beta: float) -> Int:
     """Return which keys pass in any of the sketches."""
-    found = np.zeros(fields.shape[1], bool)
-    for sketch, each in zip(cells, p.sketches, strict=True):
-        found |= passes(sketch, p.shape.read(sketch, fields), each.sd[trigger - 1], beta)
-    return found
+    has_passed = np.zeros(fields.shape[1], bool)
+    for sketch, sketch_parameters in zip(cells, p.sketches, strict=True):
+        has_passed |= passes(
+            sketch, p.shape.scores(sketch, fields), sketch_parameters.sd[trigger - 1], beta
+        )
+    return has_passed
 
 
 def _listed(cells: Int, key: bytes, trigger: int, p: ReadParameters) -> tuple[Field, pa.Array]:
@@ -354,34 +357,34 @@ def _listed(cells: Int, key: bytes, trigger: int, p: ReadParameters) -> tuple[Fi
     fields = p.shape.fields(key, np.array(p.listed.digests, np.int64))
     if not p.shape.signed:
         return fields, pa.array(p.listed.key_bytes, pa.binary())
-    found = np.flatnonzero(_tested(cells, fields, trigger, p, STATISTICAL / fields.shape[1]))
-    return fields[:, found], pa.array(p.listed.key_bytes, pa.binary()).take(pa.array(found))
+    passed = np.flatnonzero(_tested(cells, fields, trigger, p, STATISTICAL / fields.shape[1]))
+    return fields[:, passed], pa.array(p.listed.key_bytes, pa.binary()).take(pa.array(passed))
 
 
 def _list(
     cells: Int, fields: Field, names: pa.Array, window: int, trigger: int, j: int, p: ReadParameters
 ) -> pa.Table:
     """Return the largest estimates, then by value."""
-    shown = p.sketches[j]
+    list_parameters = p.sketches[j]
     if isinstance(names, pa.ChunkedArray):
         names = names.combine_chunks()
-    found = (
+    estimates = (
         joint(p.shape, cells, fields)
         if p.shape.signed
-        else estimate(p.shape, p.shape.read(cells, fields)).astype(np.float64)
+        else estimate(p.shape, p.shape.scores(cells, fields)).astype(np.float64)
     )
-    if shown.whole:
-        found = np.rint(found)
+    if list_parameters.is_integer:
+        estimates = np.rint(estimates)
     by_name = np.empty(len(names), np.int64)
     by_name[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
-    best = np.lexsort((by_name, -found))[: shown.number]
+    best = np.lexsort((by_name, -estimates))[: list_parameters.number]
     size = len(best)
-    value = found[best]
+    value = estimates[best]
     low, high = interval(p.shape, cells, value, p.missed)
-    if shown.whole:
+    if list_parameters.is_integer:
         low = np.floor(low)
         high = np.ceil(high)
-    stderr = shown.sd[trigger - 1] * shown.stderr
+    stderr = list_parameters.sd[trigger - 1] * list_parameters.stderr
     columns = [
         np.full(size, window),
         np.full(size, trigger),
@@ -390,7 +393,10 @@ def _list(
         names.take(pa.array(best)),
     ]
     numbers = (value, np.full(size, stderr), low, high)
-    return pa.table([*columns, *(each * shown.grid for each in numbers)], schema=LISTS)
+    return pa.table(
+        [*columns, *(number_column * list_parameters.grid for number_column in numbers)],
+        schema=LISTS,
+    )
 
 
 def _sketch_rows(rows: pa.Table, key: bytes) -> pa.Table:

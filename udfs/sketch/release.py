@@ -21,7 +21,7 @@ from dpsql.udfs.noise.randomness import intake_key
 from dpsql.udfs.sketch import reading
 from dpsql.udfs.sketch.hashing import DIGEST
 from dpsql.udfs.sketch.partial import KEY, SCHEMA, add_cells
-from dpsql.udfs.sketch.reading import Read, ReadParameters, pack, read
+from dpsql.udfs.sketch.reading import Read, ReadParameters, pack, read_release
 from dpsql.udfs.stage import CLOSED, RELEASE, Release, State, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import StateTable
 
@@ -49,7 +49,7 @@ KEYS = pa.schema(
 
 @dataclass(frozen=True)
 class SketchState(State):
-    """As `TABLES`."""
+    """State tables of one bucket (`TABLES`)."""
 
     cells: pa.Table
     pending: pa.Table
@@ -66,14 +66,14 @@ class SketchCells:
 
 
 def new_cells(rows: Int, width: int, numbers: int) -> SketchCells:
-    """Of a window that begins."""
+    """Return the cells of a window that begins."""
     return SketchCells(
         rows, np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width, numbers))
     )
 
 
 def empty_state(width: int, numbers: int) -> SketchState:
-    """No window is open, nothing is closed."""
+    """Return the state in which no window is open, and nothing is closed."""
     return SketchState(
         cells_table({}, width, numbers, NO_CLOCK), PENDING.empty_table(), KEYS.empty_table()
     )
@@ -83,22 +83,22 @@ def cells_table(
     windows: dict[int, SketchCells], width: int, numbers: int, closed_us: int
 ) -> pa.Table:
     """Return all open windows, in order."""
-    none = new_cells(np.zeros(0, np.int64), width, numbers)
-    each = [none, *(windows[window] for window in sorted(windows))]
+    no_cells = new_cells(np.zeros(0, np.int64), width, numbers)
+    parts = [no_cells, *(windows[window] for window in sorted(windows))]
     columns: dict[str, Any] = {
         "window": np.repeat(
             np.array(sorted(windows), np.int64),
             [len(windows[window].row) for window in sorted(windows)],
         ),
-        "row": np.concatenate([cells.row for cells in each]),
+        "row": np.concatenate([cells.row for cells in parts]),
     }
     for name, size in (("v", width), ("path", width * numbers)):
-        flat = np.concatenate([getattr(cells, name).reshape(-1) for cells in each])
+        flat = np.concatenate([getattr(cells, name).reshape(-1) for cells in parts])
         columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(flat), size)
     return pa.table(columns).replace_schema_metadata({CLOSED: str(closed_us)})
 
 
-def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, SketchCells]:
+def windows_of(cells: pa.Table, width: int, numbers: int) -> dict[int, SketchCells]:
     """Return the windows of a table; copies."""
     window = cells.column("window").to_numpy()
     row = cells.column("row").to_numpy()
@@ -107,12 +107,12 @@ def opened(cells: pa.Table, width: int, numbers: int) -> dict[int, SketchCells]:
         lists[name] = np.array(cells.column(name).combine_chunks().flatten().to_numpy()).reshape(
             len(row), size
         )
-    out = {}
-    for each in np.unique(window).tolist():
-        at = window == each
-        paths = lists["path"][at].reshape(-1, width, numbers)
-        out[each] = SketchCells(row[at].copy(), lists["v"][at], paths)
-    return out
+    windows = {}
+    for start in np.unique(window).tolist():
+        is_in_window = window == start
+        paths = lists["path"][is_in_window].reshape(-1, width, numbers)
+        windows[start] = SketchCells(row[is_in_window].copy(), lists["v"][is_in_window], paths)
+    return windows
 
 
 def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -128,7 +128,7 @@ def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
 # The release: every window that there can be has its noisy cells published at every trigger,
 # records or not.
 
-# Cells are integers; noise is drawn once per cell and trigger, at the cell's owner, rounded to
+# SketchCells are integers; noise is drawn once per cell and trigger, at the cell's owner, rounded to
 # the grid and then added. A published cell is a
 # function of (window, row, column, trigger, exact sum): not of buckets, cuts or order.
 
@@ -158,16 +158,16 @@ class SketchReleaseParameters:
 
     @property
     def rows(self) -> Int:
-        """Of all sketches: number j * depth + i is row i of sketch j."""
+        """Numbers of the rows of all sketches: j * depth + i is row i of sketch j."""
         return np.arange(len(self.noise) * self.depth)
 
     def for_bucket(self, bucket: int, buckets: int) -> SketchReleaseParameters:
-        """The same, with the windows of one bucket."""
+        """Return the parameters with the windows of one bucket."""
         return replace(self, bucket=bucket, buckets=buckets)
 
     @property
     def numbers(self) -> int:
-        """Of noise state per cell."""
+        """Numbers of noise state per cell."""
         return max(each.counter.width for each in self.noise)
 
 
@@ -183,28 +183,30 @@ class CellRelease(Release):
 
     @property
     def takes(self) -> pa.Schema:
-        """What the intake gives, with the micro-batch that it came in."""
+        """Columns of the intake, with the micro-batch that they came in."""
         return SCHEMA.append(pa.field("batch", pa.int64()))
 
     @property
     def gives(self) -> pa.Schema:
-        """Noisy cells and candidate keys."""
+        """Columns of noisy cells and candidate keys."""
         ints = ("window", "trigger", "row", *DIGEST)
         return pa.schema(
             [("kind", pa.int8()), *((name, pa.int64()) for name in ints), ("payload", pa.binary())]
         )
 
     def empty(self) -> Tables:
-        """Nothing is closed."""
+        """Return the state in which nothing is closed."""
         return empty_state(self.parameters.width, self.parameters.numbers).tables()
 
-    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+    def step(
+        self, state: Tables, rows: pa.Table, ticks: Sequence[Tick], noise_key: bytes
+    ) -> Stepped:
         """Add rows and close what the ticks close, in order of arrival batch."""
         return replay(
             SketchState(**state),
             rows,
-            now,
-            _added,
+            ticks,
+            _add_rows,
             partial(self._closed, noise_key=noise_key),
             self.gives,
         ).stepped()
@@ -220,8 +222,9 @@ class CellRelease(Release):
         is_due = keys.column("trigger").to_numpy() <= p.grid.closed_triggers(
             keys.column("window").to_numpy(), closed_us
         )
-        out = [self._cells(published), self._keys(keys.filter(pa.array(is_due)))]
-        return SketchState(cells, pending, keys.filter(pa.array(~is_due)).combine_chunks()), out
+        released = [self._cells(published), self._keys(keys.filter(pa.array(is_due)))]
+        pending_keys = keys.filter(pa.array(~is_due)).combine_chunks()
+        return SketchState(cells, pending, pending_keys), released
 
     def _cells(self, published: list[tuple[int, int, int, bytes]]) -> pa.Table:
         ints = np.array([row[:-1] for row in published], np.int64).reshape(-1, 3).T
@@ -240,7 +243,7 @@ class CellRelease(Release):
         )
 
 
-def _added(state: SketchState, rows: pa.Table) -> SketchState:
+def _add_rows(state: SketchState, rows: pa.Table) -> SketchState:
     if not rows.num_rows:
         return state
     both = zip((state.pending, state.keys), split(rows), strict=True)
@@ -256,78 +259,79 @@ def _close(
     noise_key: bytes,
 ) -> tuple[pa.Table, pa.Table, list[Any]]:
     """Close every trigger up to now_us: (cells, what stays pending, published rows)."""
-    windows = opened(cells, p.width, p.numbers)
+    windows = windows_of(cells, p.width, p.numbers)
     grid = p.grid
     published = list[Any]()
-    for start in _begun(before_us, now_us, p):
+    for start in _new_windows(before_us, now_us, p):
         windows[start] = new_cells(p.rows, p.width, p.numbers)
     window = pending.column("window").to_numpy()
     trigger = pending.column("trigger").to_numpy()
     is_due = trigger <= grid.closed_triggers(window, now_us)
     for start in sorted(windows):
-        before, now = (
+        low, high = (
             int(grid.closed_triggers(np.array([start]), time)[0]) for time in (before_us, now_us)
         )
-        mine = pending.filter(pa.array(is_due & (window == start)))
-        for number in range(before + 1, now + 1):
-            _add(windows[start], mine, number)
+        due = pending.filter(pa.array(is_due & (window == start)))
+        for number in range(low + 1, high + 1):
+            _add(windows[start], due, number)
             published += _published(windows[start], start, number, p, noise_key)
-        if now == grid.horizon:
+        if high == grid.horizon:
             del windows[start]
-    rest = pending.filter(pa.array(~is_due)).combine_chunks()
-    return cells_table(windows, p.width, p.numbers, now_us), rest, published
+    still_pending = pending.filter(pa.array(~is_due)).combine_chunks()
+    return cells_table(windows, p.width, p.numbers, now_us), still_pending, published
 
 
-def _begun(before_us: int, now_us: int, p: SketchReleaseParameters) -> list[int]:
+def _new_windows(before_us: int, now_us: int, p: SketchReleaseParameters) -> list[int]:
     """Return windows of this bucket whose first trigger this tick closes."""
     grid = p.grid
-    last, opened_at = (
+    newest, newest_before = (
         int(grid.latest_window(np.array([time - grid.trigger_us]))[0])
         for time in (now_us, before_us)
     )
-    begun = range(max(p.first_window_us, opened_at + grid.slide_us), last + 1, grid.slide_us)
-    return [start for start in begun if start % p.buckets == p.bucket]
+    first = max(p.first_window_us, newest_before + grid.slide_us)
+    starts = range(first, newest + 1, grid.slide_us)
+    return [start for start in starts if start % p.buckets == p.bucket]
 
 
 def _add(cells: SketchCells, pending: pa.Table, trigger: int) -> None:
-    """The sums of one trigger enter their cells."""
-    at = np.flatnonzero(pending.column("trigger").to_numpy() == trigger)
-    place = np.searchsorted(cells.row, pending.column("row").to_numpy()[at])
+    """Add the sums of one trigger to their cells."""
+    positions = np.flatnonzero(pending.column("trigger").to_numpy() == trigger)
+    rows = np.searchsorted(cells.row, pending.column("row").to_numpy()[positions])
     forms = pending.column("form").to_numpy()
     payloads = pending.column("payload")
-    for each, row in zip(at.tolist(), place.tolist(), strict=True):
-        add_cells(cells.v[row], int(forms[each]), payloads[each].as_py())
+    for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
+        add_cells(cells.v[row], int(forms[position]), payloads[position].as_py())
 
 
 def _published(
     cells: SketchCells, window: int, trigger: int, p: SketchReleaseParameters, noise_key: bytes
 ) -> list[Any]:
     """Return all cells at one trigger, each row by itself."""
-    shown = []
+    sketches = []
     for number, noise in enumerate(p.noise):
-        mine = slice(number * p.depth, (number + 1) * p.depth)
-        shown.append(_noisy(cells.v[mine], cells.path[mine], window, trigger, noise, noise_key))
+        rows = slice(number * p.depth, (number + 1) * p.depth)
+        sketches.append(_noisy(cells.v[rows], cells.path[rows], window, trigger, noise, noise_key))
     return [
         (window, trigger, row, values.astype("<i8").tobytes())
-        for row, values in enumerate(np.concatenate(shown))
+        for row, values in enumerate(np.concatenate(sketches))
     ]
 
 
 def _noisy(
-    exact: Int, paths: Float, window: int, trigger: int, q: PerturbationParameters, noise_key: bytes
+    sums: Int, paths: Float, window: int, trigger: int, q: PerturbationParameters, noise_key: bytes
 ) -> Int:
     """Return one trigger of the cells of one sketch: the next step of their paths, rounded, and added to their sums."""
     numbers = q.counter.width
-    cell = np.arange(exact.size)
+    cell = np.arange(sums.size)
     tag = randomness.tags(noise_key, np.full(len(cell), window, np.int64), cell)
 
     def draw(number: int) -> Float:
         return randomness.normals(noise_key, tag, q.mechanism, 0, trigger, number)
 
     path = trust(q.counter).advance(paths[:, :, :numbers].reshape(-1, numbers), draw, trigger)
-    paths[:, :, :numbers] = path.reshape(*exact.shape, numbers)
-    again = Redraw(noise_key, tag, cell, q.mechanism, 0, q.counter)
-    return noisy(exact.reshape(-1), path[:, 0], trigger, q, again).reshape(exact.shape)
+    paths[:, :, :numbers] = path.reshape(*sums.shape, numbers)
+    redraw = Redraw(noise_key, tag, cell, q.mechanism, 0, q.counter)
+    return noisy(sums.reshape(-1), path[:, 0], trigger, q, redraw).reshape(sums.shape)
 
 
 # The release as a stage: noisy cells, then what is read from them. One row per window and
@@ -338,7 +342,7 @@ def _noisy(
 # buckets are those of every stage.
 
 SKETCH = pa.schema([("cells", pa.binary()), ("hash_key", pa.binary())])
-"""Of a released row: the cells that it publishes, row after row of all sketches; no cells where it publishes none."""
+"""Columns of a released row: the cells that it publishes, row after row of all sketches; no cells where it publishes none."""
 
 
 @dataclass(frozen=True)
@@ -355,12 +359,12 @@ class SketchRelease:
 
     @property
     def takes(self) -> pa.Schema:
-        """What the intake gives, with the micro-batch that it came in."""
+        """Columns of the intake, with the micro-batch that they came in."""
         return self.release.takes
 
     @property
     def gives(self) -> pa.Schema:
-        """Lists and cells."""
+        """Columns of lists and cells."""
         lists = [pa.field(f"c{i}", pa.binary()) for i in range(len(self.reads.sketches))]
         return pa.schema(
             [
@@ -373,47 +377,51 @@ class SketchRelease:
         )
 
     def empty(self) -> Tables:
-        """Nothing is closed, nothing has been released."""
+        """Return the state in which nothing is closed or released."""
         return self.release.empty() | reading.empty_state()
 
     def for_bucket(self, bucket: int, buckets: int) -> SketchRelease:
-        """With the windows of one bucket."""
+        """Return the stage with the windows of one bucket."""
         return replace(self, release=self.release.for_bucket(bucket, buckets))
 
-    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
+    def step(
+        self, state: Tables, rows: pa.Table, ticks: Sequence[Tick], noise_key: bytes
+    ) -> Stepped:
         """Close what the ticks close, and read it."""
-        done = self.release.step(
-            {name: state[name] for name in self.release.tables}, rows, now, noise_key
+        released = self.release.step(
+            {name: state[name] for name in self.release.tables}, rows, ticks, noise_key
         )
-        shown = read(
+        public = read_release(
             {name: state[name] for name in reading.TABLES},
-            done.rows,
+            released.rows,
             self.reads,
             intake_key(noise_key),
         )
-        return Stepped(done.state | shown.state, self._rows(done.rows, shown), done.counted)
+        return Stepped(
+            released.state | public.state, self._rows(released.rows, public), released.counted
+        )
 
-    def _rows(self, released: pa.Table, shown: Read) -> pa.Table:
+    def _rows(self, released: pa.Table, public: Read) -> pa.Table:
         is_first = (released.column("kind").to_numpy() == CELLS) & (
             released.column("row").to_numpy() == 0
         )
         pairs = released.filter(pa.array(is_first)).select(["window", "trigger"])
         pairs = pairs.sort_by([("window", "ascending"), ("trigger", "ascending")])
-        lists = _by_pair(shown.lists)
-        cells = _by_pair(shown.sketches)
-        nothing = shown.lists.slice(0, 0)
-        none = shown.sketches.slice(0, 0)
-        out = []
+        lists = _by_pair(public.lists)
+        cells = _by_pair(public.sketches)
+        no_list = public.lists.slice(0, 0)
+        no_cells = public.sketches.slice(0, 0)
+        rows = []
         for pair in zip(*(column.to_pylist() for column in pairs.columns), strict=True):
-            mine = lists.get(pair, nothing)
-            each = [
-                mine.filter(pa.array(mine.column("sketch").to_numpy() == j))
-                for j in range(len(self.reads.sketches))
+            listed = lists.get(pair, no_list)
+            sketch = listed.column("sketch").to_numpy()
+            packed = [
+                pack(listed.filter(pa.array(sketch == j))) for j in range(len(self.reads.sketches))
             ]
-            out.append((*pair, b"", *map(pack, each), *_packed_cells(cells.get(pair, none))))
+            rows.append((*pair, b"", *packed, *_packed_cells(cells.get(pair, no_cells))))
         return (
-            pa.table([list(column) for column in zip(*out, strict=True)], schema=self.gives)
-            if out
+            pa.table([list(column) for column in zip(*rows, strict=True)], schema=self.gives)
+            if rows
             else self.gives.empty_table()
         )
 

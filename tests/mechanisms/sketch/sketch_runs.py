@@ -12,7 +12,7 @@ from dpsql.mechanisms.sketch.stages import intake, reading, release
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.sketch.hashing import digest
-from dpsql.udfs.sketch.reading import ListedKeys, Read, empty_state, read
+from dpsql.udfs.sketch.reading import ListedKeys, Read, empty_state, read_release
 from dpsql.udfs.stage import Clock, Tables, Tick, check_state
 from tests.property.plans import COMMON, DAY, HOUR, parsed
 
@@ -145,7 +145,7 @@ class Run:
         self.waiting = []
         self.closed = closed_us
         self.released.append(pa.concat_tables(out).combine_chunks())
-        self.read = read(self.read.state, self.released[-1], self.p, ROOT)
+        self.read = read_release(self.read.state, self.released[-1], self.p, ROOT)
         return self.read.lists
 
 

@@ -60,7 +60,7 @@ def test_intervals_cover_as_often_as_they_say(
         counts = zipf(skew, 200_000, seed)
         cells, fields = sketch(shape, counts, sd, seed)
         below, above = margins(shape, cells)
-        off = counts - estimate(shape, shape.read(cells, fields))
+        off = counts - estimate(shape, shape.scores(cells, fields))
         inside.append([np.mean((off >= -below) & (off <= above)) for off in (off[:300], off)])
     top, every = np.mean(inside, axis=0)
     assert 0.93 <= every <= 0.98
@@ -90,7 +90,7 @@ def test_joint_estimates_take_collisions_among_listed_values_out() -> None:
     shape = CellShape(5, 64)
     counts = zipf(1.1, 100_000, 1, universe=40)
     cells, fields = sketch(shape, counts, 5.0, 1)
-    alone = np.abs(estimate(shape, shape.read(cells, fields)) - counts)
+    alone = np.abs(estimate(shape, shape.scores(cells, fields)) - counts)
     assert np.abs(joint(shape, cells, fields) - counts).mean() < 0.2 * alone.mean()
     # One value in an empty sketch: nothing to take out.
     one, at = sketch(shape, np.array([700]), 0.0, 2)
@@ -107,7 +107,7 @@ def test_the_median_is_unbiased_and_the_minimum_is_not() -> None:
     for signed in (True, False):
         shape = CellShape(9, 4096, signed)
         cells, fields = sketch(shape, np.zeros(4000, np.int64), 1000.0, 4)
-        means.append(np.mean(estimate(shape, shape.read(cells, fields))) / 1000)
+        means.append(np.mean(estimate(shape, shape.scores(cells, fields))) / 1000)
     assert abs(means[0]) < 0.03
     assert means[1] == pytest.approx(-1.485, abs=0.05)
 
@@ -162,7 +162,7 @@ def covered(units: int, plan: SketchPlan, at: str, widened: bool = True) -> floa
                 ends.empty(), given, [Tick(1, START + DAY)], noise_key(1000 * root + seed)
             ).rows
             cells = cells_of(out, plan, 1)
-            found = estimate(p.shape, p.shape.read(cells, fields))
+            found = estimate(p.shape, p.shape.scores(cells, fields))
             below, above = margins(p.shape, cells)
             low, high = (
                 interval(p.shape, cells, found, p.missed)

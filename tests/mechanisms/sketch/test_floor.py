@@ -39,7 +39,7 @@ def test_a_key_that_no_record_has_passes_with_probability_at_most_beta(name: str
     """99% upper limits of the pass rate, for keys hashed by the product."""
     cells = table(name)
     g = np.random.default_rng(5)
-    scores = SHAPE.read(
+    scores = SHAPE.scores(
         cells, SHAPE.fields(hash_key(ROOT, None), g.integers(-(1 << 63), 1 << 63, (FRESH, 4)))
     )
     for beta in (1e-2, 1e-3, 1e-4):
@@ -52,7 +52,7 @@ def test_standard_deviations_of_the_noise_are_no_floor(name: str) -> None:
     """Planted: five standard errors of an estimate in the place of the law that the cells give lets over 1% of fresh keys through."""
     cells = table(name)
     values = np.random.default_rng(6).integers(-(1 << 63), 1 << 63, (20_000, 4))
-    scores = SHAPE.read(cells, SHAPE.fields(hash_key(ROOT, None), values))
+    scores = SHAPE.scores(cells, SHAPE.fields(hash_key(ROOT, None), values))
     assert np.mean(estimate(SHAPE, scores) > 5 * 0.5356 * SD) > 0.01
 
 
@@ -62,7 +62,7 @@ def test_keys_that_are_there_pass() -> None:
     values = np.random.default_rng(8).integers(-(1 << 63), 1 << 63, (300, 4))
     fields = SHAPE.fields(hash_key(ROOT, None), values)
     for count, least in ((7 * 0.5356 * SD, 0.6), (9 * 0.5356 * SD, 0.95)):
-        scores = SHAPE.read(cells, fields) + round(count)
+        scores = SHAPE.scores(cells, fields) + round(count)
         assert np.mean(passes(cells, scores, SD, 1e-6)) > least
 
 
@@ -113,6 +113,6 @@ def test_a_heavy_value_does_not_hide_a_light_one() -> None:
     cells = np.rint(g.normal(0, 8.0, (9, 512))).astype(np.int64)
     for row in range(9):
         cells[row] += shape.sums(fields[row], np.array([5_000] * 20 + [40] * 40))
-    passed = passes(cells, shape.read(cells, fields), 8.0, 1e-6)
+    passed = passes(cells, shape.scores(cells, fields), 8.0, 1e-6)
     assert np.mean(passed[:20]) > 0.9
     assert np.mean(passed[20:]) > 0.7

@@ -110,7 +110,7 @@ def test_hash_key_and_cells_of_unknown_keys_wait_for_the_close() -> None:
     fields = shape.fields(
         rows[0]["hash_key"], digests(pa.array([digest(b"a"), digest(b"never")], pa.binary(32)))
     )
-    found = estimate(shape, shape.read(cells, fields))
+    found = estimate(shape, shape.scores(cells, fields))
     assert abs(found[0] - 900) < 40 > abs(found[1])
 
 

@@ -18,7 +18,7 @@ from dpsql.udfs.sketch.bounds import (
     fields_of,
     no_owners,
     no_users,
-    own,
+    own_cells,
 )
 from dpsql.udfs.sketch.hashing import DIGEST, CellShape, hash_key
 from dpsql.udfs.sketch.intake import IntakeParameters, UserIntake
@@ -95,7 +95,7 @@ def shifts(
         dict.fromkeys(DROPS, 0),
     )
     mine = np.flatnonzero(admitted)
-    _, owned = own(no_owners(), places[mine], b.user[mine], b.values[mine], keys, SHAPE)
+    _, owned = own_cells(no_owners(), places[mine], b.user[mine], b.values[mine], keys, SHAPE)
     at = places if fields_at is None else fields_at
     fields = fields_of(
         at[mine],
@@ -303,15 +303,15 @@ def test_what_a_unit_owns_depends_on_its_own_records_alone() -> None:
     """With and without the others, in one micro-batch or in several."""
     b = bring(3)
     keys = {0: hash_key(ROOT, None)}
-    owners, mask = own(no_owners(), b.period, b.user, b.values, keys, SHAPE)
+    owners, mask = own_cells(no_owners(), b.period, b.user, b.values, keys, SHAPE)
     mine = b.user % 7 == 0
-    _, alone = own(no_owners(), b.period[mine], b.user[mine], b.values[mine], keys, SHAPE)
+    _, alone = own_cells(no_owners(), b.period[mine], b.user[mine], b.values[mine], keys, SHAPE)
     assert np.array_equal(mask[mine], alone)
     table = no_owners()
     cut = np.tile(np.arange(BRING), UNITS)
     for part in range(BRING):
         here = cut == part
-        table, found = own(table, b.period[here], b.user[here], b.values[here], keys, SHAPE)
+        table, found = own_cells(table, b.period[here], b.user[here], b.values[here], keys, SHAPE)
         assert np.array_equal(found, mask[here])
     assert table.equals(owners)
     assert (mask == 0).any()  # some own nothing at all
