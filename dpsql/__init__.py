@@ -1,4 +1,4 @@
-"""dpsql: SQL-first differential privacy for Spark Structured Streaming.
+"""SQL-first differential privacy for Spark Structured Streaming.
 
 >>> import dpsql                                            # doctest: +SKIP
 >>> dpsql.query("SELECT WITH DIFFERENTIAL_PRIVACY ...", frame, unit="user_id", time="ts", secret="secret")   # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""A compiled query: text, sources, what was parsed, and the plan that the accountant has passed."""
+"""A compiled query, with the plan that the accountant has passed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""The command line, a file for each command; `run_query` for spark-submit. All that reads argv, the environment and signals."""
+"""The command line, a module for each command. Only it reads argv, the environment and signals. `run_query` is for spark-submit."""
+
+if __name__ == "jobs":
+    raise ImportError("the package is dpsql.jobs: import that")

@@ -1,1 +1,1 @@
-"""The lake: what a run keeps and publishes, read and mended without an engine."""
+"""What a run keeps and publishes, read and repaired without an engine."""

@@ -1,1 +1,1 @@
-"""The local engine: FROM in DuckDB, then the same steps as on Spark. The only room that imports duckdb; no JVM."""
+"""The local engine: FROM in DuckDB, then the same steps as on Spark. Only it imports duckdb; it starts no JVM."""

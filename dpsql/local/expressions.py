@@ -245,14 +245,6 @@ def translate(node: exp.Expression, resolve: Resolve) -> Typed:
     return spark_only(_shown(node), SPELLINGS.get(kind, ""))
 
 
-def arities(name: str) -> frozenset[int] | None:
-    """With how many arguments a function can be called; none: on Spark only. None: with as many as on Spark."""
-    name = SYNONYMS.get(name, name)
-    if name in _SPECIAL or name in _CALLED_CASTS:
-        return None
-    return frozenset(len(form.arguments) for form in FUNCTIONS.get(name, ()))
-
-
 def _shown(node: exp.Expression) -> str:
     """Return what a message calls an expression: a function's name, else its own text."""
     if isinstance(node, exp.Anonymous):

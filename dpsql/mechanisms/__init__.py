@@ -1,1 +1,1 @@
-"""The mechanisms: what is asked of each, its plan, its cost, its sentences. What they do to rows is in `udfs`."""
+"""For each mechanism its query, plan, cost and sentences. What they do to rows is in `udfs`."""

@@ -1,1 +1,1 @@
-"""Parts: numbers of a plan, and words about it, that planners of several mechanisms need."""
+"""Numbers of a plan and words about it, for the planners of several mechanisms."""

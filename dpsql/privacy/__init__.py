@@ -1,1 +1,1 @@
-"""What is promised and what was spent: costs, the ledger with its rules and its register, the secret."""
+"""The privacy guarantee with its price, the secret and the ledger of what was spent."""

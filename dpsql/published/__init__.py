@@ -1,1 +1,1 @@
-"""Readers of public tables, which ask each table what it says of itself; no engine, no secret, no private file."""
+"""Readers of public tables. They ask each table what it says of itself, and need no engine, secret or private file."""

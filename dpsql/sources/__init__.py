@@ -1,1 +1,1 @@
-"""Sources: what `sources.yaml` declares of streams and static tables, and where they are."""
+"""What `sources.yaml` declares of streams and static tables, and where they are."""

@@ -1,9 +1,9 @@
-"""Choosing the bounds of a query on data that one may look at: what each setting keeps, drops and costs, and which one is best.
+"""The choice of a query's contribution limits and bounds, on data that one may look at.
 
 Nothing here is private, and nothing is released: what is chosen on private records tells about them, and no epsilon covers that.
 
     read_sample(query, inputs) -> Sample             the records that FROM makes of the sample
-    Workbench(query, sample).measure(setting)        -> Measurement: expected errors of one setting
+    Workbench(query, sample).measure(setting)        -> Measured: expected errors of one setting
     search(bench)                                    -> the setting with the least error
     edit_options(text, changes)  (dpsql.sql.parse) -> the query with other options and everything else as written
 """

@@ -1,1 +1,1 @@
-"""A histogram for people: as a page, as charts, as text. Everything in it is public."""
+"""Public tables for people, as a page, charts or text. Everything in it is public."""

@@ -11,9 +11,10 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from dpsql.udfs.columns import Float, Int
-from dpsql.udfs.noise.counters import Counter, noise_matrix
+from dpsql.udfs.noise.counters import Counter
 from tests.audit.bounds import CHOOSING, LEVEL, bound_of, cuts, delta_of, directed, hits, mu_of
 from tests.audit.trials import Experiment, Outcome
+from tests.property.noise_paths import noise_matrix
 
 UNIT = 2.0**-20
 

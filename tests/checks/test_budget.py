@@ -20,10 +20,11 @@ from dpsql.parts.sums import NoisySum
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.release import ReleaseParameters, release
-from dpsql.udfs.noise.counters import counter, noise_matrix, path_sd
+from dpsql.udfs.noise.counters import counter, path_sd
 from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.stage import Tick
 from tests.checks.test_sensitivity import strategy
+from tests.property.noise_paths import noise_matrix
 from tests.property.plans import source
 from tests.unit.test_accountant import random_plan
 from tests.unit.test_release import COUNT

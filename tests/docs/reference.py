@@ -2,13 +2,21 @@
 
 from pathlib import Path
 
-from dpsql.local.expressions import arities
+from dpsql.local import expressions
 from dpsql.mechanisms.registry import MECHANISMS
 from dpsql.sql.allowed import FUNCTIONS
 from dpsql.sql.parse import options_of
 from tests.docs import kinds
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
+
+
+def arities(name: str) -> frozenset[int] | None:
+    """Return with how many arguments the local engine calls a function; None: as many as Spark."""
+    name = expressions.SYNONYMS.get(name, name)
+    if name in expressions._SPECIAL or name in expressions._CALLED_CASTS:
+        return None
+    return frozenset(len(form.arguments) for form in expressions.FUNCTIONS.get(name, ()))
 
 
 def functions() -> str:

@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+import numpy as np
+
+from dpsql.udfs.columns import Float
 from dpsql.udfs.noise.counters import Blt, Counter, Honaker
 
 
@@ -15,6 +18,28 @@ def unit_path(counter: Counter, trigger: int, z: Callable[[int, int], float]) ->
         b * z(step, 0)
         for step, b in zip(range(trigger, 0, -1), toeplitz(counter)[:trigger], strict=True)
     )
+
+
+def noise_matrix(counter: Counter) -> Float:
+    """Return B, (horizon, draws): the path as a linear map of its draws, in order of (step, number).
+
+    It is read off the steps themselves, by unit vectors in place of the draws.
+    """
+    units = [
+        (step, number)
+        for step in range(1, counter.horizon + 1)
+        for number in range((step & -step).bit_length() if isinstance(counter, Honaker) else 1)
+    ]
+    state = np.zeros((len(units), counter.width))
+    matrix = np.empty((counter.horizon, len(units)))
+    for step in range(1, counter.horizon + 1):
+
+        def draw(number: int, now: int = step) -> Float:
+            return np.array([float(unit == (now, number)) for unit in units])
+
+        state = counter.advance(state, draw, step)
+        matrix[step - 1] = state[:, 0]
+    return matrix
 
 
 def _decomposition(trigger: int) -> list[tuple[int, int]]:

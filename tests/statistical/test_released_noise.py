@@ -9,8 +9,9 @@ import pytest
 
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
-from dpsql.udfs.noise.counters import Blt, noise_matrix
+from dpsql.udfs.noise.counters import Blt
 from dpsql.udfs.noise.randomness import normals, tags
+from tests.property.noise_paths import noise_matrix
 from tests.property.plans import DAY, query, source
 from tests.statistical.noise import Noise, group_keys, measure, noise_key
 from tests.statistical.sampling import (

@@ -5,8 +5,7 @@ other, so arrows go one way."""
 
 import ast
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -121,25 +120,6 @@ def between_rooms(checkout: Path) -> dict[str, set[str]]:
     return found
 
 
-def packages(checkout: Path) -> dict[str, set[str]]:
-    """What each room imports that is neither the product nor Python's own."""
-    found: dict[str, set[str]] = {}
-    for path in modules(checkout).values():
-        tree = ast.parse((checkout / path).read_text())
-        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-        names = {
-            name.split(".")[0]
-            for node in imports
-            for name in (
-                [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else [a.name for a in node.names]
-            )
-        }
-        found.setdefault(room(path), set()).update(names - {"dpsql"} - sys.stdlib_module_names)
-    return found
-
-
 def circles(drawn: Mapping[str, set[str]]) -> list[str]:
     """What is in a circle, or between two: what is left when again and again all is taken away that imports nothing, or that nothing imports."""
     left = {name: set(others) for name, others in drawn.items()}
@@ -156,40 +136,30 @@ def circles(drawn: Mapping[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-def table(checkout: Path) -> str:
-    """The rooms from top to bottom, for docs/architecture.md: what each is for is the first sentence of its package."""
-    drawn = between_rooms(checkout)
+def listing(checkout: Path) -> str:
+    """Return a line for each room, from top to bottom, for docs/architecture.md."""
     known = modules(checkout)
-    foreign = packages(checkout)
-    lines = ["| room | is | imports | packages |", "|---|---|---|---|"]
-    for name in (name for floor in FLOORS for name in floor if name in drawn):
-        below = [other for floor in FLOORS for other in floor if other in drawn[name]]
-        lines.append(
-            f"| `{name}` | {_purpose(checkout, known, name)} | {_listed(below)} | {_listed(sorted(foreign[name]))} |"
-        )
-    return "\n".join(lines)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+    drawn = {room(path) for path in known.values()}
+    rooms = [name for floor in FLOORS for name in floor if name in drawn]
+    return "\n".join(f"* `{name}`: {_purpose(checkout, known, name)}" for name in rooms)
 
 
 def _purpose(checkout: Path, known: Mapping[str, str], name: str) -> str:
-    own = [one for one, path in known.items() if room(path) == name]
+    """Return the first sentence of a room's package, or what stands for many packages."""
     if name == GROUND:
-        return f"What all others stand on: {_listed(own)}."
-    packages = [known[one] for one in own if known[one].endswith(("/__init__.py", "/compiled.py"))]
-    return " ".join(
-        (ast.get_docstring(ast.parse((checkout / path).read_text())) or "").split("\n")[0]
-        for path in packages
-    )
+        return "What all others stand on."
+    if name == MECHANISM:
+        return "The steps of one mechanism."
+    package = f"{name}.py" if f"{name}.py" in known.values() else f"{name}/__init__.py"
+    docstring = ast.get_docstring(ast.parse((checkout / package).read_text())) or ""
+    return re.split(r"(?<=\.)\s", docstring)[0]
 
 
 def main() -> None:
     page = CHECKOUT / "docs" / "architecture.md"
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     page.write_text(
-        f"{before}{BEGIN}\n{table(CHECKOUT)}\n{END}{rest.split(END)[1]}", encoding="utf-8"
+        f"{before}{BEGIN}\n{listing(CHECKOUT)}\n{END}{rest.split(END)[1]}", encoding="utf-8"
     )
 
 

@@ -30,7 +30,8 @@ from dpsql.privacy.cost import Overlap
 from dpsql.privacy.curve import epsilon_of, round_down, round_up, total_mu
 from dpsql.privacy.noise_costs import factorisation
 from dpsql.sources.config import DEFAULT_MAX_KEYS, DEFAULT_MAX_USERS, Source
-from dpsql.udfs.noise.counters import counter, noise_matrix
+from dpsql.udfs.noise.counters import counter
+from tests.property.noise_paths import noise_matrix
 from tests.property.plans import CAPPED, COUNT, DAY, FEW, HOUR, SUM, USERS, VALID, query, source
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-5.0, 60.0))

@@ -14,10 +14,9 @@ from dpsql.udfs.noise.counters import (
     column_norm,
     counter,
     impulse_response,
-    noise_matrix,
     path_sd,
 )
-from tests.property.noise_paths import toeplitz, unit_path
+from tests.property.noise_paths import noise_matrix, toeplitz, unit_path
 
 HORIZONS = [1, 2, 3, 5, 7, 8, 24, 100]
 EVERY = [counter(name, t) for name in ("BLT", "HONAKER") for t in HORIZONS]

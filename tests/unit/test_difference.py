@@ -7,9 +7,10 @@ import pytest
 
 from dpsql.description import Measure, NoiseKind, Published
 from dpsql.parsed_query import AggregateFunction
-from dpsql.udfs.noise.counters import counter, noise_matrix
+from dpsql.udfs.noise.counters import counter
 from dpsql.view.difference import between_triggers, between_windows, difference, places
 from tests.described import described
+from tests.property.noise_paths import noise_matrix
 
 T = 13
 

@@ -12,13 +12,14 @@ from scipy.special import ndtri
 from dpsql.udfs.histogram.key_selection import SelectionParameters, crosses
 from dpsql.udfs.histogram.release import ReleaseParameters, release
 from dpsql.udfs.noise import exact_paths, path_error, randomness
-from dpsql.udfs.noise.counters import Counter, Honaker, counter, noise_matrix
+from dpsql.udfs.noise.counters import Counter, Honaker, counter
 from dpsql.udfs.noise.exact_normal import quantile
 from dpsql.udfs.noise.exact_paths import GUARD, Redraw, coefficients, exact_path
 from dpsql.udfs.noise.path_error import ABSOLUTE, RELATIVE, UNIT, trust
 from dpsql.udfs.noise.perturbation import PerturbationParameters, noisy
 from dpsql.udfs.noise.randomness import lower_tails, normals, tags, words
 from dpsql.udfs.stage import Tick
+from tests.property.noise_paths import noise_matrix
 from tests.unit.test_release import COUNT, GRID, KEY, rows
 
 DIGITS = 60

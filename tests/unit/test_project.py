@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -504,3 +505,13 @@ def test_make_says_in_one_line_what_is_missing(
         assert says in done.stderr
         assert len((done.stdout + done.stderr).splitlines()) == 1
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize("folder", ["jobs", "udfs"])
+def test_a_folder_is_imported_by_one_name(folder: str) -> None:
+    """Catches: two classes of one name, one of `udfs` and one of `dpsql.udfs`."""
+    code = f"import {folder}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert f"ImportError: the package is dpsql.{folder}: import that" in done.stderr

@@ -1,1 +1,1 @@
-"""Intake: what one unit may contribute, the state of what it has, and the leaves that its records fall into. Pure steps."""
+"""Contribution bounding, with the state of what each unit has used. Pure steps."""

@@ -1,1 +1,1 @@
-"""Measures: what is read off noisy sums, that is averages, spreads, quantiles, and their errors. Pure steps."""
+"""What is read off noisy sums, from averages to quantiles. Pure steps."""

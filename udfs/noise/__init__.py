@@ -1,1 +1,1 @@
-"""Keyed noise: random words of named cells, counters, and their exact paths."""
+"""Keyed noise: random words of cells, and counters with exact paths."""

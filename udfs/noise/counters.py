@@ -150,30 +150,13 @@ def path_sd(chosen: Counter) -> tuple[float, ...]:
 
 def impulse_response(chosen: Counter) -> Float:
     """Return the path at steps 1..horizon when only the first draw of step 1 is 1 and all others are 0."""
-    return _respond(chosen, [(1, 0)])[:, 0]
-
-
-def noise_matrix(chosen: Counter) -> Float:
-    """B, (horizon, draws): the path as a linear map of the draws, in order of (step, number). For tests: pushes unit vectors through."""
-    per_step = [
-        (s & -s).bit_length() if isinstance(chosen, Honaker) else 1
-        for s in range(1, chosen.horizon + 1)
-    ]
-    return _respond(
-        chosen,
-        [(step, number) for step, draws in enumerate(per_step, start=1) for number in range(draws)],
-    )
-
-
-def _respond(chosen: Counter, units: list[tuple[int, int]]) -> Float:
-    """Return one column per (step, number): the path when that draw is 1 and all others are 0."""
-    state = np.zeros((len(units), chosen.width))
-    out = np.empty((chosen.horizon, len(units)))
+    state = np.zeros((1, chosen.width))
+    path = np.empty(chosen.horizon)
     for step in range(1, chosen.horizon + 1):
 
         def draw(number: int, now: int = step) -> Float:
-            return np.array([float(unit == (now, number)) for unit in units])
+            return np.array([float((now, number) == (1, 0))])
 
         state = chosen.advance(state, draw, step)
-        out[step - 1] = state[:, 0]
-    return out
+        path[step - 1] = state[0, 0]
+    return path

@@ -1,1 +1,1 @@
-"""Tables: groups that live for ever, their state, and their release at every trigger. Pure steps."""
+"""Groups of running totals, with their state and their release at every trigger. Pure steps."""

@@ -6,8 +6,9 @@ import numpy as np
 
 from dpsql.mechanisms.sketch.plan import SketchPlan, Wanted
 from dpsql.mechanisms.sketch.planner import make_plan
-from dpsql.udfs.noise.counters import counter, noise_matrix
+from dpsql.udfs.noise.counters import counter
 from tests.mechanisms.sketch.sketch_runs import ONLY_ASKED, START, Run, cells_of, event
+from tests.property.noise_paths import noise_matrix
 from tests.property.plans import DAY, HOUR, source
 from tests.statistical.sampling import has_covariance, has_sd, independent
 

@@ -10,7 +10,7 @@ import pytest
 from dpsql.udfs.columns import Int
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import NO_CLOCK, Grid
-from dpsql.udfs.noise.counters import counter, noise_matrix
+from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.sketch.bounds import (
     UnitBounds,
     admitted_by,
@@ -25,6 +25,7 @@ from dpsql.udfs.sketch.intake import IntakeParameters, UserIntake
 from dpsql.udfs.sketch.partial import KEY, add_cells
 from dpsql.udfs.stage import Clock
 from tests.mechanisms.sketch.sketch_runs import ROOT, records
+from tests.property.noise_paths import noise_matrix
 
 T = 6
 UNITS = 6_000
