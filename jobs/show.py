@@ -126,7 +126,7 @@ def _print(
     from dpsql.times import now_us
     from dpsql.view.reading import as_read, is_ordered
     from dpsql.view.standing import live_notes
-    from dpsql.view.table import counted, finished, in_order, passed_over, places_shown
+    from dpsql.view.table import finished, growing_aliases, in_order, passed_over, places_shown
     from dpsql.view.words import TIME, next_trigger, why_nothing
 
     rows = _rows(lake, name, every)
@@ -146,7 +146,7 @@ def _print(
             )
         return
     chosen = _chosen(
-        rows, name, window_us, every, growing, counted(rows) if published.amounts else ()
+        rows, name, window_us, every, growing, growing_aliases(rows) if published.amounts else ()
     )
     own = own_reading(lake, name)
     shown = as_read(chosen, own)

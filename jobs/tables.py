@@ -181,7 +181,7 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
     published = published_of(both)
     aggregates = list(comparison["columns"])
     keys = published.keys
-    rows = in_order(both, by=f"{aggregates[0]}_true")
+    rows = in_order(both, size_column=f"{aggregates[0]}_true")
     table = _table(keys)
     caps = heads(published)
     ended = finished(both)

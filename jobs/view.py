@@ -140,7 +140,7 @@ def _made(
     from dpsql.view.page import page
     from dpsql.view.plain_table import as_histogram, listing
     from dpsql.view.standing import standing
-    from dpsql.view.table import counted, one_window, passed_over
+    from dpsql.view.table import growing_aliases, one_window, passed_over
     from dpsql.view.words import why_nothing
 
     every: pd.DataFrame = all_rows(lake, name)
@@ -158,7 +158,7 @@ def _made(
         raise ConfigError(
             f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE"
         )
-    rows = one_window(every, name, window_us, growing, counted(every))
+    rows = one_window(every, name, window_us, growing, growing_aliases(every))
     passed = (empty if listed else passed_over(every, rows)) if window_us is None else ""
     now = standing(lake, name, rows, budget, clock=every[DUE].max())
     return page(now, rows, refresh, limit, every, passed, listed, own_reading(lake, name))

@@ -23,6 +23,7 @@ from dpsql.view.table import grouped_by, measures, places_shown, ranked
 from dpsql.view.words import absent, printable
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -47,7 +48,7 @@ class Chart(Figure):
         super().__init__(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
 
     def captioned(self, caption: str) -> Chart:
-        """With a text below it."""
+        """Put a text below the chart."""
         self.supxlabel(
             "\n".join(textwrap.wrap(caption, CAPTION)),
             x=0.01,
@@ -162,58 +163,69 @@ def bars(
     """
     rows = _newest(histogram, column)
     names = published_of(histogram).keys
-    last = rows[rows["trigger"] == rows["trigger"].max()].reset_index(drop=True)
-    ordered, by = ranked(last)
+    newest = rows[rows["trigger"] == rows["trigger"].max()].reset_index(drop=True)
+    ordered, ranked_by = ranked(newest)
     within = _within(rows, column)
-    shown = ordered.head(keys).iloc[::-1]
-    spans = places_shown(last, shown)[1]
+    drawn_rows = ordered.head(keys).iloc[::-1]
+    spans = places_shown(newest, drawn_rows)[1]
     labels = [
         f"{_label(row, names)}  {spans.get(i, '')}".rstrip()
-        for i, row in zip(shown.index, shown.to_dict("records"), strict=True)
+        for i, row in zip(drawn_rows.index, drawn_rows.to_dict("records"), strict=True)
     ]
-    value = shown[column].astype(float).to_numpy()
-    error = Z95 * shown[published_of(rows).stderr(column)].astype(float).to_numpy()
-    figure = Chart(WIDTH, 1.6 + 0.28 * max(len(shown), 4))
+    values = drawn_rows[column].astype(float).to_numpy()
+    errors = Z95 * drawn_rows[published_of(rows).stderr(column)].astype(float).to_numpy()
+    is_hollow = [False] * len(drawn_rows) if within else (abs(values) < errors).tolist()
+    figure = Chart(WIDTH, 1.6 + 0.28 * max(len(drawn_rows), 4))
     axes = figure.add_subplot()
     axes.set_title(
-        title or _seen(shown, column, by, names, spans, len(last)), loc="left", fontsize=11
+        title or _bars_title(drawn_rows, column, ranked_by, names, spans, len(newest)),
+        loc="left",
+        fontsize=11,
     )
     plain_axes(axes)
-    places = list(range(len(shown)))
-    small = [False] * len(shown) if within else (abs(value) < error).tolist()
-    faces = ["white" if hollow else COLOURS[0] for hollow in small]
-    down = value - error
-    up = value + error
-    if within:
-        down = down.clip(*within)
-        up = up.clip(*within)
-        axes.hlines(places, down, up, color="#333333", linewidth=1)
-        axes.plot(value.clip(*within), places, "o", color=COLOURS[0], markersize=6)
-        axes.set_xlim(*within)
-    else:
-        axes.barh(places, value, color=faces, edgecolor=COLOURS[0])
-        axes.errorbar(
-            value, places, xerr=error, fmt="none", ecolor="#333333", capsize=3, linewidth=1
-        )
-        axes.axvline(0, color="#333333", linewidth=0.8)
-    axes.set_yticks(places, labels)
+    _draw_values(axes, values, errors, is_hollow, within)
+    axes.set_yticks(list(range(len(drawn_rows))), labels)
     axes.set_xlabel(unit or column)
     axes.xaxis.set_major_formatter(NUMBERS)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    hidden = len(last) - len(shown)
-    more = f" {hidden} smaller keys are not drawn." if hidden else ""
-    order = f" Ordered by {by}." if by and by != column else ""
-    told = (
-        f" After each key: its place by {by}; keys that share places cannot be told apart."
+    order = f" Ordered by {ranked_by}." if ranked_by and ranked_by != column else ""
+    place = (
+        f" After each key: its place by {ranked_by}; keys that share places cannot be told apart."
         if spans
         else ""
     )
-    hollow = " Hollow: smaller than its own error." if any(small) else ""
-    cut = " Whiskers end at the declared bounds." if within else ""
+    hollow = " Hollow: smaller than its own error." if any(is_hollow) else ""
+    bounds = " Whiskers end at the declared bounds." if within else ""
+    hidden = len(newest) - len(drawn_rows)
+    remainder = f" {hidden} smaller keys are not drawn." if hidden else ""
     return figure.captioned(
-        f"{_span(shown)}, trigger {last['trigger'].max()}.{order} Whiskers: 95% of the noise; what the contribution bounds leave out is not "
-        f"in them.{told}{hollow}{cut}{more} Keys that were not selected are missing, not zero."
+        f"{_span(drawn_rows)}, trigger {newest['trigger'].max()}.{order} Whiskers: 95% of the noise; what the contribution bounds leave out is not "
+        f"in them.{place}{hollow}{bounds}{remainder} Keys that were not selected are missing, not zero."
     )
+
+
+def _draw_values(
+    axes: Axes,
+    values: np.ndarray,
+    errors: np.ndarray,
+    is_hollow: Sequence[bool],
+    within: tuple[float, float] | None,
+) -> None:
+    """Draw values with their errors: as bars from zero, or as dots between the bounds of an average."""
+    positions = list(range(len(values)))
+    if within:
+        low = (values - errors).clip(*within)
+        high = (values + errors).clip(*within)
+        axes.hlines(positions, low, high, color="#333333", linewidth=1)
+        axes.plot(values.clip(*within), positions, "o", color=COLOURS[0], markersize=6)
+        axes.set_xlim(*within)
+        return
+    faces = ["white" if hollow else COLOURS[0] for hollow in is_hollow]
+    axes.barh(positions, values, color=faces, edgecolor=COLOURS[0])
+    axes.errorbar(
+        values, positions, xerr=errors, fmt="none", ecolor="#333333", capsize=3, linewidth=1
+    )
+    axes.axvline(0, color="#333333", linewidth=0.8)
 
 
 def _panels(
@@ -229,60 +241,71 @@ def _panels(
     caption: str,
     narrow: bool,
 ) -> Chart:
-    """Small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the others."""
+    """Return small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the
+    others."""
     names = grouped_by(rows)
-    stderr = published_of(rows).stderr(column)
-    within = _within(rows, column)
-    chosen = _with_a_line(rows, ordered, when, keys)
+    lines = _with_a_line(rows, ordered, when, keys)
     labels, width = (PANEL_LABELS[1:], WIDTH / 2) if narrow else (PANEL_LABELS, WIDTH)
-    across = min(len(labels), max(1, len(chosen)))
-    down = -(-max(1, len(chosen)) // across)
-    figure = Chart(width, 1.3 + 1.55 * down)
+    panel_columns = min(len(labels), max(1, len(lines)))
+    panel_rows = -(-max(1, len(lines)) // panel_columns)
+    figure = Chart(width, 1.3 + 1.55 * panel_rows)
     figure.suptitle(
-        title or f"{_plain(column)} per {_plain(', '.join(names) or 'window')}",
+        title or f"{_literal_text(column)} per {_literal_text(', '.join(names) or 'window')}",
         x=0.01,
         ha="left",
         fontsize=11,
     )
-    grid = figure.subplots(down, across, squeeze=False)
-    begin, end = span if span[0] < span[1] else (span[0] - HALF_DAY, span[1] + HALF_DAY)
-    length = end - begin
-    form = "%d %b %H:%M" if length < 6 * HALF_DAY else "%d %b" if length < MONTHS else "%b %Y"
-    form = form.replace(" %H", "\n%H") if narrow else form
-    ends = [f"{begin:{form}}", "", f"{end:{form}}"]
-    for axes, (row, line) in zip(grid.flat, chosen, strict=False):
-        value = line[column].astype(float)
-        error = Z95 * line[stderr].astype(float)
-        low = value - error
-        high = value + error
-        if within:
-            low = low.clip(*within)
-            high = high.clip(*within)
-        axes.fill_between(line.index, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
-        axes.plot(line.index, value, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
-        axes.set_title(_label(row, names, labels[across - 1]), loc="left", fontsize=9)
-        plain_axes(axes)
-        axes.yaxis.set_major_formatter(NUMBERS)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
-        axes.set_xlim(begin - length / 40, end + length / 40)
-        axes.set_xticks([begin, begin + length / 2, end], ends)
-        # At the edges they grow inwards, so that those of two panels never meet
-        axes.get_xticklabels()[0].set_ha("left")
-        axes.get_xticklabels()[-1].set_ha("right")
+    grid = figure.subplots(panel_rows, panel_columns, squeeze=False)
+    for axes, (row, line) in zip(grid.flat, lines, strict=False):
+        label = _label(row, names, labels[panel_columns - 1])
+        _draw_panel(axes, rows, column, line, label)
+        _set_times(axes, span, narrow)
         axes.tick_params(labelsize=7.5)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    for axes in list(grid.flat)[len(chosen) :]:
+    for axes in list(grid.flat)[len(lines) :]:
         axes.set_axis_off()
     for axes in grid[:, 0]:
-        axes.set_ylabel(unit or _plain(column), fontsize=8)
-    scales = ", each panel with its own scale" if len(chosen) > 1 else ""
+        axes.set_ylabel(unit or _literal_text(column), fontsize=8)
+    scales = ", each panel with its own scale" if len(lines) > 1 else ""
     return figure.captioned(
         f"Across: {axis}{scales}. Bands: 95% of the noise; what the contribution bounds leave out is not in them. {caption}"
     )
 
 
+def _draw_panel(
+    axes: Axes, rows: pd.DataFrame, column: str, line: pd.DataFrame, label: str
+) -> None:
+    """Draw a key's values by time, with the band of their error and the key above."""
+    values = line[column].astype(float)
+    errors = Z95 * line[published_of(rows).stderr(column)].astype(float)
+    low = values - errors
+    high = values + errors
+    if within := _within(rows, column):
+        low = low.clip(*within)
+        high = high.clip(*within)
+    axes.fill_between(line.index, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
+    axes.plot(line.index, values, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
+    axes.set_title(label, loc="left", fontsize=9)
+    plain_axes(axes)
+    axes.yaxis.set_major_formatter(NUMBERS)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+
+
+def _set_times(axes: Axes, span: tuple[Any, Any], narrow: bool) -> None:
+    """Let the axis of a panel show a span of time and name its two ends."""
+    begin, end = span if span[0] < span[1] else (span[0] - HALF_DAY, span[1] + HALF_DAY)
+    length = end - begin
+    form = "%d %b %H:%M" if length < 6 * HALF_DAY else "%d %b" if length < MONTHS else "%b %Y"
+    form = form.replace(" %H", "\n%H") if narrow else form
+    axes.set_xlim(begin - length / 40, end + length / 40)
+    axes.set_xticks([begin, begin + length / 2, end], [f"{begin:{form}}", "", f"{end:{form}}"])
+    # At the edges they grow inwards, so that those of two panels never meet
+    axes.get_xticklabels()[0].set_horizontalalignment("left")
+    axes.get_xticklabels()[-1].set_horizontalalignment("right")
+
+
 def _within(rows: pd.DataFrame, column: str) -> tuple[float, float] | None:
-    return next(each.within for each in measures(rows) if each.alias == column)
+    return next(measure.within for measure in measures(rows) if measure.alias == column)
 
 
 def _with_a_line(
@@ -291,38 +314,40 @@ def _with_a_line(
     """Return the largest keys, each with what it has at each time; keys of one point come last, for they make no line."""
     names = grouped_by(rows)
     times = sorted(rows[when].unique())
-    found = []
+    lines = []
     for row in ordered.head(SEARCHED).to_dict("records"):
-        mine = rows
+        key_rows = rows
         for name in names:
-            mine = mine[mine[name].isna() if absent(row[name]) else mine[name] == row[name]]
-        found.append((row, mine.drop_duplicates(when, keep="last").set_index(when).reindex(times)))
-    found.sort(key=lambda each: each[1]["trigger"].count() < 2)  # which is stable
-    return found[:keys]
+            key_rows = key_rows[
+                key_rows[name].isna() if absent(row[name]) else key_rows[name] == row[name]
+            ]
+        lines.append(
+            (row, key_rows.drop_duplicates(when, keep="last").set_index(when).reindex(times))
+        )
+    lines.sort(key=lambda line: line[1]["trigger"].count() < 2)  # which is stable
+    return lines[:keys]
 
 
-def _seen(
-    shown: pd.DataFrame,
+def _bars_title(
+    drawn_rows: pd.DataFrame,
     column: str,
-    by: str | None,
+    ranked_by: str | None,
     names: Sequence[str],
     spans: Mapping[Any, str],
     keys: int,
 ) -> str:
     """Return the title of a chart of values: which key leads, if that is no noise. `shown` has the largest last."""
-    if by != column or not spans or keys < 2:
-        return f"{_plain(column)} per {_plain(', '.join(names) or 'window')}"
-    if spans[shown.index[-1]] == "1":
-        return (
-            f"{_label(shown.iloc[-1].to_dict(), names, PANEL_LABELS[1])} leads in {_plain(column)}"
-        )
-    if spans[shown.index[-1]] == f"1–{keys}":
-        return f"No key can be told apart by {_plain(column)}"
-    return f"Which key leads in {_plain(column)} cannot be told apart"
+    if ranked_by != column or not spans or keys < 2:
+        return f"{_literal_text(column)} per {_literal_text(', '.join(names) or 'window')}"
+    if spans[drawn_rows.index[-1]] == "1":
+        return f"{_label(drawn_rows.iloc[-1].to_dict(), names, PANEL_LABELS[1])} leads in {_literal_text(column)}"
+    if spans[drawn_rows.index[-1]] == f"1–{keys}":
+        return f"No key can be told apart by {_literal_text(column)}"
+    return f"Which key leads in {_literal_text(column)} cannot be told apart"
 
 
 def plain_axes(axes: Axes) -> None:
-    """Without a frame, on a faint grid."""
+    """Take the frame away and draw a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -334,10 +359,10 @@ def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:
     Raises:
         DataError: no rows, or no such aggregate.
     """
-    known = published_of(histogram).amounts
-    if column not in known:
+    aggregates = published_of(histogram).amounts
+    if column not in aggregates:
         raise DataError(
-            f"no aggregate {column!r} in this histogram; it has {', '.join(known) or 'none'}"
+            f"no aggregate {column!r} in this histogram; it has {', '.join(aggregates) or 'none'}"
         )
     if not len(histogram):
         raise DataError(
@@ -358,15 +383,15 @@ def _span(rows: pd.DataFrame) -> str:
     )
 
 
-def _label(row: Mapping[Any, Any], names: Sequence[str], most: int = LABEL) -> str:
+def _label(row: Mapping[Any, Any], names: Sequence[str], max_length: int = LABEL) -> str:
     """Return a key as text of a chart: short."""
-    plain = (
+    text = (
         ", ".join("NULL" if absent(row[name]) else printable(row[name]) for name in names)
         or "all records"
     )
-    return _plain(plain if len(plain) <= most else plain[: most - 1] + "…")
+    return _literal_text(text if len(text) <= max_length else text[: max_length - 1] + "…")
 
 
-def _plain(text: str) -> str:
-    """Without what matplotlib would obey: $ begins mathematics, a first _ hides a line."""
+def _literal_text(text: str) -> str:
+    """Take away what matplotlib would obey: $ begins mathematics, a first _ hides a line."""
     return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")

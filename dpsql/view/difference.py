@@ -28,27 +28,29 @@ class Difference:
     stderr: float
     at_most: bool = False
 
-    def real(self, others: int = 1) -> bool:
-        """More than 95% of its noise; of so many differences that are looked at together (Bonferroni)."""
-        return abs(self.value) > _reach(others) * self.stderr
+    def real(self, comparisons: int = 1) -> bool:
+        """Tell whether it is more than 95% of its noise; `comparisons`: differences that are looked at together (Bonferroni)."""
+        return abs(self.value) > _reach(comparisons) * self.stderr
 
 
 def difference(
-    one: float, stderr: float, other: float, other_stderr: float, correlation: float | None
+    value: float, stderr: float, baseline: float, baseline_stderr: float, correlation: float | None
 ) -> Difference:
     """Return one value minus another.
 
     Args:
-        one, stderr, other, other_stderr: the values and the standard deviations of their noise.
+        value, stderr, baseline, baseline_stderr: the values and the standard deviations of their noise.
         correlation: of the two noises; None: unknown, so that the error is bounded by the sum of both.
     """
     if correlation is None:
-        return Difference(one - other, stderr + other_stderr, at_most=True)
-    variance = stderr**2 + other_stderr**2 - 2 * correlation * stderr * other_stderr
-    return Difference(one - other, math.sqrt(max(0.0, variance)))
+        return Difference(value - baseline, stderr + baseline_stderr, at_most=True)
+    variance = stderr**2 + baseline_stderr**2 - 2 * correlation * stderr * baseline_stderr
+    return Difference(value - baseline, math.sqrt(max(0.0, variance)))
 
 
-def between_triggers(published: Published, alias: str, one: int, other: int) -> float | None:
+def between_triggers(
+    published: Published, alias: str, trigger: int, other_trigger: int
+) -> float | None:
     """Return the correlation of a key's noise at two triggers of one window; None where that is not known, as where the value is made of several sums."""
     from dpsql.udfs.noise.counters import counter
     from dpsql.udfs.noise.exact_paths import coefficients
@@ -57,11 +59,13 @@ def between_triggers(published: Published, alias: str, one: int, other: int) -> 
     if (
         noise is None
         or noise.horizon is None
-        or all(each.grid is None for each in published.measures if each.alias == alias)
+        or all(measure.grid is None for measure in published.measures if measure.alias == alias)
     ):
         return None
     chosen = counter(noise.counter, noise.horizon)
-    first, second = sorted((coefficients(chosen, step) for step in (one, other)), key=len)
+    first, second = sorted(
+        (coefficients(chosen, step) for step in (trigger, other_trigger)), key=len
+    )
     # Draws stand in order of time: those of the earlier trigger come first
     return float(
         first @ second[: len(first)] / math.sqrt(float(first @ first) * float(second @ second))
@@ -73,26 +77,26 @@ def between_windows(published: Published) -> float | None:
     return None if _of_windows(published) is None else 0.0
 
 
-def places(values: Float, stderrs: Float, shown: int) -> tuple[Int, Int]:
-    """From which to which place the largest keys can be: each key's interval holds with 95%.
+def places(values: Float, stderrs: Float, max_keys: int) -> tuple[Int, Int]:
+    """Return from which to which place the largest keys can be: each key's interval holds with 95%.
 
     A key is above another if their difference is more than its error at a confidence of 1 - 5% / (keys - 1) (Bonferroni), so that all of a
     key's comparisons hold together with 95%. Noise of different keys is independent.
 
     Args:
         values, stderrs: of all keys of a window; NaN is below all.
-        shown: how many keys, the largest, are asked for.
+        max_keys: how many keys, the largest, are asked for.
 
     Returns:
         (best, worst) place of each, from 1, in the order of `values` from the largest down.
     """
-    known = np.where(np.isfinite(values), values, -np.inf)
-    order = np.argsort(-known, kind="stable")
-    sorted_values = known[order]
+    finite_values = np.where(np.isfinite(values), values, -np.inf)
+    order = np.argsort(-finite_values, kind="stable")
+    sorted_values = finite_values[order]
     sorted_errors = np.where(np.isfinite(stderrs), stderrs, 0.0)[order]
     z = _reach(len(values) - 1)
-    best = np.ones(min(shown, len(values)), np.int64)
-    worst = np.ones(min(shown, len(values)), np.int64)
+    best = np.ones(min(max_keys, len(values)), np.int64)
+    worst = np.ones(min(max_keys, len(values)), np.int64)
     for start in range(0, len(best), BLOCK):
         block = slice(start, min(start + BLOCK, len(best)))
         reach = z * np.hypot(sorted_errors[block, None], sorted_errors[None, :])

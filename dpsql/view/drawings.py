@@ -45,25 +45,27 @@ def intervals(
     """
     low = values - Z95 * stderrs
     high = values + Z95 * stderrs
-    known = np.isfinite(low) & np.isfinite(high)
-    if not known.any():
+    is_finite = np.isfinite(low) & np.isfinite(high)
+    if not is_finite.any():
         return [Drawing()] * len(values)
     if within:
         low = np.clip(low, *within)
         high = np.clip(high, *within)
-        left, right = within
+        scale_low, scale_high = within
     else:
-        left = min(0.0, float(low[known].min()))
-        right = max(0.0, float(high[known].max()))
-    scale = (WIDTH - 2 * MARGIN) / max(right - left, 1e-300)
+        scale_low = min(0.0, float(low[is_finite].min()))
+        scale_high = max(0.0, float(high[is_finite].max()))
+    scale = (WIDTH - 2 * MARGIN) / max(scale_high - scale_low, 1e-300)
 
     def across(value: float) -> float:
-        return MARGIN + (min(max(value, left), right) - left) * scale
+        return MARGIN + (min(max(value, scale_low), scale_high) - scale_low) * scale
 
-    drawn = []
-    for value, down, up, finite in zip(values, low, high, known, strict=True):
-        if not finite:
-            drawn.append(Drawing())
+    drawings = []
+    for value, whisker_low, whisker_high, has_interval in zip(
+        values, low, high, is_finite, strict=True
+    ):
+        if not has_interval:
+            drawings.append(Drawing())
             continue
         middle = across(value)
         y = HEIGHT / 2
@@ -73,13 +75,13 @@ def intervals(
         shape = f'<rect class="value" x="{start:.1f}" y="4" width="{length:.1f}" height="{HEIGHT - 8}"/>'
         if within:
             shape = f'<circle cx="{middle:.1f}" cy="{y:.1f}" r="3"/>'
-        whisker = f'<path class="whisker" d="M{across(down):.1f} {y:.1f}H{across(up):.1f}"/>'
-        drawn.append(
+        whisker = f'<path class="whisker" d="M{across(whisker_low):.1f} {y:.1f}H{across(whisker_high):.1f}"/>'
+        drawings.append(
             Drawing(
                 f'<svg class="interval" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{whisker}</svg>'
             )
         )
-    return drawn
+    return drawings
 
 
 # A key's way through the window as a line of a few pixels, with the band of its error.
@@ -111,23 +113,21 @@ def trend(
     Returns:
         `<svg>`: the band of 95% and the line; a single release is a dot. Empty where nothing is finite.
     """
-    known = np.isfinite(values) & np.isfinite(stderrs)
-    triggers = triggers[known]
-    values = values[known]
-    errors = Z95 * stderrs[known]
-    if not len(values):
+    points = np.flatnonzero(np.isfinite(values) & np.isfinite(stderrs))
+    if not len(points):
         return Drawing()
-    if len(values) > MOST_POINTS:
-        kept = np.unique(np.linspace(0, len(values) - 1, MOST_POINTS).round().astype(int))
-        triggers = triggers[kept]
-        values = values[kept]
-        errors = errors[kept]
-    below = values - errors
-    above = values + errors
-    low, high = within or (min(0.0, float(below.min())), max(0.0, float(above.max())))
+    if len(points) > MOST_POINTS:
+        steps = np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int)
+        points = points[np.unique(steps)]
+    triggers = triggers[points]
+    values = values[points]
+    errors = Z95 * stderrs[points]
+    band_low = values - errors
+    band_high = values + errors
+    low, high = within or (min(0.0, float(band_low.min())), max(0.0, float(band_high.max())))
     across = TREND_MARGIN + (TREND_WIDTH - 2 * TREND_MARGIN) * (triggers - 1) / max(1, horizon - 1)
 
-    def up(level: NDArray[np.float64]) -> NDArray[np.float64]:
+    def height_of(level: NDArray[np.float64]) -> NDArray[np.float64]:
         level = level.clip(low, high)
         return (
             TREND_HEIGHT
@@ -135,9 +135,12 @@ def trend(
             - (TREND_HEIGHT - 2 * TREND_MARGIN) * (level - low) / max(high - low, 1e-300)
         )
 
-    band = [*zip(across, up(above), strict=True), *zip(across[::-1], up(below)[::-1], strict=True)]
-    line = _points(zip(across, up(values), strict=True))
-    dot = f'<circle cx="{across[-1]:.1f}" cy="{up(values)[-1]:.1f}" r="2"/>'
+    band = [
+        *zip(across, height_of(band_high), strict=True),
+        *zip(across[::-1], height_of(band_low)[::-1], strict=True),
+    ]
+    line = _points(zip(across, height_of(values), strict=True))
+    dot = f'<circle cx="{across[-1]:.1f}" cy="{height_of(values)[-1]:.1f}" r="2"/>'
     shape = (
         f'<polygon class="band" points="{_points(band)}"/><polyline class="line" points="{line}"/>'
         if len(values) > 1

@@ -58,7 +58,7 @@ class Card:
 
     head: str
     value: str
-    what: str
+    detail: str
     warn: bool = False
     share: float | None = None
 
@@ -95,7 +95,7 @@ def page(
     rows: pd.DataFrame,
     refresh_seconds: int | None = None,
     most_rows: int = MOST_ROWS,
-    every: pd.DataFrame | None = None,
+    all_rows: pd.DataFrame | None = None,
     passed: str = "",
     listed: bool = False,
     reading: Reading | None = None,
@@ -107,7 +107,7 @@ def page(
         rows: of the window that is shown first, of all its triggers so far.
         refresh_seconds: how often a browser loads the page anew; None: never.
         most_rows: rows of its table, the largest keys first.
-        every: the rows of all windows, of which the newest can be picked; `rows` unless given.
+        all_rows: the rows of all windows, of which the newest can be picked; `rows` unless given.
         passed: what is said of newer finished windows that are not shown first.
         reading: as for `dpsql.view.reading.as_read`.
         listed: the rows are the values that a sketch lists (`dpsql.view.plain_table.as_histogram`).
@@ -120,10 +120,10 @@ def page(
     template = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True
     ).from_string(_asset("page.html"))
-    every = rows if every is None else every
-    panels = _all_panels(standing, rows, every, most_rows, reading)
-    drawn = (
-        (levels(rows)[0],) * 2 if published_of(rows).sets else (rows, every)
+    all_rows = rows if all_rows is None else all_rows
+    panels = _all_panels(standing, rows, all_rows, most_rows, reading)
+    chart_rows = (
+        (levels(rows)[0],) * 2 if published_of(rows).sets else (rows, all_rows)
     )  # cells of several levels have no common scale
     return template.render(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
@@ -136,7 +136,9 @@ def page(
         cards=_cards(standing, rows, listed),
         said=of_lists(standing.published) if listed else left_out(standing.published),
         sections=[
-            section for each in measures(rows) if (section := _section(each, *drawn)).pictures
+            section
+            for measure in measures(rows)
+            if (section := _section(measure, *chart_rows)).pictures
         ],
         panels=panels,
         picked=panels
@@ -149,20 +151,20 @@ def page(
 def _all_panels(
     standing: Standing,
     rows: pd.DataFrame,
-    every: pd.DataFrame,
+    all_rows: pd.DataFrame,
     most_rows: int,
     reading: Reading | None,
 ) -> list[Panel]:
-    """That of the window that is shown first, then those of other windows, the newest first; or those of the levels of a CUBE."""
+    """Return the panel of the window that is shown first, then those of other windows, the newest first; or those of the levels of a CUBE."""
     if published_of(rows).sets:
-        return [_panel(standing, level, every, most_rows, reading) for level in levels(rows)]
-    panels = [_panel(standing, rows, every, most_rows, reading)]
-    if published_of(every).windows:
-        others = every[every[START] != rows[START].iloc[0]]
-        newest = sorted(others[START].unique(), reverse=True)[:MOST_WINDOWS]
+        return [_panel(standing, level, all_rows, most_rows, reading) for level in levels(rows)]
+    panels = [_panel(standing, rows, all_rows, most_rows, reading)]
+    if published_of(all_rows).windows:
+        other_windows = all_rows[all_rows[START] != rows[START].iloc[0]]
+        newest = sorted(other_windows[START].unique(), reverse=True)[:MOST_WINDOWS]
         few = min(most_rows, ROWS_ELSEWHERE)
         panels += [
-            _panel(standing, others[others[START] == start], every, few, reading)
+            _panel(standing, other_windows[other_windows[START] == start], all_rows, few, reading)
             for start in newest
         ]
     return panels
@@ -171,51 +173,58 @@ def _all_panels(
 def _panel(
     standing: Standing,
     window: pd.DataFrame,
-    every: pd.DataFrame,
+    all_rows: pd.DataFrame,
     most_rows: int,
     reading: Reading | None,
 ) -> Panel:
-    ended = bool(finished(window, every[DUE].max()).all())
+    ended = bool(finished(window, all_rows[DUE].max()).all())
     horizon = (
         _last(standing) if standing.published.windows else None
     )  # a table has grown for as long as it has
-    made = table(
-        window, window_before(every, window) if ended else None, horizon, most_rows, reading
+    window_table = table(
+        window, window_before(all_rows, window) if ended else None, horizon, most_rows, reading
     )
     if not published_of(window).windows:
-        names = ", ".join(made.names) or "nothing: all records"
+        names = ", ".join(window_table.names) or "nothing: all records"
         return Panel(
-            names, names if published_of(window).sets else "The whole table", _headline(made), made
+            names,
+            names if published_of(window).sets else "The whole table",
+            _headline(window_table),
+            window_table,
         )
     first = window.iloc[0]
     title = f"{first[START]:{TIME}} to {first[END]:{TIME}} UTC"
     return Panel(
         f"{first[START]:%Y-%m-%dT%H:%M:%S}",
         title if ended else f"{title}, unfinished",
-        _headline(made),
-        made,
+        _headline(window_table),
+        window_table,
     )
 
 
-def _headline(made: WindowTable) -> str:
+def _headline(window_table: WindowTable) -> str:
     """Return what the first line of a table says, in words; nothing where its place is not known."""
-    if not made.rows or not made.heads:
+    if not window_table.rows or not window_table.heads:
         return ""
-    if not made.stands_out:
+    if not window_table.stands_out:
         return "Nothing here is larger than its own noise"
-    first = made.rows[0]
-    if not made.names:
-        return f"{made.heads[0][0]}: {first.cells[0].text}"
-    if not made.by or not made.first:
+    first = window_table.rows[0]
+    if not window_table.names:
+        return f"{window_table.heads[0][0]}: {first.cells[0].text}"
+    if not window_table.ranked_by or not window_table.first:
         return ""
-    at, (alias, cap) = next(
-        (i, head) for i, head in enumerate(made.heads) if head[0] == printable(made.by)
+    column, (alias, cap) = next(
+        (i, head)
+        for i, head in enumerate(window_table.heads)
+        if head[0] == printable(window_table.ranked_by)
     )
-    of = f"{alias} ({cap})" if cap else alias
-    if made.together:
-        return f"{of}: no key can be told apart from another"
-    words = "is first" if made.first.place == "1" else "is largest, but others may be larger"
-    return f"{of}: {', '.join(made.first.keys)} {words}, {made.first.cells[at].text}"
+    head_text = f"{alias} ({cap})" if cap else alias
+    if window_table.all_tied:
+        return f"{head_text}: no key can be told apart from another"
+    words = (
+        "is first" if window_table.first.place == "1" else "is largest, but others may be larger"
+    )
+    return f"{head_text}: {', '.join(window_table.first.keys)} {words}, {window_table.first.cells[column].text}"
 
 
 def _lead(standing: Standing, rows: pd.DataFrame, passed: str, listed: bool) -> str:
@@ -229,28 +238,28 @@ def _lead(standing: Standing, rows: pd.DataFrame, passed: str, listed: bool) -> 
     window = f"The whole table at {standing.trigger_time:{TIME}} UTC"
     if published_of(rows).windows:
         window = f"Window {first[START]:{TIME}} to {first[END]:{TIME}} UTC{grows}"
-    what = "The largest values, private" if listed else "A private histogram"
-    return f"{what}. {window}{f'; {state}' if state else ''}. {passed}".rstrip()
+    subject = "The largest values, private" if listed else "A private histogram"
+    return f"{subject}. {window}{f'; {state}' if state else ''}. {passed}".rstrip()
 
 
 def _cards(standing: Standing, rows: pd.DataFrame, listed: bool) -> list[Card]:
     horizon = _last(standing)
-    of = f" of {horizon:,}" if horizon else ""
+    horizon_text = f" of {horizon:,}" if horizon else ""
     keys = int((rows["trigger"] == standing.triggers).sum())
     return [
-        _shown(rows, keys, listed),
-        *_promise(standing),
+        _keys_card(rows, keys, listed),
+        *_promise_cards(standing),
         Card(
             "Trigger",
-            f"{standing.triggers:,}{of}",
+            f"{standing.triggers:,}{horizon_text}",
             f"{standing.trigger_time:{TIME}} UTC",
             share=standing.triggers / horizon if horizon else None,
         ),
-        _lag(standing),
+        _lag_card(standing),
     ]
 
 
-def _shown(rows: pd.DataFrame, keys: int, listed: bool) -> Card:
+def _keys_card(rows: pd.DataFrame, keys: int, listed: bool) -> Card:
     published = published_of(rows)
     if not published.keys:
         return Card("Keys", "none", f"one row per {'window' if published.windows else 'trigger'}")
@@ -271,33 +280,33 @@ def _last(standing: Standing) -> int | None:
     return windows.triggers if windows else noise.horizon if noise else None
 
 
-def _lag(standing: Standing) -> Card:
-    written = f"newest trigger written {standing.written:{TIME}} UTC"
+def _lag_card(standing: Standing) -> Card:
+    commit_text = f"newest trigger written {standing.commit_time:{TIME}} UTC"
     if standing.replayed:
-        return Card("Input", "stored", f"stored input, so nothing is late; {written}")
+        return Card("Input", "stored", f"stored input, so nothing is late; {commit_text}")
     overdue = standing.overdue
     if overdue is not None and overdue > standing.interval:
         return Card(
             "Lag",
             f"{_length(overdue)} overdue",
-            f"the next trigger has not come; {written}",
+            f"the next trigger has not come; {commit_text}",
             warn=True,
         )
     next_one = (
         f"; next {standing.trigger_time + standing.interval:{TIME}}" if overdue is not None else ""
     )
-    return Card("Lag", _length(max(standing.late, timedelta(0))), f"{written}{next_one}")
+    return Card("Lag", _length(max(standing.late, timedelta(0))), f"{commit_text}{next_one}")
 
 
-def _promise(standing: Standing) -> Iterator[Card]:
+def _promise_cards(standing: Standing) -> Iterator[Card]:
     windows = standing.published.windows
     promises = standing.published.protects
-    for at, run in enumerate(promises, 1):
+    for run_number, run in enumerate(promises, 1):
         span = (
             f"per {duration(windows.size_us)}" if windows and run.period == "WINDOW" else "for ever"
         )
         yield Card(
-            "Promise" if len(promises) == 1 else f"Promise of run {at} of {len(promises)}",
+            "Promise" if len(promises) == 1 else f"Promise of run {run_number} of {len(promises)}",
             f"epsilon {run.epsilon:g}",
             f"{span}, delta {run.delta:g}; unit: {', '.join(run.units) or 'one row, not one person'}",
         )
@@ -318,7 +327,7 @@ def _promise(standing: Standing) -> Iterator[Card]:
         )
     cap = standing.budget.cap
     if cap is not None:
-        left = (
+        remainder_text = (
             f"a run like the newest may have epsilon {number(cap.left_epsilon)}"
             if cap.left_epsilon
             else "nothing left"
@@ -326,29 +335,32 @@ def _promise(standing: Standing) -> Iterator[Card]:
         yield Card(
             "Budget spent",
             f"{cap.spent_share:.0%}",
-            f"of epsilon {cap.epsilon:g} per {cap.days:g} days; {left}",
+            f"of epsilon {cap.epsilon:g} per {cap.days:g} days; {remainder_text}",
             share=cap.spent_share,
         )
 
 
-def _section(measure: Measure, rows: pd.DataFrame, every: pd.DataFrame) -> Section:
-    """Pictures of what has several points in time: windows, triggers of the window that is shown."""
+def _section(measure: Measure, rows: pd.DataFrame, all_rows: pd.DataFrame) -> Section:
+    """Return the pictures of what has several points in time: windows, triggers of the window that is shown."""
     alias = measure.alias
     cap = heads(published_of(rows)).get(alias)
     unit = f"{alias}\n({cap})" if cap else alias
-    drawn = []
-    if published_of(every).windows:
-        closed = every[finished(every)]
+    chart_calls = []
+    if published_of(all_rows).windows:
+        closed = all_rows[finished(all_rows)]
         if _comes_again(closed, START):
             newest = sorted(closed[START].unique())[-CHART_WINDOWS:]
-            drawn.append(
+            chart_calls.append(
                 (charts.over_windows, closed[closed[START] >= newest[0]], "window by window")
             )
     if _comes_again(rows, "trigger"):
-        drawn.append((charts.growth, rows, "trigger by trigger"))
+        chart_calls.append((charts.growth, rows, "trigger by trigger"))
     return Section(
         printable(alias),
-        tuple(_picture(draw, of, alias, unit, f"{alias}, {how}") for draw, of, how in drawn),
+        tuple(
+            _picture(draw, chart_rows, alias, unit, f"{alias}, {progress}")
+            for draw, chart_rows, progress in chart_calls
+        ),
     )
 
 
@@ -369,11 +381,11 @@ def _picture(
     caption = ""
     for narrow in (False, True):
         chart = draw(rows, alias, unit=unit, title=title, narrow=narrow)
-        out = io.BytesIO()
+        svg = io.BytesIO()
         caption = " ".join(chart.get_supxlabel().split())
         chart.supxlabel("")
-        chart.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
-        sources.append(f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode()}")
+        chart.savefig(svg, format="svg", metadata={"Date": None}, transparent=True)
+        sources.append(f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}")
     return Picture(sources[0], sources[1], caption)
 
 

@@ -37,17 +37,17 @@ NO_LIST = "No list is published. How often a value came: dpsql ask NAME --value 
 
 
 def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:
-    """Times, trigger and the fields of every entry of a list, the newest finished window first; `amount` is its count or sum.
+    """Return times, trigger and the fields of every entry of a list, the newest finished window first; `amount` is its count or sum.
 
     A window whose list is empty has none.
     """
     times = published_of(frame).names(Role.TIME)
-    out = []
+    entries = []
     for row in in_order(frame, keep=True)[[*times, name]].to_dict("records"):
         for entry in row[name]:
             amount = entry["count"] if "count" in entry else entry["sum"]
-            out.append({**{time: row[time] for time in times}, **entry, "amount": amount})
-    return out
+            entries.append({**{time: row[time] for time in times}, **entry, "amount": amount})
+    return entries
 
 
 def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -85,24 +85,24 @@ def as_histogram(frame: pd.DataFrame) -> pd.DataFrame:
         time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype)
         for time in published.names(Role.TIME)
     }
-    wide = [(line["high"] - line["low"]) / (2 * Z95) for line in lines]
+    stderrs = [(line["high"] - line["low"]) / (2 * Z95) for line in lines]
     error = f"{name}_{STDERR}"
     values = {
         key: [value_text(line["value"]) for line in lines],
         name: [line["amount"] for line in lines],
-        error: wide,
+        error: stderrs,
     }
-    made = pd.DataFrame(times | values)
+    histogram = pd.DataFrame(times | values)
     columns = [column for column in published.columns if column.role is Role.TIME]
     columns += [
         Column(key, Role.KEY),
         Column(name, Role.VALUE, name),
         Column(error, Role.STDERR, name),
     ]
-    made.attrs[PROPERTY] = replace(
+    histogram.attrs[PROPERTY] = replace(
         published, rows=Rows.HISTOGRAM, columns=tuple(columns), noise=None
     ).text()
-    return made
+    return histogram
 
 
 def value_text(value: Any) -> str:
@@ -129,24 +129,24 @@ class PlainRows:
 
     @property
     def reading(self) -> Reading:
-        """Which rows are shown."""
+        """The rows that the query chooses."""
         return published_of(self.rows).reading
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows."""
+        """Return the rows as a pandas DataFrame."""
         return self.rows
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        table, below = plain_table(self.rows, SHOWN_ROWS, self.reading)
-        return "\n".join(([] if table.empty else [table.to_string(index=False)]) + below)
+        table, notes = plain_table(self.rows, SHOWN_ROWS, self.reading)
+        return "\n".join(([] if table.empty else [table.to_string(index=False)]) + notes)
 
     def _repr_html_(self) -> str:
-        table, below = plain_table(self.rows, SHOWN_ROWS, self.reading)
-        shown = "" if table.empty else table.to_html(index=False, escape=True, border=0)
-        return shown + "".join(f"<div>{html.escape(line)}</div>" for line in below)
+        table, notes = plain_table(self.rows, SHOWN_ROWS, self.reading)
+        table_html = "" if table.empty else table.to_html(index=False, escape=True, border=0)
+        return table_html + "".join(f"<div>{html.escape(line)}</div>" for line in notes)
 
 
 class PublicRows(PlainRows):
@@ -155,12 +155,12 @@ class PublicRows(PlainRows):
     def explain(self) -> str:
         """Return what is promised, how rows are to be read, and what each column is."""
         published = published_of(self.rows)
-        columns = [f"{name}: {said}" for name, said in words.columns(published)]
+        columns = [f"{name}: {text}" for name, text in words.columns(published)]
         return "\n".join((*words.promises(published), *left_out(published), *columns))
 
 
 def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.DataFrame, list[str]]:
-    """Each window's newest trigger with its 95% errors, and the sentences below it.
+    """Return each window's newest trigger with its 95% errors, and the sentences below it.
 
     Args:
         rows: of a histogram.
@@ -180,16 +180,18 @@ def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.Da
             for name in published.lists
             for line in lines_of(newest_triggers(rows), name)
         ]
-        more = [f"{len(listed) - limit:,} more: .rows has all."] if len(listed) > limit else []
-        return pd.DataFrame(listed[:limit]), [*left_out(published), *more]
+        remainder_notes = (
+            [f"{len(listed) - limit:,} more: .rows has all."] if len(listed) > limit else []
+        )
+        return pd.DataFrame(listed[:limit]), [*left_out(published), *remainder_notes]
     ordered = in_order(as_read(newest_triggers(rows), reading), keep=is_ordered(rows))
-    shown = [_row(row, published) for row in ordered.head(limit).to_dict("records")]
-    below = list(left_out(published))
+    text_rows = [_row(row, published) for row in ordered.head(limit).to_dict("records")]
+    notes = list(left_out(published))
     if published.selects:
-        below.append("A key that is missing is not zero.")
+        notes.append("A key that is missing is not zero.")
     if len(ordered) > limit:
-        below.append(f"{len(ordered) - limit:,} more rows: .rows has all.")
-    return pd.DataFrame(shown), below
+        notes.append(f"{len(ordered) - limit:,} more rows: .rows has all.")
+    return pd.DataFrame(text_rows), notes
 
 
 def _headed(alias: str, published: Published) -> str:

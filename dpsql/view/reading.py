@@ -19,15 +19,15 @@ def is_ordered(rows: pd.DataFrame) -> bool:
     return bool(published_of(rows).reading.order)
 
 
-def as_read(rows: pd.DataFrame, own: Reading | None = None) -> pd.DataFrame:
+def as_read(rows: pd.DataFrame, private_reading: Reading | None = None) -> pd.DataFrame:
     """Return the rows of each window and trigger that are shown, in their order; all of them where the query does not say.
 
     Args:
         rows: of a histogram.
-        own: of who may read the query; else a condition that is not public leaves no row out.
+        private_reading: of who may read the query; else a condition that is not public leaves no row out.
     """
     published = published_of(rows)
-    reading = own or published.reading
+    reading = private_reading or published.reading
     if rows.empty or (reading.condition, reading.order, reading.limit) == (None, (), None):
         return rows
     import duckdb

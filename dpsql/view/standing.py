@@ -27,30 +27,30 @@ class Standing:
 
     Args:
         name: of the query.
-        now: when this was found out.
+        moment: when this was found out.
         state: as `dpsql status`; None when the private folder cannot be read.
         published: what the table says of itself.
         triggers: number of triggers of the shown window that are published.
         trigger_time: the newest of them, on the grid.
         ended: the window had ended by the newest trigger of all windows.
-        written: when the newest commit to the histogram was made.
+        commit_time: when the newest commit to the histogram was made.
         budget: what the ledger knows of the source's people; None where it was not asked.
     """
 
     name: str
-    now: datetime
+    moment: datetime
     state: str | None
     published: Published
     triggers: int
     trigger_time: datetime
-    written: datetime
+    commit_time: datetime
     budget: Budget | None = None
     ended: bool = True
 
     @property
     def late(self) -> timedelta:
         """How long after its time the newest trigger was written."""
-        return self.written - self.trigger_time
+        return self.commit_time - self.trigger_time
 
     @property
     def replayed(self) -> bool:
@@ -62,11 +62,11 @@ class Standing:
         """By how much the next trigger is late now; negative while it is still to come. None where nobody works on the run."""
         if self.state != "running":
             return None
-        return self.now - self.trigger_time - self.interval
+        return self.moment - self.trigger_time - self.interval
 
     @property
     def interval(self) -> timedelta:
-        """Between triggers."""
+        """The time between two triggers."""
         return timedelta(microseconds=self.published.trigger_us)
 
 
@@ -96,24 +96,24 @@ def standing(
     ):  # whoever may read the histogram alone sees the page without it
         state = next(
             (
-                each.state
-                for each in list_queries(lake)
-                if each.name == name and each.state != "unreadable"
+                run.state
+                for run in list_queries(lake)
+                if run.name == name and run.state != "unreadable"
             ),
             None,
         )
     if rows.empty:
         raise NothingPublished(f"query {name!r}: {why_nothing(published)}")
     newest = rows.loc[rows["trigger"].idxmax()]
-    when = newest[DUE].to_pydatetime()
+    due_time = newest[DUE].to_pydatetime()
     return Standing(
         name=name,
-        now=datetime.now(UTC),
+        moment=datetime.now(UTC),
         state=state,
         published=published,
         triggers=int(newest["trigger"]),
-        trigger_time=when if when.tzinfo else when.replace(tzinfo=UTC),
-        written=histogram_written(lake, name),
+        trigger_time=due_time if due_time.tzinfo else due_time.replace(tzinfo=UTC),
+        commit_time=histogram_written(lake, name),
         budget=budget,
         ended=bool(finished(rows, clock).all()),
     )
@@ -125,7 +125,7 @@ def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
     try:
         if not (folder / LIVE_FILE).exists():
             return ()
-        found = read_overruns(folder).said()
+        overrun_text = read_overruns(folder).said()
     except (LakeError, OSError):
         return ()
-    return (ASSUMPTION, found or "every micro-batch did")
+    return (ASSUMPTION, overrun_text or "every micro-batch did")

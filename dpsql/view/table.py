@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def measures(rows: pd.DataFrame) -> list[Measure]:
     """Return the aggregates of a frame that have a standard error, in its order."""
     published = published_of(rows)
-    known = {each.alias: each for each in published.measures}
-    return [known[alias] for alias in published.amounts]
+    measure_by_alias = {measure.alias: measure for measure in published.measures}
+    return [measure_by_alias[alias] for alias in published.amounts]
 
 
 def grouped_by(rows: pd.DataFrame) -> list[str]:
@@ -47,9 +47,12 @@ def grouped_by(rows: pd.DataFrame) -> list[str]:
 
 def levels(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the rows of a CUBE by what they are grouped by, few columns first; the total, which is grouped by none, last."""
-    found = [level for _, level in rows.groupby(published_of(rows).names(Role.SET), sort=False)]
+    rows_by_level = [
+        level for _, level in rows.groupby(published_of(rows).names(Role.SET), sort=False)
+    ]
     return sorted(
-        found, key=lambda level: (not grouped_by(level), len(grouped_by(level)), grouped_by(level))
+        rows_by_level,
+        key=lambda level: (not grouped_by(level), len(grouped_by(level)), grouped_by(level)),
     )
 
 
@@ -60,9 +63,9 @@ def size_of(rows: pd.DataFrame) -> str | None:
     """
     published = published_of(rows)
     people = {
-        each.alias
-        for each in published.measures
-        if each.function is AggregateFunction.COUNT_DISTINCT_UNIT
+        measure.alias
+        for measure in published.measures
+        if measure.function is AggregateFunction.COUNT_DISTINCT_UNIT
     }
 
     def signal(alias: str) -> tuple[bool, float]:
@@ -72,7 +75,9 @@ def size_of(rows: pd.DataFrame) -> str | None:
         ) / noise if noise > 0 else 0.0
 
     return max(
-        (each.alias for each in measures(rows) if each.within is None), key=signal, default=None
+        (measure.alias for measure in measures(rows) if measure.within is None),
+        key=signal,
+        default=None,
     )
 
 
@@ -91,10 +96,12 @@ def ranked(rows: pd.DataFrame) -> tuple[pd.DataFrame, str | None]:
     ), None
 
 
-def counted(rows: pd.DataFrame) -> list[str]:
+def growing_aliases(rows: pd.DataFrame) -> list[str]:
     """Return the aggregates that grow with the number of records; all, where there are only averages."""
-    of = measures(rows)
-    return [each.alias for each in of if each.within is None] or [each.alias for each in of]
+    window_measures = measures(rows)
+    return [measure.alias for measure in window_measures if measure.within is None] or [
+        measure.alias for measure in window_measures
+    ]
 
 
 # Which rows of a histogram a person wants first: each window's newest trigger, finished windows
@@ -108,25 +115,27 @@ BY_CHANCE = 0.01
 
 
 def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
-    """Per row whether its window had ended by the newest trigger: `clock`, or of these rows. (Late records may still change it.)"""
+    """Tell per row whether its window had ended by the newest trigger: `clock`, or of these rows. (Late records may still change it.)"""
     if not published_of(rows).windows:
         return rows["trigger"].notna()  # a table is what it is at its newest trigger
     return rows[END] <= (rows[DUE].max() if clock is None else clock)
 
 
-def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> pd.DataFrame:
+def in_order(
+    rows: pd.DataFrame, size_column: str | None = None, keep: bool = False
+) -> pd.DataFrame:
     """Return the newest finished window first, unfinished ones last; within a window the largest keys first.
 
     Args:
         rows: of a histogram.
-        by: the column that says how large a key is; as `size_of` unless given, or the first aggregate.
+        size_column: the column that says how large a key is; as `size_of` unless given, or the first aggregate.
         keep: the rows of one window stay in their order.
     """
     published = published_of(rows)
     sizes = [
-        each
-        for each in (by or size_of(rows), *published.amounts, *published.fitted)
-        if each and not keep
+        alias
+        for alias in (size_column or size_of(rows), *published.amounts, *published.fitted)
+        if alias and not keep
     ][:1]
     columns = ["_finished", *published.release, *sizes]
     ordered = rows.assign(_finished=finished(rows)).sort_values(
@@ -136,7 +145,7 @@ def in_order(rows: pd.DataFrame, by: str | None = None, keep: bool = False) -> p
 
 
 def telling(rows: pd.DataFrame, aggregates: Sequence[str]) -> pd.Series:
-    """Per row whether its window has a value above its own noise. Of many noisy values some are large: the more there are, the larger one must be."""
+    """Tell per row whether its window has a value above its own noise. Of many noisy values some are large: the more there are, the larger one must be."""
     last = newest_triggers(rows)
     values = last[list(aggregates)].to_numpy(np.float64, na_value=np.nan)
     errors = last[[published_of(rows).stderr(alias) for alias in aggregates]].to_numpy(
@@ -156,7 +165,7 @@ def one_window(
     name: str,
     window_us: int | None,
     growing: bool = False,
-    of: Sequence[str] = (),
+    aliases: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return the rows of one window; all there are where there are no windows.
 
@@ -165,7 +174,7 @@ def one_window(
         name: of the query.
         window_us: where the window starts, microseconds since 1970 UTC; None: the newest one that is finished, or, where none is, the newest.
         growing: the newest one, finished or not.
-        of: aggregates, one of which is above its own noise in the window that is chosen, if there is such a one.
+        aliases: aggregates, one of which is above its own noise in the window that is chosen, if there is such a one.
 
     Raises:
         LakeError: the query has published no such window.
@@ -177,22 +186,22 @@ def one_window(
     if window_us is None:
         ended = rows[finished(rows)]
         chosen = rows if growing or ended.empty else ended
-        if of and not growing and (tells := telling(chosen, of)).any():
+        if aliases and not growing and (tells := telling(chosen, aliases)).any():
             chosen = chosen[tells]
         return chosen[chosen[START] == chosen[START].max()]
-    kept = rows[rows[START].astype("datetime64[us, UTC]").astype("int64") == window_us]
-    if kept.empty:
+    window_rows = rows[rows[START].astype("datetime64[us, UTC]").astype("int64") == window_us]
+    if window_rows.empty:
         raise LakeError(
             f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are"
         )
-    return kept
+    return window_rows
 
 
-def passed_over(rows: pd.DataFrame, shown: pd.DataFrame) -> str:
+def passed_over(rows: pd.DataFrame, window: pd.DataFrame) -> str:
     """Return what is said of the finished windows that are newer than the one that is shown; nothing where there are none."""
     if not published_of(rows).windows:
         return ""
-    newer = rows[finished(rows) & (rows[START] > shown[START].iloc[0])][START]
+    newer = rows[finished(rows) & (rows[START] > window[START].iloc[0])][START]
     if newer.empty:
         return ""
     if newer.nunique() == 1:
@@ -216,14 +225,18 @@ NONE = -1e300
 
 @dataclass(frozen=True)
 class Cell:
-    """A released value, what is said beside it, its drawing and its way there; `small`: below its own error; `size` orders the column."""
+    """A released value, remarks on it, its drawing and its way there.
+
+    `size` orders the column; `small`: the value is below its own error; `has_changed`: clearly, since the window before.
+    """
 
     text: str
     size: float
     small: bool
-    beside: tuple[str, ...]
+    remarks: tuple[str, ...]
     interval: Drawing
     trend: Drawing
+    has_changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -244,9 +257,9 @@ class WindowTable:
         heads: aggregates, and what the bounds cap in each.
         rows: a line for each key.
         all_rows: how many keys there are.
-        by: what places are of; None: there are no places.
+        ranked_by: the aggregate that places are of; None: there are no places.
         first: the line of the largest key, if it is shown.
-        together: no key can be told apart from any other.
+        all_tied: no key can be told apart from any other.
         has_trends: there is more than one trigger in this window.
         has_changes: some value has clearly changed since the window before.
         stands_out: some value is larger than its own error.
@@ -257,18 +270,29 @@ class WindowTable:
     heads: tuple[tuple[str, str], ...]
     rows: tuple[Row, ...]
     all_rows: int
-    by: str | None
+    ranked_by: str | None
     first: Row | None
-    together: bool
+    all_tied: bool
     has_trends: bool
     has_changes: bool
     stands_out: bool
     order: str
 
 
+@dataclass(frozen=True)
+class _Context:
+    """Facts that the cells of a window are compared with; `previous_rows`: those of the window before, by key."""
+
+    published: Published
+    names: list[str]
+    newest: pd.DataFrame
+    previous_rows: Mapping[tuple[Any, ...], Mapping[Any, Any]]
+    horizon: int
+
+
 def table(
     window: pd.DataFrame,
-    before: pd.DataFrame | None,
+    previous_window: pd.DataFrame | None,
     horizon: int | None,
     most_rows: int,
     reading: Reading | None = None,
@@ -277,165 +301,206 @@ def table(
 
     Args:
         window: its rows, of all its triggers so far.
-        before: the rows of the window before it; None where there is none, or where the two cannot be compared.
+        previous_window: the rows of the window before it; None where there is none, or where the two cannot be compared.
         horizon: triggers of a whole window; None: there is no last one.
         most_rows: rows of the table.
         reading: as for `as_read`.
     """
-    published = published_of(window)
-    names = grouped_by(window)
-    of = measures(window)
-    last = newest_triggers(window)
-    ordered, ranking = ranked(last)
-    kept = as_read(ordered, reading)
-    order = (
-        f"by {printable(ranking)}, the largest first"
-        if ranking
-        else "the smallest error first, which is where most records are"
+    columns = measures(window)
+    context = _context(window, previous_window, horizon)
+    ordered, ranking = ranked(context.newest)
+    readable = as_read(ordered, reading)
+    top_rows = readable.head(most_rows)
+    ranked_by, spans = places_shown(window, top_rows)
+    has_trends = bool(columns) and window["trigger"].nunique() > 1
+    paths = _paths(window, top_rows, context) if has_trends else [None] * len(top_rows)
+    cells = [_cells(measure, top_rows, paths, context) for measure in columns]
+    ranges = context.published.quantiles
+    cells += [_range_cells(name, top_rows, context.published) for name in ranges]
+    lines = _lines(top_rows, cells, spans, context)
+    released_cells = [cell for column in cells for cell in column]
+    line_by_index = dict(zip(top_rows.index, lines, strict=True))
+    return WindowTable(
+        tuple(map(printable, context.names)),
+        _heads(context.published),
+        tuple(lines),
+        len(readable),
+        ranked_by if spans else None,
+        line_by_index.get(ordered.index[0]) if len(ordered) else None,
+        len(ordered) > 1
+        and {spans.get(index) for index in top_rows.index} == {f"1–{len(ordered)}"},
+        has_trends,
+        any(cell.has_changed for cell in released_cells),
+        not columns or not all(cell.small or cell.size == NONE for cell in released_cells),
+        _order_text(window, ranking),
     )
-    if is_ordered(window):
-        order = "in the order that the query asks for"
-    shown = kept.head(most_rows)
-    by, spans = places_shown(window, shown)
+
+
+def _context(
+    window: pd.DataFrame, previous_window: pd.DataFrame | None, horizon: int | None
+) -> _Context:
+    """Return what the cells of a window are compared with; arguments as for `table`."""
+    names = grouped_by(window)
+    newest = newest_triggers(window)
+    previous_rows = {}
+    if previous_window is not None:
+        previous_newest = newest_triggers(previous_window)
+        previous_rows = {_key(row, names): row for row in previous_newest.to_dict("records")}
+    last_trigger = horizon or int(newest["trigger"].max())
+    return _Context(published_of(window), names, newest, previous_rows, last_trigger)
+
+
+def _heads(published: Published) -> tuple[tuple[str, str], ...]:
+    """Return the aggregates, those with numbers first, and what the bounds cap in each."""
+    caps = words.heads(published)
+    aliases = [*published.amounts, *published.quantiles]
+    return tuple((printable(alias), caps.get(alias, "")) for alias in aliases)
+
+
+def _lines(
+    rows: pd.DataFrame, cells: Sequence[Sequence[Cell]], spans: Mapping[Any, str], context: _Context
+) -> list[Row]:
+    """Return a line for each of the rows; `cells` has a list for each column."""
+    lines = []
+    records = rows.to_dict("records")
+    for position, (index, row) in enumerate(zip(rows.index, records, strict=True)):
+        texts = tuple(key_text(row, name, context.published) for name in context.names)
+        lines.append(Row(spans.get(index, ""), texts, tuple(column[position] for column in cells)))
+    return lines
+
+
+def _paths(
+    window: pd.DataFrame, rows: pd.DataFrame, context: _Context
+) -> list[pd.DataFrame | None]:
+    """Return, for each of the rows, all that its key has released in the window, by trigger."""
+    names = context.names
     key = (
         window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
     )
-    has_trends = bool(of) and window["trigger"].nunique() > 1
-    paths = (
-        {number: path for number, path in window.sort_values("trigger").groupby(key)}
-        if has_trends
-        else {}
-    )
-    older = (
-        {}
-        if before is None
-        else {_key(row, names): row for row in newest_triggers(before).to_dict("records")}
-    )
-    whole = {
-        each.alias: _whole(last, each.alias)
-        for each in of
-        if each.has_shares and names and not published.sets
-    }
-    ranges = [column for column in published.shown if column.name in published.quantiles]
-    drawn = {each.alias: intervals(*_floats(shown, each.alias), each.within) for each in of}
-    lines = []
-    has_changes = False
-    for at, (index, row) in enumerate(zip(shown.index, shown.to_dict("records"), strict=True)):
-        cells = []
-        for each in of:
-            said = [
-                f"{ending} {text_of(row, column, published)}"
-                for ending, column in published.beside(each.alias).items()
-            ]
-            change = _change(row, older.get(_key(row, names)), each, published, len(last))
-            has_changes |= bool(change)
-            said += [*_share(row, each, whole, published), *change]
-            error = row[published.stderr(each.alias)]
-            text, small = measured(row[each.alias], error, null_of(each.alias, published))
-            text, small = (
-                (TOO_FEW, True) if says_nothing(each.alias, error, published) else (text, small)
-            )
-            path = paths.get(key[index])
-            way = Drawing()
-            if path is not None:
-                way = trend(
-                    path["trigger"].to_numpy(np.int64),
-                    *_floats(path, each.alias),
-                    horizon or int(last["trigger"].max()),
-                    each.within,
-                )
-            size = NONE if absent(row[each.alias]) else float(row[each.alias])
-            cells.append(Cell(text, size, small, tuple(said), drawn[each.alias][at], way))
-        cells += [
-            Cell(text_of(row, column, published), NONE, False, (), Drawing(), Drawing())
-            for column in ranges
+    paths = {number: path for number, path in window.sort_values("trigger").groupby(key)}
+    return [paths.get(key[index]) for index in rows.index]
+
+
+def _cells(
+    measure: Measure, rows: pd.DataFrame, paths: Sequence[pd.DataFrame | None], context: _Context
+) -> list[Cell]:
+    """Return the cells of an aggregate, one for each of the rows."""
+    alias = measure.alias
+    published = context.published
+    has_shares = measure.has_shares and context.names and not published.sets
+    total = _total(context.newest, alias) if has_shares else (0.0, 0.0)
+    drawings = intervals(*_floats(rows, alias), measure.within)
+    cells = []
+    for drawing, path, row in zip(drawings, paths, rows.to_dict("records"), strict=True):
+        remarks = [
+            f"{ending} {text_of(row, column, published)}"
+            for ending, column in published.beside(alias).items()
         ]
-        texts = tuple(key_text(row, name, published) for name in names)
-        lines.append(Row(spans.get(index, ""), texts, tuple(cells)))
-    caps = words.heads(published)
-    heads = tuple(
-        (printable(alias), caps.get(alias, ""))
-        for alias in (*(each.alias for each in of), *published.quantiles)
-    )
-    first = next(
-        (line for index, line in zip(shown.index, lines, strict=True) if index == ordered.index[0]),
-        None,
-    )
-    return WindowTable(
-        tuple(map(printable, names)),
-        heads,
-        tuple(lines),
-        len(kept),
-        by if spans else None,
-        first,
-        len(ordered) > 1 and {spans.get(index) for index in shown.index} == {f"1–{len(ordered)}"},
-        has_trends,
-        has_changes,
-        not of or not all(cell.small or cell.size == NONE for line in lines for cell in line.cells),
-        order,
-    )
+        previous_row = context.previous_rows.get(_key(row, context.names))
+        change = _change(row, previous_row, measure, published, len(context.newest))
+        remarks += [*_share(row, measure, total, published), *change]
+        text, small = _value_text(row, alias, published)
+        way = Drawing()
+        if path is not None:
+            triggers = path["trigger"].to_numpy(np.int64)
+            way = trend(triggers, *_floats(path, alias), context.horizon, measure.within)
+        size = NONE if absent(row[alias]) else float(row[alias])
+        cells.append(Cell(text, size, small, tuple(remarks), drawing, way, bool(change)))
+    return cells
 
 
-def places_shown(window: pd.DataFrame, shown: pd.DataFrame) -> tuple[str | None, dict[Any, str]]:
+def _value_text(row: Mapping[Any, Any], alias: str, published: Published) -> tuple[str, bool]:
+    """Return a value with its error, and whether it is below that error."""
+    error = row[published.stderr(alias)]
+    if says_nothing(alias, error, published):
+        return TOO_FEW, True
+    return measured(row[alias], error, null_of(alias, published))
+
+
+def _range_cells(name: str, rows: pd.DataFrame, published: Published) -> list[Cell]:
+    """Return the cells of a column of quantiles, one for each of the rows."""
+    column = next(column for column in published.shown if column.name == name)
+    return [
+        Cell(text_of(row, column, published), NONE, False, (), Drawing(), Drawing())
+        for row in rows.to_dict("records")
+    ]
+
+
+def _order_text(window: pd.DataFrame, ranking: str | None) -> str:
+    """Say how the rows of a table are ordered."""
+    if is_ordered(window):
+        return "in the order that the query asks for"
+    if ranking:
+        return f"by {printable(ranking)}, the largest first"
+    return "the smallest error first, which is where most records are"
+
+
+def places_shown(window: pd.DataFrame, top_rows: pd.DataFrame) -> tuple[str | None, dict[Any, str]]:
     """Return what the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places."""
     published = published_of(window)
-    ordered, by = ranked(newest_triggers(window))
+    ordered, ranked_by = ranked(newest_triggers(window))
     # A total is no rival of its parts, and of a prediction nobody knows how far it is off
-    if not by or not published.keys or published.sets or published.predicts:
+    if not ranked_by or not published.keys or published.sets or published.predicts:
         return None, {}
     best, worst = places(
-        *_floats(ordered, by), int(ordered.index.get_indexer(shown.index).max(initial=0)) + 1
+        *_floats(ordered, ranked_by),
+        int(ordered.index.get_indexer(top_rows.index).max(initial=0)) + 1,
     )
-    ends = zip(ordered.index[: len(best)], best, worst, strict=True)
-    return by, {i: f"{one}" if one == other else f"{one}–{other}" for i, one, other in ends}
+    place_ranges = zip(ordered.index[: len(best)], best, worst, strict=True)
+    return ranked_by, {
+        i: f"{first_place}" if first_place == last_place else f"{first_place}–{last_place}"
+        for i, first_place, last_place in place_ranges
+    }
 
 
-def _whole(last: pd.DataFrame, alias: str) -> tuple[float, float]:
+def _total(newest: pd.DataFrame, alias: str) -> tuple[float, float]:
     """Return the sum of a column, and the standard deviation of its noise."""
-    values, stderrs = _floats(last, alias)
+    values, stderrs = _floats(newest, alias)
     return float(np.nansum(values)), float(np.sqrt((stderrs**2).sum()))
 
 
 def _share(
-    row: Mapping[Any, Any],
-    of: Measure,
-    whole: Mapping[str, tuple[float, float]],
-    published: Published,
+    row: Mapping[Any, Any], measure: Measure, total: tuple[float, float], published: Published
 ) -> list[str]:
-    """`31% of all published`, with the digits that the noise of part and whole leaves; nothing where that is larger than the share."""
-    total, noise = whole.get(of.alias, (0.0, 0.0))
-    if absent(row[of.alias]) or total <= 0:
+    """Return `31% of all published`, with the digits that the noise of part and whole leaves; nothing where that is larger than the share."""
+    total_value, total_noise = total
+    if absent(row[measure.alias]) or total_value <= 0:
         return []
-    share = row[of.alias] / total
-    stderr = row[published.stderr(of.alias)] / total
-    error = Z95 * max(0.0, stderr**2 * (1 - 2 * share) + (share * noise / total) ** 2) ** 0.5
+    share = row[measure.alias] / total_value
+    stderr = row[published.stderr(measure.alias)] / total_value
+    variance = stderr**2 * (1 - 2 * share) + (share * total_noise / total_value) ** 2
+    error = Z95 * max(0.0, variance) ** 0.5
     return [f"{share:.{0 if error >= 0.005 else 1}%} of all published"] if share > error else []
 
 
 def _change(
     row: Mapping[Any, Any],
-    older: Mapping[Any, Any] | None,
-    of: Measure,
+    previous_row: Mapping[Any, Any] | None,
+    measure: Measure,
     published: Published,
     keys: int,
 ) -> list[str]:
-    alias = of.alias
-    error = published.stderr(of.alias)
-    if older is None or absent(row[alias]) or absent(older[alias]):
+    """Return a value's change since the window before; nothing where it may be noise."""
+    alias = measure.alias
+    error = published.stderr(alias)
+    if previous_row is None or absent(row[alias]) or absent(previous_row[alias]):
         return []
-    found = difference(
-        float(row[alias]), row[error], float(older[alias]), older[error], between_windows(published)
+    change = difference(
+        float(row[alias]),
+        row[error],
+        float(previous_row[alias]),
+        previous_row[error],
+        between_windows(published),
     )
-    if not found.real(keys):
+    if not change.real(keys):
         return []
-    off = Z95 * found.stderr
-    return [
-        f"{'▲' if found.value > 0 else '▼'} {amount(abs(found.value), off)} ± {amount(off, off)}"
-    ]
+    half_width = Z95 * change.stderr
+    arrow = "▲" if change.value > 0 else "▼"
+    return [f"{arrow} {amount(abs(change.value), half_width)} ± {amount(half_width, half_width)}"]
 
 
 def _floats(rows: pd.DataFrame, alias: str) -> tuple[Float, Float]:
-    """Values and their standard deviations; NaN for NULL."""
+    """Return values and their standard deviations; NaN for NULL."""
     return rows[alias].to_numpy(np.float64, na_value=np.nan), rows[
         published_of(rows).stderr(alias)
     ].to_numpy(np.float64, na_value=np.nan)

@@ -32,7 +32,7 @@ def printable(value: Any) -> str:
 
 
 def absent(value: Any) -> bool:
-    """NULL, NaN or NaT; the last two differ from themselves."""
+    """Tell whether a value is NULL, NaN or NaT; the last two differ from themselves."""
     return value is None or bool(value != value)
 
 
@@ -46,7 +46,7 @@ def key_text(row: Mapping[Any, Any], name: str, published: Published) -> str:
 def measured(
     value: Any, stderr: float, null: tuple[str, str] = ("NULL", "not measured")
 ) -> tuple[str, bool]:
-    """`1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error. A value without an error
+    """Return `1,203 ± 76`, to the second significant digit of its 95% error, and whether the value is smaller than that error. A value without an error
     was not measured: it is `1,203, predicted`, and passes for no more. `null`: what is said of either (`dpsql.published.words.null_of`).
 
     >>> measured(0.03124, 0.00021)[0], measured(521_887.3, 9_684)[0], measured(26_213_456, 3_776_000)[0]
@@ -57,20 +57,20 @@ def measured(
     if absent(stderr):
         return f"{value:,.6g}, {null[1]}", True
     error = Z95 * stderr
-    whole = isinstance(value, Integral)
-    return f"{amount(value, error, whole)} ± {amount(error, error, whole)}", bool(
+    is_count = isinstance(value, Integral)
+    return f"{amount(value, error, is_count)} ± {amount(error, error, is_count)}", bool(
         abs(value) < error * (1 - 1e-9)
     )
 
 
 def marked(value: Any, stderr: float, null: tuple[str, str]) -> str:
-    """As `measured`, with a `?` before what is smaller than its own error; a NULL and a prediction have none."""
+    """Return what `measured` says, with a `?` before what is smaller than its own error; a NULL and a prediction have none."""
     text, small = measured(value, stderr, null)
     return f"? {text}" if small and not absent(value) and not absent(stderr) else text
 
 
 def quantiles_text(values: Any, rank_stderr: float, null: str) -> str:
-    """`0, 12.5, 60; ranks ± 0.041`: quantiles, and 95% of what their ranks are off, as a share of all rows; `null`: what is said of a NULL."""
+    """Return quantiles as in `0, 12.5, 60; ranks ± 0.041`, and 95% of what their ranks are off, as a share of all rows; `null`: what is said of a NULL."""
     if absent(values) or absent(rank_stderr):
         return null
     off = f"± {Z95 * rank_stderr:.2g}" if Z95 * rank_stderr < 1 else "unknown"
@@ -80,45 +80,47 @@ def quantiles_text(values: Any, rank_stderr: float, null: str) -> str:
 def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str:
     """Return what a row has in a column, with its error; a real number beside a value has the digits of that error, for it is no better."""
     value = row[column.name]
-    of = column.of or ""
+    alias = column.of or ""
     if column.role is not Role.VALUE:
-        whole = isinstance(row[of], Integral)
+        is_count = isinstance(row[alias], Integral)
         return (
             str(value)
             if isinstance(value, Integral | str)
-            else amount(value, Z95 * row[published.stderr(of)], whole)
+            else amount(value, Z95 * row[published.stderr(alias)], is_count)
         )
-    if ranks := published.of(of, Role.RANK_STDERR):
+    if ranks := published.of(alias, Role.RANK_STDERR):
         early = published.windows is not None and row["trigger"] < published.windows.triggers
         return quantiles_text(value, row[ranks[0]], AT_END if early else TOO_FEW)
-    if of in published.fitted:
+    if alias in published.fitted:
         return f"{value:,.6g}"
-    error = row[published.stderr(of)]
+    error = row[published.stderr(alias)]
     return (
         TOO_FEW
-        if says_nothing(of, error, published)
-        else marked(value, error, null_of(of, published))
+        if says_nothing(alias, error, published)
+        else marked(value, error, null_of(alias, published))
     )
 
 
 def says_nothing(alias: str, stderr: float, published: Published) -> bool:
     """Tell whether the 95% interval of an average or a spread is all that its bounds allow: a value in its middle would be read as one."""
-    within = next((each.within for each in published.measures if each.alias == alias), None)
+    within = next(
+        (measure.within for measure in published.measures if measure.alias == alias), None
+    )
     return within is not None and 2 * Z95 * stderr > 0.999 * (within[1] - within[0])
 
 
-def amount(value: float, error: float, whole: bool = False) -> str:
+def amount(value: float, error: float, is_count: bool = False) -> str:
     """Return a number to the second significant digit of its error; from an error of 100,000 on in millions.
 
     Args:
         value: the number.
         error: of 95%.
-        whole: it is a count, which has no decimals, however small its error.
+        is_count: it is a count, which has no decimals, however small its error.
     """
     if not (math.isfinite(value) and math.isfinite(error) and error > 0):
         return f"{value:,.6g}"
     decimals = 1 - math.floor(math.log10(error))
-    if whole:
+    if is_count:
         decimals = min(decimals, 0)
     if decimals > MOST_DECIMALS:
         return f"{value:.2g}"
@@ -144,11 +146,11 @@ FITTED = "It is biased, without a bound, so what is read from it has no error ba
 
 
 def heads(published: Published) -> dict[str, str]:
-    """Per aggregate what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
+    """Return, per aggregate, what its column's head says of the bounds: `at most 4 each`; nothing where each unit counts once."""
     run = published.protects[-1] if published.protects else None
     if run is None or not run.units:
         return {}
-    found = {}
+    caps = {}
     for measure in published.measures:
         if measure.function in (
             AggregateFunction.COUNT_DISTINCT_UNIT,
@@ -157,10 +159,10 @@ def heads(published: Published) -> dict[str, str]:
             continue
         values = "{:g} to {:g}, ".format(*measure.bounds) if measure.bounds else ""
         if measure.per_group and measure.bounds:
-            found[measure.alias] = "{:,g} to {:,g} each".format(*measure.bounds)
+            caps[measure.alias] = "{:,g} to {:,g} each".format(*measure.bounds)
             continue
-        found[measure.alias] = f"{values}at most {_per_key(run):,} each"
-    return found
+        caps[measure.alias] = f"{values}at most {_per_key(run):,} each"
+    return caps
 
 
 def left_out(published: Published) -> tuple[str, ...]:
@@ -190,33 +192,33 @@ def of_lists(published: Published) -> tuple[str, ...]:
 
 
 def _per_key(run: Protects) -> int:
-    """Records of one unit with one key, of which there is one where a query names none; where keys have domains no key has a bound."""
+    """Return the records of one unit with one key, of which there is one where a query names none; where keys have domains no key has a bound."""
     return min(run.max_rows or 0, run.max_rows_per_group or run.max_rows or 0)
 
 
 def _allowance(run: Protects, published: Published) -> str:
-    """`One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
+    """Return `One user_id counts with at most 8 records in a window, 4 per channel, in at most 2 values of channel.`"""
     listed = next((column.values for column in published.columns if column.role is Role.LIST), ())
     key = ", ".join(published.names(Role.KEY) or listed)
-    most = (run.max_rows or 0) if key else _per_key(run)
-    each = _per_key(run)
-    groups = run.max_groups or most
+    max_records = (run.max_rows or 0) if key else _per_key(run)
+    max_per_key = _per_key(run)
+    max_groups = run.max_groups or max_records
     period = "in the whole stream"
     if run.period == "WINDOW" and (window := published.windows):
         period = (
             f"in {duration(window.size_us)}" if window.slide_us != window.size_us else "in a window"
         )
-    of = "" if key == "value" else f" of {key}"
+    of_key = "" if key == "value" else f" of {key}"
     if run.max_rows is None:
-        return f"One {', '.join(run.units)} counts in at most {groups:,} value{'' if groups == 1 else 's'}{of} {period}."
-    what, at_once = ("row version", " at the same time") if run.rows_end else ("record", "")
+        return f"One {', '.join(run.units)} counts in at most {max_groups:,} value{'' if max_groups == 1 else 's'}{of_key} {period}."
+    record_word, at_once = ("row version", " at the same time") if run.rows_end else ("record", "")
     parts = [
-        f"One {', '.join(run.units)} counts with at most {most:,} {what}{'' if most == 1 else 's'} {period}"
+        f"One {', '.join(run.units)} counts with at most {max_records:,} {record_word}{'' if max_records == 1 else 's'} {period}"
     ]
-    parts += [f"{each:,} per {key}{at_once}"] if key and each < most else []
+    parts += [f"{max_per_key:,} per {key}{at_once}"] if key and max_per_key < max_records else []
     parts += (
-        [f"in at most {groups:,} value{'' if groups == 1 else 's'}{of}"]
-        if key and groups < most
+        [f"in at most {max_groups:,} value{'' if max_groups == 1 else 's'}{of_key}"]
+        if key and max_groups < max_records
         else []
     )
     return ", ".join(parts) + "."
@@ -229,7 +231,7 @@ HELPS = "What helps: longer windows, fewer and coarser keys, more epsilon; publi
 
 
 def why_nothing(published: Published) -> str:
-    """Sentences for an empty table."""
+    """Return the sentences for an empty table."""
     run = published.protects[-1]
     span = f"window of {duration(published.windows.size_us)}" if published.windows else "table"
     if run.units_needed is None:

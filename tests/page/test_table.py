@@ -96,10 +96,10 @@ def test_places_shares_and_changes() -> None:
     ]
     a, b, c, d = (row.cells[0] for row in found.rows)
     assert a.text == "800.0 ± 9.8" and not a.small and d.small
-    assert a.beside == ("66% of all published", "▲ 300 ± 14")
-    assert b.beside == ("25% of all published",)  # five more are no change
-    assert c.beside[1] == "▼ 210 ± 14" and not d.beside  # its share is less than its noise
-    assert found.has_changes and found.has_trends and found.stands_out and found.by == "n"
+    assert a.remarks == ("66% of all published", "▲ 300 ± 14")
+    assert b.remarks == ("25% of all published",)  # five more are no change
+    assert c.remarks[1] == "▼ 210 ± 14" and not d.remarks  # its share is less than its noise
+    assert found.has_changes and found.has_trends and found.stands_out and found.ranked_by == "n"
     before = made(ROWS, 0)
     assert [row.place for row in before.rows] == ["1", "2–3", "2–3"]  # 310 and 300 share them
     assert not before.has_changes
@@ -113,9 +113,9 @@ def test_only_so_many_rows_and_places_among_all() -> None:
 def test_an_average_has_no_share_no_place_and_stays_within_its_bounds() -> None:
     rows = published({0: {"a": 9.0, "b": 12.0}}, stderr=2.0, measure=AVERAGES)
     found = made(rows, 0)
-    assert found.by is None and found.order.startswith("the smallest error first")
+    assert found.ranked_by is None and found.order.startswith("the smallest error first")
     for row in found.rows:
-        assert row.place == "" and row.cells[0].beside == ()
+        assert row.place == "" and row.cells[0].remarks == ()
         for shape in (row.cells[0].interval, row.cells[0].trend):
             ups = [float(y) for _, y in re.findall(r"([\d.]+),([\d.]+)", shape)]
             assert all(0 <= y <= TREND_HEIGHT for y in ups) and "circle" in shape
@@ -133,8 +133,8 @@ def standing(rows: pd.DataFrame) -> Standing:
         "name": "pages",
         "triggers": 2,
         "trigger_time": now,
-        "written": now,
-        "now": now,
+        "commit_time": now,
+        "moment": now,
         "ended": True,
         "published": published_of(rows),
     }
@@ -143,7 +143,7 @@ def standing(rows: pd.DataFrame) -> Standing:
 
 def test_other_windows_can_be_picked_and_a_window_of_noise_says_so() -> None:
     rows = pd.concat([ROWS, published({2: {"a": 3, "b": -4}})])
-    text = page(standing(rows), rows[rows["window_start"] == DAYS[2]], every=rows)
+    text = page(standing(rows), rows[rows["window_start"] == DAYS[2]], all_rows=rows)
     assert "Nothing here is larger than its own noise" in text
     assert re.findall(r'<option value="([^"]+)"', text) == [
         f"2024-03-0{day}T00:00:00" for day in (3, 2, 1)
@@ -160,7 +160,7 @@ def test_no_arrows_are_explained_where_there_are_none() -> None:
     rows = ROWS[ROWS["window_start"] == DAYS[0]]
     assert "▲" not in page(standing(rows), rows)
     assert "▲ ▼: change since the window before" in page(
-        standing(ROWS), ROWS[ROWS["window_start"] == DAYS[1]], every=ROWS
+        standing(ROWS), ROWS[ROWS["window_start"] == DAYS[1]], all_rows=ROWS
     )
 
 
@@ -179,7 +179,7 @@ def test_shares_have_no_more_digits_than_are_true_and_keys_that_did_not_change_n
         shares = [
             (row.keys[0], said)
             for row in found.rows
-            for said in row.cells[0].beside
+            for said in row.cells[0].remarks
             if said.endswith("% of all published")
         ]
         assert 3 < len(shares) <= (100 if stderr < 50 else 60)
@@ -196,7 +196,7 @@ def test_a_headline_is_true_of_the_keys_it_speaks_of() -> None:
     assert (
         "n: no key can be told apart from another" in text
         and "is largest" not in text
-        and made(together, 0).together
+        and made(together, 0).all_tied
     )
     some = published({0: {"a": 300.0, "b": 290.0, "c": 1.0}})
     assert "n: a is largest, but others may be larger, 300.0 ± 9.8" in page(
@@ -208,7 +208,7 @@ def test_a_headline_is_true_of_the_keys_it_speaks_of() -> None:
         ("c", "3"),
         ("b", "1–2"),
         ("a", "1–2"),
-    ] and found.by == "n"
+    ] and found.ranked_by == "n"
     assert "n: a is largest, but others may be larger, 300.0 ± 9.8" in page(
         standing(ordered), ordered
     ).replace("\u00a0", " ")
@@ -381,7 +381,9 @@ def test_a_key_is_no_format(key: str) -> None:
 def test_rows_of_several_tables_have_no_common_places_and_shares() -> None:
     rows = published({0: {"a": 600, "b": 400, "all": 1000}})
     found = made(said(rows.assign(grouping_id=np.where(rows["page"] == "all", 1, 0))), 0)
-    assert found.by is None and not any(row.place or row.cells[0].beside for row in found.rows)
+    assert found.ranked_by is None and not any(
+        row.place or row.cells[0].remarks for row in found.rows
+    )
 
 
 def test_places_of_those_shown_alone_are_found() -> None:

@@ -138,7 +138,7 @@ def test_windows_of_noise_alone_are_passed_over_and_that_is_said() -> None:
         return found.assign(views=found["window_start"].dt.day.map(lambda day: values[day - 1]))
 
     def first(found: pd.DataFrame) -> pd.DataFrame:
-        return one_window(found, "views", None, of=["views"])
+        return one_window(found, "views", None, aliases=["views"])
 
     old = first(
         days(-40.0, 2.4, 50.0)
