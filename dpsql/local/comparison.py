@@ -93,16 +93,17 @@ class Truth:
             counts as 0 (as nothing at all in an average), and so does a negative release of what cannot be negative, `compared` (a
             DataFrame: the histogram's columns, missing keys included, `<alias>_true`, SIDES) and `made_of`: alias -> see `_made_of`.
         """
-        truth = self._exact(key_types)
+        truth = self._true_histogram(key_types)
         starts = released.column(START).cast(pa.int64()).to_numpy()
         is_last = released.column("trigger").to_numpy() == self._grid.closed_triggers(
             starts, self._until_us
         )
         last = frame_of(released.filter(pa.array(is_last)), self._published)
         names = [START, *(key.name for key in self._plan.query.keys)]
-        both = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
+        paired_rows = truth.merge(last, on=names, how="outer", suffixes=("_true", "_private"))
         errors = {
-            aggregate.alias: _errors(both, aggregate) for aggregate in self._plan.query.aggregates
+            aggregate.alias: _errors(paired_rows, aggregate)
+            for aggregate in self._plan.query.aggregates
         }
         windows = int(truth[START].nunique())
         return {
@@ -114,31 +115,42 @@ class Truth:
             "columns": errors,
             "compared": self._compared(truth, last, names),
             "made_of": {
-                measure.alias: _made_of(both, measure) for measure in self._published.measures
+                measure.alias: _made_of(paired_rows, measure)
+                for measure in self._published.measures
             },
         }
 
     def _compared(self, truth: pd.DataFrame, last: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-        """Private and true values key by key; counts stay whole numbers, though keys are missing on either side."""
+        """Return private and true values key by key; counts stay whole numbers, though keys are missing on either side."""
         aliases = [aggregate.alias for aggregate in self._plan.query.aggregates]
         private = last[
             [*names, *(name for alias in aliases for name in (alias, f"{alias}_{STDERR}"))]
         ]
-        whole = {alias: object for alias in aliases if pd.api.types.is_integer_dtype(truth[alias])}
-        true = truth.astype(whole).rename(columns={alias: f"{alias}_true" for alias in aliases})
-        both = true.merge(private.astype(whole), on=names, how="outer", indicator=SIDES)
+        integer_types = {
+            alias: object for alias in aliases if pd.api.types.is_integer_dtype(truth[alias])
+        }
+        true = truth.astype(integer_types).rename(
+            columns={alias: f"{alias}_true" for alias in aliases}
+        )
+        paired_rows = true.merge(
+            private.astype(integer_types), on=names, how="outer", indicator=SIDES
+        )
         for aggregate in self._plan.query.aggregates:
             if aggregate.function not in AVERAGED:
-                exact = f"{aggregate.alias}_true"
-                both[exact] = both[exact].where(both[exact].notna(), 0)
-        start = np.asarray(both[START].astype("datetime64[us, UTC]").astype("int64"), np.int64)
+                true_column = f"{aggregate.alias}_true"
+                paired_rows[true_column] = paired_rows[true_column].where(
+                    paired_rows[true_column].notna(), 0
+                )
+        start = np.asarray(
+            paired_rows[START].astype("datetime64[us, UTC]").astype("int64"), np.int64
+        )
         triggers = self._grid.closed_triggers(start, self._until_us)
         times = {END: start + self._grid.window_us, DUE: start + triggers * self._grid.trigger_us}
-        both.attrs = last.attrs  # a merge loses them
-        return both.assign(
+        paired_rows.attrs = last.attrs  # a merge loses them
+        return paired_rows.assign(
             trigger=triggers,
             **{
-                name: pd.Series(us, both.index).astype("datetime64[us, UTC]")
+                name: pd.Series(us, paired_rows.index).astype("datetime64[us, UTC]")
                 for name, us in times.items()
             },
         )
@@ -150,10 +162,10 @@ class Truth:
         newest = self._grid.latest_window(ts)
         for older in range(self._grid.windows_per_record):
             start = newest - older * self._grid.slide_us
-            due = self._grid.own_trigger(ts, start) <= self._grid.closed_triggers(
+            is_due = self._grid.own_trigger(ts, start) <= self._grid.closed_triggers(
                 start, self._until_us
             )
-            inside = due & (ts - start < self._grid.window_us)
+            is_in_window = is_due & (ts - start < self._grid.window_us)
             columns = {
                 "win": pa.array(start),
                 "key": rows.column("key"),
@@ -161,12 +173,12 @@ class Truth:
                 "usr": rows.column(unit),
             }
             columns |= {f"a{i}": rows.column(f"a{i}") for i in range(len(self._arguments))}
-            self._connection.register("part", pa.table(columns).filter(pa.array(inside)))
+            self._connection.register("part", pa.table(columns).filter(pa.array(is_in_window)))
             self._connection.execute("INSERT INTO seen SELECT * FROM part")
             self._connection.unregister("part")
 
     def groups(self) -> pa.Table:
-        """`win, key, key_bytes` of every group with a record, in order, and its exact values c0, c1, ..."""
+        """Return `win, key, key_bytes` of every group with a record, in order, and its exact values c0, c1, ..."""
         values = [
             f"{self._aggregate(aggregate)} AS c{i}"
             for i, aggregate in enumerate(self._plan.query.aggregates)
@@ -174,14 +186,14 @@ class Truth:
         text = f"SELECT win, key, any_value(key_bytes) AS key_bytes, {', '.join(values)} FROM seen GROUP BY win, key ORDER BY win, key_bytes"
         return self._connection.sql(text).to_arrow_table()
 
-    def _exact(self, key_types: Sequence[SparkType]) -> pd.DataFrame:
-        found = self.groups()
-        columns: dict[str, Any] = {START: found.column("win").cast(pa.timestamp("us", tz="UTC"))}
+    def _true_histogram(self, key_types: Sequence[SparkType]) -> pd.DataFrame:
+        groups = self.groups()
+        columns: dict[str, Any] = {START: groups.column("win").cast(pa.timestamp("us", tz="UTC"))}
         columns |= typed_keys(
-            self._plan.query, found.column("key_bytes"), arrow_types(self._plan, key_types)
+            self._plan.query, groups.column("key_bytes"), arrow_types(self._plan, key_types)
         )
         columns |= {
-            aggregate.alias: found.column(f"c{i}")
+            aggregate.alias: groups.column(f"c{i}")
             for i, aggregate in enumerate(self._plan.query.aggregates)
         }
         return frame_of(pa.table(columns), self._published)
@@ -202,13 +214,15 @@ class Truth:
         return f"coalesce({mean}({finite}) FILTER (NOT isnan({a})), 0)"
 
 
-def _errors(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
+def _errors(paired_rows: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
     alias = aggregate.alias
     low = (aggregate.bounds or (0.0, 0.0))[0]
     if aggregate.function in AVERAGED:
-        both = both[both[f"{alias}_private"].notna() & both[f"{alias}_true"].notna()]
-    private = _values(both, f"{alias}_private")
-    true = _values(both, f"{alias}_true")
+        paired_rows = paired_rows[
+            paired_rows[f"{alias}_private"].notna() & paired_rows[f"{alias}_true"].notna()
+        ]
+    private = _values(paired_rows, f"{alias}_private")
+    true = _values(paired_rows, f"{alias}_true")
     if low >= 0:
         private = np.maximum(private, 0.0)
     error = np.abs(private - true)
@@ -219,7 +233,7 @@ def _errors(both: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
     }
 
 
-def _made_of(both: pd.DataFrame, measure: Measure) -> dict[str, float]:
+def _made_of(paired_rows: pd.DataFrame, measure: Measure) -> dict[str, float]:
     """Return what the difference of private and true values is made of.
 
     Returns:
@@ -229,38 +243,43 @@ def _made_of(both: pd.DataFrame, measure: Measure) -> dict[str, float]:
         cannot bring an average beyond its bounds. Nothing without data.
     """
     alias = measure.alias
-    released = both[both[f"{alias}_private"].notna()]
+    released = paired_rows[paired_rows[f"{alias}_private"].notna()]
+    if measure.function in AVERAGED:
+        return _distances(released, measure)
     true, private, stderr = (
         _values(released, f"{alias}{end}") for end in ("_true", "_private", f"_{STDERR}")
     )
-    if measure.function in AVERAGED:
-        known = (
-            released[f"{alias}_true"].notna() & released[f"{alias}_{STDERR}"].notna()
-        ).to_numpy()
-        if not known.any():
-            return {}
-        low, high = measure.within or (-np.inf, np.inf)
-        inside = true[known, None].clip(low, high)
-        error = stderr[known, None]
-        unknown = (
-            np.minimum(2 * Z95 * error / (high - low), 1.0) ** 2
-        )  # where all is possible, the value is the middle
-        alone = unknown * ((low + high) / 2 - inside) + np.sqrt(1 - unknown**2) * error * NORMALS
-        return {
-            "typical": float(np.median(np.abs(private - true)[known])),
-            "noise": float(np.median(np.abs(alone))),
-        }
-    total = float(np.abs(_values(both, f"{alias}_true")).sum())
+    total = float(np.abs(_values(paired_rows, f"{alias}_true")).sum())
     if not total:
         return {}
-    held = float(np.abs(true).sum())
+    released_total = float(np.abs(true).sum())
     return {
-        "missing": 1 - held / total,
+        "missing": 1 - released_total / total,
         "bounds": float((true - private).sum()) / total,
         "bounds_error": float(Z95 * np.sqrt((stderr**2).sum())) / total,
         "noise": float(MEAN * stderr.sum()) / total,
     }
 
 
-def _values(both: pd.DataFrame, column: str) -> np.ndarray:
-    return both[column].to_numpy(dtype=float, na_value=0.0)
+def _distances(released: pd.DataFrame, measure: Measure) -> dict[str, float]:
+    """Return the median distance of averages from the truth, and what it would be by noise alone; nothing without data."""
+    alias = measure.alias
+    measured = released[released[f"{alias}_true"].notna() & released[f"{alias}_{STDERR}"].notna()]
+    if measured.empty:
+        return {}
+    true, private, stderr = (
+        _values(measured, f"{alias}{end}")[:, None] for end in ("_true", "_private", f"_{STDERR}")
+    )
+    low, high = measure.within or (-np.inf, np.inf)
+    # Where all is possible, the value is the middle
+    middle_weight = np.minimum(2 * Z95 * stderr / (high - low), 1.0) ** 2
+    to_middle = (low + high) / 2 - true.clip(low, high)
+    offsets = middle_weight * to_middle + np.sqrt(1 - middle_weight**2) * stderr * NORMALS
+    return {
+        "typical": float(np.median(np.abs(private - true))),
+        "noise": float(np.median(np.abs(offsets))),
+    }
+
+
+def _values(paired_rows: pd.DataFrame, column: str) -> np.ndarray:
+    return paired_rows[column].to_numpy(dtype=float, na_value=0.0)

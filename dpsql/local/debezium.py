@@ -24,37 +24,41 @@ def images_select(sequence_by: str) -> str:
     place = sequence_by.split(".")[1]
     mended = f"SELECT dpsql_mended(line) AS good, regexp_matches(line, {quote(_UNUSUAL)}) AS unusual FROM dpsql_messages"
     outer = f"SELECT good, unusual, {_text('payload')} AS payload FROM ({_fields(mended, ('payload',))})"
-    whole = f"SELECT unusual, CASE WHEN payload IS NULL THEN good ELSE dpsql_mended(payload) END AS good FROM ({outer})"
-    inner = f"SELECT {', '.join(f'{_text(name)} AS {name}' for name in MESSAGE[:-1])} FROM ({_fields(whole, MESSAGE[:-1])})"
-    told = tuple(dict.fromkeys((place, SOURCE_TIME)))
+    messages_select = f"SELECT unusual, CASE WHEN payload IS NULL THEN good ELSE dpsql_mended(payload) END AS good FROM ({outer})"
+    inner = f"SELECT {', '.join(f'{_text(name)} AS {name}' for name in MESSAGE[:-1])} FROM ({_fields(messages_select, MESSAGE[:-1])})"
+    number_names = tuple(dict.fromkeys((place, SOURCE_TIME)))
     source = f"SELECT before, after, op, dpsql_mended(source) AS good FROM ({inner})"
     numbers = ", ".join(
-        f'{_whole(name)} AS "n_{name}", "{name}" IS NOT NULL AND {_whole(name)} IS NULL AS "b_{name}"'
-        for name in told
+        f'{_integer(name)} AS "n_{name}", "{name}" IS NOT NULL AND {_integer(name)} IS NULL AS "b_{name}"'
+        for name in number_names
     )
-    read = f"SELECT before, after, op, {numbers} FROM ({_fields(source, told, ('before', 'after', 'op'))})"
-    known = " AND ".join((f'"n_{place}" IS NOT NULL', *(f'NOT "b_{name}"' for name in told)))
-    said = []
+    numbers_select = f"SELECT before, after, op, {numbers} FROM ({_fields(source, number_names, ('before', 'after', 'op'))})"
+    readable_condition = " AND ".join(
+        (f'"n_{place}" IS NOT NULL', *(f'NOT "b_{name}"' for name in number_names))
+    )
+    branches = []
     for op, images in IMAGES.items():
         listed = ", ".join(f"{{'change': '{change}', 'line': {field}}}" for change, field in images)
-        said.append(f"WHEN {known} AND op = '{op}' THEN [{listed}]")
+        branches.append(f"WHEN {readable_condition} AND op = '{op}' THEN [{listed}]")
     nothing = "[{'change': NULL::VARCHAR, 'line': NULL::VARCHAR}]"
     time = f'"n_{SOURCE_TIME}"'
     # Milliseconds of which Spark's 64 bits hold the microseconds; those beyond the years 1 to 9999 only need to be beyond them.
-    at = (
+    time_sql = (
         f"CASE WHEN {time} BETWEEN -9223372036854775 AND 9223372036854775 "
         f"THEN make_timestamp(greatest(least({time}, 999999999999999), -999999999999999) * 1000) END"
     )
-    image = f"unnest(CASE {' '.join(said)} ELSE {nothing} END) AS image"
-    listed = f'SELECT {image}, "n_{place}" AS place, {at} AS moment FROM ({read})'
+    image = f"unnest(CASE {' '.join(branches)} ELSE {nothing} END) AS image"
+    listed = f'SELECT {image}, "n_{place}" AS place, {time_sql} AS moment FROM ({numbers_select})'
     return f"SELECT image.line AS line, image.change AS {CHANGE}, place AS {POSITION}, moment AS {TIME} FROM ({listed})"
 
 
-def _fields(objects: str, names: Sequence[str], beside: Sequence[str] = ("good", "unusual")) -> str:
+def _fields(
+    objects: str, names: Sequence[str], extra_columns: Sequence[str] = ("good", "unusual")
+) -> str:
     """Return the raw text of fields of the JSON objects `good`."""
     shape = json.dumps(dict.fromkeys(names, "JSON"))
     raw = ", ".join(f'CAST(o[{quote(name)}] AS VARCHAR) AS "{name}"' for name in names)
-    return f"SELECT {', '.join(beside)}, {raw} FROM (SELECT *, from_json(good, {quote(shape)}) AS o FROM ({objects}))"
+    return f"SELECT {', '.join(extra_columns)}, {raw} FROM (SELECT *, from_json(good, {quote(shape)}) AS o FROM ({objects}))"
 
 
 def _text(name: str) -> str:
@@ -65,7 +69,7 @@ def _text(name: str) -> str:
     )
 
 
-def _whole(name: str) -> str:
+def _integer(name: str) -> str:
     return (
         f'CASE WHEN regexp_full_match("{name}", \'-?[0-9]+\') THEN TRY_CAST("{name}" AS BIGINT) END'
     )

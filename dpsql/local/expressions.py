@@ -58,16 +58,18 @@ def number(digits: str, sign: str = "") -> Typed:
         return Typed(f"CAST({value} AS {kind.duckdb})", kind, value)
     if re.fullmatch(r"[\d.]+[eE][+-]?\d{1,2}", digits):
         return Typed(f"CAST('{sign}{digits}' AS DOUBLE)", DOUBLE)
-    whole, _, fraction = digits.partition(".")
-    precision = max(len((whole + fraction).lstrip("0")), len(fraction), 1)
-    if not (whole + fraction).isdigit() or "." not in digits or precision > EXACT_DIGITS:
+    integer_digits, _, fraction = digits.partition(".")
+    precision = max(len((integer_digits + fraction).lstrip("0")), len(fraction), 1)
+    if not (integer_digits + fraction).isdigit() or "." not in digits or precision > EXACT_DIGITS:
         return spark_only(sign + digits)
     decimal = SparkType("decimal", precision, len(fraction))
-    return Typed(f"CAST('{sign}{whole or 0}.{fraction or 0}' AS {decimal.duckdb})", decimal)
+    return Typed(
+        f"CAST('{sign}{integer_digits or 0}.{fraction or 0}' AS {decimal.duckdb})", decimal
+    )
 
 
 def negative(value: Typed) -> Typed:
-    """Unary minus."""
+    """Return the negative of a number."""
     if value.type.is_integer:
         return _wrapped(f"-({value.sql})::{wide(value.type)}", value.type)
     if value.type == DOUBLE or value.type.name == "decimal":
@@ -76,7 +78,7 @@ def negative(value: Typed) -> Typed:
 
 
 def arithmetic(operator: str, left: Typed, right: Typed) -> Typed:
-    """`+`, `-` and `*`."""
+    """Return a sum, a difference or a product."""
     common = widest((left.type, right.type))
     if common is None or not (common.is_integer or common.name in ("double", "decimal")):
         return spark_only(f"{operator} of {shown_types((left, right))}")
@@ -92,7 +94,7 @@ def arithmetic(operator: str, left: Typed, right: Typed) -> Typed:
 
 
 def divide(left: Typed, right: Typed) -> Typed:
-    """`/`: of doubles, NULL by zero. Spark divides two decimals as decimals, with rounding: refused."""
+    """Return the quotient of two doubles, NULL by zero. Spark divides two decimals as decimals, with rounding: refused."""
     if DOUBLE not in (left.type, right.type) and not (
         left.type.is_integer and right.type.is_integer
     ):
@@ -101,7 +103,7 @@ def divide(left: Typed, right: Typed) -> Typed:
 
 
 def remainder(left: Typed, right: Typed) -> Typed:
-    """`%`: the sign of the left side, NULL by zero."""
+    """Return the remainder, with the sign of the left side, NULL by zero."""
     left, right = unify((left, right), "%")
     if left.type == DOUBLE:
         return _unless_zero("%", left, right)
@@ -113,7 +115,7 @@ def remainder(left: Typed, right: Typed) -> Typed:
 
 
 def whole_quotient(left: Typed, right: Typed) -> Typed:
-    """`DIV` of integers: a BIGINT, rounded towards zero, NULL by zero; the smallest BIGINT DIV -1 wraps around."""
+    """Return the `DIV` of integers: a BIGINT, rounded towards zero, NULL by zero; the smallest BIGINT DIV -1 wraps around."""
     if not (left.type.is_integer and right.type.is_integer):
         return spark_only(f"DIV of {shown_types((left, right))}")
     a = cast(left, BIGINT).sql
@@ -138,7 +140,7 @@ def _unless_zero(operator: str, left: Typed, right: Typed) -> Typed:
 
 
 def _decimal(operator: str, left: Typed, right: Typed) -> Typed:
-    """Exact, in the result type that Spark gives; refused where Spark would have to round."""
+    """Compute exactly, in the result type that Spark gives; refused where Spark would have to round."""
     left = _as_decimal(left)
     right = _as_decimal(right)
     a = left.type
@@ -160,7 +162,7 @@ def _decimal(operator: str, left: Typed, right: Typed) -> Typed:
 
 
 def _as_decimal(value: Typed) -> Typed:
-    """A whole-number literal takes only the digits it has."""
+    """Return a number as a decimal; a whole-number literal takes only the digits it has."""
     kind = (
         SparkType("decimal", len(str(abs(value.literal))), 0)
         if isinstance(value.literal, int)
@@ -214,7 +216,7 @@ def parse_expression(text: str) -> exp.Expression:
 
 
 def translate(node: exp.Expression, resolve: Resolve) -> Typed:
-    """DuckDB text of a Spark expression.
+    """Return the DuckDB text of a Spark expression.
 
     Args:
         node: tree of the expression (`parse_expression`).
@@ -230,7 +232,7 @@ def translate(node: exp.Expression, resolve: Resolve) -> Typed:
         if value and part not in _PARTS.get(kind, _OPERANDS)
     ]:
         return spark_only(
-            f"{_shown(node)} ({unknown[0]})"
+            f"{_message_text(node)} ({unknown[0]})"
         )  # a detail that we would otherwise lose in silence
     if kind in _HANDLERS:
         return _HANDLERS[kind](node, resolve)
@@ -242,10 +244,10 @@ def translate(node: exp.Expression, resolve: Resolve) -> Typed:
         )
     if kind in _OPERATORS:
         return _OPERATORS[kind](translate(node.this, resolve), translate(node.expression, resolve))
-    return spark_only(_shown(node), SPELLINGS.get(kind, ""))
+    return spark_only(_message_text(node), SPELLINGS.get(kind, ""))
 
 
-def _shown(node: exp.Expression) -> str:
+def _message_text(node: exp.Expression) -> str:
     """Return what a message calls an expression: a function's name, else its own text."""
     if isinstance(node, exp.Anonymous):
         return str(node.name).lower()
@@ -272,7 +274,9 @@ def _negative(node: exp.Neg, resolve: Resolve) -> Typed:
 def _condition(node: exp.Expression, resolve: Resolve) -> str:
     value = translate(node, resolve)
     return (
-        f"({value.sql})" if value.type == BOOLEAN else spark_only(f"{_shown(node)} as a condition")
+        f"({value.sql})"
+        if value.type == BOOLEAN
+        else spark_only(f"{_message_text(node)} as a condition")
     )
 
 
@@ -294,7 +298,7 @@ def _is(node: exp.Is, resolve: Resolve) -> Typed:
         return Typed(f"({value.sql} IS NULL)", BOOLEAN)
     if isinstance(node.expression, exp.Boolean) and value.type == BOOLEAN:
         return Typed(f"({value.sql} IS NOT DISTINCT FROM {node.expression.this})", BOOLEAN)
-    return spark_only(_shown(node))
+    return spark_only(_message_text(node))
 
 
 def _in(node: exp.In, resolve: Resolve) -> Typed:
@@ -310,17 +314,17 @@ def _between(node: exp.Between, resolve: Resolve) -> Typed:
 
 
 def _like(node: exp.Like, resolve: Resolve) -> Typed:
-    """Only a literal pattern whose backslashes stand before a backslash, % or _: Spark fails on others."""
+    """Accept only a literal pattern whose backslashes stand before a backslash, % or _: Spark fails on others."""
     value, pattern = _all([node.this, node.expression], resolve)
     text = pattern.literal
     if value.type != STRING or not isinstance(text, str) or "\\" in re.sub(r"\\[\\%_]", "", text):
-        return spark_only(_shown(node))
+        return spark_only(_message_text(node))
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"
     if problem := refusal(text, like=True):
         raise InputError(problem)
     characters = searched(text, like=True)
-    looked_at = f"dpsql_substring({value.sql}, 1, {characters})" if characters else value.sql
-    return Typed(f"({looked_at} {word} {pattern.sql} ESCAPE '\\')", BOOLEAN)
+    searched_text = f"dpsql_substring({value.sql}, 1, {characters})" if characters else value.sql
+    return Typed(f"({searched_text} {word} {pattern.sql} ESCAPE '\\')", BOOLEAN)
 
 
 def _case(node: exp.Case, resolve: Resolve) -> Typed:
@@ -355,7 +359,7 @@ def _call(node: exp.Anonymous, resolve: Resolve) -> Typed:
     arguments = _all(node.expressions, resolve)
     for form in FUNCTIONS[name]:
         if (matched := _matched(form, arguments, name)) is not None:
-            return _filled(form, _kept_short(KINDS.get(name, name), form.result, matched))
+            return _fill_form(form, _cut_texts(KINDS.get(name, name), form.result, matched))
     return spark_only(f"{name}({shown_types(arguments)})")
 
 
@@ -369,15 +373,15 @@ def _matched(form: Form, arguments: list[Typed], name: str) -> list[Typed] | Non
     """Return the arguments as the form takes them, or None."""
     if len(arguments) != len(form.arguments):
         return None
-    taken = [
-        _taken(argument, wanted, name)
-        for argument, wanted in zip(arguments, form.arguments, strict=True)
+    cast_arguments = [
+        _fitting_argument(argument, form_kind, name)
+        for argument, form_kind in zip(arguments, form.arguments, strict=True)
     ]
-    return [argument for argument in taken if argument] if all(taken) else None
+    return [argument for argument in cast_arguments if argument] if all(cast_arguments) else None
 
 
-def _taken(argument: Typed, wanted: str, name: str) -> Typed | None:
-    kind = wanted.removesuffix("!")
+def _fitting_argument(argument: Typed, form_kind: str, name: str) -> Typed | None:
+    kind = form_kind.removesuffix("!")
     if kind == "unit":
         unit = TRUNCATION_UNITS.get(str(argument.literal).lower())
         return (
@@ -385,7 +389,7 @@ def _taken(argument: Typed, wanted: str, name: str) -> Typed | None:
             if unit and (name != "trunc" or unit in DAYS_ONLY)
             else None
         )
-    if wanted != kind and argument.literal is None:
+    if form_kind != kind and argument.literal is None:
         return None
     if kind == "filled":
         return argument if isinstance(argument.literal, str) and argument.literal else None
@@ -395,26 +399,26 @@ def _taken(argument: Typed, wanted: str, name: str) -> Typed | None:
     return argument if fits else None
 
 
-def _kept_short(kind: str, made: str, arguments: list[Typed]) -> list[Typed]:
+def _cut_texts(kind: str, result_type: str, arguments: list[Typed]) -> list[Typed]:
     """Cut the texts among the arguments of a node as Spark's are cut; `made` is its type."""
     literals = {
         place: str(argument.literal)
         for place, argument in enumerate(arguments)
         if argument.literal is not None
     }
-    rule = growth(kind, made, [argument.type.name for argument in arguments], literals)
+    rule = growth(kind, result_type, [argument.type.name for argument in arguments], literals)
     if isinstance(rule, str):
         return spark_only(kind)
     return [_beginning(argument, rule.most) for argument in arguments]
 
 
-def _beginning(value: Typed, most: int | None) -> Typed:
-    if most is None or value.literal is not None or value.type != STRING:
+def _beginning(value: Typed, max_characters: int | None) -> Typed:
+    if max_characters is None or value.literal is not None or value.type != STRING:
         return value
-    return Typed(f"substr({value.sql}, 1, {most})", STRING)
+    return Typed(f"substr({value.sql}, 1, {max_characters})", STRING)
 
 
-def _filled(form: Form, arguments: list[Typed]) -> Typed:
+def _fill_form(form: Form, arguments: list[Typed]) -> Typed:
     first = arguments[0].type
     result = first if form.result == "same" else SparkType(form.result)
     sizes = {"bits": INTEGER_BITS.get(first.name, 0), "wide": wide(first)}
@@ -431,7 +435,7 @@ def _nullif(node: exp.Anonymous, resolve: Resolve) -> Typed:
 
 
 def _choice(node: exp.Anonymous, resolve: Resolve) -> Typed:
-    """if(test, yes, no); nvl2(tested for NULL, yes, no)."""
+    """Return one of two values: if(test, yes, no); nvl2(tested for NULL, yes, no)."""
     test, *branches = node.expressions
     is_if = str(node.name).lower() == "if"
     condition = (
@@ -449,9 +453,9 @@ def _one_of(node: exp.Anonymous, resolve: Resolve) -> Typed:
 
 
 def _concat(node: exp.Expression, resolve: Resolve) -> Typed:
-    """NULL if any part is NULL (DuckDB's own concat skips it)."""
+    """Join texts; NULL if any part is NULL (DuckDB's own concat skips it)."""
     items = node.expressions if isinstance(node, exp.Anonymous) else [node.this, node.expression]
-    parts = _kept_short("Concat", "string", [_as_text(part) for part in _all(items, resolve)])
+    parts = _cut_texts("Concat", "string", [_as_text(part) for part in _all(items, resolve)])
     return (
         Typed("(" + " || ".join(f"({part.sql})" for part in parts) + ")", STRING)
         if parts

@@ -21,7 +21,7 @@ from dpsql.sources.config import Source
 
 @dataclass(frozen=True)
 class Commits:
-    """Those that came with one micro-batch; `snapshot`: not what they changed, but the whole table as it was at the last of them."""
+    """The commits that came with one micro-batch; `snapshot`: not what they changed, but the whole table as it was at the last of them."""
 
     first: int
     last: int
@@ -38,24 +38,26 @@ def read_commits(details: Mapping[int, Mapping[str, Any]], source: Source) -> di
     Raises:
         DataError: where the run began is not known, or it is still reading the table as it was then.
     """
-    out = dict[int, Commits]()
-    after = _start(source)
+    commits_by_batch = dict[int, Commits]()
+    next_version = _start(source)
     for batch, detail in details.items():
         position = json.loads(detail["offsets"][0])
         if position["isStartingVersion"]:
             raise DataError(
                 f"the run is still reading table `{source.name}` as it was at its first start: verify when it follows the changes"
             )
-        begun = int(position["index"]) >= 0  # a commit is taken whole or not at all
-        last = int(position["reservoirVersion"]) - (not begun)
-        if after is None and begun:
+        is_read = int(position["index"]) >= 0  # a commit is taken whole or not at all
+        last = int(position["reservoirVersion"]) - (not is_read)
+        if next_version is None and is_read:
             raise DataError(
                 f"the run began with table `{source.name}` as it was then, and at which commit is not known: to verify a run, declare "
                 "`options: {startingVersion: ...}` before its first start"
             )
-        out[batch] = Commits(last if after is None else after, last, snapshot=after is None)
-        after = last + 1
-    return out
+        commits_by_batch[batch] = Commits(
+            last if next_version is None else next_version, last, snapshot=next_version is None
+        )
+        next_version = last + 1
+    return commits_by_batch
 
 
 def changes(source: Source, commits: Commits) -> pa.Table:
@@ -71,11 +73,15 @@ def changes(source: Source, commits: Commits) -> pa.Table:
     snapshot = open_table(path, commits.last) if commits.snapshot else None
     try:
         if snapshot is not None:
-            there = snapshot.to_pyarrow_table()
-            given = there.append_column(CHANGE, pa.array([BEGINS[0]] * there.num_rows, pa.string()))
-            given = given.append_column(POSITION, pa.array(np.full(there.num_rows, commits.last)))
+            snapshot_rows = snapshot.to_pyarrow_table()
+            images = snapshot_rows.append_column(
+                CHANGE, pa.array([BEGINS[0]] * snapshot_rows.num_rows, pa.string())
+            )
+            images = images.append_column(
+                POSITION, pa.array(np.full(snapshot_rows.num_rows, commits.last))
+            )
         else:
-            given = pa.table(DeltaTable(path).load_cdf(commits.first, commits.last))
+            images = pa.table(DeltaTable(path).load_cdf(commits.first, commits.last))
         times, has_deleted = _read_log(path, commits)
     except (DeltaError, OSError, ValueError) as problem:
         raise DataError(
@@ -86,21 +92,23 @@ def changes(source: Source, commits: Commits) -> pa.Table:
         raise DataError(
             f"{path}: commits {commits.first} to {commits.last} have deletion vectors, {ON_SPARK}"
         )
-    which = pc.cast(given[POSITION], pa.int64()).to_numpy() - commits.first
-    at = pa.array(times[which], pa.timestamp("us", "UTC"))
-    return given.drop_columns([TIME] if TIME in given.column_names else []).append_column(TIME, at)
+    commit_index = pc.cast(images[POSITION], pa.int64()).to_numpy() - commits.first
+    commit_times = pa.array(times[commit_index], pa.timestamp("us", "UTC"))
+    return images.drop_columns([TIME] if TIME in images.column_names else []).append_column(
+        TIME, commit_times
+    )
 
 
 def _start(source: Source) -> int | None:
     """Return the first commit whose changes are read; None: the table as it was at first is read before them."""
     options = {name.lower(): value for name, value in source.options}
-    given = options.get("startingversion")
-    if "startingtimestamp" in options or not (given is None or given.isdigit()):
+    version_text = options.get("startingversion")
+    if "startingtimestamp" in options or not (version_text is None or version_text.isdigit()):
         raise DataError(
             f"the run over `{source.name}` began at a commit that only Spark knows: to verify a run, declare `options: {{startingVersion: "
             "NUMBER}}` before its first start"
         )
-    return None if given is None else int(given)
+    return None if version_text is None else int(version_text)
 
 
 def _local(source: Source) -> Path:
@@ -118,12 +126,12 @@ def _read_log(path: Path, commits: Commits) -> tuple[np.ndarray, bool]:
 
     A time is what the commit says itself if the table keeps such times, else when its file was written. They ascend.
     """
-    found = []
+    times_ms = []
     has_deleted = False
     for version in range(commits.first, commits.last + 1):
         file = path / "_delta_log" / f"{version:020d}.json"
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        given: dict[str, Any] = next(
+        commit_info: dict[str, Any] = next(
             (line["commitInfo"] for line in lines if "commitInfo" in line), {}
         )
         has_deleted |= any(
@@ -131,6 +139,8 @@ def _read_log(path: Path, commits: Commits) -> tuple[np.ndarray, bool]:
             for line in lines
             for action in ("add", "remove")
         )
-        found.append(int(given.get("inCommitTimestamp", file.stat().st_mtime_ns // 1_000_000)))
-    steps = np.arange(len(found))
-    return (np.maximum.accumulate(np.array(found, np.int64) - steps) + steps) * 1000, has_deleted
+        times_ms.append(
+            int(commit_info.get("inCommitTimestamp", file.stat().st_mtime_ns // 1_000_000))
+        )
+    steps = np.arange(len(times_ms))
+    return (np.maximum.accumulate(np.array(times_ms, np.int64) - steps) + steps) * 1000, has_deleted

@@ -67,7 +67,7 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class TryResult:
-    """As LocalResult, for pandas; `table`: the same rows with their own types; `comparison` with the exact histogram where it was asked for."""
+    """A LocalResult for pandas; `table`: the same rows with their own types; `comparison` with the exact histogram where it was asked for."""
 
     histogram: pd.DataFrame
     table: pa.Table
@@ -88,11 +88,11 @@ class MemoryState:
         self._tables: dict[int, Tables] = {}
 
     def load(self, bucket: int, sequence: int) -> Tables:
-        """Of one bucket."""
+        """Return the tables of one bucket."""
         return self._tables[bucket]
 
     def store(self, bucket: int, sequence: int, tables: Tables) -> tuple[int, dict[str, str]]:
-        """Instead of the version before."""
+        """Keep the tables of one bucket in place of the version before."""
         self._tables[bucket] = tables
         return 1, {}
 
@@ -146,11 +146,11 @@ class Feeder:
             admitted.append(contributions)
             self.drops.update(report.counted["drops"])
         if admitted:
-            together = pa.concat_tables(admitted)
-            arrived = together.append_column(
-                "batch", pa.array(np.full(together.num_rows, self.batch, np.int64))
+            admitted_rows = pa.concat_tables(admitted)
+            numbered_rows = admitted_rows.append_column(
+                "batch", pa.array(np.full(admitted_rows.num_rows, self.batch, np.int64))
             )
-            for bucket, part in split(arrived, "key", self._keys.buckets):
+            for bucket, part in split(numbered_rows, "key", self._keys.buckets):
                 self._released(bucket, part, [])
 
     def tick(self, closed_us: int) -> list[pa.Table]:
@@ -304,7 +304,7 @@ def try_query(
     files = source_files(query.source, inputs)
     reader = RowReader(plan, query.sources, secret.salt(run_id), inputs)
     truth = Truth(query, until_us) if compare else None
-    rows = (reader.together(batch) for batch in micro_batches(query.source, files))
+    rows = (reader.batch_rows(batch) for batch in micro_batches(query.source, files))
     result = run_batches(
         plan,
         truth.watch(rows) if truth else rows,

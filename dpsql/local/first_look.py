@@ -68,16 +68,16 @@ def _in_file(file: Path, root: Path, declared: Columns, source: Source) -> Colum
     ):
         return declared
     folders = file.parts[len(root.parts) : -1]
-    held = {folder.partition("=")[0].lower() for folder in folders if "=" in folder}
-    return tuple((name, kind) for name, kind in declared if name.lower() not in held)
+    partition_columns = {folder.partition("=")[0].lower() for folder in folders if "=" in folder}
+    return tuple((name, kind) for name, kind in declared if name.lower() not in partition_columns)
 
 
 def _check_numbers(file: Path, declared: Columns, source: Source) -> None:
     try:
-        there = {field.name.lower(): field.type for field in pq.read_schema(file)}
+        type_by_column = {field.name.lower(): field.type for field in pq.read_schema(file)}
     except (pa.ArrowException, OSError):  # Spark says so
         return
     for name, kind in declared:
-        have = from_arrow(there[name.lower()]) if name.lower() in there else None
+        have = from_arrow(type_by_column[name.lower()]) if name.lower() in type_by_column else None
         if have is not None and loses_numbers(str(have), str(kind)):
             raise DataError(f"{file}: {told(name, str(have), source.name, str(kind))}")

@@ -61,22 +61,24 @@ class LocalScope:
             InputError: it reaches into a nested value.
         """
         *qualifier, name = (part.name.lower() for part in column.parts)
-        within = [
+        candidates = [
             relation
             for relation in self.relations
             if not qualifier or relation.name == qualifier[-1]
         ]
-        if len(qualifier) > 1 or (qualifier and not within):
+        if len(qualifier) > 1 or (qualifier and not candidates):
             return spark_only(column.sql(dialect=DpSpark))
-        found = [value for relation in within for field, value in relation.fields if field == name]
-        if len(found) > 1 and name not in self.merged:
+        matches = [
+            value for relation in candidates for field, value in relation.fields if field == name
+        ]
+        if len(matches) > 1 and name not in self.merged:
             raise InputError(f"column `{name}` is ambiguous: name its table")
-        if not found:
-            known = ", ".join(
-                sorted({field for relation in within for field, _ in relation.fields})
+        if not matches:
+            known_columns = ", ".join(
+                sorted({field for relation in candidates for field, _ in relation.fields})
             )
-            raise DataError(f"the input has no column `{name}`; it has {known}")
-        return found[0]
+            raise DataError(f"the input has no column `{name}`; it has {known_columns}")
+        return matches[0]
 
 
 def read_from(from_sql: str, tables: Mapping[str, LocalTable]) -> LocalScope:
@@ -119,24 +121,26 @@ def _item(
     if alias and alias.args.get("columns"):
         return spark_only("column names in a table alias")
     name = node.alias_or_name.lower() or None
-    own = f'"t{next(numbers)}"'
+    table_alias = f'"t{next(numbers)}"'
     if isinstance(node, exp.Table):
         table = tables.get(node.name.lower())
         if table is None:
             raise DataError(f"no input is given for `{node.name}`: add --input {node.name}=FILE")
         fields = tuple(
-            (column, Typed(f"{own}.{_quoted(column)}", kind)) for column, kind in table.columns
+            (column, Typed(f"{table_alias}.{_quoted(column)}", kind))
+            for column, kind in table.columns
         )
-        return f"{_quoted(table.view)} AS {own}", LocalRelation(name, fields)
+        return f"{_quoted(table.view)} AS {table_alias}", LocalRelation(name, fields)
     while isinstance(node, (exp.Subquery, exp.Paren)):
         node = node.this
     if not isinstance(node, exp.Select):
         return spark_only(type(node).__name__.upper())
     text, inner = _selected(node, tables, numbers)
     fields = tuple(
-        (column, Typed(f"{own}.c{i}", value.type)) for i, (column, value) in enumerate(inner)
+        (column, Typed(f"{table_alias}.c{i}", value.type))
+        for i, (column, value) in enumerate(inner)
     )
-    return f"({text}) AS {own}", LocalRelation(name, fields)
+    return f"({text}) AS {table_alias}", LocalRelation(name, fields)
 
 
 def _selected(
@@ -165,10 +169,10 @@ def _projected(projection: exp.Expression, scope: LocalScope) -> list[tuple[str,
         for field in relation.fields
     ]
     if not table and scope.merged:
-        seen: dict[str, Typed] = {}
+        first_values: dict[str, Typed] = {}
         for name, value in fields:
-            seen.setdefault(name, value)
-        fields = [(n, v) for n, v in fields if n not in scope.merged or v is seen[n]]
+            first_values.setdefault(name, value)
+        fields = [(n, v) for n, v in fields if n not in scope.merged or v is first_values[n]]
     return [field for field in fields if field[0] not in hidden]
 
 
@@ -191,9 +195,9 @@ def _joined(
         return LocalScope(
             f"{joined.sql} ON {condition}", joined.relations, joined.merged | set(names)
         )
-    if on := join.args.get("on"):
+    if on_clause := join.args.get("on"):
         return LocalScope(
-            f"{joined.sql} ON {cast(translate(on, joined.resolve), BOOLEAN).sql}",
+            f"{joined.sql} ON {cast(translate(on_clause, joined.resolve), BOOLEAN).sql}",
             joined.relations,
             joined.merged,
         )

@@ -7,8 +7,9 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,19 +57,19 @@ def check_header(path: Path, declared: Columns, source: Source) -> int:
         return 0
     names = _fields(line, options)
     columns = [name for name, _ in declared]
-    wanted = [name.lower() for name in columns]
-    present = [name.lower() for name in names]
-    if present == wanted:
+    declared_names = [name.lower() for name in columns]
+    header_names = [name.lower() for name in names]
+    if header_names == declared_names:
         return number
-    if missing := [name for name in columns if name.lower() not in present]:
+    if missing := [name for name in columns if name.lower() not in header_names]:
         raise DataError(
             f"{path}: its first line is no header with the declared columns ({', '.join(columns)}): {', '.join(missing)} is not in it. Write "
             f"the names of its header into `schema` of source `{source.name}`, or leave out `header` if the file has none"
         )
-    said = f"{path}: its header says {', '.join(names)}, but source `{source.name}` declares {', '.join(columns)}"
-    if "" in names or len(set(present)) < len(present):
-        raise DataError(f"{said}: give each column of the file a name of its own")
-    raise DataError(f"{said}: write `schema: {_schema(names, declared)}`")
+    mismatch_text = f"{path}: its header says {', '.join(names)}, but source `{source.name}` declares {', '.join(columns)}"
+    if "" in names or len(set(header_names)) < len(header_names):
+        raise DataError(f"{mismatch_text}: give each column of the file a name of its own")
+    raise DataError(f"{mismatch_text}: write `schema: {_schema(names, declared)}`")
 
 
 def _schema(names: Sequence[str], declared: Columns) -> str:
@@ -79,8 +80,8 @@ def _schema(names: Sequence[str], declared: Columns) -> str:
         for name in names
     ]
     text = ", ".join(
-        f"{shown} {kinds.get(name.lower(), 'STRING')}"
-        for name, shown in zip(names, quoted, strict=True)
+        f"{quoted_name} {kinds.get(name.lower(), 'STRING')}"
+        for name, quoted_name in zip(names, quoted, strict=True)
     )
     return f'"{text}"' if "`" in text else text
 
@@ -104,8 +105,8 @@ def _first_line(path: Path, comment: str) -> tuple[str | None, int]:
 
 
 def _first_text(content: bytes, comment: bytes) -> tuple[bytes, int]:
-    for number, found in enumerate(_LINE.finditer(content), 1):
-        line = found.group()
+    for number, match in enumerate(_LINE.finditer(content), 1):
+        line = match.group()
         if line.strip() and not (comment and line.startswith(comment)):
             return line, number
     return b"", 0
@@ -208,36 +209,36 @@ def json_lines(path: Path, arrays: bool = True) -> Iterator[pa.Table]:
     Raises:
         DataError: the file cannot be read.
     """
-    rest = ""
+    partial_line = ""
     for block, last in _chunks(path):
-        text = rest + block
+        text = partial_line + block
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        rest = "" if last else lines.pop()
+        partial_line = "" if last else lines.pop()
         records = [line for line in lines if line and not line.isspace()]
         if arrays and _ARRAY.search(text):
             records = [element for line in records for element in _elements(line)]
         yield pa.table({"line": pa.array(records, pa.string())})
 
 
-def json_select(columns: Columns, beside: Sequence[str] = (), messages: bool = False) -> str:
-    """DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_malformed`; columns beside the line are passed on.
+def json_select(columns: Columns, extra_columns: Sequence[str] = (), messages: bool = False) -> str:
+    """Return DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_malformed`; columns beside the line are passed on.
 
     Args:
         columns: names and types as declared.
-        beside: columns that stand beside the line.
+        extra_columns: columns that stand beside the line.
         messages: the lines are those of a topic, which Spark reads in another way than files.
     """
     shape = json.dumps({name: "JSON" for name, _ in columns})
     raw = ", ".join(
         f"CAST(o[{quote(name)}] AS VARCHAR) AS r{i}" for i, (name, _) in enumerate(columns)
     )
-    kept = ", ".join(("good", *beside))
-    objects = f"SELECT {kept}, from_json(good, {quote(shape)}) AS o FROM (SELECT *, dpsql_mended(line) AS good FROM dpsql_raw)"
+    passed_columns = ", ".join(("good", *extra_columns))
+    objects = f"SELECT {passed_columns}, from_json(good, {quote(shape)}) AS o FROM (SELECT *, dpsql_mended(line) AS good FROM dpsql_raw)"
     return _typed(
-        f"SELECT {kept}, good IS NULL AS broken, {raw} FROM ({objects})",
+        f"SELECT {passed_columns}, good IS NULL AS broken, {raw} FROM ({objects})",
         columns,
         MESSAGE_VALUES if messages else JSON_VALUES,
-        beside,
+        extra_columns,
     )
 
 
@@ -262,14 +263,15 @@ def mend(line: str) -> str | None:
 
 def raw_field(line: str, name: str) -> str | None:
     """Return the text of a field as it was written: what a STRING column gets where the field holds a number or an object."""
-    at, found = _BLANK.match(line, line.index("{") + 1).end(), None  # type: ignore[union-attr]
-    while line[at] != "}":
-        key, at = _DECODER.parse_string(line, at + 1, True)  # type: ignore[attr-defined]
-        start = _BLANK.match(line, line.index(":", at) + 1).end()  # type: ignore[union-attr]
-        _, at = _DECODER.raw_decode(line, start)
-        found = line[start:at] if key == name else found
-        at = _BLANK_OR_COMMA.match(line, at).end()  # type: ignore[union-attr]
-    return found
+    field_text = None
+    position = _BLANK.match(line, line.index("{") + 1).end()  # type: ignore[union-attr]
+    while line[position] != "}":
+        key, position = _DECODER.parse_string(line, position + 1, True)  # type: ignore[attr-defined]
+        start = _BLANK.match(line, line.index(":", position) + 1).end()  # type: ignore[union-attr]
+        _, position = _DECODER.raw_decode(line, start)
+        field_text = line[start:position] if key == name else field_text
+        position = _BLANK_OR_COMMA.match(line, position).end()  # type: ignore[union-attr]
+    return field_text
 
 
 def _elements(line: str) -> list[str]:
@@ -301,31 +303,18 @@ def csv_chunks(
     Raises:
         DataError: the file cannot be read, or an option runs on Spark only.
     """
-    wrong: list[int] = []
+    wrong_lines: list[int] = []
     names = [f"r{i}" for i in range(len(columns))]
-    separator = options.get("sep", options.get("delimiter", ","))
     if unknown := sorted(set(options) - {*CSV_OPTIONS, *IGNORED_OPTIONS}):
         raise DataError(
             f"CSV option `{unknown[0]}` works on Spark only: use `dpsql run --until-caught-up`"
         )
 
     def skip(_: pc.InvalidRow) -> str:
-        wrong.append(1)
+        wrong_lines.append(1)
         return "skip"
 
-    parse = pc.ParseOptions(
-        delimiter=separator.replace("\\t", "\t"),
-        quote_char=options.get("quote", '"') or False,
-        escape_char=options.get("escape", "\\") or False,
-        invalid_row_handler=skip,
-    )
-    read = pc.ReadOptions(column_names=names, skip_rows=skipped, block_size=CHUNK_BYTES)
-    convert = pc.ConvertOptions(
-        column_types={name: pa.string() for name in names},
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=True,
-    )
+    csv_options = _csv_options(names, options, skipped, skip)
     nothing = pa.table({name: pa.array([], pa.string()) for name in names})
     try:
         if _has_no_record(path, skipped):
@@ -333,20 +322,42 @@ def csv_chunks(
             return
         with (
             pa.input_stream(str(path), compression="detect") as stream,
-            pc.open_csv(
-                _ShortLines(stream, wrong),
-                read_options=read,
-                parse_options=parse,
-                convert_options=convert,
-            ) as reader,
+            pc.open_csv(_ShortLines(stream, wrong_lines), **csv_options) as reader,
         ):
             for batch in reader:
-                yield pa.Table.from_batches([batch]), len(wrong)
-                wrong.clear()
+                yield pa.Table.from_batches([batch]), len(wrong_lines)
+                wrong_lines.clear()
     except (pa.ArrowException, OSError):
         raise DataError(f"{path}: cannot be read as CSV") from None
-    if wrong:
-        yield nothing, len(wrong)
+    if wrong_lines:
+        yield nothing, len(wrong_lines)
+
+
+def _csv_options(
+    names: Sequence[str],
+    options: Mapping[str, str],
+    skipped: int,
+    handle_wrong_line: Callable[[pc.InvalidRow], str],
+) -> dict[str, Any]:
+    """Return Arrow's options for fields that are texts, and NULL where they are empty; arguments as for `csv_chunks`."""
+    separator = options.get("sep", options.get("delimiter", ","))
+    return {
+        "parse_options": pc.ParseOptions(
+            delimiter=separator.replace("\\t", "\t"),
+            quote_char=options.get("quote", '"') or False,
+            escape_char=options.get("escape", "\\") or False,
+            invalid_row_handler=handle_wrong_line,
+        ),
+        "read_options": pc.ReadOptions(
+            column_names=names, skip_rows=skipped, block_size=CHUNK_BYTES
+        ),
+        "convert_options": pc.ConvertOptions(
+            column_types={name: pa.string() for name in names},
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=True,
+        ),
+    }
 
 
 def _has_no_record(path: Path, skipped: int) -> bool:
@@ -377,12 +388,12 @@ class _ShortLines(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """As many bytes as are ready, at most `size`; none at the end."""
+        """Return as many bytes as are ready, at most `size`; none at the end."""
         while self._at == len(self._ready) and self._fill():
             pass
-        found = self._ready[self._at :] if size < 0 else self._ready[self._at : self._at + size]
-        self._at += len(found)
-        return found
+        block = self._ready[self._at :] if size < 0 else self._ready[self._at : self._at + size]
+        self._at += len(block)
+        return block
 
     def _fill(self) -> bool:
         block = self._stream.read(CHUNK_BYTES)
@@ -397,7 +408,7 @@ class _ShortLines(io.RawIOBase):
 
 
 def _without_long_lines(text: bytes, left_out: list[int]) -> bytes:
-    """Whole lines but those that are too long, their ends included; their lengths are added to the list."""
+    """Return whole lines but those that are too long, their ends included; their lengths are added to the list."""
     bytes_ = np.frombuffer(text, np.uint8)
     of_pair = np.append(bytes_[1:] == 10, False) if len(text) else np.array([], bool)
     ends = np.flatnonzero((bytes_ == 10) | ((bytes_ == 13) & ~of_pair)) + 1
@@ -413,31 +424,31 @@ def _without_long_lines(text: bytes, left_out: list[int]) -> bytes:
 
 
 def csv_select(columns: Columns) -> str:
-    """DuckDB text that turns `dpsql_raw(r0, r1, ...)` into the declared columns and `dpsql_malformed`."""
+    """Return DuckDB text that turns `dpsql_raw(r0, r1, ...)` into the declared columns and `dpsql_malformed`."""
     return _typed("SELECT FALSE AS broken, * FROM dpsql_raw", columns, CSV_VALUES)
 
 
 def _typed(
-    raw: str, columns: Columns, values: Mapping[str, str], beside: Sequence[str] = ()
+    raw: str, columns: Columns, values: Mapping[str, str], extra_columns: Sequence[str] = ()
 ) -> str:
     converted = ", ".join(
         f"{_value(f'r{i}', name, kind, values)} AS v{i}" for i, (name, kind) in enumerate(columns)
     )
-    bad = " OR ".join(
+    malformed_condition = " OR ".join(
         f"(v{i} IS NULL AND r{i} IS NOT NULL)"
         for i, (_, kind) in enumerate(columns)
         if kind.name in values
     )
-    named = ", ".join(
+    column_list = ", ".join(
         (
             *(
                 f'v{i} AS "{name.replace(chr(34), chr(34) * 2)}"'
                 for i, (name, _) in enumerate(columns)
             ),
-            *beside,
+            *extra_columns,
         )
     )
-    return f"SELECT broken OR {bad or 'FALSE'} AS dpsql_malformed, {named} FROM (SELECT *, {converted} FROM ({raw}))"
+    return f"SELECT broken OR {malformed_condition or 'FALSE'} AS dpsql_malformed, {column_list} FROM (SELECT *, {converted} FROM ({raw}))"
 
 
 def _value(raw: str, name: str, kind: SparkType, values: Mapping[str, str]) -> str:
@@ -449,7 +460,7 @@ def _value(raw: str, name: str, kind: SparkType, values: Mapping[str, str]) -> s
 
 
 def _chunks(path: Path) -> Iterator[tuple[str, bool]]:
-    """Pieces of the file's text, each with whether it is the last; bytes that are no UTF-8 become U+FFFD."""
+    """Yield pieces of the file's text, each with whether it is the last; bytes that are no UTF-8 become U+FFFD."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     try:
         with pa.input_stream(str(path), compression="detect") as stream:

@@ -28,12 +28,12 @@ class LocalRun:
 
     Args:
         run_id: 32 hexadecimal digits.
-        named: the caller gave the run id and may give it again.
+        is_repeatable: the caller gave the run id and may give it again.
         secret, ledger: of the run; the secret is bound to the ledger's id.
     """
 
     run_id: str
-    named: bool
+    is_repeatable: bool
     secret: Secret
     ledger: Ledger
 
@@ -48,16 +48,16 @@ class LocalRun:
         Raises:
             LakeError: the run id has seen another input.
         """
-        if not self.named:
+        if not self.is_repeatable:
             return  # nobody else knows the run id, and nobody can give it: it has a line and no entry
         # Public groups are in one order, whatever the table that lists them has.
-        given = self.secret.fingerprint(
+        fingerprint = self.secret.fingerprint(
             _digest([_records(rows), repr((tuple(key_types), facts)).encode()])
         )
         entry = self.ledger.register.find(self.run_id)
         if entry is None:
-            self.ledger.register.add(Entry(self.run_id, given=given))
-        elif entry.given != given:
+            self.ledger.register.add(Entry(self.run_id, given=fingerprint))
+        elif entry.given != fingerprint:
             raise LakeError(
                 f"run {self.run_id} has seen other records (or another order of them, other types, another list of public groups or another "
                 "start of the stream): the same noise on two inputs shows their exact difference. Leave run_id away for a new run"
@@ -97,17 +97,17 @@ def open_local_run(
             )
         ledger = Ledger.beside(secret.path)
     ledger = ledger.sealed_by(secret)
-    named = run_id is not None
+    is_repeatable = run_id is not None
     run_id = secrets.token_hex(16) if run_id is None else run_id
     if not re.fullmatch(r"[0-9a-f]{32}", run_id):
         raise LakeError("run_id: a run id has 32 hexadecimal digits, like secrets.token_hex(16)")
-    known = ledger.find(run_id)
-    if known is None:
+    ledger_line = ledger.find(run_id)
+    if ledger_line is None:
         ledger_id = ledger.own_id()
         origin = origin_of(query.source, ledger_id, level=query.protects)
         ledger.append(query.line(run_id, KIND, origin), cap_for(query.source, query.protects))
-        return LocalRun(run_id, named, secret.of_ledger(ledger_id), ledger)
-    if (known.kind, known.query_identity) != (KIND, query.plan.identity):
+        return LocalRun(run_id, is_repeatable, secret.of_ledger(ledger_id), ledger)
+    if (ledger_line.kind, ledger_line.query_identity) != (KIND, query.plan.identity):
         raise LakeError(
             f"run {run_id} belongs to another query or another kind of run; leave run_id away for a new run"
         )
@@ -116,4 +116,4 @@ def open_local_run(
             f"run {run_id} ended before it had its records, or was not given a run_id; leave run_id away for a new run"
         )
     ledger.check_is_home()
-    return LocalRun(run_id, named, secret.of_ledger(known.origin.ledger_id), ledger)
+    return LocalRun(run_id, is_repeatable, secret.of_ledger(ledger_line.origin.ledger_id), ledger)

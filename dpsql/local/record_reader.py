@@ -81,7 +81,7 @@ class RowReader:
         self.tables: dict[str, LocalTable] = {}
         for name in query.static_sources:
             files = source_files(sources[name], inputs, (versions or {}).get(name))
-            self.tables[name] = InputReader(self.connection, sources[name]).whole(files).table
+            self.tables[name] = InputReader(self.connection, sources[name]).all_files(files).table
         self.key_types: tuple[SparkType, ...] = ()
 
     def public_groups(self, source: Source) -> PublicGroups | None:
@@ -91,19 +91,19 @@ class RowReader:
             return None
         encoded: list[bytes] = []
         if query.public_groups is not None:
-            from_sql, listed = split_select(query.public_groups)
+            from_sql, listed_values = split_select(query.public_groups)
             scope = read_from(from_sql, self.tables)
             values = [
                 _value_bytes(scope.value(text), key.name)
-                for text, key in zip(listed, query.keys, strict=True)
+                for text, key in zip(listed_values, query.keys, strict=True)
             ]
-            named = ", ".join(f"{value} AS b{i}" for i, value in enumerate(values))
-            text = f"SELECT {_encoding([f'b{i}' for i in range(len(values))])} AS bytes FROM (SELECT {named} {scope.sql})"
+            value_list = ", ".join(f"{value} AS b{i}" for i, value in enumerate(values))
+            text = f"SELECT {_encoding([f'b{i}' for i in range(len(values))])} AS bytes FROM (SELECT {value_list} {scope.sql})"
             within = f"octet_length(bytes) <= {max_encoded_bytes(len(values))}"
-            found = self.connection.sql(
+            rows = self.connection.sql(
                 f"SELECT DISTINCT bytes FROM ({text}) WHERE {within}"
             ).fetchall()
-            encoded = [row[0] for row in found]
+            encoded = [row[0] for row in rows]
         return public_groups(self._plan, source, self._salt, encoded)
 
     def files(self, paths: Sequence[Path]) -> Iterator[pa.Table]:
@@ -115,12 +115,12 @@ class RowReader:
         for chunk in self._reader.files(paths):
             yield from self.chunk(chunk)
 
-    def together(self, paths: Sequence[Path]) -> pa.Table:
+    def batch_rows(self, paths: Sequence[Path]) -> pa.Table:
         """Return all rows of the files of one micro-batch; raises as `files`."""
         return pa.concat_tables([self.no_records(), *self.files(paths)])
 
     def check(self, paths: Sequence[Path]) -> None:
-        """Can the files and the query be read here? No record of the stream is.
+        """Check that the files and the query can be read here; no record of the stream is.
 
         Raises:
             DataError: a file is no Parquet file, or lacks a declared column or its type.
@@ -129,7 +129,7 @@ class RowReader:
         self._understand(self._reader.check(paths))
 
     def check_frame(self, frame: Any) -> None:
-        """The same for the first rows of a frame; raises as `check`."""
+        """Check the first rows of a frame; raises as `check`."""
         self._understand(self._reader.frame(frame).table)
 
     def _understand(self, table: LocalTable) -> None:
@@ -194,51 +194,24 @@ class RowReader:
         return pa.table(columns)
 
     def _select(self, scope: LocalScope) -> str:
+        """Return DuckDB text that makes a `rows` table of what FROM is."""
         query = self._plan.query
         unit = [scope.value(f"`{column}`") for column in query.privacy_unit]
         keys = [scope.value(key.expression) for key in query.keys]
         self.key_types = tuple(key.type for key in keys)
-        unit_bytes = [
-            _value_bytes(value, name) for value, name in zip(unit, query.privacy_unit, strict=True)
-        ]
-        key_bytes = [
-            _value_bytes(value, key.name) for value, key in zip(keys, query.keys, strict=True)
-        ]
-        arguments = [
-            _argument(scope.value(argument.text), argument) for argument in self._shape.arguments
-        ]
-        feed = self._shape.feed
-        row = [
-            _value_bytes(scope.value(f"`{column}`"), column)
-            for column in (feed.primary_key if feed else ())
-        ]
-        a = "".join(
-            f", coalesce({text}, 'nan'::DOUBLE) AS a{i}" for i, text in enumerate(arguments)
-        )
-        named = "".join(
-            f", {text} AS b{i}" for i, text in enumerate((*unit_bytes, *key_bytes, *row))
-        )
-        columns = [f"b{i}" for i in range(len(unit) + len(keys) + len(row))]
+        projection, columns = self._projection(scope, unit, keys)
         u = columns[: len(unit)]
         k = columns[len(unit) : len(unit) + len(keys)]
-        r = columns[len(unit) + len(keys) :]
-        time = query.event_time
-        us = _event_time(scope.value(time), time)
-        image = ""
-        if feed:  # an end counts whatever its time is, or its row would stay for ever
-            kind = kind_sql(scope.value(CHANGE).sql)
-            us = f"CASE WHEN {us} BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN {us} WHEN {kind} = {END} THEN 0 END"
-            image = f", {kind} AS kind, coalesce(TRY_CAST({scope.value(POSITION).sql} AS BIGINT), {NO_SEQUENCE}) AS seq"
-        plain = f"SELECT {us} AS us{named}{a}{image} {scope.sql}"
-        names = [f"a{i}" for i in range(len(arguments))]
+        feed = self._shape.feed
         nobody = " OR ".join(f"{c} IS NULL" for c in u) or "false"
-        rows = f", {_encoding(r)} AS row_bytes" if feed else ""
-        encoded = f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {nobody} AS nobody{rows} FROM ({plain})"
+        rows = f", {_encoding(columns[len(unit) + len(keys) :])} AS row_bytes" if feed else ""
+        encoded = f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {nobody} AS nobody{rows} FROM ({projection})"
         too_long = f"octet_length(bytes) > {max_encoded_bytes(len(k))} OR octet_length(unit) > {max_encoded_bytes(len(u))}"
         code = f"CASE WHEN us IS NULL OR us NOT BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN 2 WHEN nobody THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
         coded = f"SELECT *, {f'CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END' if feed else code} AS code FROM ({encoded})"
-        kept = "".join(
-            f", CASE WHEN code = 0 THEN {name} ELSE 'nan'::DOUBLE END AS {name}" for name in names
+        arguments = "".join(
+            f", CASE WHEN code = 0 THEN a{i} ELSE 'nan'::DOUBLE END AS a{i}"
+            for i in range(len(self._shape.arguments))
         )
         user = f"{self._id('u', 'unit')} AS user, " if u else ""
         image = ""
@@ -246,17 +219,49 @@ class RowReader:
             image = f", {self._id('r', 'row_bytes')} AS row, CAST(coalesce(seq, 0) AS BIGINT) AS seq, CAST(coalesce(kind, 0) AS TINYINT) AS kind"
         return (
             f"SELECT CAST(code AS TINYINT) AS drop, {user}CASE WHEN code = 0 THEN us ELSE 0 END AS ts, "
-            f"{self._id('k', 'bytes')} AS key, CASE WHEN code = 0 THEN bytes ELSE ''::BLOB END AS key_bytes{image}{kept} FROM ({coded})"
+            f"{self._id('k', 'bytes')} AS key, CASE WHEN code = 0 THEN bytes ELSE ''::BLOB END AS key_bytes{image}{arguments} FROM ({coded})"
         )
 
+    def _projection(
+        self, scope: LocalScope, unit: Sequence[Typed], keys: Sequence[Typed]
+    ) -> tuple[str, list[str]]:
+        """Return DuckDB text of times, bytes, arguments and images, and the names of its columns of bytes: of unit, key and row."""
+        query = self._plan.query
+        feed = self._shape.feed
+        value_bytes = [
+            _value_bytes(value, name) for value, name in zip(unit, query.privacy_unit, strict=True)
+        ]
+        value_bytes += [
+            _value_bytes(value, key.name) for value, key in zip(keys, query.keys, strict=True)
+        ]
+        arguments = "".join(
+            f", coalesce({_argument(scope.value(argument.text), argument)}, 'nan'::DOUBLE) AS a{i}"
+            for i, argument in enumerate(self._shape.arguments)
+        )
+        value_bytes += [
+            _value_bytes(scope.value(f"`{column}`"), column)
+            for column in (feed.primary_key if feed else ())
+        ]
+        columns = [f"b{i}" for i in range(len(value_bytes))]
+        named_bytes = "".join(
+            f", {text} AS {name}" for text, name in zip(value_bytes, columns, strict=True)
+        )
+        us = _event_time(scope.value(query.event_time), query.event_time)
+        image = ""
+        if feed:  # an end counts whatever its time is, or its row would stay for ever
+            kind = kind_sql(scope.value(CHANGE).sql)
+            us = f"CASE WHEN {us} BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN {us} WHEN {kind} = {END} THEN 0 END"
+            image = f", {kind} AS kind, coalesce(TRY_CAST({scope.value(POSITION).sql} AS BIGINT), {NO_SEQUENCE}) AS seq"
+        return f"SELECT {us} AS us{named_bytes}{arguments}{image} {scope.sql}", columns
+
     def _id(self, tag: str, encoding: str) -> str:
-        """16 hexadecimal digits; zeros for a dropped record."""
+        """Return DuckDB text of 16 hexadecimal digits; zeros for a dropped record."""
         prefix = (self._salt + tag.encode()).hex()
         return f"CASE WHEN code = 0 THEN substr(sha256(from_hex('{prefix}') || {encoding}), 1, 16) ELSE '0000000000000000' END"
 
 
 def _value_bytes(value: Typed, name: str) -> str:
-    """DuckDB text for the value bytes of one column of a key or a privacy unit."""
+    """Return DuckDB text for the value bytes of one column of a key or a privacy unit."""
     kind = value.type
     if kind.name not in _VALUE_BYTES or kind.scale > MAX_KEY_SCALE:
         raise DataError(
@@ -275,7 +280,7 @@ def _event_time(value: Typed, name: str) -> str:
 
 
 def _argument(value: Typed, argument: Argument) -> str:
-    """DuckDB text for one argument as DOUBLE; NULL and NaN alike mean that there is no value."""
+    """Return DuckDB text for one argument as DOUBLE; NULL and NaN alike mean that there is no value."""
     if argument.presence_only:
         missing = f"{value.sql} IS NULL" + (f" OR isnan({value.sql})" if value.type.is_real else "")
         return f"CASE WHEN {missing} THEN NULL ELSE 1::DOUBLE END"
@@ -287,7 +292,7 @@ def _argument(value: Typed, argument: Argument) -> str:
 
 
 def _encoding(columns: Sequence[str]) -> str:
-    """DuckDB text for the canonical encoding; a header of a value over 9999 bytes is wrong, but then the record is dropped."""
+    """Return DuckDB text for the canonical encoding; a header of a value over 9999 bytes is wrong, but then the record is dropped."""
     parts = [
         f"CASE WHEN {c} IS NULL THEN from_hex('{NULL_HEADER.hex()}') "
         f"ELSE encode(lpad(CAST(octet_length({c}) AS VARCHAR), {HEADER}, '0')) || {c} END"
@@ -297,7 +302,7 @@ def _encoding(columns: Sequence[str]) -> str:
 
 
 def _with_ids(batch: pa.RecordBatch) -> pa.Table:
-    """Hexadecimal digits become signed big-endian integers."""
+    """Turn hexadecimal digits into signed big-endian integers."""
     columns = {name: batch.column(name) for name in batch.schema.names}
     for name in {"user", "key", "row"} & columns.keys():
         columns[name] = _signed(columns[name])
@@ -341,17 +346,17 @@ def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
 
 
 def check_frame(query: Query, frame: Any) -> None:
-    """The same for a frame: the types of its columns, told by its first rows.
+    """Check a frame like files: the types of its columns, told by its first rows.
 
     Raises:
         DataError: it is no frame, or lacks a declared column or its type.
         InputError: the query uses something that only Spark computes.
     """
-    few = (
+    first_rows = (
         frame.slice(0, FIRST_ROWS)
         if isinstance(frame, pa.Table)
         else frame.head(FIRST_ROWS)
         if hasattr(frame, "head")
         else frame
     )
-    RowReader(query.plan, query.sources, NO_SALT, {}).check_frame(few)
+    RowReader(query.plan, query.sources, NO_SALT, {}).check_frame(first_rows)

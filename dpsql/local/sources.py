@@ -106,7 +106,7 @@ class InputReader:
             self._fit("SELECT * FROM dpsql_frame", "the frame", in_frame=True, keep=True), 0
         )
 
-    def whole(self, paths: Sequence[Path]) -> Chunk:
+    def all_files(self, paths: Sequence[Path]) -> Chunk:
         """Return all files at once (a static table): kept in memory."""
         chunks = 0
         malformed = 0
@@ -170,7 +170,7 @@ class InputReader:
         return self._declared
 
     def _format(self, path: Path) -> str:
-        """By the file's name, else what the source says."""
+        """Return the format that a file's name says, else that of the source."""
         suffixes = [SUFFIXES[suffix] for suffix in path.suffixes if suffix in SUFFIXES]
         declared = self._source.value_format or self._source.format
         kind = suffixes[-1] if suffixes else declared
@@ -181,10 +181,10 @@ class InputReader:
         return kind
 
     def _values(self, select: str, where: str) -> Chunk:
-        """Messages as a topic keeps them: in the column `value`, text or bytes; one without a value is no record."""
-        found = {name.lower(): kind for name, kind in self._described(select, where).items()}
+        """Read messages as a topic keeps them: in the column `value`, text or bytes; one without a value is no record."""
+        types = {name.lower(): kind for name, kind in self._described(select, where).items()}
         texts = {"VARCHAR": "value", "BLOB": "TRY(decode(value))"}
-        if (kind := found.get("value", "")) not in texts:
+        if (kind := types.get("value", "")) not in texts:
             raise DataError(
                 f"{where}: messages of source `{self._source.name}` are to be in a column `value`, as STRING or BINARY"
             )
@@ -194,7 +194,7 @@ class InputReader:
         return self._messages(reader.read_all())
 
     def _messages(self, lines: pa.Table) -> Chunk:
-        """Messages of a change feed, one in each line, as images."""
+        """Read the messages of a change feed, one in each line, as images."""
         assert self._declared is not None
         self._connection.register("dpsql_messages", lines)
         self._connection.execute(
@@ -204,7 +204,7 @@ class InputReader:
         return self._lines(images, json_select(self._declared, BESIDE), 0)
 
     def _table(self) -> LocalTable:
-        """Of text: the declared columns, and those beside them."""
+        """Return the view of text: the declared columns, and those of a change feed."""
         return LocalTable(
             self._view,
             tuple((name.lower(), kind) for name, kind in (*(self._declared or ()), *self._beside)),
@@ -243,49 +243,51 @@ class InputReader:
         self, select: str, where: str, in_frame: bool = False, keep: bool = False
     ) -> LocalTable:
         """Make the view, with the declared columns and types where there are any."""
-        found = self._described(select, where)
-        by_name = {name.lower(): name for name in found}
-        wanted = (
+        file_types = self._described(select, where)
+        by_name = {name.lower(): name for name in file_types}
+        columns = (
             (*self._declared, *self._beside)
             if self._declared
-            else tuple((name, from_duckdb(kind)) for name, kind in found.items())
+            else tuple((name, from_duckdb(kind)) for name, kind in file_types.items())
         )
-        missing = [name for name, _ in wanted if name.lower() not in by_name]
+        missing = [name for name, _ in columns if name.lower() not in by_name]
         if missing:
             raise DataError(
                 f"{where}: column `{missing[0]}` of source `{self._source.name}` is missing; it has {', '.join(sorted(by_name))}"
             )
         listed = []
-        for name, kind in wanted:
+        for name, kind in columns:
             column = by_name[name.lower()]
-            text = _fitted(f'"{column}"', found[column], kind)
+            text = _fitted(f'"{column}"', file_types[column], kind)
             if text is None:
                 raise DataError(
-                    f"{where}: {_misfit(column, found[column], kind, self._source.name, in_frame)}"
+                    f"{where}: {_misfit(column, file_types[column], kind, self._source.name, in_frame)}"
                 )
             listed.append(f'{_within_calendar(text, kind)} AS "{name.lower()}"')
-        what = "TABLE" if keep else "VIEW"
+        object_kind = "TABLE" if keep else "VIEW"
         self._connection.execute(
-            f'CREATE OR REPLACE TEMP {what} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})'
+            f'CREATE OR REPLACE TEMP {object_kind} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})'
         )
-        return LocalTable(self._view, tuple((name.lower(), kind) for name, kind in wanted))
+        return LocalTable(self._view, tuple((name.lower(), kind) for name, kind in columns))
 
 
-def _misfit(column: str, found: str, wanted: SparkType, source: str, in_frame: bool) -> str:
+def _misfit(
+    column: str, file_type: str, declared_type: SparkType, source: str, in_frame: bool
+) -> str:
     """Say what a column has instead of its type, and how to mend what newcomers meet most: times, and whole numbers with gaps."""
-    declares = f"but source `{source}` declares {wanted}"
+    declares = f"but source `{source}` declares {declared_type}"
     frame = f"frame[{column!r}]"
-    if "_NS" in found:
+    if "_NS" in file_type:
         return f"column `{column}` has a time in nanoseconds, {declares}; Spark reads microseconds only, like {frame}.dt.as_unit('us')"
-    have = from_duckdb(found)
-    if loses_numbers(str(have), str(wanted)):
+    have = from_duckdb(file_type)
+    if loses_numbers(str(have), str(declared_type)):
         call = ""
         if in_frame and have.is_real:
-            call = f", or make whole numbers of it, like {frame}.astype('Int{INTEGER_BITS[wanted.name]}')"
-        if in_frame and wanted.name == "double":
+            call = f", or make whole numbers of it, like {frame}.astype('Int{INTEGER_BITS[declared_type.name]}')"
+        if in_frame and declared_type.name == "double":
             call = f", or make it DOUBLE, like {frame}.astype('float64')"
-        return f"{told(column, str(have), source, str(wanted))}{call}"
-    parse = in_frame and (have.name, wanted.name) == ("string", "timestamp")
+        return f"{told(column, str(have), source, str(declared_type))}{call}"
+    parse = in_frame and (have.name, declared_type.name) == ("string", "timestamp")
     hint = f"; make it one, like pd.to_datetime({frame}, utc=True)" if parse else ""
     return f"column `{column}` has type {have}, {declares}{hint}"
 
@@ -295,7 +297,7 @@ def _parquet(path: Path) -> str:
 
 
 def _in_microseconds(table: pa.Table) -> pa.Table:
-    """Times as Spark has them: pandas makes nanoseconds unless told otherwise."""
+    """Convert times to what Spark has: pandas makes nanoseconds unless told otherwise."""
     for i, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
             micro = table.column(i).cast(pa.timestamp("us", tz=field.type.tz), safe=False)
@@ -304,7 +306,7 @@ def _in_microseconds(table: pa.Table) -> pa.Table:
 
 
 def _within_calendar(value: str, kind: SparkType) -> str:
-    """DuckDB text of a value, NULL for a time outside the years 1 to 9999: as on Spark, where such a time could end the job."""
+    """Return DuckDB text of a value, NULL for a time outside the years 1 to 9999: as on Spark, where such a time could end the job."""
     if kind.name == "date":
         return f"CASE WHEN {value} BETWEEN DATE '0001-01-01' AND DATE '9999-12-31' THEN {value} END"
     if kind.name == "timestamp":
@@ -312,58 +314,58 @@ def _within_calendar(value: str, kind: SparkType) -> str:
     return value
 
 
-def _fitted(column: str, found: str, wanted: SparkType) -> str | None:
-    """DuckDB text of a column in its declared type; None if it does not fit."""
-    have = from_duckdb(found)
-    if wanted.name == "other" or have == wanted:
-        same = wanted.name == "other" or found == wanted.duckdb
+def _fitted(column: str, file_type: str, declared_type: SparkType) -> str | None:
+    """Return DuckDB text of a column in its declared type; None if it does not fit."""
+    have = from_duckdb(file_type)
+    if declared_type.name == "other" or have == declared_type:
+        same = declared_type.name == "other" or file_type == declared_type.duckdb
         return (
             column
             if same
-            else f"{'TRY_CAST' if wanted.name == 'timestamp' else 'CAST'}({column} AS {wanted.duckdb})"
+            else f"{'TRY_CAST' if declared_type.name == 'timestamp' else 'CAST'}({column} AS {declared_type.duckdb})"
         )
     if have.name == "void":
-        return f"CAST(NULL AS {wanted.duckdb})"
+        return f"CAST(NULL AS {declared_type.duckdb})"
     if (
-        found == "UBIGINT" and column == f'"{POSITION}"'
+        file_type == "UBIGINT" and column == f'"{POSITION}"'
     ):  # as `deltalake` exports the feed of a table; no commit has such a number
         return f"TRY_CAST({column} AS BIGINT)"
-    if have.is_integer and wanted.is_integer:
+    if have.is_integer and declared_type.is_integer:
         return (
-            f"CAST({column} AS {wanted.duckdb})"
-            if INTEGER_BITS[wanted.name] > INTEGER_BITS[have.name]
+            f"CAST({column} AS {declared_type.duckdb})"
+            if INTEGER_BITS[declared_type.name] > INTEGER_BITS[have.name]
             else None
         )
-    if wanted.name == "double" and have.name in ("float", "tinyint", "smallint", "int"):
+    if declared_type.name == "double" and have.name in ("float", "tinyint", "smallint", "int"):
         return f"CAST({column} AS DOUBLE)"
-    if have.name == "decimal" and wanted.name == "decimal":
+    if have.name == "decimal" and declared_type.name == "decimal":
         holds = (
-            wanted.scale >= have.scale
-            and wanted.precision - wanted.scale >= have.precision - have.scale
+            declared_type.scale >= have.scale
+            and declared_type.precision - declared_type.scale >= have.precision - have.scale
         )
-        return f"CAST({column} AS {wanted.duckdb})" if holds else None
-    if (have.name, wanted.name) == ("date", "timestamp"):
+        return f"CAST({column} AS {declared_type.duckdb})" if holds else None
+    if (have.name, declared_type.name) == ("date", "timestamp"):
         return f"TRY(CAST({column} AS TIMESTAMP))"
-    if (have.name, wanted.name) == ("binary", "string"):
+    if (have.name, declared_type.name) == ("binary", "string"):
         return f"TRY(decode({column}))"
     return None
 
 
 def source_files(
-    source: Source, given: Mapping[str, Sequence[Path]], version: int | None = None
+    source: Source, inputs: Mapping[str, Sequence[Path]], version: int | None = None
 ) -> list[Path]:
     """Return the files of a source: those given under its name, else those at its path; folders are searched.
 
     Args:
         source: the source.
-        given: files and folders by source name.
+        inputs: files and folders by source name.
         version: of a Delta table at its path (default: the newest).
 
     Raises:
         DataError: there is no such file or folder, or it is not on a local disk.
     """
-    if source.name in given:
-        return [file for path in given[source.name] for file in _expanded(path, source, None)]
+    if source.name in inputs:
+        return [file for path in inputs[source.name] for file in _expanded(path, source, None)]
     if source.change_feed is FeedForm.DELTA:
         raise DataError(
             f"source `{source.name}` is a change feed, which Spark reads: export what changed as Parquet, with the columns {', '.join(BESIDE)}, and "
@@ -397,10 +399,10 @@ def micro_batches(source: Source, files: Sequence[Path]) -> list[Sequence[Path]]
     options = {name.lower(): value for name, value in source.options}
     if source.format != "delta":  # the files of a Delta table are in order
         files = sorted(files, key=lambda file: file.stat().st_mtime_ns // 1_000_000)
-    given = options.get(FILES_PER_BATCH, "")
+    limit_text = options.get(FILES_PER_BATCH, "")
     size = (
-        int(given)
-        if given.isdigit() and int(given)
+        int(limit_text)
+        if limit_text.isdigit() and int(limit_text)
         else BATCH_FILES.get(source.format, OTHER_BATCH_FILES)
     )
     return [files[i : i + size] for i in range(0, len(files), size)]
@@ -410,7 +412,7 @@ def _expanded(path: Path, source: Source, version: int | None) -> list[Path]:
     if (path / "_delta_log").is_dir():
         return _delta_files(path, version)
     if path.is_dir():
-        return _inside(path, source)
+        return _files_in(path, source)
     if not path.exists() and any(character in path.name for character in "*?["):
         return sorted(path.parent.glob(path.name))
     if not path.exists():
@@ -418,7 +420,7 @@ def _expanded(path: Path, source: Source, version: int | None) -> list[Path]:
     return [path]
 
 
-def _inside(folder: Path, source: Source) -> list[Path]:
+def _files_in(folder: Path, source: Source) -> list[Path]:
     """Return the files of a folder in the order of the file system, files before sub-folders, as Spark lists them.
 
     Of sub-folders, those of a partition (`day=2024-02-29`) are read, or all with `recursiveFileLookup`; of files, those that
@@ -432,25 +434,25 @@ def _inside(folder: Path, source: Source) -> list[Path]:
         for name, value in source.options
     )
     patterns = [value for name, value in source.options if name.lower() == "pathglobfilter"]
-    found: list[Path] = []
+    files: list[Path] = []
     left_out = False
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name[0] not in "._"]
-        kept = [
+        matching_files = [
             Path(parent, name)
             for name in names
             if name[0] not in "._" and all(_matches(name, pattern) for pattern in patterns)
         ]
         if everywhere or all("=" in part for part in Path(parent).relative_to(folder).parts):
-            found += kept
+            files += matching_files
         else:
-            left_out |= bool(kept)
-    if left_out and not found:
+            left_out |= bool(matching_files)
+    if left_out and not files:
         raise DataError(
             f"{folder}: all files are in sub-folders, which are read if they are named like day=2024-02-29, or with "
             "`options: {recursiveFileLookup: true}`"
         )
-    return found
+    return files
 
 
 def _matches(name: str, pattern: str) -> bool:

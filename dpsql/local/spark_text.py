@@ -25,15 +25,15 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_Object)
 def rewritten(line: str, name: str) -> str | None:
     """Return a field of a JSON object; None if it is not there. Of two of one name the last."""
     fields: _Object = _DECODER.raw_decode(line.lstrip())[0]
-    found = [value for key, value in fields if key == name]
-    return _written(found[-1]) if found else None
+    values = [value for key, value in fields if key == name]
+    return _json_text(values[-1]) if values else None
 
 
-def _written(value: Any) -> str:
+def _json_text(value: Any) -> str:
     if isinstance(value, _Object):
-        return "{" + ",".join(f"{_text(key)}:{_written(inner)}" for key, inner in value) + "}"
+        return "{" + ",".join(f"{_text(key)}:{_json_text(inner)}" for key, inner in value) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_written, value)) + "]"
+        return "[" + ",".join(map(_json_text, value)) + "]"
     if isinstance(value, float):
         return _java_text(value)
     return _text(value)
@@ -44,14 +44,14 @@ def _text(value: Any) -> str:
 
 
 def _java_text(value: float) -> str:
-    """As `Double.toString`."""
+    """Write a number like Java's `Double.toString`."""
     if not math.isfinite(value):
         return _text("NaN" if value != value else "Infinity" if value > 0 else "-Infinity")
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     digits, exponent = f"{Decimal(repr(value)):E}".split("E")
-    whole, _, rest = digits.partition(".")
-    return f"{whole}.{rest.rstrip('0') or '0'}E{int(exponent)}"
+    integer_digit, _, fraction = digits.partition(".")
+    return f"{integer_digit}.{fraction.rstrip('0') or '0'}E{int(exponent)}"
 
 
 # Text to value and value to text exactly as Spark does it (ANSI mode off, time zone UTC), for
@@ -112,18 +112,18 @@ _SHORT_ZONES = {
 
 
 def lower(text: str) -> str:
-    """Full Unicode lower case: final sigma, and letters that become two."""
+    """Return full Unicode lower case: final sigma, and letters that become two."""
     # Spark's tables count the letter U+0295 as neither case, Python's as lower case: it ends a word, for sigma's sake
     return "\u0295".join(part.lower() for part in text.translate(_NEW_LOWER).split("\u0295"))
 
 
 def upper(text: str) -> str:
-    """Full Unicode upper case: `ß` becomes `SS`."""
+    """Return full Unicode upper case: `ß` becomes `SS`."""
     return text.translate(_NEW_UPPER).upper()
 
 
 def java_double(text: str) -> float | None:
-    """Java's `Double.parseDouble`."""
+    """Read a number like Java's `Double.parseDouble`; None where that fails."""
     trimmed = text.strip(BLANK[:33])
     number = trimmed[:-1] if trimmed[-1:] in ("d", "D", "f", "F") else trimmed
     if _HEXADECIMAL.fullmatch(number):
@@ -141,20 +141,20 @@ def to_double(text: str) -> float | None:
 
 
 def to_date(text: str) -> int | None:
-    """Days since 1970; None beyond the years 1 to 9999, which guards on Spark make NULL as well."""
-    found = _DATE.fullmatch(text.strip(BLANK))
-    if not found:
+    """Return days since 1970; None beyond the years 1 to 9999, which guards on Spark make NULL as well."""
+    match = _DATE.fullmatch(text.strip(BLANK))
+    if not match:
         return None
-    days = _days(*(int(part) if part else 1 for part in found.groups()))
+    days = _days(*(int(part) if part else 1 for part in match.groups()))
     return days if days is not None and FIRST_DAY <= days <= LAST_DAY else None
 
 
 def to_timestamp(text: str) -> int | None:
     """Return microseconds since 1970 UTC; text without a zone is UTC. A time without a date (today's, for Spark) is NULL here."""
-    found = _TIMESTAMP.fullmatch(text.strip(BLANK))
-    if not found:
+    match = _TIMESTAMP.fullmatch(text.strip(BLANK))
+    if not match:
         return None
-    *date, hour, minute, second, fraction, zone = found.groups()
+    *date, hour, minute, second, fraction, zone = match.groups()
     days = _days(*(int(part) if part else 1 for part in date))
     clock = [int(part or 0) for part in (hour, minute, second)]
     if days is None or clock[0] > 23 or clock[1] > 59 or clock[2] > 59:
@@ -170,16 +170,16 @@ def to_timestamp(text: str) -> int | None:
 
 
 def date_text(days: int) -> str:
-    """`2024-02-29`; years beyond four digits carry their sign."""
+    """Return a date as `2024-02-29`; years beyond four digits carry their sign."""
     year, month, day = _civil(days)
     sign = "-" if year < 0 else "+" if year > 9999 else ""
     return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
 
 
 def timestamp_text(us: int) -> str:
-    """`2024-02-29 12:00:00.5`: the fraction without trailing zeros."""
-    days, rest = divmod(us, _DAY_US)
-    seconds, fraction = divmod(rest, 1_000_000)
+    """Return a time as in `2024-02-29 12:00:00.5`, the fraction without trailing zeros."""
+    days, day_us = divmod(us, _DAY_US)
+    seconds, fraction = divmod(day_us, 1_000_000)
     tail = f".{fraction:06d}".rstrip("0") if fraction else ""
     return (
         f"{date_text(days)} {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{tail}"
@@ -194,18 +194,18 @@ def _from_hexadecimal(number: str) -> float:
 
 
 def _days(year: int, month: int, day: int) -> int | None:
-    """Days since 1970 of a proleptic Gregorian date; 400 years repeat exactly, so the library's own calendar serves for any year."""
-    eras, before = divmod(year - 1, 400)
+    """Return days since 1970 of a proleptic Gregorian date; 400 years repeat exactly, so the library's own calendar serves for any year."""
+    eras, year_of_era = divmod(year - 1, 400)
     try:
-        return eras * 146_097 + datetime(before + 1, month, day).toordinal() - 719_163
+        return eras * 146_097 + datetime(year_of_era + 1, month, day).toordinal() - 719_163
     except ValueError:
         return None
 
 
 def _civil(days: int) -> tuple[int, int, int]:
-    """Year, month, day, as `_days`."""
-    eras, rest = divmod(days + 719_162, 146_097)
-    moment = datetime(1, 1, 1) + timedelta(days=rest)
+    """Return the year, month and day of what `_days` returns."""
+    eras, day_of_era = divmod(days + 719_162, 146_097)
+    moment = datetime(1, 1, 1) + timedelta(days=day_of_era)
     return moment.year + 400 * eras, moment.month, moment.day
 
 
@@ -214,8 +214,8 @@ def _offset_us(local_us: int, name: str) -> int | None:
     if zone is None:
         return None
     year, month, day = _civil(local_us // _DAY_US)
-    shown = year if 1 < year < 9999 else 2000 + year % 400
-    moment = datetime(shown, month, day) + timedelta(microseconds=local_us % _DAY_US)
+    calendar_year = year if 1 < year < 9999 else 2000 + year % 400
+    moment = datetime(calendar_year, month, day) + timedelta(microseconds=local_us % _DAY_US)
     offset = moment.replace(tzinfo=zone).utcoffset() or timedelta()
     return offset // timedelta(microseconds=1)
 
@@ -227,14 +227,14 @@ def _zone(name: str) -> tzinfo | None:
     name = _SHORT_ZONES.get(name, name)
     if name in ("Z", "UTC", "GMT", "UT"):
         return UTC
-    if found := _OFFSET.fullmatch(name):
-        digits = found[2].replace(":", "").zfill(2).ljust(6, "0")
+    if match := _OFFSET.fullmatch(name):
+        digits = match[2].replace(":", "").zfill(2).ljust(6, "0")
         hours = int(digits[:2])
         minutes = int(digits[2:4])
         seconds = int(digits[4:])
         total = timedelta(hours=hours, minutes=minutes, seconds=seconds)
         valid = minutes < 60 and seconds < 60 and total <= timedelta(hours=18)
-        return timezone(-total if found[1] == "-" else total) if valid else None
+        return timezone(-total if match[1] == "-" else total) if valid else None
     try:
         return ZoneInfo(name) if re.fullmatch(r"[A-Za-z][A-Za-z0-9~/._+-]+", name) else None
     except (ValueError, OSError, KeyError):  # a name that is no zone

@@ -36,17 +36,17 @@ class SparkType:
 
     @property
     def is_integer(self) -> bool:
-        """TINYINT to BIGINT."""
+        """Whether values are integers: TINYINT to BIGINT."""
         return self.name in INTEGER_BITS
 
     @property
     def is_real(self) -> bool:
-        """Binary floating point."""
+        """Whether values are binary floating point."""
         return self.name in ("float", "double")
 
     @property
     def is_number(self) -> bool:
-        """Integer, binary floating point or decimal."""
+        """Whether values are integers, binary floating point or decimals."""
         return self.is_integer or self.is_real or self.name == "decimal"
 
     @property
@@ -162,12 +162,12 @@ def from_duckdb(name: str) -> SparkType:
     return SparkType("string" if name.startswith("ENUM") else _FROM_DUCKDB.get(name, "other"))
 
 
-def parse_ddl(ddl: str, at: str) -> Columns:
-    """Column names and types of a schema like `user_id STRING, ts TIMESTAMP`.
+def parse_ddl(ddl: str, place: str) -> Columns:
+    """Return the column names and types of a schema like `user_id STRING, ts TIMESTAMP`.
 
     Args:
         ddl: Spark DDL.
-        at: where it was written, for the message.
+        place: where it was written, for the message.
 
     Raises:
         ConfigError: it cannot be read.
@@ -176,7 +176,7 @@ def parse_ddl(ddl: str, at: str) -> Columns:
         table = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
     except sqlglot.errors.SqlglotError:
         raise ConfigError(
-            f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {at}"
+            f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {place}"
         ) from None
     schema = table.find(exp.Schema)
     definitions = list(schema.expressions) if schema else []
@@ -184,28 +184,28 @@ def parse_ddl(ddl: str, at: str) -> Columns:
         isinstance(column, exp.ColumnDef) and column.kind for column in definitions
     ):
         raise ConfigError(
-            f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {at}"
+            f"schema {ddl!r} is not readable: write it like `user_id STRING, ts TIMESTAMP` at {place}"
         )
     return tuple((column.name, from_sqlglot(column.kind)) for column in definitions)
 
 
 def widest(types: Iterable[SparkType]) -> SparkType | None:
     """Return the one type that Spark brings values of all these types to (IN, CASE, comparisons), or None where we do not follow it."""
-    known = sorted(
+    kinds = sorted(
         {kind for kind in types if kind.name != "void"},
         key=lambda kind: (kind.name, kind.precision, kind.scale),
     )
-    names = {kind.name for kind in known}
+    names = {kind.name for kind in kinds}
     if "other" in names:
         return None
-    if len(known) <= 1:
-        return known[0] if known else SparkType("void")
-    if all(kind.is_integer for kind in known):
-        return max(known, key=lambda kind: INTEGER_BITS[kind.name])
-    if "double" in names and all(kind.is_number for kind in known):
+    if len(kinds) <= 1:
+        return kinds[0] if kinds else SparkType("void")
+    if all(kind.is_integer for kind in kinds):
+        return max(kinds, key=lambda kind: INTEGER_BITS[kind.name])
+    if "double" in names and all(kind.is_number for kind in kinds):
         return SparkType("double")
     if names <= {*INTEGER_BITS, "decimal"}:
-        return _widest_decimal(known)
+        return _widest_decimal(kinds)
     return SparkType("timestamp") if names == {"date", "timestamp"} else None
 
 
@@ -217,8 +217,12 @@ def as_decimal(kind: SparkType) -> SparkType:
 def _widest_decimal(types: Iterable[SparkType]) -> SparkType | None:
     decimals = [as_decimal(kind) for kind in types]
     scale = max(kind.scale for kind in decimals)
-    whole = max(kind.precision - kind.scale for kind in decimals)
-    return SparkType("decimal", whole + scale, scale) if whole + scale <= MAX_PRECISION else None
+    integer_digits = max(kind.precision - kind.scale for kind in decimals)
+    return (
+        SparkType("decimal", integer_digits + scale, scale)
+        if integer_digits + scale <= MAX_PRECISION
+        else None
+    )
 
 
 # DuckDB text with its Spark type, and Spark's conversions between types (ANSI mode off): casts,
@@ -240,13 +244,13 @@ class Typed:
     literal: str | int | None = None
 
 
-def spark_only(what: str, instead: str = "") -> NoReturn:
+def spark_only(feature: str, instead: str = "") -> NoReturn:
     """Refuse something that the local engine does not compute; `instead` is a spelling that it does."""
-    raise SparkOnly(what, instead)
+    raise SparkOnly(feature, instead)
 
 
 def cast(value: Typed, target: SparkType) -> Typed:
-    """Spark's CAST (ANSI mode off): what cannot be cast is NULL."""
+    """Convert a value by Spark's CAST (ANSI mode off): what cannot be cast is NULL."""
     source = value.type
     if source == target:
         return Typed(value.sql, target)
@@ -273,12 +277,12 @@ def cast(value: Typed, target: SparkType) -> Typed:
     return Typed(template.format(f"({value.sql})", type=target.duckdb), target)
 
 
-def unify(values: Sequence[Typed], what: str) -> list[Typed]:
+def unify(values: Sequence[Typed], expression: str) -> list[Typed]:
     """Return all values in the type that Spark brings them to; `what` names the expression in a refusal."""
     values = _dated(values)
     common = widest(value.type for value in values)
     if common is None:
-        return spark_only(f"{what} of {shown_types(values)}")
+        return spark_only(f"{expression} of {shown_types(values)}")
     return [widen(value, common) for value in values]
 
 
@@ -314,7 +318,7 @@ def _group(kind: SparkType) -> str:
 
 
 def _dated(values: Sequence[Typed]) -> Sequence[Typed]:
-    """A text literal next to a DATE or TIMESTAMP is read as one, as in `ts >= '2024-01-01'`."""
+    """Read a text literal next to a DATE or TIMESTAMP as one, as in `ts >= '2024-01-01'`."""
     times = {value.type.name for value in values if value.type.name in ("date", "timestamp")}
     if len(times) != 1:
         return values

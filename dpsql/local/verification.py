@@ -44,17 +44,18 @@ from dpsql.published.rows import cell_rows
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source
 from dpsql.udfs.bucket_state import DamagedState
+from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import ADMISSION, Clock
 
 LIMIT_US = 253_402_300_800_000_000
 """The year 10000."""
 NAMED = 10
-"""So many names of files are told."""
+"""How many names of files are reported."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found.
+    """The result of a verification.
 
     Args:
         identical, differences: whether both histograms have the same rows, and how many are only in one of the two.
@@ -92,9 +93,19 @@ class Ticked:
     closed_us: int
 
 
+@dataclass(frozen=True)
+class _StoredRun:
+    """A run as its private folder has it: all its ticks, the time up to which they are released, its public groups."""
+
+    tables: Tables
+    ticks: Sequence[Ticked]
+    released_us: int
+    public: PublicGroups | None
+
+
 @contextmanager
 def _recomputable(name: str) -> Iterator[None]:
-    """While inside, what the local engine does not compute is told as a limit of `verify`."""
+    """Report what the local engine does not compute as a limit of `verify`."""
     try:
         yield
     except SparkOnly as problem:
@@ -122,96 +133,119 @@ def verify_run(
     check_binding(run, query, secret, lake)
     secret = secret.of_ledger(run.ledger_id)
     folder = lake.private(name)
+    stored = _stored_run(lake, name, run, query)
+    ticks = [tick for tick in stored.ticks if tick.closed_us <= stored.released_us]
+    if not ticks:
+        raise LakeError(
+            f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait"
+        )
+    missing, from_us = _missing_files([batch for tick in ticks for batch in tick.batches], query)
+    published = read_histogram(lake, name)
+    with _recomputable(name):
+        reader = RowReader(
+            query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder)
+        )
+        stages = query.mechanism.stages(query.plan, RunFacts(stored.public, run.first_window_us))
+        feeder = Feeder(stages, secret.noise_key(run.run_id, query.plan.identity))
+        released = _replay(ticks, feeder, reader, missing, query.source, progress)
+    pairs = [(published, published_table(query.plan, released, reader.key_types))]
+    if (sketch := query.shape.sketch) is not None:
+        with _reading(folder):
+            cells = read_rows(cells_path(lake.histogram(name)))
+        pairs.append((cells, cell_rows(pa.concat_tables(released), query.shape.schedule, sketch)))
+    if run.first_window_us is not None:  # earlier windows are another run's
+        pairs = [
+            (_from(published, run.first_window_us), recomputed) for published, recomputed in pairs
+        ]
+    pairs = [_comparable(*pair, stored, from_us, missing) for pair in pairs]
+    differences = sum(count_differences(*pair) for pair in pairs)
+    if differences:
+        read_files = [
+            file for tick in stored.ticks for batch in tick.batches for file in batch.files
+        ]
+        _refuse_changed(folder, [file for file in read_files if file not in missing])
+    unread = files_not_read(stored.tables, query.source)
+    missing_names = sorted(map(str, missing))
+    return Verification(
+        differences == 0,
+        sum(published.num_rows for published, _ in pairs),
+        sum(recomputed.num_rows for _, recomputed in pairs),
+        differences,
+        len(unread),
+        tuple(unread[:NAMED]),
+        len(missing_names),
+        tuple(missing_names[:NAMED]),
+        from_us,
+    )
+
+
+def _stored_run(lake: Lake, name: str, run: Run, query: Query) -> _StoredRun:
+    """Read what is stored of a run, before its histogram is read: a live job may publish more in the meantime.
+
+    Raises:
+        LakeError: it was never started, or something of it is lost or unreadable.
+    """
+    folder = lake.private(name)
     with _reading(folder):
         tables = tables_of(lake, run)
         if tables is None:
             raise LakeError(
                 f"{name}: was never started, or its {ENGINE_FILE} is lost; put back the original file, or start it, then verify"
             )
-        # Before the histogram is read: a live job may publish more in the meantime.
-        ticked = read_ticks(tables, query.source)
-        released_us = tables.released_us
-        public = public_groups.load(folder)
-    if public is None and query.shape.listed:
+        ticks = read_ticks(tables, query.source)
+        stored = _StoredRun(tables, ticks, tables.released_us, public_groups.load(folder))
+    if stored.public is None and query.shape.listed:
         raise LakeError(f"{folder / public_groups.FILE} is lost; put back the original file")
-    if ticked[0].closed_us > released_us:
-        raise LakeError(
-            f"{folder.name}: nothing is released yet, so there is nothing to verify; start the run again, or wait"
+    return stored
+
+
+def _replay(
+    ticks: Sequence[Ticked],
+    feeder: Feeder,
+    reader: RowReader,
+    missing: Collection[Path],
+    source: Source,
+    progress: Progress | None,
+) -> list[pa.Table]:
+    """Read the micro-batches of some ticks again, without missing files, and return what the ticks release."""
+    released = []
+    for tick in ticks:
+        for batch in tick.batches:
+            feeder.micro_batch(_records(batch, missing, reader, source), batch.clock)
+            if progress:
+                progress(feeder.records)
+        released.extend(feeder.tick(tick.closed_us))
+    return released
+
+
+def _comparable(
+    published: pa.Table,
+    recomputed: pa.Table,
+    stored: _StoredRun,
+    from_us: int | None,
+    missing: Collection[Path],
+) -> tuple[pa.Table, pa.Table]:
+    """Return published and recomputed rows without those that only one of the two can have.
+
+    Raises:
+        DataError: so many files are missing that no published row is left.
+    """
+    ticked_us = max(tick.closed_us for tick in stored.ticks)
+    published = _without_newer(published, stored.released_us, ticked_us)
+    if from_us is None:
+        return published, recomputed
+    published = _from(published, from_us)
+    if not published.num_rows:
+        raise DataError(
+            _missing_text(
+                missing, f"no row of a window that starts at {_time(from_us)} or later is published"
+            )
         )
-    gone, from_us = _gone(
-        [batch for tick in ticked if tick.closed_us <= released_us for batch in tick.batches], query
-    )
-    published = read_histogram(lake, name)
-    with _recomputable(name):
-        reader = RowReader(
-            query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder)
-        )
-        noise_key = secret.noise_key(run.run_id, query.plan.identity)
-        feeder = Feeder(
-            query.mechanism.stages(query.plan, RunFacts(public, run.first_window_us)), noise_key
-        )
-        released = []
-        for tick in ticked:
-            if tick.closed_us > released_us:
-                break
-            for batch in tick.batches:
-                feeder.micro_batch(_records(batch, gone, reader, query.source), batch.clock)
-                if progress:
-                    progress(feeder.records)
-            released.extend(feeder.tick(tick.closed_us))
-    pairs = [(published, published_table(query.plan, released, reader.key_types))]
-    if (sketch := query.shape.sketch) is not None:
-        with _reading(folder):
-            cells = read_rows(cells_path(lake.histogram(name)))
-        pairs.append((cells, cell_rows(pa.concat_tables(released), query.shape.schedule, sketch)))
-    differences = 0
-    known = 0
-    made = 0
-    for there, again in pairs:
-        there = _without_newer(there, released_us, max(tick.closed_us for tick in ticked))
-        if run.first_window_us is not None:  # earlier windows are another run's
-            there = _from(there, run.first_window_us)
-        if from_us is not None:
-            there = _from(there, from_us)
-            again = _from(again, from_us)
-            if not there.num_rows:
-                raise DataError(
-                    _needed(
-                        gone,
-                        f"no row of a window that starts at {_time(from_us)} or later is published",
-                    )
-                )
-        differences += count_differences(there, again)
-        known = known + there.num_rows
-        made = made + again.num_rows
-    if differences:
-        _refuse_changed(
-            folder,
-            [
-                file
-                for tick in ticked
-                for batch in tick.batches
-                for file in batch.files
-                if file not in gone
-            ],
-        )
-    unread = files_not_read(tables, query.source)
-    lost = sorted(map(str, gone))
-    return Verification(
-        differences == 0,
-        known,
-        made,
-        differences,
-        len(unread),
-        tuple(unread[:NAMED]),
-        len(lost),
-        tuple(lost[:NAMED]),
-        from_us,
-    )
+    return published, _from(recomputed, from_us)
 
 
 def _records(
-    batch: ReadBatch, gone: Collection[Path], reader: RowReader, source: Source
+    batch: ReadBatch, missing: Collection[Path], reader: RowReader, source: Source
 ) -> pa.Table:
     if batch.commits:
         return (
@@ -219,20 +253,22 @@ def _records(
             if batch.commits.first <= batch.commits.last
             else reader.no_records()
         )
-    return reader.together([file for file in batch.files if file not in gone])
+    return reader.batch_rows([file for file in batch.files if file not in missing])
 
 
 def files_not_read(tables: Tables, source: Source) -> list[str]:
     """Return the files of a source that a run has not read: they came later, or an earlier release of dpsql passed over them."""
     if source.change_feed is FeedForm.DELTA:
         return []
-    read = {file for _, batch in _batches(tables, source) for file in batch.files}
-    read |= {_local(entry["path"]) for entry in source_entries(tables.folder, ADMISSION)}
+    read_paths = {file for _, batch in _batches(tables, source) for file in batch.files}
+    read_paths |= {_local(entry["path"]) for entry in source_entries(tables.folder, ADMISSION)}
     try:
-        there = source_files(source, {})
+        source_paths = source_files(source, {})
     except DataError:  # moved, or not on this disk
         return []
-    return sorted(str(file) for file in there if Path(os.path.abspath(file)) not in read)
+    return sorted(
+        str(file) for file in source_paths if Path(os.path.abspath(file)) not in read_paths
+    )
 
 
 def count_differences(published: pa.Table, recomputed: pa.Table) -> int:
@@ -273,14 +309,16 @@ def read_ticks(tables: Tables, source: Source) -> list[Ticked]:
         )
     batches = _batches(tables, source)
     _refuse_twice(batches)
-    out = []
-    before = -1
+    ticked = []
+    last_batch = -1
     for last, closed_us in ticks:
-        out.append(
-            Ticked(tuple(batch for number, batch in batches if before < number <= last), closed_us)
+        ticked.append(
+            Ticked(
+                tuple(batch for number, batch in batches if last_batch < number <= last), closed_us
+            )
         )
-        before = max(before, last)
-    return out
+        last_batch = max(last_batch, last)
+    return ticked
 
 
 def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.Table:
@@ -305,13 +343,13 @@ def _batches(tables: Tables, source: Source) -> list[tuple[int, ReadBatch]]:
             "only runs over files can be verified: this one read a stream whose messages are not kept with it"
         )
     return [
-        (batch, ReadBatch(tuple(_local(uri) for uri in detail["files"]), Clock(**detail["clock"])))
+        (batch, ReadBatch(tuple(map(_local, detail["files"])), Clock(**detail["clock"])))
         for batch, detail in listed.items()
     ]
 
 
 def _refuse_twice(batches: Sequence[tuple[int, ReadBatch]]) -> None:
-    """No file may be in two micro-batches: recomputing them would count its records twice, as the run has."""
+    """Refuse a file that is in two micro-batches: recomputing them would count its records twice, as the run has."""
     first: dict[Path, int] = {}
     for number, batch in batches:
         for file in batch.files:
@@ -325,7 +363,7 @@ def _refuse_twice(batches: Sequence[tuple[int, ReadBatch]]) -> None:
 
 @contextmanager
 def _reading(folder: Place) -> Iterator[None]:
-    """While inside, what cannot be read is told."""
+    """Report tables that cannot be read."""
     from deltalake.exceptions import DeltaError  # slow to import
 
     try:
@@ -339,7 +377,7 @@ def _reading(folder: Place) -> Iterator[None]:
 
 
 def _static_versions(folder: Place) -> dict[str, int]:
-    """Of Delta tables: those of the live run, if it ever was one, else of the newest catch-up."""
+    """Return the versions of Delta tables: those of the live run, if it ever was one, else of the newest catch-up."""
     catch_up = read_catch_up(folder)
     pins = live_pins(folder) or ({} if catch_up is None else catch_up.static)
     return {name: pin for name, pin in pins.items() if isinstance(pin, int)}
@@ -349,7 +387,7 @@ def _local(uri: str) -> Path:
     return local_path(uri, "the run has read files at {}://, which the local engine does not read")
 
 
-def _gone(batches: Sequence[ReadBatch], query: Query) -> tuple[set[Path], int | None]:
+def _missing_files(batches: Sequence[ReadBatch], query: Query) -> tuple[set[Path], int | None]:
     """Return files that are no longer there, and the first window that nothing in them can have changed (None: all are there).
 
     A record in them was admitted only if it lay at or before the latest time of its micro-batch's clock.
@@ -357,18 +395,20 @@ def _gone(batches: Sequence[ReadBatch], query: Query) -> tuple[set[Path], int | 
     Raises:
         DataError: every later row depends on them.
     """
-    reading = [(file, batch.clock.latest_us) for batch in batches for file in batch.files]
-    gone = {file: latest_us for file, latest_us in reading if not file.is_file()}
-    if not gone:
+    read_files = [(file, batch.clock.latest_us) for batch in batches for file in batch.files]
+    latest_by_file = {file: latest_us for file, latest_us in read_files if not file.is_file()}
+    if not latest_by_file:
         return set(), None
     if query.shape.forgets_us is None:
-        raise DataError(_needed(gone, "every later row depends on them"))
-    return set(gone), max(gone.values()) + query.shape.forgets_us + 1
+        raise DataError(_missing_text(latest_by_file, "every later row depends on them"))
+    return set(latest_by_file), max(latest_by_file.values()) + query.shape.forgets_us + 1
 
 
-def _needed(gone: Collection[Path], why: str) -> str:
-    some = ", ".join(file.name for file in sorted(gone)[:3]) + (", ..." if len(gone) > 3 else "")
-    return f"{len(gone):,} files that the run has read are gone ({some}), and {why}: put them back, then verify again"
+def _missing_text(missing: Collection[Path], why: str) -> str:
+    examples = ", ".join(file.name for file in sorted(missing)[:3]) + (
+        ", ..." if len(missing) > 3 else ""
+    )
+    return f"{len(missing):,} files that the run has read are gone ({examples}), and {why}: put them back, then verify again"
 
 
 def _from(rows: pa.Table, from_us: int) -> pa.Table:
@@ -385,19 +425,22 @@ def _time(us: int) -> str:
 
 
 def _refuse_changed(folder: Place, files: Sequence[Path]) -> None:
-    """The histograms differ: say so if a file is no longer the one that Spark saw."""
-    seen = {
+    """Refuse a file that is no longer the one that Spark saw: so the histograms differ."""
+    times_ms = {
         _local(entry["path"]): entry.get("timestamp") for entry in source_entries(folder, ADMISSION)
     }
     for file in files:
-        if seen.get(file) is not None and file.stat().st_mtime_ns // 1_000_000 != seen[file]:
+        if (
+            times_ms.get(file) is not None
+            and file.stat().st_mtime_ns // 1_000_000 != times_ms[file]
+        ):
             raise DataError(
                 f"{file}: was changed after the run had read it: put the original back, then verify again"
             )
 
 
 def _by_bits(table: pa.Table) -> pa.Table:
-    """Doubles as the integers of the same bits (NULL stays NULL), times as microseconds."""
+    """Return doubles as the integers of the same bits (NULL stays NULL), times as microseconds."""
     columns = []
     for column in table.columns:
         if pa.types.is_float64(column.type):

@@ -58,7 +58,7 @@ def publish(
     for batches, until in catch_ups:
         for batch, numbers in batches:
             clock = Clock(closed, until + (6 + batch) * HOUR)
-            feeder.micro_batch(reader.together([files[n] for n in numbers]), clock)
+            feeder.micro_batch(reader.batch_rows([files[n] for n in numbers]), clock)
             uris = [files[n].as_uri() for n in numbers]
             log += [
                 json.dumps(

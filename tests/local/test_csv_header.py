@@ -35,7 +35,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 def people(path: Path, schema: str = SCHEMA, **options: str) -> list[str]:
     connection = connect()
-    chunk = InputReader(connection, source(path, schema, **options)).whole([path])
+    chunk = InputReader(connection, source(path, schema, **options)).all_files([path])
     assert chunk.malformed == 0
     return [
         person
@@ -101,8 +101,8 @@ def test_other_headers_are_refused_without_a_value(
     for look in (
         lambda: check_files(source(tmp_path)),
         lambda: InputReader(connect(), source(tmp_path)).check([good, bad]),
-        lambda: InputReader(connect(), source(tmp_path)).whole([good, bad]),
-        lambda: InputReader(connect(), source(tmp_path)).whole([bad]),
+        lambda: InputReader(connect(), source(tmp_path)).all_files([good, bad]),
+        lambda: InputReader(connect(), source(tmp_path)).all_files([bad]),
     ):
         with pytest.raises(DataError, match=rf"b\.csv\.gz: .*{says}") as caught:
             look()
@@ -163,4 +163,4 @@ def test_options_that_read_by_file_work_on_spark_only(
         "pages", form, str(path), schema=SCHEMA, static=True, options=((option, "true"),)
     )
     with pytest.raises(DataError, match=f"`{option}` of {form} works on Spark only"):
-        InputReader(connect(), table).whole([path])
+        InputReader(connect(), table).all_files([path])

@@ -275,7 +275,7 @@ def interfaces() -> Iterator[Any]:
         query, {"visits": [Path("copy")]}, run_id=RUN, secret=secret, until_us=DAY + 24 * HOUR
     )
     reader = RowReader(query.plan, query.sources, secret.salt(RUN), {})
-    rows = [reader.together([Path("data/a.json")])]
+    rows = [reader.batch_rows([Path("data/a.json")])]
     facts = query.facts(None)
     yield run_batches(
         query.plan,

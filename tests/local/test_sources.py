@@ -382,11 +382,11 @@ def test_numbers_are_refused_by_their_types_alone(
     for given in (table, table.to_pandas(), None):
         reader = InputReader(connect(), Source("visits", "parquet", schema=f"n {declared}"))
         with pytest.raises(DataError, match=re.escape(says)):
-            reader.frame(given) if given is not None else reader.whole([tmp_path / "a.parquet"])
+            reader.frame(given) if given is not None else reader.all_files([tmp_path / "a.parquet"])
         connection = connect()
         reader = InputReader(connection, Source("visits", "parquet", schema=f"n {advised}"))
         view = (
-            reader.frame(given) if given is not None else reader.whole([tmp_path / "a.parquet"])
+            reader.frame(given) if given is not None else reader.all_files([tmp_path / "a.parquet"])
         ).table.view
         assert [int(n) for (n,) in connection.sql(f'SELECT n FROM "{view}"').fetchall()] == [
             int(n) for n in numbers.to_pylist()

@@ -138,7 +138,7 @@ def test_lines_of_csv_that_are_too_long_are_malformed(
     for block in (64 << 20, 4 << 20, 2 << 20):
         monkeypatch.setattr("dpsql.local.lines.CHUNK_BYTES", block)
         reader = InputReader(connect(), Source("one", "csv", schema="k STRING, s STRING"))
-        assert reader.whole([path]).malformed == 2
+        assert reader.all_files([path]).malformed == 2
         assert reader._connection.sql('SELECT k FROM "dpsql_in_one_all" ORDER BY k').fetchall() == [
             ("a",),
             ("b",),

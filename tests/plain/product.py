@@ -59,7 +59,7 @@ def tried(pair: Pair, query: dpsql.Query, folder: Path) -> Published:
     for paths, until in zip(files, pair.until, strict=True):
         clock = Clock(closed, latest(pair, until))
         for batch in micro_batches(query.source, paths):
-            feeder.micro_batch(reader.together(batch), clock)
+            feeder.micro_batch(reader.batch_rows(batch), clock)
         released += feeder.tick(until)
         closed = until
     return Published(published_table(query.plan, released, reader.key_types), feeder.drops)

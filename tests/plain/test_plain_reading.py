@@ -189,4 +189,4 @@ def test_spark_reads_the_same(spark: SparkSession, tmp_path: Path, seed: int) ->
     for step in range(len(pair.until)):
         paths = pair.write(tmp_path, step)
         reader = RowReader(query.plan, query.sources, salt, {})
-        assert same_records(reader.together(paths), spark_records(spark, query, paths, salt))
+        assert same_records(reader.batch_rows(paths), spark_records(spark, query, paths, salt))
