@@ -42,7 +42,7 @@ class PublicLog(Protocol):
     def application(self) -> str:
         """What marks its commits."""
 
-    def open_to_readers(self, written: Iterable[str]) -> None:
+    def open_to_readers(self, paths: Iterable[str]) -> None:
         """Everybody may read these files of it."""
 
 

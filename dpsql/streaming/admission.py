@@ -45,16 +45,16 @@ class Clocks:
     """Micro-batch -> its clock.
 
     Args:
-        known: clocks that the run has recorded for micro-batches that may be repeated.
+        clock_by_batch: clocks that the run has recorded for micro-batches that may be repeated.
         rule: the clock of any other micro-batch.
     """
 
-    known: Mapping[int, Clock]
+    clock_by_batch: Mapping[int, Clock]
     rule: Callable[[int], Clock]
 
-    def of(self, batch: int) -> Clock:
+    def clock_of(self, batch: int) -> Clock:
         """Return the clock of a micro-batch."""
-        return self.known[batch] if batch in self.known else self.rule(batch)
+        return self.clock_by_batch[batch] if batch in self.clock_by_batch else self.rule(batch)
 
 
 def known_clocks(manifest: Manifest, closed_us: int) -> dict[int, Clock]:
@@ -65,21 +65,23 @@ def known_clocks(manifest: Manifest, closed_us: int) -> dict[int, Clock]:
         closed_us: the time of the newest tick; a clock from before it is none any more.
     """
     # It is needed for tasks that write late, and then they are found out
-    kept = record.read_if_whole(manifest.path.parent / FILE, KeptClock, VERSION)
+    told_clock = record.read_if_whole(manifest.path.parent / FILE, KeptClock, VERSION)
     newest = manifest.newest_batch
-    is_at_hand = kept is not None and (kept.generation, kept.clock.closed_us) == (
+    is_at_hand = told_clock is not None and (told_clock.generation, told_clock.clock.closed_us) == (
         manifest.generation,
         closed_us,
     )
-    known = {kept.batch: kept.clock} if kept is not None and is_at_hand else {}
+    clock_by_batch = (
+        {told_clock.batch: told_clock.clock} if told_clock is not None and is_at_hand else {}
+    )
     if newest is not None:
         clock = manifest.batches(newest)[newest]["clock"]
-        known[newest] = Clock(int(clock["closed_us"]), int(clock["latest_us"]))
-    return known
+        clock_by_batch[newest] = Clock(int(clock["closed_us"]), int(clock["latest_us"]))
+    return clock_by_batch
 
 
 def keep_clock(manifest: Manifest, batch: int, clock: Clock) -> None:
-    """The tasks of a micro-batch are about to be told its clock: if it is done again, then with the same."""
+    """Keep the clock that the tasks of a micro-batch are about to be told: if it is done again, then with the same."""
     record.write(manifest.path.parent / FILE, KeptClock(manifest.generation, batch, clock), VERSION)
 
 
@@ -89,27 +91,27 @@ def keep_clock(manifest: Manifest, batch: int, clock: Clock) -> None:
 
 @dataclass(frozen=True)
 class AdmissionSink:
-    """What the driver does with a micro-batch of query 1: list the state files, then append the rows; both at most once.
+    """The driver's work on a micro-batch of query 1: list the state files, then append the rows; both at most once.
 
     Args:
         manifest: of this operator.
         contributions: the table.
         checkpoint: of this query; what it had read is listed beside the files.
         clocks: of the micro-batches; listed too.
-        read: the files of the micro-batches before.
+        read_files: the files of the micro-batches before.
         count: told the drop counters of every micro-batch.
         unseen: how many lines of the files of a micro-batch its reader leaves out.
-        done: called with each micro-batch and its clock when its rows are there.
+        on_commit: called with each micro-batch and its clock when its rows are there.
     """
 
     manifest: Manifest
     contributions: Contributions
     checkpoint: Checkpoint
     clocks: Clocks
-    read: ReadFiles
+    read_files: ReadFiles
     count: Callable[[Mapping[str, int]], None]
     unseen: Callable[[Sequence[str]], int] = lambda files: 0
-    done: Callable[[int, Clock], None] = lambda batch, clock: None
+    on_commit: Callable[[int, Clock], None] = lambda batch, clock: None
     versions: ListedVersions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,8 +125,8 @@ class AdmissionSink:
         """
         position = self.checkpoint.position(batch)
         files_read = position.get("files", [])
-        self.read.refuse_again(files_read, batch)
-        clock = self.clocks.of(batch)
+        self.read_files.refuse_again(files_read, batch)
+        clock = self.clocks.clock_of(batch)
         keep_clock(self.manifest, batch, clock)
         hand_over(frame, MicroBatch(batch, clock), self.versions.before(batch))
         files = reports(frame)
@@ -138,12 +140,12 @@ class AdmissionSink:
             }
             self.manifest.commit(batch, files, {**position, **detail})
             self.versions.add(files)
-            self.read.add(files_read)
+            self.read_files.add(files_read)
         if rows:
             self.contributions.append(
                 [entry for file in files for entry in file.counted["files"]], batch
             )
-        self.done(batch, clock)
+        self.on_commit(batch, clock)
         for file in files:
             self.count(file.counted["drops"])
         self.count({"malformed": self.unseen(files_read)})

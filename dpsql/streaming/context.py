@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
 from dpsql.compiled import Query
 from dpsql.errors import DpsqlError
@@ -157,19 +158,26 @@ class RunContext:
         retention.after_catch_up()
         self.tally.stage = "done"
         self.tally.tell()
-        # What came while it was at work.
-        read = map(readable, self.engine.checkpoint(ADMISSION).files())
-        not_read = sorted(set(sources.files_there(self.spark, self.query.source)).difference(read))
-        return self.tally.summary(stopped=self.stop.is_set(), not_read=not_read)
+        return self.tally.summary(stopped=self.stop.is_set(), not_read=self._not_read())
+
+    def _not_read(self) -> list[str]:
+        """Return the files of the source that came while this start was at work."""
+        read_paths = map(readable, self.engine.checkpoint(ADMISSION).files())
+        return sorted(
+            set(sources.files_there(self.spark, self.query.source)).difference(read_paths)
+        )
 
     def check(self) -> None:
         """Refuse a lake, checkpoints or a source that do not belong together."""
         tables = self.tables
-        needed = {"contributions": self.folder / "contributions", "files": self.folder / "files"}
+        table_paths = {
+            "contributions": self.folder / "contributions",
+            "files": self.folder / "files",
+        }
         public = public_tables(self.histogram_path, self.run)
-        needed |= public
-        with unreadable.named(self.folder, needed):
-            preflight.check_logs(self.engine, needed)
+        table_paths |= public
+        with unreadable.named(self.folder, table_paths):
+            preflight.check_logs(self.engine, table_paths)
             published = published_marks(
                 tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE)
             )
@@ -181,7 +189,10 @@ class RunContext:
                 ],
             }
             preflight.check(
-                self.engine, needed, marks, {ADMISSION: tables.admission, RELEASE: tables.release}
+                self.engine,
+                table_paths,
+                marks,
+                {ADMISSION: tables.admission, RELEASE: tables.release},
             )
             preflight.check_beside(self.folder, public, tables.histogram_application)
             preflight.check_files(self.engine, self.query.source.name)
@@ -193,14 +204,14 @@ class RunContext:
 
     def retention(self, queries: Queries, kept_us: int) -> Retention:
         """Return the sweeper of this start."""
-        told = partial(self.tally.alarm, DAMAGED)
+        tell_damage = partial(self.tally.alarm, DAMAGED)
         return Retention(
             self.engine,
             self.tables.contributions,
             kept_us,
             self.tables.release,
             queries.sink.histogram,
-            told,
+            tell_damage,
         )
 
     def _publishing(self, closed_us: int) -> None:
@@ -210,15 +221,15 @@ class RunContext:
 
     def static_pins(self) -> dict[str, int | str]:
         """Return the static tables to read: those that a live run began with, else as they are."""
-        now = sources.pins(
+        current = sources.pins(
             self.spark, [self.query.sources[name] for name in self.query.parsed.static_sources]
         )
-        begun = live_pins(self.folder)
-        sources.check_unchanged(begun, now)
-        return {**now, **begun}
+        live = live_pins(self.folder)
+        sources.check_unchanged(live, current)
+        return {**current, **live}
 
     def _admit(self, frame: DataFrame, catch_up: CatchUp, retention: Retention) -> bool:
-        """Query 1."""
+        """Read what is stored by query 1; False if stopped before."""
         clock = Clock(self.tables.contributions.closed_us, self._latest(catch_up))
         clocks = Clocks(known_clocks(self.tables.admission, clock.closed_us), lambda batch: clock)
         sink = self.admission_sink(clocks, retention.after(lambda batch, clock: None))
@@ -226,105 +237,126 @@ class RunContext:
 
     @contextmanager
     def queries(self, static: sources.Pins, live: bool = False) -> Iterator[Queries]:
-        """Both queries; query 1 is to be started inside, where its static tables are cached.
+        """Make both queries; query 1 is to be started inside, where its static tables are cached.
 
         Args:
             static: what pins the static tables.
             live: the source may still be empty, and few reports are kept.
         """
-        users, keys = self.engine.buckets
+        query = self.query
+        users = self.engine.buckets[0]
         session = run_session(self.spark, users, {} if live else CATCH_UP)
-        part = self.engine.parts[ADMISSION]
-        stream = self.query.source
-        begun = {
-            **self.query.sources,
-            stream.name: sources.resumed(stream, part.position),
-        }  # where a restored query goes on
+        # Where a restored query goes on
+        stream = sources.resumed(query.source, self.engine.parts[ADMISSION].position)
         tables = sources.register(
-            session, self.query.parsed, begun, sources.versions(static), may_be_empty=live
+            session,
+            query.parsed,
+            {**query.sources, stream.name: stream},
+            sources.versions(static),
+            may_be_empty=live,
         )
         salt = self.secret.salt(self.run.run_id)
         first_window_us = self.run.first_window_us
-        given = records(session, self.query.plan, salt, users)
+        stream_records = records(session, query.plan, salt, users)
         facts = RunFacts(
-            groups_of(session, self.query, self.engine, first_window_us, salt), first_window_us
+            groups_of(session, query, self.engine, first_window_us, salt), first_window_us
         )
-        intake, release = self.query.mechanism.stages(self.query.plan, facts)
-        asked = self.query
-        place = (self.histogram_path, self.tables.histogram_application)
-        kind = PublishedTable if asked.shape.sketch is None else SketchTables
-        described = described_mark(self.run.run_id)
-        histogram = kind(
-            *place, asked.parsed, asked.shape, given.key_types, asked.published, described
-        )
+        intake, release = query.mechanism.stages(query.plan, facts)
+        histogram = self._histogram(stream_records.key_types)
         self.tables.contributions.create()
         self.tables.admission.create()
         histogram.create()
-        files = preflight.state_files(self.engine, ADMISSION)
-        to = self.tables.contributions.files
-        key = randomness.intake_key(
-            self.secret.noise_key(self.run.run_id, self.query.plan.identity)
-        )
-
-        def query_1(frame: DataFrame) -> DataFrame:
-            if intake.tables:
-                return stateful(frame, WorkerIntake(intake, files, part.pointers, to, keys, key))
-            of_tasks = by_task(frame, TaskIntake(intake, users, key))
-            return stateful(of_tasks, Gathered(intake.gives, files, part.pointers, to, keys))
-
-        admission = following = query_1(given.frame)
-        if live and sources.has_hidden_limit(stream):
-            sources.register_stream(
-                session, sources.without_limit(begun[stream.name]), may_be_empty=True
+        admission = following = self._admission_query(intake, stream_records.frame)
+        if live and sources.has_hidden_limit(query.source):
+            sources.register_stream(session, sources.without_limit(stream), may_be_empty=True)
+            following = self._admission_query(
+                intake, records(session, query.plan, salt, users).frame
             )
-            following = query_1(records(session, self.query.plan, salt, users).frame)
         try:
             yield Queries(admission, following, *self._release_query(release, histogram))
         finally:
             for table in tables:
                 table.unpersist()
 
+    def _histogram(self, key_types: tuple[T.DataType, ...]) -> PublishedTable:
+        """Return the public table of the run, or both of a sketch."""
+        query = self.query
+        kind = PublishedTable if query.shape.sketch is None else SketchTables
+        return kind(
+            self.histogram_path,
+            self.tables.histogram_application,
+            query.parsed,
+            query.shape,
+            key_types,
+            query.published,
+            described_mark(self.run.run_id),
+        )
+
+    def _admission_query(self, intake: Stage[Clock], frame: DataFrame) -> DataFrame:
+        """Return query 1 over the records of its source."""
+        users, keys = self.engine.buckets
+        files = preflight.state_files(self.engine, ADMISSION)
+        pointers = self.engine.parts[ADMISSION].pointers
+        outputs = self.tables.contributions.files
+        key = randomness.intake_key(
+            self.secret.noise_key(self.run.run_id, self.query.plan.identity)
+        )
+        if intake.tables:
+            return stateful(frame, WorkerIntake(intake, files, pointers, outputs, keys, key))
+        of_tasks = by_task(frame, TaskIntake(intake, users, key))
+        return stateful(of_tasks, Gathered(intake.gives, files, pointers, outputs, keys))
+
     def _release_query(
         self, stage: Stage[Sequence[Tick]], histogram: PublishedTable
     ) -> tuple[DataFrame, ReleaseSink]:
         part = self.engine.parts[RELEASE]
-        session = run_session(self.spark, self.engine.buckets[1])
+        keys = self.engine.buckets[1]
+        session = run_session(self.spark, keys)
+        released_folder = self.folder / released.FOLDER
         work = WorkerRelease(
             stage,
             preflight.state_files(self.engine, RELEASE),
             part.pointers,
             self.tables.contributions.rows_for(stage.takes),
-            ReleasedFiles(str(self.folder / released.FOLDER), len(self.query.parsed.output_keys)),
+            ReleasedFiles(str(released_folder), len(self.query.parsed.output_keys)),
             self.secret.noise_key(self.run.run_id, self.query.plan.identity),
         )
-        released.sweep(self.folder / released.FOLDER)
+        released.sweep(released_folder)
         plans = ReleasePlans(self.tables.contributions, self.tables.release, part.position)
-        before = None if part.closed_us is None else (part.first - 1, part.closed_us)
-        to = self.folder / released.FOLDER
+        published_before = None if part.closed_us is None else (part.first - 1, part.closed_us)
         sink = ReleaseSink(
             self.tables.release,
             histogram,
             plans,
-            to,
+            released_folder,
             self.tally.add_published,
             self._publishing,
-            before,
+            published_before,
         )
-        return stateful(rings(session, self.engine.buckets[1]), work), sink
+        return stateful(rings(session, keys), work), sink
 
     def admission_sink(
-        self, clocks: Clocks, done: Callable[[int, Clock], None] = lambda batch, clock: None
+        self, clocks: Clocks, on_commit: Callable[[int, Clock], None] = lambda batch, clock: None
     ) -> Sink:
         """Return the sink of query 1."""
         tables = self.tables
         checkpoint = self.engine.checkpoint(ADMISSION)
-        read = ReadFiles(tables.admission.path, self.engine.void, remedies.repairable(self.folder))
-        if read.twice:
-            self.tally.tell(f"{read.twice}; `dpsql verify` says what to do")
+        read_files = ReadFiles(
+            tables.admission.path, self.engine.void, remedies.repairable(self.folder)
+        )
+        if read_files.twice:
+            self.tally.tell(f"{read_files.twice}; `dpsql verify` says what to do")
         count = self.tally.add_dropped
         unseen = partial(formats.count, self.spark, self.query.source)
         return AdmissionSink(
-            tables.admission, tables.contributions, checkpoint, clocks, read, count, unseen, done
+            tables.admission,
+            tables.contributions,
+            checkpoint,
+            clocks,
+            read_files,
+            count,
+            unseen,
+            on_commit,
         )
 
     def _latest(self, catch_up: CatchUp) -> int:
@@ -359,7 +391,7 @@ class RunContext:
 
     @contextmanager
     def releasing(self, queries: Queries) -> Iterator[Callable[[int], bool]]:
-        """Query 2 kept running: inside, a call with the time of a newer tick releases up to it; it returns False if stopped before."""
+        """Keep query 2 running: inside, a call with the time of a newer tick releases up to it; it returns False if stopped before."""
         running: list[Stepping] = []
 
         def release_up_to(closed_us: int) -> bool:
@@ -368,10 +400,10 @@ class RunContext:
             with self.failing(RELEASE):
                 if not running:
                     running.append(self._start_releasing(queries, closed_us))
-                done = running[0].step(closed_us)
+                is_released = running[0].step(closed_us)
             self.tally.stage = stage
             self.tally.tell()
-            return done
+            return is_released
 
         try:
             yield release_up_to
@@ -414,7 +446,7 @@ class RunContext:
         operator: str,
         frame: Any,
         sink: Sink,
-        told: Callable[[Any], None],
+        on_report: Callable[[Any], None],
         stop: Stop | None = None,
     ) -> bool:
         """Hand every stored micro-batch of a query to its sink; False if stopped before."""
@@ -424,12 +456,12 @@ class RunContext:
                 sink,
                 self.engine.checkpoint(operator),
                 self.stop if stop is None else stop,
-                told,
+                on_report,
             )
 
     @contextmanager
     def failing(self, operator: str) -> Iterator[None]:
-        """Inside, what Spark raises is told in our words."""
+        """Translate what Spark raises into our words."""
         try:
             yield
         except DpsqlError:
@@ -441,15 +473,15 @@ class RunContext:
             ) from None
 
     def was_read(self, report: Any) -> None:
-        """A micro-batch of query 1 is finished."""
+        """Count a finished micro-batch of query 1, and warn of too many malformed records."""
         source = self.query.source
         malformed = self.tally.malformed(report)
         alarm = self.tally.was_read(report)
         where = f"in micro-batch {report.batchId} of source {source.name!r}"
-        told = malformed > source.max_malformed and self.tally.is_news()
+        has_too_many = malformed > source.max_malformed and self.tally.is_news()
         self.tally.tell(
             f"more malformed records than max_malformed = {source.max_malformed} {where}"
-            if told
+            if has_too_many
             else alarm
         )
 

@@ -74,14 +74,14 @@ def reason_of(problem: PySparkException) -> str:
     parameters: dict[str, str] = problem.getMessageParameters() or {}
     name = condition.split(".")[0]
     if name == "UNRESOLVED_COLUMN":
-        known = parameters.get("proposal")
+        proposals = parameters.get("proposal")
         return f"no column {parameters.get('objectName', '?')}" + (
-            f"; there are {known}" if known else ""
+            f"; there are {proposals}" if proposals else ""
         )
-    shown = [
+    details = [
         f"{key} {parameters[key]}" for key in QUOTED_IN_REASONS.get(name, ()) if key in parameters
     ]
-    return f"Spark refuses it ({', '.join([condition or type(problem).__name__, *shown])})"
+    return f"Spark refuses it ({', '.join([condition or type(problem).__name__, *details])})"
 
 
 def kind_of(problem: BaseException) -> str:
@@ -104,9 +104,9 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
         return DpsqlError(GONE)
     causes = list(_causes(problem))
     innermost = causes[-1] if causes else ("", {}, type(problem).__name__)
-    told = f"{step} failed in Spark ({innermost[0] or innermost[2].split('.')[-1]})"
+    summary = f"{step} failed in Spark ({innermost[0] or innermost[2].split('.')[-1]})"
     damaged = DpsqlError(
-        f"{told}: its checkpoint may be damaged. Nothing was published from this micro-batch. Run: {remedy}"
+        f"{summary}: its checkpoint may be damaged. Nothing was published from this micro-batch. Run: {remedy}"
     )
     # First: the file that is not found, or ends too early, may be one of Spark's state.
     if remedy and any(condition.startswith(DAMAGED_CONDITIONS) for condition, _, _ in causes):
@@ -154,17 +154,17 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
             f"{step} failed in a worker ({kind}); nothing was published from this micro-batch"
         )
     if not remedy:
-        return DpsqlError(f"{told}; nothing was read")
+        return DpsqlError(f"{summary}; nothing was read")
     if any(name.endswith(DAMAGED_CLASSES) for _, _, name in causes):
         return damaged
     return DpsqlError(
-        f"{told}; nothing was published from this micro-batch. Start again; if that fails alike, run: {remedy}"
+        f"{summary}; nothing was published from this micro-batch. Start again; if that fails alike, run: {remedy}"
     )
 
 
 @contextmanager
 def stopping(spark: Any) -> Iterator[None]:
-    """Ends Spark afterwards, if it has not ended before.
+    """Stop Spark afterwards, if it has not ended before.
 
     Raises:
         DpsqlError: it has, and something asked it for more.
@@ -206,10 +206,10 @@ def _file_error(condition: str, parameters: dict[str, str], source: str) -> Data
 
 
 def _causes(problem: BaseException) -> Iterator[tuple[str, dict[str, str], str]]:
-    """(error condition, parameters, class name) of a Java exception and of everything that caused it, outermost first."""
+    """Yield (error condition, parameters, class name) of a Java exception and of everything that caused it, outermost first."""
     java: Any = getattr(problem, "_origin", None) or getattr(problem, "java_exception", None)
-    seen = 0
-    while java is not None and seen < 20:
+    depth = 0
+    while java is not None and depth < 20:
         name = str(java.getClass().getName())
         condition = ""
         parameters = {}
@@ -222,13 +222,13 @@ def _causes(problem: BaseException) -> Iterator[tuple[str, dict[str, str], str]]
             pass
         yield condition, parameters, name
         java = java.getCause()
-        seen = seen + 1
+        depth = depth + 1
 
 
 def _python_kind(text: str) -> str:
     """Return the class of the innermost Python exception in Spark's text (its message may quote data and is left out)."""
-    if told := re.findall(r"\bStepError: (\w+(?: E[A-Z0-9]+)?)", text):
-        return str(told[-1])
+    if step_errors := re.findall(r"\bStepError: (\w+(?: E[A-Z0-9]+)?)", text):
+        return str(step_errors[-1])
     kinds = re.findall(
         r"^(?:\s*)([A-Za-z_][\w.]*(?:Error|Exception|Conflict|Interrupt))\b",
         text,

@@ -47,7 +47,7 @@ def declared(session: SparkSession, source: Source) -> T.StructType:
 
 
 def as_read(schema: T.StructType, source: Source) -> T.StructType:
-    """The same as the reader is to take them: what this module casts as it stands in the text."""
+    """Return the columns as the reader is to take them: what this module casts as it stands in the text."""
     raw = T.VariantType() if "json" in (source.format, source.value_format) else T.StringType()
     cast = () if _has_format(source) else _times(schema)
     return T.StructType(
@@ -69,16 +69,16 @@ def typed(frame: DataFrame, schema: T.StructType) -> DataFrame:
     for name, kind in kinds.items():
         quoted = "`" + name.replace("`", "``") + "`"
         if name in times:
-            value, there = _value(quoted, isinstance(kind, T.VariantType))
-            wrong.append(f"CASE WHEN {value} IS NULL AND {there} THEN '' END")
+            value, has_value = _value(quoted, isinstance(kind, T.VariantType))
+            wrong.append(f"CASE WHEN {value} IS NULL AND {has_value} THEN '' END")
             quoted = f"{value} AS {quoted}"
         listed.append(quoted if name != CORRUPT else "")
-    told = [f"coalesce({', '.join(wrong)}) AS {CORRUPT}"] if CORRUPT in kinds else []
-    return frame.selectExpr(*filter(None, listed), *told)
+    corrupt_columns = [f"coalesce({', '.join(wrong)}) AS {CORRUPT}"] if CORRUPT in kinds else []
+    return frame.selectExpr(*filter(None, listed), *corrupt_columns)
 
 
 def _value(name: str, variant: bool) -> tuple[str, str]:
-    """SQL of a time, and of whether there is anything. Texts like `2024-...` come first: they are almost all, and need no second look."""
+    """Return SQL of a time, and of whether there is anything. Texts like `2024-...` come first: they are almost all, and need no second look."""
     text = f"variant_get({name}, '$', 'string')" if variant else name
     common = f"CASE WHEN substring({text}, 5, 1) = '-' THEN CAST({text} AS TIMESTAMP)"
     dated = f"CAST(regexp_replace({text}, '{NO_DATE}', 'x') AS TIMESTAMP)"
@@ -101,7 +101,7 @@ def _is_inside(kind: T.DataType) -> bool:
 
 
 def _has_format(source: Source) -> bool:
-    """With a format of its own a text is read by that alone."""
+    """Tell whether a source has a format of its own: a text is read by that alone."""
     return any(name.lower() == FORMAT for name, _ in source.options)
 
 
@@ -125,8 +125,10 @@ def limit_avro(session: SparkSession) -> None:
     for name, limit in LIMITS.items():
         internals.jvm_of(session).java.lang.System.setProperty(name, str(limit))
     context = session.sparkContext
-    told = context.getConf().get("spark.executor.extraJavaOptions", "") or ""
-    if not str(context.master).startswith("local") and not all(name in told for name in LIMITS):
+    executor_options = context.getConf().get("spark.executor.extraJavaOptions", "") or ""
+    if not str(context.master).startswith("local") and not all(
+        name in executor_options for name in LIMITS
+    ):
         raise ConfigError(
             f"an Avro source on a cluster needs `spark.executor.extraJavaOptions {java_options()}` in the properties file"
         )
@@ -138,7 +140,7 @@ def java_options() -> str:
 
 
 def reader_options(source: Source) -> dict[str, str]:
-    """Options of Spark's Kafka reader: all that is stored, and never past a gap (offsets that have expired stop the job)."""
+    """Return the options of Spark's Kafka reader: all that is stored, and never past a gap (offsets that have expired stop the job)."""
     return {"startingOffsets": "earliest", **dict(source.options), "failOnDataLoss": "true"}
 
 
@@ -155,10 +157,10 @@ def parsed(messages: DataFrame, source: Source) -> DataFrame:
 def _json(messages: DataFrame, source: Source) -> DataFrame:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     schema = declared(messages.sparkSession, source)
-    read = as_read(schema, source).add(CORRUPT, "string")
+    read_schema = as_read(schema, source).add(CORRUPT, "string")
     return typed(
         messages.select(
-            F.from_json(F.expr("cast(value AS STRING)"), read, options).alias("v")
+            F.from_json(F.expr("cast(value AS STRING)"), read_schema, options).alias("v")
         ).select("v.*"),
         schema,
     )
@@ -169,25 +171,29 @@ def _avro(messages: DataFrame, source: Source) -> DataFrame:
 
     limit_avro(messages.sparkSession)
     try:
-        read = messages.select(
+        decoded = messages.select(
             from_avro("value", str(source.value_schema), {"mode": "PERMISSIVE"}).alias("v")
         )
-        have = {field.name: field.dataType for field in read.select("v.*").schema.fields}
+        avro_types = {field.name: field.dataType for field in decoded.select("v.*").schema.fields}
     except PySparkException as problem:
         raise DataError(
             f"source {source.name!r}: Spark refuses the Avro schema ({problem.getCondition()})"
         ) from None
-    wanted = messages.sparkSession.createDataFrame([], str(source.schema)).schema
-    for field in wanted:
-        if have.get(field.name) != field.dataType:
-            kind = have[field.name].simpleString().upper() if field.name in have else "missing"
+    declared_schema = messages.sparkSession.createDataFrame([], str(source.schema)).schema
+    for field in declared_schema:
+        if avro_types.get(field.name) != field.dataType:
+            kind = (
+                avro_types[field.name].simpleString().upper()
+                if field.name in avro_types
+                else "missing"
+            )
             raise DataError(
                 f"source {source.name!r}: column {field.name} is declared as {field.dataType.simpleString().upper()}, "
                 f"but in the Avro schema it is {kind}; change `schema` at sources.{source.name}"
             )
-    columns = [f"v.`{field.name}`" for field in wanted]
+    columns = [f"v.`{field.name}`" for field in declared_schema]
     # Of a message that it cannot read the decoder makes a row of NULLs, and so would a message that says nothing.
-    return read.selectExpr(
+    return decoded.selectExpr(
         *columns,
         f"CASE WHEN coalesce({', '.join(f'cast({c} AS STRING)' for c in columns)}) IS NULL THEN '' END AS {CORRUPT}",
     )
@@ -205,24 +211,30 @@ MESSAGE_SCHEMA = ", ".join(f"{name} STRING" for name in (*MESSAGE, CORRUPT))
 
 def parsed_changes(messages: DataFrame, source: Source) -> DataFrame:
     """Return the images in the column `value`, a message in each row, and CORRUPT beside them. A blank message is no record."""
-    whole = messages.selectExpr("cast(value AS STRING) AS value").where("value RLIKE '\\\\S'")
-    outer = whole.select(_object("value", MESSAGE_SCHEMA).alias("m"))
+    texts = messages.selectExpr("cast(value AS STRING) AS value").where("value RLIKE '\\\\S'")
+    envelopes = texts.select(_object("value", MESSAGE_SCHEMA).alias("m"))
     fields = [
         f"CASE WHEN m.payload IS NULL THEN m.{name} ELSE p.{name} END AS {name}"
         for name in MESSAGE[:-1]
     ]
     bad = f"m.{CORRUPT} IS NOT NULL OR m IS NULL OR (m.payload IS NOT NULL AND (p IS NULL OR p.{CORRUPT} IS NOT NULL))"
-    inner = outer.select("m", _object("m.payload", MESSAGE_SCHEMA).alias("p")).selectExpr(
+    payloads = envelopes.select("m", _object("m.payload", MESSAGE_SCHEMA).alias("p")).selectExpr(
         *fields, f"{bad} AS bad"
     )
     place = str(source.sequence_by).split(".")[1]
-    told = ", ".join(f"`{name}` BIGINT" for name in dict.fromkeys((place, SOURCE_TIME)))
-    read = inner.select(
-        "before", "after", "op", "bad", _object("source", f"{told}, {CORRUPT} STRING").alias("s")
+    number_fields = ", ".join(f"`{name}` BIGINT" for name in dict.fromkeys((place, SOURCE_TIME)))
+    operations = payloads.select(
+        "before",
+        "after",
+        "op",
+        "bad",
+        _object("source", f"{number_fields}, {CORRUPT} STRING").alias("s"),
     )
-    known = f"NOT bad AND s.{CORRUPT} IS NULL AND s.`{place}` IS NOT NULL"
-    images = read.selectExpr(
-        f"inline({_images(known)})", f"s.`{place}` AS {POSITION}", f"{_time()} AS {TIME}"
+    readable_condition = f"NOT bad AND s.{CORRUPT} IS NULL AND s.`{place}` IS NOT NULL"
+    images = operations.selectExpr(
+        f"inline({_images(readable_condition)})",
+        f"s.`{place}` AS {POSITION}",
+        f"{_time()} AS {TIME}",
     )
     schema = declared(messages.sparkSession, source)
     shape = as_read(schema, source).add(CORRUPT, "string")
@@ -239,19 +251,19 @@ def _object(text: str, shape: T.StructType | str) -> Column:
     )
 
 
-def _images(known: str) -> str:
-    """Of every kind of message; of one that is none of them an image that says nothing, which is malformed."""
-    said = []
+def _images(readable_condition: str) -> str:
+    """Return the images of every kind of message; of one that is none of them an image that says nothing, which is malformed."""
+    branches = []
     for op, images in IMAGES.items():
         listed = ", ".join(
             f"struct('{change}' AS {CHANGE}, {field} AS line)" for change, field in images
         )
-        said.append(f"WHEN {known} AND op = '{op}' THEN array({listed})")
-    return f"CASE {' '.join(said)} ELSE array(struct(cast(NULL AS STRING) AS {CHANGE}, cast(NULL AS STRING) AS line)) END"
+        branches.append(f"WHEN {readable_condition} AND op = '{op}' THEN array({listed})")
+    return f"CASE {' '.join(branches)} ELSE array(struct(cast(NULL AS STRING) AS {CHANGE}, cast(NULL AS STRING) AS line)) END"
 
 
 def _time() -> str:
-    """NULL for a time that no timestamp can hold."""
+    """Return SQL of an image's time, NULL for one that no timestamp can hold."""
     return f"timestamp_micros(try_multiply(s.`{SOURCE_TIME}`, 1000L))"
 
 
@@ -289,11 +301,12 @@ def count(session: SparkSession, source: Source, uris: Sequence[str]) -> int:
     if source.format != "csv" or options.get("multiline", "").lower() == "true" or not uris:
         return 0
     # Only `\n` and `\r\n` end a line there; another end makes other lines.
-    given = {"lineSep": options["linesep"]} if "linesep" in options else {}
+    line_options = {"lineSep": options["linesep"]} if "linesep" in options else {}
 
     def lines(limit: int) -> DataFrame:
         reader = session.read.format("text").options(
-            **given, **{LIMIT: str(limit), "__globPaths__": "false", "ignoreMissingFiles": "true"}
+            **line_options,
+            **{LIMIT: str(limit), "__globPaths__": "false", "ignoreMissingFiles": "true"},
         )
         return reader.load([unquote(uri) for uri in uris]).where(MAY_BE_LARGE)
 
@@ -302,12 +315,12 @@ def count(session: SparkSession, source: Source, uris: Sequence[str]) -> int:
             return 0
         return lines(COUNTED).count() - lines(LONGEST_LINE).count()
     except AnalysisException as problem:
-        left = [uri for uri in uris if _is_there(session, uri)]
-        if not (problem.getCondition() or "").startswith("PATH_NOT_FOUND") or len(left) == len(
+        remaining = [uri for uri in uris if _is_there(session, uri)]
+        if not (problem.getCondition() or "").startswith("PATH_NOT_FOUND") or len(remaining) == len(
             uris
         ):
             raise
-        return count(session, source, left)
+        return count(session, source, remaining)
 
 
 def _is_there(session: SparkSession, uri: str) -> bool:

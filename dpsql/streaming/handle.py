@@ -36,13 +36,14 @@ class Handle:
         if not options.get("until_caught_up"):
             (options.get("live") or LiveOptions()).interval(query.shape.schedule)
         sources = [
-            query.sources[each] for each in (query.parsed.stream, *query.parsed.static_sources)
+            query.sources[name_of_source]
+            for name_of_source in (query.parsed.stream, *query.parsed.static_sources)
         ]
         check_reachable(sources, as_here=False)
         check_there(spark, sources)
-        opened = open_run(lake, name, query, secret, ledger, query.source)
+        bound_run = open_run(lake, name, query, secret, ledger, query.source)
         self.name = name
-        self.run_id = opened.run_id
+        self.run_id = bound_run.run_id
         self._stop = threading.Event()
         self._progress: Progress | None = None
         self._summary: Summary | None = None
@@ -53,11 +54,11 @@ class Handle:
                 self._summary = run(
                     spark,
                     query,
-                    opened,
+                    bound_run,
                     lake,
                     secret,
                     ledger=ledger,
-                    progress=self._told,
+                    progress=self._keep_report,
                     stop=self._stop,
                     **options,
                 )
@@ -105,7 +106,7 @@ class Handle:
         assert summary is not None
         return summary
 
-    def _told(self, report: Progress) -> None:
+    def _keep_report(self, report: Progress) -> None:
         self._progress = report
 
 

@@ -32,7 +32,7 @@ def keep_filters(session: SparkSession) -> None:
 
 
 def start_jvm() -> None:
-    """Launch the JVM, or connect to that of spark-submit, before there is a session."""
+    """Start the JVM, or connect to that of spark-submit, before there is a session."""
     SparkContext._ensure_initialized()
 
 
@@ -51,7 +51,7 @@ def has_class(session: SparkSession, name: str) -> bool:
 
 
 def java_context(session: SparkSession) -> Any:
-    """Spark's own context, for its settings, its security and its folders."""
+    """Return Spark's own context, for its settings, its security and its folders."""
     return session.sparkContext._jsc.sc()
 
 

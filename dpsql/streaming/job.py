@@ -45,7 +45,7 @@ NONE = "this run has no executor: others have all cores or memory of the cluster
 def watched(
     spark: SparkSession, stop: threading.Event, tell: Callable[[str], None]
 ) -> Iterator[None]:
-    """Inside, a run on a cluster that has no executor says so, and is ended when it has had none for minutes.
+    """Watch a run on a cluster: where it has no executor it says so, and it is ended when it has had none for minutes.
 
     One that was told to stop ends at once: its micro-batch would wait. What then fails is no failure, and is not raised.
 
@@ -53,7 +53,7 @@ def watched(
         DpsqlError: it was ended, but not told to stop; the same command goes on.
     """
     context = internals.java_context(spark)
-    over = threading.Event()
+    is_over = threading.Event()
     ended = threading.Event()
     broken_off = threading.Event()
     if str(context.master()).startswith("local"):
@@ -62,11 +62,11 @@ def watched(
 
     def watch() -> None:
         since = time.monotonic()
-        told = False
-        while not over.wait(LOOK_SECONDS):
+        has_warned = False
+        while not is_over.wait(LOOK_SECONDS):
             if not (ended.is_set() or broken_off.is_set()) and _served(context):
                 since = time.monotonic()
-                told = False
+                has_warned = False
             elif broken_off.is_set() or (stop.is_set() and not ended.is_set()):
                 broken_off.set()
                 context.cancelAllJobs()
@@ -74,8 +74,8 @@ def watched(
                 ended.set()
                 stop.set()
                 context.cancelAllJobs()
-            elif time.monotonic() - since > SAY_SECONDS and not told:
-                told = True
+            elif time.monotonic() - since > SAY_SECONDS and not has_warned:
+                has_warned = True
                 tell(f"{NONE}; it waits")
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -86,7 +86,7 @@ def watched(
         if not broken_off.is_set() or type(problem) is not DpsqlError:
             raise
     finally:
-        over.set()
+        is_over.set()
         thread.join()
         if ended.is_set():
             raise DpsqlError(

@@ -42,7 +42,7 @@ NOTE_SECONDS = 60
 
 @dataclass(frozen=True)
 class LiveOptions:
-    """What an operator may choose; it changes no released number's distribution, only how soon and at what cost it comes.
+    """The choices of an operator; they change no released number's distribution, only how soon and at what cost it comes.
 
     Args:
         interval_us: the source is polled at every multiple of it; it divides the trigger interval. None: see `polling_interval`.
@@ -74,10 +74,10 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     query = context.query.parsed
     schedule = context.query.shape.schedule
     interval_us = options.interval(schedule)
-    begun = read_catch_up(context.folder)
+    catch_up = read_catch_up(context.folder)
     if (
-        begun is not None
-        and not begun.released
+        catch_up is not None
+        and not catch_up.released
         and context.catch_up(None, options.retention_us).stopped
     ):
         return context.tally.summary(stopped=True)
@@ -89,28 +89,20 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     is_cut = UnreadFiles(context.query.source, checkpoint, context.tally)
     contributions = context.tables.contributions
     ticker = Ticker(contributions, checkpoint, query.max_ahead_us, interval_us, clock.time, is_cut)
-    check_absence(
-        context.folder, ticker.closed_us, wall_us(), schedule.interval_us, options.accept_clock
-    )
-    schedule.check_behind(wall_us(), context.query.source.start_us, ticker.closed_us)
-    context.tally.tell_long_wait(context.query, wall_us(), ticker.closed_us)
-    if ticker.closed_us - wall_us() > schedule.interval_us:
-        raise LakeError(
-            f"triggers are closed up to {timestamp(ticker.closed_us)}, which is still to come: a live run would drop every record until "
-            "then. Wait, or start a new run with another --name"
-        )
+    _check_grid(context, ticker.closed_us, options)
     static = context.static_pins()
     begin_live(context.folder, static, interval_us)
     with context.queries(static, live=True) as queries:
         retention = context.retention(queries, options.retention_us)
         clocks = Clocks(known_clocks(context.tables.admission, ticker.closed_us), ticker.clock)
         sink = context.admission_sink(clocks, retention.after(ticker.rows_are_there))
-        sink = context.remembering(ADMISSION, ticker.alone(sink))
+        sink = context.remembering(ADMISSION, ticker.with_lock(sink))
         pace = Pace(context.folder, interval_us, context.tally, clock.time)
         has_read = _read_backlog(context, queries.admission, sink, ticker, pace)
         if not (has_read and context.release(queries)):
             return context.tally.summary(stopped=True)
-        context.tally.stage, released = "running", ticker.newest
+        context.tally.stage = "running"
+        released = ticker.newest
         with context.failing(ADMISSION):
             following = Following(
                 queries.following,
@@ -131,6 +123,19 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
                 following.finish()
                 pace.write()
     return context.tally.summary(stopped=True)
+
+
+def _check_grid(context: RunContext, closed_us: int, options: LiveOptions) -> None:
+    """Refuse a live start whose newest tick is days ago or in the future."""
+    schedule = context.query.shape.schedule
+    check_absence(context.folder, closed_us, wall_us(), schedule.interval_us, options.accept_clock)
+    schedule.check_behind(wall_us(), context.query.source.start_us, closed_us)
+    context.tally.tell_long_wait(context.query, wall_us(), closed_us)
+    if closed_us - wall_us() > schedule.interval_us:
+        raise LakeError(
+            f"triggers are closed up to {timestamp(closed_us)}, which is still to come: a live run would drop every record until "
+            "then. Wait, or start a new run with another --name"
+        )
 
 
 class Pace:
@@ -167,7 +172,7 @@ class Pace:
             took_us: how long it and its micro-batch took, if known.
         """
         began_us = self._time(began_us)
-        before = self._found
+        previous_overruns = self._found
         due_us = began_us // self._interval_us * self._interval_us
         if self._free_us is not None:
             self._found = self._found.after(
@@ -175,9 +180,9 @@ class Pace:
             )
         self._found = self._found.after(began_us, took_us, self._interval_us)
         self._free_us = began_us + took_us
-        if self._found == before:
+        if self._found == previous_overruns:
             return
-        self._tally.overruns += self._found.micro_batches - before.micro_batches
+        self._tally.overruns += self._found.micro_batches - previous_overruns.micro_batches
         if not self._is_told:
             self._is_told = True
             self._tally.tell(self._found.said())
@@ -258,7 +263,7 @@ class Ticker:
         return self.newest[0]
 
     def begin(self, now_us: int) -> None:
-        """The backlog is read: from now on time passes."""
+        """Let time pass from now on: the backlog is read."""
         with self.lock:
             self._is_following = True
             self.tick(self._poll(self._time(now_us)))
@@ -275,7 +280,7 @@ class Ticker:
             self.tick(self._poll(self._time(idle_us)))
         return Clock(self.closed_us, self._latest(self._poll_of(batch)))
 
-    def alone(self, sink: Sink) -> Sink:
+    def with_lock(self, sink: Sink) -> Sink:
         """Return a sink that holds the lock while it works."""
 
         def locked(frame: DataFrame, batch: int) -> None:
@@ -285,13 +290,13 @@ class Ticker:
         return locked
 
     def rows_are_there(self, batch: int, clock: Clock) -> None:
-        """The rows of a micro-batch are committed: tick if its poll has reached a grid point, and all that it found is read."""
+        """Tick after the commit of a micro-batch's rows, if its poll has reached a grid point and all that it found is read."""
         self._newest = batch
         if self._is_following and not self._is_cut(batch):
             self.tick(self._poll_of(batch))
 
     def nothing_came(self, began_us: int) -> None:
-        """A poll that began then has found nothing new: tick if it has reached a grid point (a running micro-batch sees to that itself)."""
+        """Tick after a poll that has found nothing new, if it has reached a grid point (a running micro-batch sees to that itself)."""
         polled_us = self._poll(self._time(began_us))
         if self._contributions.schedule.crossed(self.closed_us, polled_us) and self.lock.acquire(
             blocking=False
@@ -369,8 +374,8 @@ def _follow(
         if tick[0] > released[0]:
             if not release_up_to(tick[0]):
                 return
-            before = released
+            previous_release = released
             released = tick
             with ticker.lock:
                 # What the last tick but one closed: Spark has not noted the newest release yet and would read its rows again.
-                retention.sweep(*before)
+                retention.sweep(*previous_release)

@@ -37,7 +37,11 @@ class _Stopped(Exception):
 
 
 def drain(
-    frame: DataFrame, sink: Sink, checkpoint: Checkpoint, stop: Stop, told: Callable[[Any], None]
+    frame: DataFrame,
+    sink: Sink,
+    checkpoint: Checkpoint,
+    stop: Stop,
+    on_report: Callable[[Any], None],
 ) -> bool:
     """Hand every micro-batch of the stored input to a sink.
 
@@ -46,7 +50,7 @@ def drain(
         sink: called with each micro-batch and its number; must be safe to repeat.
         checkpoint: Spark's folder for this query.
         stop: when set, the running micro-batch is finished and no other begun.
-        told: called with Spark's progress report of every finished micro-batch.
+        on_report: called with Spark's progress report of every finished micro-batch.
 
     Returns:
         True if the input was drained, False if the query stopped before.
@@ -56,7 +60,7 @@ def drain(
     """
     guard = _Guard(sink, stop)
     query = _writer(frame, guard, checkpoint).trigger(availableNow=True).start()
-    reports = _Reports(query, told)
+    reports = _Reports(query, on_report)
     try:
         while not query.awaitTermination(POLL_SECONDS):
             reports.pass_on()
@@ -114,14 +118,14 @@ class _Query:
             while (
                 self._query.isActive
                 and time.monotonic() < limit
-                and (self._guard.working or not self._noted())
+                and (self._guard.working or not self._is_noted())
             ):
                 time.sleep(POLL_SECONDS)
                 limit = time.monotonic() + COMMIT_SECONDS if self._guard.working else limit
         with contextlib.suppress(Exception):
             self._query.stop()
 
-    def _noted(self) -> bool:
+    def _is_noted(self) -> bool:
         newest = self._checkpoint.newest_commit
         # The checkpoint numbers micro-batches as the lake does, the guard as Spark.
         return self._guard.newest is None or (
@@ -144,12 +148,12 @@ class Following(_Query):
         sink: Sink,
         checkpoint: Checkpoint,
         stop: threading.Event,
-        told: Callable[[Any], None],
-        polled: Callable[[int, int], None],
+        on_report: Callable[[Any], None],
+        on_poll: Callable[[int, int], None],
         interval_us: int,
     ) -> None:
-        self._told = told
-        self._polled = polled
+        self._on_report = on_report
+        self._on_poll = on_poll
         self._listener = _Listener()
         self._streams = frame.sparkSession.streams
         self._streams.addListener(self._listener)
@@ -161,12 +165,12 @@ class Following(_Query):
         return self._listener.idle_us
 
     def poll_anew(self) -> bool:
-        """Begin to poll anew: Spark waits for the next poll by the wall clock, and waits too long once that has been ahead.
+        """Start polling again: Spark waits for the next poll by the wall clock, and waits too long once that has been ahead.
 
         Returns:
             False if a micro-batch is at work: then nothing was done.
         """
-        if self._guard.working or not self._noted():
+        if self._guard.working or not self._is_noted():
             return False
         self._query.stop()
         self._listener.idle_us = NEVER_US
@@ -174,12 +178,12 @@ class Following(_Query):
         return True
 
     def check(self) -> None:
-        """The same, and pass on Spark's reports."""
+        """Pass on Spark's reports, then check that it still runs."""
         self._pass_on()
         super().check()
 
     def finish(self) -> None:
-        """The same, and listen no more."""
+        """Finish the query, and listen no more."""
         super().finish()
         self._pass_on()
         self._streams.removeListener(self._listener)
@@ -189,10 +193,10 @@ class Following(_Query):
             while True:
                 report, time_us = self._listener.polls.get_nowait()
                 if report is None:
-                    self._polled(time_us, 0)
+                    self._on_poll(time_us, 0)
                 else:
-                    self._told(report)
-                    self._polled(time_us, int(report.durationMs["triggerExecution"]) * 1000)
+                    self._on_report(report)
+                    self._on_poll(time_us, int(report.durationMs["triggerExecution"]) * 1000)
 
 
 class Stepping(_Query):
@@ -214,48 +218,48 @@ class Stepping(_Query):
         sink: Sink,
         checkpoint: Checkpoint,
         stop: threading.Event,
-        reached: Callable[[], int],
-        wanted: int,
+        position: Callable[[], int],
+        target: int,
     ) -> None:
         self._turn = threading.Condition()
-        self._now_at = reached
-        self._wanted = wanted
-        self._done = reached()
-        super().__init__(frame, _Guard(sink, stop, self._rest), stop, checkpoint)
+        self._position = position
+        self._target = target
+        self._done = position()
+        super().__init__(frame, _Guard(sink, stop, self._pause), stop, checkpoint)
 
-    def step(self, wanted: int) -> bool:
+    def step(self, target: int) -> bool:
         """Go on until `wanted` is reached; False if the query was stopped before.
 
         Raises:
             Exception: as `check`.
         """
         with self._turn:
-            self._wanted = wanted
+            self._target = target
             self._turn.notify_all()
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: self._done >= wanted, POLL_SECONDS)
-                if self._done >= wanted:
+                self._turn.wait_for(lambda: self._done >= target, POLL_SECONDS)
+                if self._done >= target:
                     return True
             self.check()
             if self._guard.stop.is_set() and not self._guard.working:
                 return False
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         with self._turn:
-            self._done = self._now_at()
+            self._done = self._position()
             self._turn.notify_all()
-            while self._done >= self._wanted and not self._guard.stop.is_set():
+            while self._done >= self._target and not self._guard.stop.is_set():
                 self._turn.wait(POLL_SECONDS)
 
 
 class _Guard:
-    """Around a sink: begins no micro-batch once a stop is asked for, and keeps what the sink raised. `rest` comes after each."""
+    """Around a sink: begins no micro-batch once a stop is asked for, and keeps what the sink raised. `pause` comes after each."""
 
-    def __init__(self, sink: Sink, stop: Stop, rest: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, sink: Sink, stop: Stop, pause: Callable[[], None] = lambda: None) -> None:
         self._sink = sink
         self.stop = stop
-        self._rest = rest
+        self._pause = pause
         self.failure: BaseException | None = None
         self.stopped = False
         self.working = False
@@ -274,7 +278,7 @@ class _Guard:
             raise
         finally:
             self.working = False
-        self._rest()
+        self._pause()
 
 
 class _Listener(StreamingQueryListener):
@@ -286,20 +290,20 @@ class _Listener(StreamingQueryListener):
         self.idle_us = NEVER_US
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing to do."""
+        """Pass over the start of a query."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """A micro-batch is finished."""
+        """Put a finished micro-batch among the polls."""
         if "addBatch" in event.progress.durationMs:
             self.polls.put((event.progress, began_us(event.progress.timestamp)))
 
     def onQueryIdle(self, event: Any) -> None:
-        """A poll has found nothing new."""
+        """Put a poll that has found nothing new among the polls."""
         self.idle_us = began_us(event.timestamp)
         self.polls.put((None, self.idle_us))
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Nothing to do."""
+        """Pass over the end of a query."""
 
 
 def began_us(timestamp: str) -> int:
@@ -314,9 +318,9 @@ def _writer(frame: DataFrame, guard: _Guard, checkpoint: Checkpoint) -> Any:
 class _Reports:
     """Passes on each of Spark's progress reports once."""
 
-    def __init__(self, query: StreamingQuery, told: Callable[[Any], None]) -> None:
+    def __init__(self, query: StreamingQuery, on_report: Callable[[Any], None]) -> None:
         self._query = query
-        self._told = told
+        self._on_report = on_report
         self._newest = -1
 
     def pass_on(self) -> None:
@@ -326,12 +330,12 @@ class _Reports:
         for report in self._query.recentProgress:
             if report.batchId > self._newest and "addBatch" in report.durationMs:
                 self._newest = report.batchId
-                self._told(report)
+                self._on_report(report)
 
 
 @contextmanager
 def stop_on_signals(stop: threading.Event) -> Iterator[None]:
-    """While inside, Ctrl-C and SIGTERM set `stop` instead of breaking off (only where Python lets us: in the main thread)."""
+    """Let Ctrl-C and SIGTERM set `stop` instead of breaking off (only where Python lets us: in the main thread)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -339,9 +343,11 @@ def stop_on_signals(stop: threading.Event) -> Iterator[None]:
     def ask(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous_handlers = {
+        number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

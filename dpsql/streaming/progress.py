@@ -11,7 +11,7 @@ from dpsql.lake.event_log import EventLog, dropped_much
 from dpsql.udfs.grid import NO_CLOCK
 
 NAMED = 10
-"""So many names of files are told."""
+"""How many names of files are reported."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ Listener = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Summary:
-    """What one start did. `dropped` holds the reasons that occurred.
+    """The counts of one start. `dropped` holds the reasons that occurred.
 
     A micro-batch repeated after a crash counts again, and so do records that Spark reads again because it has lost an executor.
 
@@ -79,8 +79,9 @@ class Tally:
     _closed_us: int | None = None
 
     def begin(self, batch: int) -> None:
-        """The drops that are counted from here on belong to this micro-batch of query 1, in Spark's numbers."""
-        self._batch, self._of_batch[batch] = batch, {}
+        """Count the drops from here on for this micro-batch of query 1, in Spark's numbers."""
+        self._batch = batch
+        self._of_batch[batch] = {}
 
     def add_dropped(self, drops: Mapping[str, int]) -> None:
         """Count records that the workers dropped, by reason."""
@@ -102,11 +103,11 @@ class Tally:
 
     def was_read(self, report: Any) -> str | None:
         """Count what Spark reports of a finished micro-batch of query 1; a line of warning if too much of it was dropped."""
-        counted = observed(report)
+        observed_counts = observed(report)
         records = int(report.numInputRows)
         dropped = self._of_batch.pop(int(report.batchId), {})
-        _add(self.dropped, counted)
-        _add(dropped, counted)
+        _add(self.dropped, observed_counts)
+        _add(dropped, observed_counts)
         self.records += records
         self.rate = float(report.processedRowsPerSecond or 0.0)
         seconds = {
@@ -124,7 +125,7 @@ class Tally:
         return text if text and self.events.alarm("dropped", text) else None
 
     def publishing(self, closed_us: int) -> None:
-        """The grid is closed up to here, and what that releases is about to be published."""
+        """Note up to when the grid is closed; what that releases is about to be published."""
         self._closed_us = closed_us
 
     def add_published(self, triggers: int, rows: int) -> None:
@@ -176,11 +177,11 @@ class Tally:
 
 def observed(progress: Any) -> dict[str, int]:
     """Return the counters that Spark observed in one micro-batch, by name; those of one name are added up."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in (progress.observedMetrics or {}).values():
         for name, count in row.asDict().items():
-            found[str(name)] = found.get(str(name), 0) + int(count or 0)
-    return found
+            counts[str(name)] = counts.get(str(name), 0) + int(count or 0)
+    return counts
 
 
 def _add(totals: dict[str, int], counts: Mapping[str, int]) -> None:

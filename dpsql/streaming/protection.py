@@ -58,7 +58,7 @@ def check_settings(settings: Mapping[str, str]) -> None:
             name == NETWORK and settings.get(TLS, "").lower() == "true"
         ):
             raise ConfigError(
-                f"{name} is {settings[name]}: Spark would serve salt, noise key and rows to others; {_wanted(name)}"
+                f"{name} is {settings[name]}: Spark would serve salt, noise key and rows to others; {_remedy(name)}"
             )
     if settings.get("spark.eventLog.enabled", "").lower() == "true":
         check_event_log(settings.get("spark.eventLog.dir", "file:///tmp/spark-events"))
@@ -87,15 +87,15 @@ def protect(spark: SparkSession) -> None:
     security = context.env().securityManager()
     configured = context.getConf()
     local = str(context.master()).startswith("local")
-    there = {
+    protections = {
         AUTHENTICATE: security.isAuthenticationEnabled(),
         NETWORK: local or security.isEncryptionEnabled() or security.isSslRpcEnabled(),
         DISK: security.getIOEncryptionKey().isDefined(),
     }
-    for name, given in there.items():
-        if not given:
+    for name, is_on in protections.items():
+        if not is_on:
             raise ConfigError(
-                f"this Spark session was started without {name}: others could read salt, noise key or rows; {_wanted(name)}"
+                f"this Spark session was started without {name}: others could read salt, noise key or rows; {_remedy(name)}"
             )
     check_submissions(spark, str(context.master()))
     if configured.getBoolean("spark.eventLog.enabled", False):
@@ -114,17 +114,17 @@ def check_submissions(spark: SparkSession, master: str) -> None:
     if not master.startswith("spark://"):
         return
     ports = {}
-    for one in master.removeprefix("spark://").split(","):
+    for address in master.removeprefix("spark://").split(","):
         with suppress(Exception):  # one of several may be down; it keeps no application then
-            ports[one] = internals.submission_port(spark, f"spark://{one}")
+            ports[address] = internals.submission_port(spark, f"spark://{address}")
     if not ports:
         raise ConfigError(
             f"{master} does not say whether it runs the programs of whoever connects: is it of another version of Spark?"
         )
-    for one, port in ports.items():
+    for address, port in ports.items():
         if port is not None:
             raise ConfigError(
-                f"the master spark://{one} runs the programs of whoever connects to its port {port}, without {SECRET}: write "
+                f"the master spark://{address} runs the programs of whoever connects to its port {port}, without {SECRET}: write "
                 "`spark.master.rest.enabled false` into its conf/spark-defaults.conf and start it anew (docs/deployment.md, Cluster)"
             )
 
@@ -158,7 +158,7 @@ def _nothing(record: logging.LogRecord) -> bool:
     return False
 
 
-def _wanted(name: str) -> str:
+def _remedy(name: str) -> str:
     with_secret = (
         f" (a standalone cluster also needs {SECRET}; docs/deployment.md)"
         if name == AUTHENTICATE

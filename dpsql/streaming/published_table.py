@@ -63,7 +63,7 @@ class PublishedTable:
 
     @property
     def schema(self) -> T.StructType:
-        """Columns as published.
+        """The columns of the public table.
 
         Raises:
             DataError: two columns would have one name.
@@ -112,20 +112,19 @@ class PublishedTable:
         delta_tables.create(path, schema, properties=published.properties, marks=mark)
         table = DeltaTable(str(path))
         first = table.transaction_version(self.described) is None
-        older = table.metadata().configuration.get(PROPERTY)
-        if older is None or (known := read(older)) is None:
+        older_text = table.metadata().configuration.get(PROPERTY)
+        if older_text is None or (older_description := read(older_text)) is None:
             raise LakeError(
                 f"{path}: an earlier dpsql made this table: run the query under another name"
             )
-        there, here = (
-            [(field.name, field.type) for field in each.fields] for each in (table.schema(), schema)
-        )
-        if other := [name for name, kind in here if (name, kind) not in there]:
+        table_types = [(field.name, field.type) for field in table.schema().fields]
+        new_types = [(field.name, field.type) for field in schema.fields]
+        if retyped := [name for name, kind in new_types if (name, kind) not in table_types]:
             raise LakeError(
-                f"{path}: {', '.join(other)} would have another type than in the rows of an earlier run: run the query under another name"
+                f"{path}: {', '.join(retyped)} would have another type than in the rows of an earlier run: run the query under another name"
             )
-        if (wanted := published.after(known, first)) != known or first:
-            delta_tables.set_properties(path, wanted.properties, mark)
+        if (description := published.after(older_description, first)) != older_description or first:
+            delta_tables.set_properties(path, description.properties, mark)
 
     def trigger_time(self, pair: Pair) -> int:
         """Return when a trigger is due, in microseconds."""
@@ -151,20 +150,22 @@ class PublishedTable:
         """
         if all(self.trigger_time(pair) > max(newest_us, closed_before_us) for pair in pairs):
             return set()
-        known = self._published(pairs) & set(pairs)
-        if any(self.trigger_time(pair) <= closed_before_us for pair in set(pairs) - known):
+        published_pairs = self._published(pairs) & set(pairs)
+        if any(
+            self.trigger_time(pair) <= closed_before_us for pair in set(pairs) - published_pairs
+        ):
             raise ReleaseConflict(
                 "a trigger that was published without rows would now get rows; nothing was written"
             )
-        if known and not self.same(released, known):
+        if published_pairs and not self.same(released, published_pairs):
             raise ReleaseConflict(
-                f"{len(known)} published triggers would be published again with other rows: the stored input, the state or the secret is "
+                f"{len(published_pairs)} published triggers would be published again with other rows: the stored input, the state or the secret is "
                 "not the one they were made from; nothing was written"
             )
-        return known
+        return published_pairs
 
     def publish(
-        self, released: ReleasedRows, closed_us: int, due: Mapping[Pair, int], every: bool
+        self, released: ReleasedRows, closed_us: int, due: Mapping[Pair, int], has_all: bool
     ) -> None:
         """Append the rows that a tick releases in one commit, sorted by window, trigger and key; doing it again changes nothing.
 
@@ -172,11 +173,11 @@ class PublishedTable:
             released: the rows of a micro-batch.
             closed_us: time of the tick.
             due: the triggers to write, with their number of rows.
-            every: `released` has no others.
+            has_all: `released` has no others.
         """
         mark = {self.application: self.triggers(closed_us)}
         if sum(due.values()) <= DRIVER_ROWS:
-            table = self.public(released.table(None if every else due))
+            table = self.public(released.table(None if has_all else due))
             if delta_tables.committed(delta_tables.newest(self.path), *next(iter(mark.items()))):
                 return
             self.open_to_readers(
@@ -184,7 +185,7 @@ class PublishedTable:
             )
             return
         frame = self._published_form(released.frame())
-        if not every:
+        if not has_all:
             frame = frame.join(self.pair_frame(frame, due), self._pair, "left_semi")
         append_frame(frame, self.path, mark, [*self._pair, "dpsql_key"])
         self.open_to_readers()
@@ -227,7 +228,7 @@ class PublishedTable:
     def same(self, released: ReleasedRows, pairs: Collection[Pair]) -> bool:
         """Tell whether the published rows of these triggers are exactly those that are released."""
         rows = self._published_form(released.frame())
-        wanted = self.pair_frame(rows, pairs)
+        pair_frame = self.pair_frame(rows, pairs)
         names = self.schema.names
         published = rows.sparkSession.read.format("delta").load(str(self.path))
         # Bounds as literals: by file statistics Delta reads a few windows instead of years.
@@ -235,8 +236,8 @@ class PublishedTable:
             f"timestamp_micros({limit(map(self.trigger_time, pairs))}L)" for limit in (min, max)
         )
         published = published.where(f"trigger_time BETWEEN {first} AND {last}")
-        new = rows.join(wanted, self._pair, "left_semi").select(*names)
-        old = published.join(wanted, self._pair, "left_semi").select(*names)
+        new = rows.join(pair_frame, self._pair, "left_semi").select(*names)
+        old = published.join(pair_frame, self._pair, "left_semi").select(*names)
         return new.exceptAll(old).isEmpty() and old.exceptAll(new).isEmpty()
 
     def newest_trigger_us(self) -> int:
@@ -252,17 +253,19 @@ class PublishedTable:
 
     def _published(self, pairs: Iterable[Pair]) -> set[Pair]:
         times = pa.array(sorted(set(map(self.trigger_time, pairs))), pa.timestamp("us", "UTC"))
-        found = (
+        matching_rows = (
             read_rows(
                 self.path, [*self._pair, "trigger_time"], pc.field("trigger_time").isin(times)
             )
             .group_by(self._pair)
             .aggregate([])
         )
-        triggers = found["trigger"].to_pylist()
+        triggers = matching_rows["trigger"].to_pylist()
         if not self.shape.schedule.windows:
             return {(self.shape.schedule.grid.offset_us, trigger) for trigger in triggers}
-        return set(zip(found["window_start"].cast(pa.int64()).to_pylist(), triggers, strict=True))
+        return set(
+            zip(matching_rows["window_start"].cast(pa.int64()).to_pylist(), triggers, strict=True)
+        )
 
     @property
     def _pair(self) -> list[str]:
@@ -278,22 +281,22 @@ class PublishedTable:
             )
         )
 
-    def open_to_readers(self, written: Iterable[str] | None = None) -> None:
-        """Everybody may read these files of the table, or all, whatever the umask of this process and of the JVM. (Who may read a bucket, its
+    def open_to_readers(self, paths: Iterable[str] | None = None) -> None:
+        """Let everybody read these files of the table, or all, whatever the umask of this process and of the JVM. (Who may read a bucket, its
         policy says.)"""
-        open_files(self.path, written)
+        open_files(self.path, paths)
 
 
-def open_files(table: Place, written: Iterable[str] | None = None) -> None:
+def open_files(table: Place, paths: Iterable[str] | None = None) -> None:
     """Let everybody read these files of a table, or all."""
     if isinstance(table, ObjectPath):
         return
-    for path, wanted in (
-        _everything(table) if written is None else ((path, 0o644) for path in written)
+    for path, mode_bits in (
+        _everything(table) if paths is None else ((path, 0o644) for path in paths)
     ):
         mode = os.stat(path).st_mode & 0o777
-        if mode & wanted != wanted:
-            os.chmod(path, mode | wanted)
+        if mode & mode_bits != mode_bits:
+            os.chmod(path, mode | mode_bits)
 
 
 def append_frame(
@@ -310,7 +313,8 @@ def append_frame(
         order: columns to sort by.
     """
     names = [field.name for field in DeltaTable(str(path)).schema().fields]
-    (application, version), before = next(iter(mark.items())), DeltaTable(str(path)).version()
+    application, version = next(iter(mark.items()))
+    version_before = DeltaTable(str(path)).version()
     writer: DataFrameWriter = (
         frame.coalesce(1)
         .sortWithinPartitions(*order)
@@ -321,7 +325,7 @@ def append_frame(
     writer.option("maxRecordsPerFile", ROWS_PER_FILE).option("txnAppId", application).option(
         "txnVersion", version
     ).save(str(path))
-    delta_tables.settle(path, before)
+    delta_tables.settle(path, version_before)
 
 
 def _everything(table: Path) -> Iterator[tuple[str, int]]:
@@ -332,7 +336,7 @@ def _everything(table: Path) -> Iterator[tuple[str, int]]:
 
 
 def _value(column: PublicColumn) -> str:
-    """Spark SQL for a released value; a DOUBLE, and an array of them, is NULL where the step says NaN (an average of too few)."""
+    """Return Spark SQL for a released value; a DOUBLE, and an array of them, is NULL where the step says NaN (an average of too few)."""
     if column.kind == "DOUBLES":
         first = column.sources[0]  # a NaN is NULL once Spark has had it from pandas
         return f"CASE WHEN {first} IS NOT NULL AND NOT isnan({first}) THEN array({', '.join(column.sources)}) END"
@@ -345,7 +349,7 @@ def _value(column: PublicColumn) -> str:
 
 
 def _decoded(column: str, kind: T.DataType) -> str:
-    """Spark SQL from the value bytes of a key column to its type."""
+    """Return Spark SQL from the value bytes of a key column to its type."""
     text = f"cast({column} AS STRING)"
     if isinstance(kind, T.BinaryType):
         return column

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +17,8 @@ from dpsql.streaming.published_table import PublishedTable
 from dpsql.streaming.released import Pair, ReleasedRows
 from dpsql.streaming.workers import hand_over, reports
 from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.release_plan import ReleasePlan
+from dpsql.udfs.stage import StateFile
 
 # The source of query 2: it says that there is a micro-batch, once for every bucket, and nothing
 # else.
@@ -42,7 +44,7 @@ def rings(session: SparkSession, buckets: int) -> DataFrame:
 
 @dataclass
 class ReleaseSink:
-    """What the driver does with a micro-batch of query 2: list the state files, then publish the rows; both at most once.
+    """The driver's work on a micro-batch of query 2: list the state files, then publish the rows; both at most once.
 
     Args:
         manifest: of this operator.
@@ -51,7 +53,7 @@ class ReleaseSink:
         released: the folder of the rows that tasks have released.
         count: told the triggers and rows published in every micro-batch.
         publishing: told, before rows are published, up to when the grid is closed.
-        before: number of the micro-batch before the first, and the time up to which triggers were published before the query was restored.
+        restored_from: number of the micro-batch before the first, and the time up to which triggers were published before the query was restored.
     """
 
     manifest: Manifest
@@ -60,14 +62,14 @@ class ReleaseSink:
     released: Place
     count: Callable[[int, int], None]
     publishing: Callable[[int], None]
-    before: tuple[int, int] | None = None
+    restored_from: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self._closed = {
             batch: int(detail["closed_us"]) for batch, detail in self.manifest.batches().items()
         }
-        if self.before is not None:
-            self._closed.update([self.before])
+        if self.restored_from is not None:
+            self._closed.update([self.restored_from])
         self._newest_us: int | None = None
         self._versions = ListedVersions(self.manifest)
         self.has_published = False
@@ -89,48 +91,54 @@ class ReleaseSink:
             self.plans.keep(batch, plan)
         hand_over(frame, plan, self._versions.before(batch))
         files = reports(frame)
-        pairs: dict[Pair, int] = {}
-        for window, trigger, rows in (entry for file in files for entry in file.counted["pairs"]):
-            pairs[window, trigger] = pairs.get((window, trigger), 0) + rows
-        before = max(
-            (closed for earlier, closed in self._closed.items() if earlier < batch),
+        pairs = _rows_by_pair(files)
+        closed_before_us = max(
+            (closed_us for earlier, closed_us in self._closed.items() if earlier < batch),
             default=NO_CLOCK,
         )
         names = tuple(file.counted["released"] for file in files if file.counted["released"])
         released = ReleasedRows(frame.sparkSession, self.released, names)
-        known = self._published(released, pairs, before) if pairs else set()
-        new = {pair: rows for pair, rows in pairs.items() if pair not in known}
-        closed = max((int(file.counted["closed_us"]) for file in files), default=NO_CLOCK)
-        if closed > before or pairs:  # a trigger without rows says something too
-            self.publishing(closed)
-        due = self._by_tick(new, {tick for file in files for tick in file.counted["ticks"]})
+        published_pairs = self._published(released, pairs, closed_before_us) if pairs else set()
+        new_pairs = {pair: rows for pair, rows in pairs.items() if pair not in published_pairs}
+        closed_us = max((int(file.counted["closed_us"]) for file in files), default=NO_CLOCK)
+        if closed_us > closed_before_us or pairs:  # a trigger without rows says something too
+            self.publishing(closed_us)
+        due = self._by_tick(new_pairs, {tick for file in files for tick in file.counted["ticks"]})
         if not plan.is_empty:
-            detail = {"closed_us": closed, "rows": sum(new.values())}
+            detail = {"closed_us": closed_us, "rows": sum(new_pairs.values())}
             detail |= {"mark": self.histogram.triggers(max(due))} if due else {}
-            self.manifest.commit(batch, files, {**position(plan.upto), **detail})
-            self._versions.add(files)
-            self.plans.list(batch, plan)
-            # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.
-            self._closed = dict(sorted({**self._closed, batch: closed}.items())[-2:])
+            self._list_batch(batch, plan, files, detail)
         # One commit per tick, however the ticks were cut into micro-batches: that depends on how many private files there are.
         for tick, of_tick in sorted(due.items()):
-            self.histogram.publish(released, tick, of_tick, every=len(of_tick) == len(pairs))
+            self.histogram.publish(released, tick, of_tick, has_all=len(of_tick) == len(pairs))
         released.remove()
         self.has_published = True
-        self.count(len(new), sum(new.values()))
+        self.count(len(new_pairs), sum(new_pairs.values()))
 
-    def _published(self, rows: ReleasedRows, pairs: Collection[Pair], before: int) -> set[Pair]:
+    def _list_batch(
+        self, batch: int, plan: ReleasePlan, files: Sequence[StateFile], detail: Mapping[str, int]
+    ) -> None:
+        """List a micro-batch: its state files, and what it has read and closed."""
+        self.manifest.commit(batch, files, {**position(plan.upto), **detail})
+        self._versions.add(files)
+        self.plans.list(batch, plan)
+        # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.
+        self._closed = dict(sorted({**self._closed, batch: detail["closed_us"]}.items())[-2:])
+
+    def _published(
+        self, rows: ReleasedRows, pairs: Collection[Pair], closed_before_us: int
+    ) -> set[Pair]:
         """Return which triggers are published already. Nobody else publishes, so only the first micro-batch looks how far the histogram goes."""
         if self._newest_us is None:
             self._newest_us = self.histogram.newest_trigger_us()
-        known = self.histogram.check(rows, pairs, before, self._newest_us)
+        published_pairs = self.histogram.check(rows, pairs, closed_before_us, self._newest_us)
         self._newest_us = max(self._newest_us, *map(self.histogram.trigger_time, pairs))
-        return known
+        return published_pairs
 
     def _by_tick(
         self, pairs: Mapping[Pair, int], ticks: Iterable[int]
     ) -> dict[int, dict[Pair, int]]:
-        """Closed time of a tick -> the triggers it releases, with their rows: those that are due by then, and were not by the tick before."""
+        """Return, for each tick by its closed time, the triggers it releases, with their rows: those that are due by then, and were not by the tick before."""
         times = sorted(ticks)
         due = dict[int, dict[Pair, int]]()
         for pair, rows in pairs.items():
@@ -138,3 +146,11 @@ class ReleaseSink:
                 pair
             ] = rows
         return due
+
+
+def _rows_by_pair(files: Iterable[StateFile]) -> dict[Pair, int]:
+    """Return the number of rows that the tasks of a micro-batch have released, by window and trigger."""
+    pairs: dict[Pair, int] = {}
+    for window, trigger, rows in (entry for file in files for entry in file.counted["pairs"]):
+        pairs[window, trigger] = pairs.get((window, trigger), 0) + rows
+    return pairs

@@ -41,11 +41,11 @@ class ReleasedRows:
         parts = []
         for name in self.names:
             with system.open_input_file(f"{root}/{name}") as file:
-                opened = pq.ParquetFile(file)
+                parquet = pq.ParquetFile(file)
                 parts += (
-                    [opened.read()]
+                    [parquet.read()]
                     if pairs is None
-                    else [opened.schema_arrow.empty_table(), *_of_pairs(opened, pairs)]
+                    else [parquet.schema_arrow.empty_table(), *_of_pairs(parquet, pairs)]
                 )
         return pa.concat_tables(parts)
 
@@ -61,7 +61,7 @@ class ReleasedRows:
         )
 
     def remove(self) -> None:
-        """They are published, or known to be."""
+        """Remove the files: their rows are published."""
         for name in self.names:
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / name).unlink()
@@ -78,23 +78,23 @@ def sweep(folder: Place) -> None:
 def _of_pairs(file: pq.ParquetFile, pairs: Collection[Pair]) -> Iterator[pa.Table]:
     """Yield the rows of some triggers; of the other row groups two columns are read."""
     for group in range(file.num_row_groups):
-        wanted = _is_in(file.read_row_group(group, ["window", "trigger"]), pairs)
-        if wanted.true_count:
-            yield file.read_row_group(group).filter(wanted)
+        is_wanted = _is_in(file.read_row_group(group, ["window", "trigger"]), pairs)
+        if is_wanted.true_count:
+            yield file.read_row_group(group).filter(is_wanted)
 
 
 def _is_in(rows: pa.Table, pairs: Collection[Pair]) -> pa.Array:
     """Return which rows are of some triggers."""
     windows, triggers = (rows[name].to_numpy() for name in ("window", "trigger"))
-    found = np.zeros(rows.num_rows, bool)
+    is_match = np.zeros(rows.num_rows, bool)
     by_window: dict[int, list[int]] = {}
     for window, trigger in pairs:
         by_window.setdefault(window, []).append(trigger)
     order = np.argsort(windows, kind="stable")
     starts = windows[order]
-    for window, wanted in by_window.items():
+    for window, window_triggers in by_window.items():
         of_window = order[
             np.searchsorted(starts, window) : np.searchsorted(starts, window, side="right")
         ]
-        found[of_window] = np.isin(triggers[of_window], wanted)
-    return pa.array(found)
+        is_match[of_window] = np.isin(triggers[of_window], window_triggers)
+    return pa.array(is_match)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
@@ -49,15 +49,15 @@ def digest_prefix(session: SparkSession, encoded: Column) -> Column:
 
 
 def joined(session: SparkSession, parts: Sequence[Column]) -> Column:
-    """BINARY columns one after the other; NULL if one is NULL. Several times faster than `concat`, which copies by way of `Unsafe`."""
-    return functools.reduce(lambda before, part: _call(session, JOIN, before, part), parts)
+    """Join BINARY columns one after the other; NULL if one is NULL. Several times faster than `concat`, which copies by way of `Unsafe`."""
+    return functools.reduce(lambda prefix, part: _call(session, JOIN, prefix, part), parts)
 
 
 def _call(session: SparkSession, method: tuple[str, str, T.DataType], *arguments: Column) -> Column:
     owner, name, kind = method
-    given = [internals.expression_of(session, argument) for argument in arguments]
+    expressions = [internals.expression_of(session, argument) for argument in arguments]
     return internals.column_of(
-        session, internals.static_call(session, owner, name, kind.json(), given)
+        session, internals.static_call(session, owner, name, kind.json(), expressions)
     )
 
 
@@ -113,83 +113,108 @@ def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Rec
     Raises:
         DataError: a column is missing or has a type that cannot be used.
     """
+    columns = _record_columns(plan)
+    selected = _select(session, plan)
+    types = {field.name: field.dataType for field in selected.schema.fields}
+    frame = _without_dropped(_as_texts(selected, plan, columns, types), columns)
+    frame = _with_ids(session, frame, columns, salt)
+    # Where an intake has no state, tasks step over what they read, and nobody asks for the bucket.
+    frame = frame.selectExpr(
+        f"cast(pmod({'user' if columns.unit else 'key'}, {buckets}L) AS INT) AS bucket", "*"
+    )
+    return Records(frame, tuple(key_type(types[key]) for key in columns.keys))
+
+
+@dataclass(frozen=True)
+class _RecordColumns:
+    """Names of the columns of a record by what they hold; `image` is empty but for a change feed."""
+
+    unit: list[str]
+    keys: list[str]
+    row: list[str]
+    image: list[str]
+    arguments: list[str]
+
+
+def _record_columns(plan: Plan) -> _RecordColumns:
+    shape = registry.shape(plan)
+    primary_key = shape.feed.primary_key if shape.feed else ()
+    return _RecordColumns(
+        [f"unit{i}" for i in range(len(plan.query.privacy_unit))],
+        [f"key{i}" for i in range(len(plan.query.keys))],
+        [f"row{i}" for i in range(len(primary_key))],
+        ["kind", "seq"] if shape.feed else [],
+        [f"a{i}" for i in range(len(shape.arguments))],
+    )
+
+
+def _as_texts(
+    selected: DataFrame, plan: Plan, columns: _RecordColumns, types: Mapping[str, T.DataType]
+) -> DataFrame:
+    """Return what a query selects with bytes as STRINGs, times in microseconds, and arguments as DOUBLEs."""
     query = plan.query
     shape = registry.shape(plan)
-    given = _select(session, plan)
-    types = {field.name: field.dataType for field in given.schema.fields}
-    unit = [f"unit{i}" for i in range(len(query.privacy_unit))]
-    keys = [f"key{i}" for i in range(len(query.keys))]
     names = [*query.privacy_unit, *(key.name for key in query.keys)]
     texts = [
         _text(column, types[column], name)
-        for column, name in zip([*unit, *keys], names, strict=True)
+        for column, name in zip([*columns.unit, *columns.keys], names, strict=True)
     ]
     arguments = [
-        _number(f"arg{i}", types[f"arg{i}"], argument) for i, argument in enumerate(shape.arguments)
+        f"{_number(f'arg{i}', types[f'arg{i}'], argument)} AS a{i}"
+        for i, argument in enumerate(shape.arguments)
     ]
-    a = [f"a{i}" for i in range(len(arguments))]
-    row_key = [f"row{i}" for i in range(len(shape.feed.primary_key))] if shape.feed else []
+    primary_key = shape.feed.primary_key if shape.feed else ()
     texts += [
         _text(column, types[column], name)
-        for column, name in zip(row_key, shape.feed.primary_key if shape.feed else (), strict=True)
+        for column, name in zip(columns.row, primary_key, strict=True)
     ]
     ts = _microseconds(types["event_time"], query.event_time)
     image = []
     if shape.feed:  # an end counts whatever its time is, or its row would stay for ever
         ts = f"coalesce({ts}, CASE WHEN kind = {END} THEN 0L END)"
         image = ["cast(kind AS TINYINT) AS kind", f"{_sequence(types)} AS seq"]
-    frame = given.selectExpr(
+    byte_columns = [*columns.unit, *columns.keys, *columns.row]
+    return selected.selectExpr(
         f"{ts} AS ts",
         *(
             f"cast({text} AS STRING) AS {column}"
-            for text, column in zip(texts, [*unit, *keys, *row_key], strict=True)
+            for text, column in zip(texts, byte_columns, strict=True)
         ),
-        *(f"{value} AS {column}" for value, column in zip(arguments, a, strict=True)),
+        *arguments,
         *image,
     )
-    reasons = {MALFORMED: NO_RECORD[0], **REASONS} if shape.feed else REASONS
-    code = _drop_code(unit, keys)
-    frame = frame.selectExpr(
-        "*",
-        f"{f'CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END' if shape.feed else code} AS drop",
+
+
+def _without_dropped(frame: DataFrame, columns: _RecordColumns) -> DataFrame:
+    """Count the records that are dropped, by reason, and leave them behind."""
+    code = _drop_code(columns.unit, columns.keys)
+    reasons = REASONS
+    if columns.image:
+        code = f"CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END"
+        reasons = {MALFORMED: NO_RECORD[0], **REASONS}
+    counts = (
+        F.expr(f"count_if(drop = {number})").alias(reason) for number, reason in reasons.items()
     )
-    frame = frame.observe(
-        DROPPED,
-        *(F.expr(f"count_if(drop = {code})").alias(reason) for code, reason in reasons.items()),
-    )
-    told = ["kind", "seq"] if shape.feed else []
-    row = [_encoded(session, row_key).alias("row_bytes")] if shape.feed else []
-    frame = frame.where("drop = 0").select(
-        "ts", *unit, _encoded(session, keys).alias("key_bytes"), *row, *told, *a
-    )
+    return frame.selectExpr("*", f"{code} AS drop").observe(DROPPED, *counts).where("drop = 0")
+
+
+def _with_ids(
+    session: SparkSession, frame: DataFrame, columns: _RecordColumns, salt: bytes
+) -> DataFrame:
+    """Return records with ids in the place of their bytes; those of the key stay."""
+    row = [_encoded(session, columns.row).alias("row_bytes")] if columns.image else []
+    key_bytes = _encoded(session, columns.keys).alias("key_bytes")
+    frame = frame.select("ts", *columns.unit, key_bytes, *row, *columns.image, *columns.arguments)
     with _salt_view(session, salt) as salts:
-        user = digest_prefix(
-            session, joined(session, [F.expr(f"(SELECT u FROM {salts})"), *_columns(unit)])
-        )
-        key = digest_prefix(
-            session, joined(session, [F.expr(f"(SELECT k FROM {salts})"), F.col("key_bytes")])
-        )
-        if shape.feed:
-            row = [
-                digest_prefix(
-                    session,
-                    joined(session, [F.expr(f"(SELECT r FROM {salts})"), F.col("row_bytes")]),
-                ).alias("row")
-            ]
-        frame = frame.select(
-            *([user.alias("user")] if unit else []),
-            "ts",
-            key.alias("key"),
-            "key_bytes",
-            *row,
-            *told,
-            *a,
-        )
-    # Where an intake has no state, tasks step over what they read, and nobody asks for the bucket.
-    frame = frame.selectExpr(
-        f"cast(pmod({'user' if unit else 'key'}, {buckets}L) AS INT) AS bucket", "*"
-    )
-    return Records(frame, tuple(key_type(types[key]) for key in keys))
+
+        def identifier(tag: str, parts: Sequence[Column]) -> Column:
+            salted = F.expr(f"(SELECT {tag} FROM {salts})")
+            return digest_prefix(session, joined(session, [salted, *parts]))
+
+        unit = [identifier("u", _columns(columns.unit)).alias("user")] if columns.unit else []
+        key = identifier("k", [F.col("key_bytes")]).alias("key")
+        row = [identifier("r", [F.col("row_bytes")]).alias("row")] if columns.image else []
+        return frame.select(*unit, "ts", key, "key_bytes", *row, *columns.image, *columns.arguments)
 
 
 def listed_keys(session: SparkSession, plan: Plan) -> list[bytes]:
@@ -201,17 +226,17 @@ def listed_keys(session: SparkSession, plan: Plan) -> list[bytes]:
     query = plan.query
     if query.public_groups is None:
         return []
-    given = analysed(
+    listing = analysed(
         lambda: session.sql(str(query.public_groups)),
         "the list of public groups does not fit its source",
     )
     names = [f"key{i}" for i in range(len(query.keys))]
-    given = given.toDF(*names)
+    listing = listing.toDF(*names)
     texts = [
-        _text(name, given.schema[name].dataType, key.name)
+        _text(name, listing.schema[name].dataType, key.name)
         for name, key in zip(names, query.keys, strict=True)
     ]
-    encoded = given.selectExpr(
+    encoded = listing.selectExpr(
         *(f"cast({text} AS STRING) AS {name}" for text, name in zip(texts, names, strict=True))
     )
     within = f"octet_length(key_bytes) <= {max_encoded_bytes(len(names))}"
@@ -226,7 +251,7 @@ def key_type(kind: T.DataType) -> T.DataType:
     return T.StringType() if isinstance(kind, T.StringType) else kind
 
 
-def analysed(step: Callable[[], DataFrame], what: str) -> DataFrame:
+def analysed(step: Callable[[], DataFrame], complaint: str) -> DataFrame:
     """Run a step that makes Spark resolve names and types, with Spark's reasons told in our words.
 
     Raises:
@@ -235,15 +260,15 @@ def analysed(step: Callable[[], DataFrame], what: str) -> DataFrame:
     try:
         return step()
     except ParseException as problem:
-        raise DataError(f"{what}: Spark cannot read it ({problem.getCondition()})") from None
+        raise DataError(f"{complaint}: Spark cannot read it ({problem.getCondition()})") from None
     except AnalysisException as problem:
-        raise DataError(f"{what}: {reason_of(problem)}") from None
+        raise DataError(f"{complaint}: {reason_of(problem)}") from None
     except (
         Py4JJavaError,
         PySparkException,
     ):  # of some types that do not fit Spark says so by an internal error
         raise DataError(
-            f"{what}: Spark cannot resolve it; look for a function whose arguments are of other types than it takes"
+            f"{complaint}: Spark cannot resolve it; look for a function whose arguments are of other types than it takes"
         ) from None
 
 
@@ -273,7 +298,7 @@ def _quoted(column: str) -> str:
 
 
 def _text(column: str, kind: T.DataType, name: str) -> str:
-    """Spark SQL for the value bytes of one column of a key or a privacy unit, as STRING or BINARY; NULL stays NULL."""
+    """Return Spark SQL for the value bytes of one column of a key or a privacy unit, as STRING or BINARY; NULL stays NULL."""
     if isinstance(kind, T.StringType | T.BinaryType):
         return column
     if isinstance(kind, T.BooleanType | T.ByteType | T.ShortType | T.IntegerType | T.LongType):
@@ -291,7 +316,7 @@ def _text(column: str, kind: T.DataType, name: str) -> str:
 
 
 def _number(column: str, kind: T.DataType, argument: Argument) -> str:
-    """Spark SQL for one argument as a DOUBLE that is never NULL: NaN says that there is no value."""
+    """Return Spark SQL for one argument as a DOUBLE that is never NULL: NaN says that there is no value."""
     if argument.presence_only:
         missing = f"{column} IS NULL" + (
             f" OR isnan({column})" if isinstance(kind, T.FloatType | T.DoubleType) else ""
@@ -305,7 +330,7 @@ def _number(column: str, kind: T.DataType, argument: Argument) -> str:
 
 
 def _microseconds(kind: T.DataType, name: str) -> str:
-    """Spark SQL for the event time in microseconds since 1970 UTC; NULL where it is missing or out of range."""
+    """Return Spark SQL for the event time in microseconds since 1970 UTC; NULL where it is missing or out of range."""
     if isinstance(kind, TEMPORAL):
         micros = "unix_micros(cast(event_time AS TIMESTAMP))"
         return f"CASE WHEN {micros} BETWEEN -{LIMIT_US}L AND {LIMIT_US}L THEN {micros} END"
@@ -320,8 +345,8 @@ def _microseconds(kind: T.DataType, name: str) -> str:
     )
 
 
-def _sequence(types: dict[str, T.DataType]) -> str:
-    """Spark SQL for the place of an image in the feed."""
+def _sequence(types: Mapping[str, T.DataType]) -> str:
+    """Return Spark SQL for the place of an image in the feed."""
     if not isinstance(types["position"], T.ByteType | T.ShortType | T.IntegerType | T.LongType):
         raise DataError(
             f"the feed's column `{POSITION}` has type {types['position'].simpleString().upper()}, not BIGINT"
@@ -357,17 +382,18 @@ def _header(length: int) -> str:
 
 def _drop_code(unit: Sequence[str], keys: Sequence[str]) -> str:
     nulls = " OR ".join(f"{column} IS NULL" for column in unit) or "false"
-    lengths = [
-        " + ".join(f"coalesce(octet_length({c}), 0)" for c in part) or "0" for part in (keys, unit)
-    ]
     # A unit above the limit has no unambiguous header either.
-    too_long = " OR ".join(f"{length} > {MAX_KEY_BYTES}" for length in lengths)
+    too_long = " OR ".join(f"{_length(part)} > {MAX_KEY_BYTES}" for part in (keys, unit))
     return f"CASE WHEN ts IS NULL THEN 2 WHEN {nulls} THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
+
+
+def _length(columns: Sequence[str]) -> str:
+    return " + ".join(f"coalesce(octet_length({column}), 0)" for column in columns) or "0"
 
 
 @contextmanager
 def _salt_view(session: SparkSession, salt: bytes) -> Iterator[str]:
-    """The salt with each tag, as the one row of a view.
+    """Make a view whose one row is the salt with each tag.
 
     A literal would stand in plans, and so in the UI and the event log; a subquery does not. SQL text would stand in Spark's log, and an
     argument of a call in that of py4j; rows of an Arrow table go to the JVM by a socket of their own.
@@ -402,15 +428,17 @@ def groups_of(
     if not query.shape.listed:
         return None
     try:
-        kept = public_groups.load(engine.folder)
+        groups = public_groups.load(engine.folder)
     except (DamagedState, UnknownStateVersion) as problem:
         raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}") from None
-    if kept is None:
+    if groups is None:
         if engine.has_begun:
             raise LakeError(
                 f"{engine.folder / public_groups.FILE} is lost, but the run has been started before; {remedies.unrepairable(engine.folder)}"
             )
         listed = listed_keys(session, query.plan)
-        kept = public_groups.public_groups(query.plan, query.source, salt, listed, first_window_us)
-        public_groups.save(kept, engine.folder)
-    return kept
+        groups = public_groups.public_groups(
+            query.plan, query.source, salt, listed, first_window_us
+        )
+        public_groups.save(groups, engine.folder)
+    return groups

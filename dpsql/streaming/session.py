@@ -105,14 +105,14 @@ CATCH_UP = {
 
 
 def session(
-    master: str | None, properties: Mapping[str, str], said: Path | None = None
+    master: str | None, properties: Mapping[str, str], output_file: Path | None = None
 ) -> SparkSession:
     """Start (or find) the Spark session.
 
     Args:
         master: like `local[2]` or `spark://host:7077`; None leaves it to spark-submit.
         properties: Spark settings of the user (`conf/spark-defaults.conf`, with `spark.jars`); they win over ours.
-        said: a file for what the JVM and its daemons print, shown if Spark does not start; None, or a log level that the user sets: stderr.
+        output_file: a file for what the JVM and its daemons print, shown if Spark does not start; None, or a log level that the user sets: stderr.
 
     Raises:
         ConfigError: Spark does not start, or would not keep a secret; the session has no Delta, because the jars are not on its class path.
@@ -139,7 +139,7 @@ def session(
         **properties,
     }
     settings |= {} if master is None else {"spark.master": master, "spark.app.name": "dpsql"}
-    spark = _started(settings, None if LOG_LEVEL in properties else said)
+    spark = _started(settings, None if LOG_LEVEL in properties else output_file)
     # Log lines of failed tasks quote exception texts, and those may quote records.
     spark.sparkContext.setLogLevel(properties.get(LOG_LEVEL, "OFF"))
     adopt(spark)
@@ -159,7 +159,7 @@ def adopt(spark: SparkSession) -> None:
         ship(spark)
 
 
-def _started(settings: Mapping[str, str], said: Path | None) -> SparkSession:
+def _started(settings: Mapping[str, str], output_file: Path | None) -> SparkSession:
     """Start Spark; nothing has been read by then, but a foreign text may still be long, so its kind is named and its known causes."""
     try:
         if GATEWAY in os.environ:
@@ -167,12 +167,12 @@ def _started(settings: Mapping[str, str], said: Path | None) -> SparkSession:
             settings = {**settings, **_local_folders({**dict(SparkConf().getAll()), **settings})}
         else:
             settings = {**settings, **_local_folders(settings), **_temporary_files(settings)}
-            with _by_file(settings), _stderr_in(said):
+            with _by_file(settings), _stderr_in(output_file):
                 internals.start_jvm()
     except ConfigError:
         raise
     except Exception as problem:
-        raise _not_started(problem, said) from None
+        raise _not_started(problem, output_file) from None
     configured = SparkConf()
     master = settings.get("spark.master") or configured.get("spark.master") or ""
     if not (
@@ -191,18 +191,18 @@ def _started(settings: Mapping[str, str], said: Path | None) -> SparkSession:
         SparkContext.getOrCreate(configured)
         return SparkSession.builder.getOrCreate()
     except Exception as problem:
-        raise _not_started(problem, said) from None
+        raise _not_started(problem, output_file) from None
 
 
-def _not_started(problem: Exception, said: Path | None) -> ConfigError:
+def _not_started(problem: Exception, output_file: Path | None) -> ConfigError:
     text = str(problem)
-    if said is not None and said.exists():
-        sys.stderr.write(said.read_text(errors="replace"))
+    if output_file is not None and output_file.exists():
+        sys.stderr.write(output_file.read_text(errors="replace"))
     if "BindException" in text:
-        found = re.search(r"Service '(\w+)' failed after", text)
-        what = f" ({found[1]})" if found else ""
+        match = re.search(r"Service '(\w+)' failed after", text)
+        service = f" ({match[1]})" if match else ""
         return ConfigError(
-            f"Spark cannot listen on the port or address that its settings name{what}: another process has it, or it is not this machine's; "
+            f"Spark cannot listen on the port or address that its settings name{service}: another process has it, or it is not this machine's; "
             "change or leave out spark.driver.port, spark.driver.host, spark.driver.bindAddress, spark.ui.port, SPARK_LOCAL_IP"
         )
     return ConfigError(
@@ -212,9 +212,11 @@ def _not_started(problem: Exception, said: Path | None) -> ConfigError:
 
 
 def _local_folders(settings: Mapping[str, str]) -> dict[str, str]:
-    """Spark's local folders inside folders of this process: closed whatever the umask, and removed at the next start after a hard kill."""
-    given = os.environ.get(LOCAL_DIRS_VARIABLE) or settings.get(LOCAL_DIRS) or tempfile.gettempdir()
-    return {LOCAL_DIRS: ",".join(str(scratch(place.strip())) for place in given.split(","))}
+    """Put Spark's local folders inside folders of this process: closed whatever the umask, and removed at the next start after a hard kill."""
+    folders = (
+        os.environ.get(LOCAL_DIRS_VARIABLE) or settings.get(LOCAL_DIRS) or tempfile.gettempdir()
+    )
+    return {LOCAL_DIRS: ",".join(str(scratch(place.strip())) for place in folders.split(","))}
 
 
 def _temporary_files(settings: Mapping[str, str]) -> dict[str, str]:
@@ -226,7 +228,7 @@ def _temporary_files(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sockets(master: str) -> dict[str, str]:
-    """JVM and Python talk by files for us alone. A port that waits for one of them takes whoever comes first, and a stranger would end the run.
+    """Let JVM and Python talk by files for us alone. A port that waits for one of them takes whoever comes first, and a stranger would end the run.
 
     The processes of a standalone cluster have them in their own temporary folders; elsewhere the names of these are too long."""
     folder = str(scratch())
@@ -237,29 +239,29 @@ def _sockets(master: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _stderr_in(file: Path | None) -> Iterator[None]:
-    """While inside, a process that is launched has this file, for us alone, as its stderr."""
+    """Let a process that is launched have this file, for us alone, as its stderr."""
     if file is None:
         yield
         return
-    ours = os.dup(2)
-    theirs = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-    os.dup2(theirs, 2)
+    stderr_copy = os.dup(2)
+    output = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    os.dup2(output, 2)
     try:
         yield
     finally:
-        os.dup2(ours, 2)
-        for descriptor in (ours, theirs):
+        os.dup2(stderr_copy, 2)
+        for descriptor in (stderr_copy, output):
             os.close(descriptor)
 
 
 @contextlib.contextmanager
 def _by_file(settings: Mapping[str, str]) -> Iterator[None]:
-    """While inside, a JVM that is launched finds the settings in a file for us alone. By itself pyspark would write them on its command line.
+    """Let a JVM that is launched find the settings in a file for us alone. By itself pyspark would write them on its command line.
 
     Raises:
         ConfigError: the environment names a properties file of its own, which Spark would read instead of ours.
     """
-    given = next(
+    properties_option = next(
         (
             word
             for word in shlex.split(os.environ.get(SUBMIT_ARGUMENTS, ""))
@@ -267,7 +269,7 @@ def _by_file(settings: Mapping[str, str]) -> Iterator[None]:
         ),
         None,
     )
-    if given is not None:
+    if properties_option is not None:
         raise ConfigError(
             f"{SUBMIT_ARGUMENTS} has --properties-file, and Spark would read that file instead of dpsql's settings: take it away there, and "
             "give the file to dpsql (`dpsql run --properties-file FILE`)"
@@ -277,10 +279,10 @@ def _by_file(settings: Mapping[str, str]) -> Iterator[None]:
     ) as file:  # mode 0600
         file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
         file.flush()
-        before = {
+        environment = {
             name: os.environ.pop(name, None) for name in (SUBMIT_ARGUMENTS, LOCAL_DIRS_VARIABLE)
         }
-        arguments = before[SUBMIT_ARGUMENTS] or "pyspark-shell"
+        arguments = environment[SUBMIT_ARGUMENTS] or "pyspark-shell"
         os.environ[SUBMIT_ARGUMENTS] = (
             f"--load-spark-defaults --properties-file {shlex.quote(file.name)} {arguments}"
         )
@@ -290,13 +292,15 @@ def _by_file(settings: Mapping[str, str]) -> Iterator[None]:
         finally:
             tempfile.tempdir = usual
             del os.environ[SUBMIT_ARGUMENTS]
-            os.environ.update({name: value for name, value in before.items() if value is not None})
+            os.environ.update(
+                {name: value for name, value in environment.items() if value is not None}
+            )
 
 
 def _escaped(text: str) -> str:
-    """As Java reads a properties file."""
+    """Write a text so that Java reads it in a properties file."""
     return (
-        re.sub(r"[\\=:#! ]", lambda found: "\\" + found[0], text)
+        re.sub(r"[\\=:#! ]", lambda match: "\\" + match[0], text)
         .replace("\n", "\\n")
         .replace("\r", "\\r")
     )
@@ -341,8 +345,8 @@ def run_session(
     spark: SparkSession, buckets: int, more: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Return a session of its own (settings, temporary views) on the same context, for one streaming query of one run."""
-    own = spark.newSession()
+    run_spark = spark.newSession()
     for key, value in {**RUN, **(more or {})}.items():
-        own.conf.set(key, value)
-    own.conf.set("spark.sql.shuffle.partitions", str(buckets))
-    return own
+        run_spark.conf.set(key, value)
+    run_spark.conf.set("spark.sql.shuffle.partitions", str(buckets))
+    return run_spark

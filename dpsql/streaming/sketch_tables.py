@@ -38,17 +38,17 @@ class SketchTables(PublishedTable):
 
     @property
     def sketch(self) -> SketchShape:
-        """Of the plan."""
+        """The shape of the plan's sketch."""
         assert self.shape.sketch is not None
         return self.shape.sketch
 
     @property
     def paths(self) -> tuple[Place, ...]:
-        """Cells, then lists."""
+        """The tables of cells and of lists."""
         return (cells_path(self.path), self.path)
 
     def kind_of(self, column: PublicColumn) -> T.DataType:
-        """Return a list."""
+        """Return the type of a list of values."""
         parts = [
             (key.name.rpartition(".")[2], kind)
             for key, kind in zip(self.query.keys, self.key_types, strict=True)
@@ -82,7 +82,7 @@ class SketchTables(PublishedTable):
         super().create()
 
     def publish(
-        self, released: ReleasedRows, closed_us: int, due: Mapping[Pair, int], every: bool
+        self, released: ReleasedRows, closed_us: int, due: Mapping[Pair, int], has_all: bool
     ) -> None:
         """Append what a tick releases: the cells in one commit, then the lists in one; doing it again changes nothing.
 
@@ -91,26 +91,26 @@ class SketchTables(PublishedTable):
         """
         cells = cells_path(self.path)
         mark = {self.application: self.triggers(closed_us)}
-        known = delta_tables.committed(DeltaTable(str(cells)), *next(iter(mark.items())))
+        is_published = delta_tables.committed(DeltaTable(str(cells)), *next(iter(mark.items())))
         files = []
         lists = []
         for rows in self._pieces(released, due):
             of_cells = cell_rows(rows, self.shape.schedule, self.sketch)
-            if known and not self._same_cells(of_cells):
+            if is_published and not self._same_cells(of_cells):
                 raise ReleaseConflict(
                     "the cells of a published tick would be others; nothing was written"
                 )
-            fresh = of_cells if known else unpublished(cells, of_cells)
-            if fresh.num_rows and not known:
-                files.append(sorted_file(cells, fresh))
+            new_cells = of_cells if is_published else unpublished(cells, of_cells)
+            if new_cells.num_rows and not is_published:
+                files.append(sorted_file(cells, new_cells))
             lists.append(self.public(rows))
-        if not known:
+        if not is_published:
             open_files(cells, delta_tables.append_files(cells, files, mark))
         # The lists of triggers are in order: the pieces are.
-        together = pa.concat_tables(lists)
+        all_lists = pa.concat_tables(lists)
         self.open_to_readers(
             delta_tables.append_files(
-                self.path, [sorted_file(self.path, together)] if together.num_rows else [], mark
+                self.path, [sorted_file(self.path, all_lists)] if all_lists.num_rows else [], mark
             )
         )
 
@@ -125,38 +125,39 @@ class SketchTables(PublishedTable):
     def _pieces(self, released: ReleasedRows, pairs: Collection[Pair]) -> Iterator[pa.Table]:
         """Yield the released rows of some triggers, in order, a few at a time."""
         sketch = self.sketch
-        wanted = sorted(pairs)
+        ordered_pairs = sorted(pairs)
         size = max(1, AT_ONCE // (8 * sketch.depth * sketch.width * len(sketch.aliases)))
-        for low in range(0, len(wanted), size):
-            rows = released.table(wanted[low : low + size])
+        for low in range(0, len(ordered_pairs), size):
+            rows = released.table(ordered_pairs[low : low + size])
             yield rows.sort_by([("window", "ascending"), ("trigger", "ascending")])
 
     def _same_lists(self, rows: pa.Table) -> bool:
-        wanted = self.public(rows)
-        return _equal(wanted, read_rows(self.path, wanted.column_names, _of_triggers(wanted)))
+        lists = self.public(rows)
+        return _equal(lists, read_rows(self.path, lists.column_names, _of_triggers(lists)))
 
-    def _same_cells(self, wanted: pa.Table) -> bool:
-        return not wanted.num_rows or _equal(
-            wanted, read_rows(cells_path(self.path), CELLS.names, _of_triggers(wanted))
+    def _same_cells(self, released_cells: pa.Table) -> bool:
+        return not released_cells.num_rows or _equal(
+            released_cells,
+            read_rows(cells_path(self.path), CELLS.names, _of_triggers(released_cells)),
         )
 
 
-def unpublished(cells: Place, wanted: pa.Table) -> pa.Table:
+def unpublished(cells: Place, due_cells: pa.Table) -> pa.Table:
     """Return the cells whose triggers are not there. A run that was restored between the two commits of a tick publishes it again, under a new mark.
 
     Raises:
         ReleaseConflict: those that are there are others.
     """
-    if not wanted.num_rows:
-        return wanted
-    there = read_rows(cells, CELLS.names, _of_triggers(wanted))
-    if not there.num_rows:
-        return wanted
-    pairs = set(_pairs(there))
-    is_there = pa.array([pair in pairs for pair in _pairs(wanted)])
-    if not _equal(wanted.filter(is_there), there):
+    if not due_cells.num_rows:
+        return due_cells
+    published_cells = read_rows(cells, CELLS.names, _of_triggers(due_cells))
+    if not published_cells.num_rows:
+        return due_cells
+    pairs = set(_pairs(published_cells))
+    is_there = pa.array([pair in pairs for pair in _pairs(due_cells)])
+    if not _equal(due_cells.filter(is_there), published_cells):
         raise ReleaseConflict("the cells of a published tick would be others; nothing was written")
-    return wanted.filter(pc.invert(is_there))
+    return due_cells.filter(pc.invert(is_there))
 
 
 def _pairs(rows: pa.Table) -> list[tuple[object, int]]:
@@ -172,19 +173,20 @@ def _of_triggers(rows: pa.Table) -> pc.Expression:
         .aggregate([])
         .to_pylist()
     )
-    each = [
+    conditions = [
         (pc.field("window_start") == pa.scalar(pair["window_start"], kind))
         & (pc.field("trigger") == pair["trigger"])
         for pair in pairs
     ]
-    return functools.reduce(operator.or_, each)
+    return functools.reduce(operator.or_, conditions)
 
 
 def _equal(a: pa.Table, b: pa.Table) -> bool:
-    """The same rows, whatever their order."""
-    by = [
+    """Tell whether two tables have the same rows, whatever their order."""
+    order = [
         (name, "ascending") for name in ("window_start", "trigger", "row") if name in a.column_names
     ]
     return bool(
-        a.sort_by(by).combine_chunks().to_pylist() == b.sort_by(by).combine_chunks().to_pylist()
+        a.sort_by(order).combine_chunks().to_pylist()
+        == b.sort_by(order).combine_chunks().to_pylist()
     )

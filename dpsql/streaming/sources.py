@@ -135,10 +135,10 @@ def resumed(source: Source, position: str | None) -> Source:
         )
     name = starts[source.format]
     value = position if source.format == "kafka" else str(json.loads(position)["reservoirVersion"])
-    kept = tuple(
-        (key, given) for key, given in source.options if not key.lower().startswith("starting")
+    other_options = tuple(
+        (key, option) for key, option in source.options if not key.lower().startswith("starting")
     )
-    return replace(source, options=(*kept, (name, value)))
+    return replace(source, options=(*other_options, (name, value)))
 
 
 def stream(session: SparkSession, source: Source, may_be_empty: bool = False) -> DataFrame:
@@ -153,8 +153,10 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
         return _files(session, source, may_be_empty)
     if source.format == "kafka":
         reader = session.readStream.format("kafka").options(**formats.reader_options(source))
-        read = formats.parsed_changes if source.change_feed is FeedForm.DEBEZIUM else formats.parsed
-        return without_malformed(read(_load(reader, source, None), source))
+        parse = (
+            formats.parsed_changes if source.change_feed is FeedForm.DEBEZIUM else formats.parsed
+        )
+        return without_malformed(parse(_load(reader, source, None), source))
     reader = session.readStream.format(source.format).options(**dict(source.options))
     return _load(
         reader.option("readChangeFeed", "true") if source.change_feed else reader,
@@ -197,7 +199,7 @@ def _static(session: SparkSession, source: Source, version: int | None) -> DataF
 
 
 def within_calendar(frame: DataFrame) -> DataFrame:
-    """Times outside the years 1 to 9999 become NULL: one of them could end the job in a cast that overflows."""
+    """Turn times outside the years 1 to 9999 into NULL: one of them could end the job in a cast that overflows."""
     listed = []
     for field in frame.schema.fields:
         name = "`" + field.name.replace("`", "``") + "`"
@@ -212,37 +214,40 @@ def within_calendar(frame: DataFrame) -> DataFrame:
 
 def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFrame:
     path = _existing(session, source)
-    # Whatever the user gives: no record may stop the job, and none may vanish uncounted.
-    options = {name: value for name, value in source.options if name.lower() not in FORCED} | {
-        "ignoreMissingFiles": "false"
-    }
-    options["ignoreCorruptFiles"] = "false"
-    set_by_user = {name.lower() for name in options}
     changes = source.change_feed is FeedForm.DEBEZIUM  # whose messages are lines
     declared = formats.declared(session, source) if source.format in LINES and not changes else None
     schema: T.StructType | str | None = "value STRING" if changes else source.schema
     form = "text" if changes else source.format
     if declared is not None:
-        options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
         schema = formats.as_read(declared, source).add(CORRUPT, "string")
-    if source.format == "csv":
-        options |= CSV_LIMITS | HEADER_COUNTS
+    options = _file_options(source, is_typed=declared is not None)
     reader = session.read.format(form).options(**options)
-    known = _load(reader.schema(schema) if schema else reader, source, path)
-    if not (may_be_empty and schema) and not known.inputFiles():
+    stored = _load(reader.schema(schema) if schema else reader, source, path)
+    if not (may_be_empty and schema) and not stored.inputFiles():
         raise DataError(f"source {source.name!r}: no files in {without_credentials(source.path)}")
-    if FILES_PER_BATCH not in set_by_user:
+    if not any(name.lower() == FILES_PER_BATCH for name in options):
         options["maxFilesPerTrigger"] = str(LIVE_FILES if may_be_empty else BATCH_FILES)
     # The rest of a listing would be read without a new one, at last in a micro-batch that does not look cut.
     options["maxCachedFiles"] = "0"
     # Spark's default of 7 days hides files that come with an older time, and forgets the names of those that it has read.
     options["maxFileAge"] = ENDLESS
     frame = _load(
-        session.readStream.format(form).schema(known.schema).options(**options), source, path
+        session.readStream.format(form).schema(stored.schema).options(**options), source, path
     )
     if changes:
         return without_malformed(formats.parsed_changes(frame, source))
     return without_malformed(formats.typed(frame, declared)) if declared is not None else frame
+
+
+def _file_options(source: Source, is_typed: bool) -> dict[str, str]:
+    """Return the options of a reader of files. Whatever the user gives: no record may stop the job, and none may vanish uncounted."""
+    options = {name: value for name, value in source.options if name.lower() not in FORCED}
+    options |= {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    if is_typed:
+        options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    if source.format == "csv":
+        options |= CSV_LIMITS | HEADER_COUNTS
+    return options
 
 
 def most_live_files(source: Source) -> int | None:
@@ -279,7 +284,7 @@ def files_there(session: SparkSession, source: Source) -> list[str]:
         return []
     options = {name: value for name, value in source.options if name.lower() in CHOOSING_FILES}
     try:
-        found = (
+        uris = (
             session.read.format("binaryFile")
             .options(**options)
             .load(_existing(session, source))
@@ -287,7 +292,7 @@ def files_there(session: SparkSession, source: Source) -> list[str]:
         )
     except (DataError, PySparkException):
         return []
-    return [readable(uri) for uri in found]
+    return [readable(uri) for uri in uris]
 
 
 def without_malformed(frame: DataFrame) -> DataFrame:
@@ -309,9 +314,13 @@ def _check_first_file(session: SparkSession, source: Source) -> None:
     """Read the first record of a CSV source, or the types of a file that has its own."""
     if source.format == "csv":
         # As the stream is read: whatever the first record is, it refuses nothing.
-        kept = tuple((name, value) for name, value in source.options if name.lower() not in FORCED)
+        other_options = tuple(
+            (name, value) for name, value in source.options if name.lower() not in FORCED
+        )
         try:
-            _static(session, replace(source, options=(*kept, *CSV_LIMITS.items())), None).head(1)
+            _static(
+                session, replace(source, options=(*other_options, *CSV_LIMITS.items())), None
+            ).head(1)
         except DataError:  # there is no file yet
             return
         except (PySparkException, Py4JJavaError) as problem:
@@ -322,21 +331,21 @@ def _check_first_file(session: SparkSession, source: Source) -> None:
         for field in session.createDataFrame([], str(source.schema)).schema
     }
     try:
-        there = session.read.format(source.format).load(source.path).schema
+        file_schema = session.read.format(source.format).load(source.path).schema
     except PySparkException:  # no file yet, or a damaged one, which the run tells
         return
-    for field in there:
-        wanted = declared.get(field.name.lower())
-        if wanted is not None and loses_numbers(
-            field.dataType.simpleString(), wanted.dataType.simpleString()
+    for field in file_schema:
+        declared_field = declared.get(field.name.lower())
+        if declared_field is not None and loses_numbers(
+            field.dataType.simpleString(), declared_field.dataType.simpleString()
         ):
-            said = told(
-                wanted.name,
+            mismatch = told(
+                declared_field.name,
                 field.dataType.simpleString(),
                 source.name,
-                wanted.dataType.simpleString(),
+                declared_field.dataType.simpleString(),
             )
-            raise DataError(f"source {source.name!r}: {said}")
+            raise DataError(f"source {source.name!r}: {mismatch}")
 
 
 def _existing(session: SparkSession, source: Source) -> str:
@@ -402,10 +411,10 @@ def located(
     Raises:
         DataError: there is no such table, or it has no files of its own (a view, a table of a foreign database).
     """
-    found = {
+    catalog_tables = {
         name: _located(spark, sources[name]) for name in names if sources[name].format == CATALOG
     }
-    return {**sources, **found} if found else sources
+    return {**sources, **catalog_tables} if catalog_tables else sources
 
 
 def _located(spark: SparkSession, source: Source) -> Source:
@@ -446,32 +455,32 @@ def pins(session: SparkSession, tables: Sequence[Source]) -> dict[str, int | str
     Raises:
         DataError: a table cannot be read.
     """
-    found: dict[str, int | str] = {}
+    pin_by_name: dict[str, int | str] = {}
     for source in tables:
         if source.format == "delta" and source.path:
-            found[source.name] = DeltaTable(source.path).version()
+            pin_by_name[source.name] = DeltaTable(source.path).version()
         elif files := static_files(session, source):
-            found[source.name] = _digest(files, source.name)
-    return found
+            pin_by_name[source.name] = _digest(files, source.name)
+    return pin_by_name
 
 
-def check_unchanged(kept: Pins, now: Pins) -> None:
+def check_unchanged(pinned: Pins, current: Pins) -> None:
     """Refuse files that are not those that a catch-up, or a live run, has begun with.
 
     Raises:
         LakeError: names the table.
     """
-    for name, pin in kept.items():
-        if isinstance(pin, str) and now.get(name, pin) != pin:
+    for name, pin in pinned.items():
+        if isinstance(pin, str) and current.get(name, pin) != pin:
             raise LakeError(
                 f"the files of static table {name!r} are not those that this run is reading: put the old ones back until it has caught up "
                 "(a live run keeps them for ever), or start a new run under another --name. A Delta table may change: its version is kept"
             )
 
 
-def versions(kept: Pins) -> dict[str, int]:
+def versions(pinned: Pins) -> dict[str, int]:
     """Return the Delta versions among them."""
-    return {name: pin for name, pin in kept.items() if isinstance(pin, int)}
+    return {name: pin for name, pin in pinned.items() if isinstance(pin, int)}
 
 
 def _digest(files: Sequence[str], name: str) -> str:

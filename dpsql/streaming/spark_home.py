@@ -43,53 +43,53 @@ def check_spark(
     _check_master(master, tell)
 
 
-def check_version(found: str, accepted: bool) -> None:
+def check_version(spark_version: str, is_accepted: bool) -> None:
     """Refuse a Spark that nothing here was tested with: this release uses parts of it that change without notice (state, checkpoints)."""
-    if not accepted and ".".join(found.split(".")[:2]) != TESTED_SPARK:
+    if not is_accepted and ".".join(spark_version.split(".")[:2]) != TESTED_SPARK:
         raise ConfigError(
-            f"this is Spark {found}, and dpsql was tested with {TESTED_SPARK} alone: use that, or try this one with --untested-spark "
+            f"this is Spark {spark_version}, and dpsql was tested with {TESTED_SPARK} alone: use that, or try this one with --untested-spark "
             f"({UNTESTED}=true), first on a run that may be lost"
         )
 
 
 def _check_java(home: str | None) -> None:
     java = str(Path(home) / "bin" / "java") if home else "java"
-    wanted = "install a JRE 17 or 21 (Debian, Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME to one"
+    remedy = "install a JRE 17 or 21 (Debian, Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME to one"
     try:
-        said = subprocess.run(
+        java_output = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=False
         ).stderr
     except OSError:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "Java is missing"
-        raise ConfigError(f"{where}: {wanted}") from None
-    found = re.search(r' version "(\d+)', said)  # like: openjdk version "17.0.15" 2025-04-15
-    if found is None or int(found[1]) not in JAVA_VERSIONS:
+        raise ConfigError(f"{where}: {remedy}") from None
+    match = re.search(r' version "(\d+)', java_output)  # like: openjdk version "17.0.15" 2025-04-15
+    if match is None or int(match[1]) not in JAVA_VERSIONS:
         raise ConfigError(
-            f"{java} is Java {found[1] if found else 'of an unknown version'}, and Spark needs 17 or 21: {wanted}"
+            f"{java} is Java {match[1] if match else 'of an unknown version'}, and Spark needs 17 or 21: {remedy}"
         )
 
 
 def _check_spark_home(home: str | None) -> None:
-    """PySpark obeys SPARK_HOME, and an older Spark there fails late and strangely."""
+    """Refuse another Spark in SPARK_HOME: PySpark obeys it, and an older one fails late and strangely."""
     try:
-        wanted = version("pyspark")
+        pyspark_version = version("pyspark")
     except PackageNotFoundError:
         raise ConfigError(
             "pyspark is not installed: pip install dpsql, or run `make setup` in a checkout"
         ) from None
     if home is None:
         return
-    found = (
+    core_jar = (
         next((Path(home) / "jars").glob("spark-core_*.jar"), None) if Path(home).is_dir() else None
     )
-    if found is None:
+    if core_jar is None:
         raise ConfigError(
             f"SPARK_HOME is {home}, where there is no Spark: unset it, and the Spark that came with pyspark is taken"
         )
-    there = found.stem.rpartition("-")[2]
-    if there != wanted:
+    home_version = core_jar.stem.rpartition("-")[2]
+    if home_version != pyspark_version:
         raise ConfigError(
-            f"SPARK_HOME is {home}, which is Spark {there}; dpsql runs on {wanted}: unset SPARK_HOME, or name a Spark {wanted}"
+            f"SPARK_HOME is {home}, which is Spark {home_version}; dpsql runs on {pyspark_version}: unset SPARK_HOME, or name a Spark {pyspark_version}"
         )
 
 

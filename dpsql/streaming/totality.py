@@ -106,15 +106,15 @@ class _Guards:
         self._references = Counter[int]()
         self._repeated = 1
 
-    def whole(self, plan: Any) -> Any:
+    def guarded_plan(self, plan: Any) -> Any:
         """Return the plan of a query with guards."""
         explodes = _count(plan, "Generate")
         if explodes > 1:
             self._most_elements = min(MOST_ROWS, round(MOST_ROWS_OF_ALL ** (1 / explodes)))
-        made = self.plan(plan)
+        guarded_node = self.plan(plan)
         if self._repeated > MOST_REPEATED:
             internals.keep_filters(self._session)
-        return made
+        return guarded_node
 
     def plan(self, node: Any) -> Any:
         """Return a plan with guards; the sources (temporary views) stay as they are."""
@@ -143,13 +143,13 @@ class _Guards:
 
     def _items(self, items: Sequence[Any]) -> list[Any]:
         """Return what a projection computes, with guards; how often it names one column is counted."""
-        most = 1
+        max_references = 1
         guarded_items = []
         for item in items:
             self._references.clear()
             guarded_items.append(self.expression(item))
-            most = max(most, *self._references.values(), 1)
-        self._repeated *= most
+            max_references = max(max_references, *self._references.values(), 1)
+        self._repeated *= max_references
         return guarded_items
 
     def expression(self, node: Any) -> Any:
@@ -161,19 +161,19 @@ class _Guards:
             return node  # what calls it is tried as a whole
         if kind in STAND_FOR_CASTS:
             return self.expression(node.replacement())
-        before = _list(node.children())
-        children = [self.expression(child) for child in before]
-        rule = self._growth(node, kind, before)
-        short = self._short(node, kind, before)
-        for place, child in enumerate(before):
-            most = min(
+        operands = _list(node.children())
+        children = [self.expression(child) for child in operands]
+        rule = self._growth(node, kind, operands)
+        short = self._short(node, kind, operands)
+        for place, child in enumerate(operands):
+            max_size = min(
                 (size for size in (rule.most, short.get(place)) if size is not None), default=None
             )
-            if most is not None:
-                children[place] = self._cut(children[place], child, most)
+            if max_size is not None:
+                children[place] = self._shorten(children[place], child, max_size)
         if kind in ("Cast", "JsonToStructs"):
-            children = self._whole_texts(node, kind, before, children)
-        if before:
+            children = self._whole_texts(node, kind, operands, children)
+        if operands:
             node = node.withNewChildren(self._seq(children))
         guarded = node if kind in NEVER_FAIL else self._tried(node)
         if rule.cuts_value:
@@ -181,11 +181,11 @@ class _Guards:
         name = str(node.dataType().typeName())
         return (
             self._within_years(guarded, name)
-            if name in YEARS and not self._inside(node, kind, name)
+            if name in YEARS and not self._needs_no_guard(node, kind, name)
             else guarded
         )
 
-    def _inside(self, node: Any, kind: str, name: str) -> bool:
+    def _needs_no_guard(self, node: Any, kind: str, name: str) -> bool:
         """Tell whether a DATE or TIMESTAMP needs no guard of its own: columns of sources have one already."""
         if kind == "AttributeReference":
             return int(node.exprId().id()) not in self._made
@@ -214,8 +214,8 @@ class _Guards:
         Raises:
             DataError: it may hold more than any bound.
         """
-        made = _type(node)
-        if made not in LONG:
+        value_type = _type(node)
+        if value_type not in LONG:
             return Growth()
         literals = {
             place: str(child.value())
@@ -226,26 +226,26 @@ class _Guards:
         fields = 1
         if kind == "JsonToStructs" and re.search("array<|map<", schema):
             fields += schema.count(":")
-        rule = growth(kind, made, [_type(child) for child in children], literals, fields)
+        rule = growth(kind, value_type, [_type(child) for child in children], literals, fields)
         if isinstance(rule, str):
             raise DataError(f"the query cannot be kept from filling the memory: {rule}")
         return rule
 
-    def _cut(self, node: Any, original: Any, most: int) -> Any:
+    def _shorten(self, node: Any, original: Any, max_size: int) -> Any:
         """Return the beginning of an argument; `original` is it without guards. What the query itself writes stays as it is."""
-        made = _type(original)
+        value_type = _type(original)
         if _kind(original) == "Literal":
             return node
-        if made in ("string", "binary"):
-            return self._beginning(node, most)
-        if made == "array":
+        if value_type in ("string", "binary"):
+            return self._beginning(node, max_size)
+        if value_type == "array":
             return self._expressions.Slice(
-                node, self._number(1, "integer"), self._number(most, "integer")
+                node, self._number(1, "integer"), self._number(max_size, "integer")
             )
         return node
 
     def _whole_texts(
-        self, node: Any, kind: str, before: Sequence[Any], children: Sequence[Any]
+        self, node: Any, kind: str, operands: Sequence[Any], children: Sequence[Any]
     ) -> list[Any]:
         """Return the arguments of what makes DECIMALs or times of texts, without texts that take for ever and without the wall clock.
 
@@ -254,28 +254,28 @@ class _Guards:
         Raises:
             DataError: the texts are inside of something, or are a word for today.
         """
-        made = str(node.dataType().catalogString())
-        time = "timestamp" in re.findall(r"\w+", made)
-        number = "decimal(" in made
-        of = str(children[0].dataType().catalogString()) if kind == "Cast" else "string"
-        if "string" not in of:
+        target_type = str(node.dataType().catalogString())
+        time = "timestamp" in re.findall(r"\w+", target_type)
+        number = "decimal(" in target_type
+        source_type = str(children[0].dataType().catalogString()) if kind == "Cast" else "string"
+        if "string" not in source_type:
             return list(children)
-        if kind == "Cast" and of.startswith("string"):
-            if before[0].foldable() and reads_the_clock(str(before[0].eval(None)), made):
+        if kind == "Cast" and source_type.startswith("string"):
+            if operands[0].foldable() and reads_the_clock(str(operands[0].eval(None)), target_type):
                 raise DataError(
-                    f"a text is cast to {made.upper()} that Spark reads by the wall clock: write the date"
+                    f"a text is cast to {target_type.upper()} that Spark reads by the wall clock: write the date"
                 )
-            if made.startswith("decimal("):
+            if target_type.startswith("decimal("):
                 return [self._replaced(self._beginning(children[0], MAX_SEARCHED), HUGE_EXPONENT)]
             return [self._replaced(children[0], NO_DATE)] if time else list(children)
         if time or number:
-            what, why = (
+            type_name, why = (
                 ("TIMESTAMP", "takes today's date where it has none")
                 if time
                 else ("DECIMAL", "can take for ever on one record")
             )
             raise DataError(
-                f"a {what} made of text inside of JSON or of an array, map or struct {why}: read it as STRING there, and cast that"
+                f"a {type_name} made of text inside of JSON or of an array, map or struct {why}: read it as STRING there, and cast that"
             )
         return list(children)
 
@@ -300,27 +300,30 @@ class _Guards:
         return self._expressions.TryEval(node)
 
     def _within_years(self, node: Any, name: str) -> Any:
-        """first + checkIndex(node - first, values), where checkIndex raises and is tried: the node stands in it once.
+        """Return first + checkIndex(node - first, values), where checkIndex raises and is tried: the node stands in it once.
 
         Dates are Spark's ints, times its longs, so methods of the JVM compute with them as they are.
         """
         first, last = YEARS[name]
         number = "integer" if name == "date" else "long"
-        at = self._call(
+        offset = self._call(
             "java.lang.Math", "subtractExact", number, [node, self._number(first, number)]
         )
-        within = self._call(
-            "java.util.Objects", "checkIndex", number, [at, self._number(last - first + 1, number)]
+        checked = self._call(
+            "java.util.Objects",
+            "checkIndex",
+            number,
+            [offset, self._number(last - first + 1, number)],
         )
         return self._call(
-            "java.lang.Math", "addExact", name, [self._tried(within), self._number(first, number)]
+            "java.lang.Math", "addExact", name, [self._tried(checked), self._number(first, number)]
         )
 
     def _alias(self, node: Any, name: str) -> Any:
         nothing = self._seq([])
-        own = self._expressions.NamedExpression.newExprId()
+        expression_id = self._expressions.NamedExpression.newExprId()
         return self._expressions.Alias(
-            node, name, own, nothing, self._java.scala.Option.empty(), nothing
+            node, name, expression_id, nothing, self._java.scala.Option.empty(), nothing
         )
 
     def _call(self, owner: str, method: str, kind: str, arguments: Sequence[Any]) -> Any:
@@ -337,19 +340,19 @@ class _Guards:
         )
 
     def _generate(self, node: Any, child: Any) -> Any:
-        """explode of what is computed below it, once, where records with too many elements are counted and left out."""
+        """Return an explode of what is computed below it, once, where records with too many elements are counted and left out."""
         logical = self._spark.sql.catalyst.plans.logical
         self._explodes += 1
-        (given,) = _list(node.generator().children())
-        elements = self._alias(self.expression(given), "elements")
-        below = logical.Project(self._seq([*_list(child.output()), elements]), child)
+        (collection,) = _list(node.generator().children())
+        elements = self._alias(self.expression(collection), "elements")
+        child_plan = logical.Project(self._seq([*_list(child.output()), elements]), child)
         too_many = (
             F.size(internals.column_of(self._session, elements.toAttribute())) > self._most_elements
         )
-        frame = internals.frame_of(self._session, below).observe(
+        frame = internals.frame_of(self._session, child_plan).observe(
             f"dpsql_exploded_{self._explodes}", F.count_if(too_many).alias(TOO_MANY_ROWS)
         )
-        below = internals.analyzed(frame.where(~too_many))
+        child_plan = internals.analyzed(frame.where(~too_many))
         self._made |= {int(made.exprId().id()) for made in _list(node.generatorOutput())}
         generator = node.generator().withNewChildren(self._seq([elements.toAttribute()]))
         return logical.Generate(
@@ -358,7 +361,7 @@ class _Guards:
             node.outer(),
             node.qualifier(),
             node.generatorOutput(),
-            below,
+            child_plan,
         )
 
     def _seq(self, items: Sequence[Any]) -> Any:
@@ -366,13 +369,13 @@ class _Guards:
 
 
 def guarded(session: SparkSession, frame: DataFrame) -> DataFrame:
-    """The same rows, made by expressions that do not fail on any value.
+    """Return a frame of the same rows, made by expressions that do not fail on any value.
 
     Raises:
         DataError: the plan has a node that is not known here.
     """
     guards = _Guards(session)
-    return internals.frame_of(session, guards.whole(internals.analyzed(frame)))
+    return internals.frame_of(session, guards.guarded_plan(internals.analyzed(frame)))
 
 
 def _count(plan: Any, kind: str) -> int:

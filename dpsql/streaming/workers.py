@@ -40,13 +40,13 @@ def spread(frame: DataFrame, buckets: int) -> GroupedData:
 
 @functools.cache
 def labels(buckets: int) -> tuple[int, ...]:
-    """Bucket -> the smallest number from 0 whose partition, of as many as there are buckets, is the bucket."""
-    found: dict[int, int] = {}
+    """Return, for each bucket, the smallest number from 0 whose partition, of as many as there are buckets, is the bucket."""
+    label_by_bucket: dict[int, int] = {}
     label = 0
-    while len(found) < buckets:
-        found.setdefault(bucket_of(label, buckets), label)
+    while len(label_by_bucket) < buckets:
+        label_by_bucket.setdefault(bucket_of(label, buckets), label)
         label += 1
-    return tuple(found[bucket] for bucket in range(buckets))
+    return tuple(label_by_bucket[bucket] for bucket in range(buckets))
 
 
 def bucket_of(label: int, buckets: int) -> int:
@@ -60,8 +60,8 @@ def bucket_of(label: int, buckets: int) -> int:
     return (hashed - (hashed >> 31 << 32)) % buckets
 
 
-def _rotated(word: int, by: int) -> int:
-    return (word << by | word >> 32 - by) & _WORD
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> 32 - bits) & _WORD
 
 
 # Spark's side of the stages: each bucket is a group of one stateful function, which a worker
@@ -109,8 +109,10 @@ def shipped(work: Work) -> Callable[..., Iterator[pd.DataFrame]]:
         from dpsql.udfs.worker import answer
 
         context = TaskContext.get()
-        told, listed = (context.getLocalProperty(name) if context else None for name in properties)
-        yield from answer(work, bucket_of[int(key[0])], frames, state, told, listed)
+        message, listed = (
+            context.getLocalProperty(name) if context else None for name in properties
+        )
+        yield from answer(work, bucket_of[int(key[0])], frames, state, message, listed)
 
     return of_bucket
 
@@ -136,9 +138,9 @@ def by_task(frame: DataFrame, work: TaskIntake) -> DataFrame:
     )
 
 
-def hand_over(frame: DataFrame, told: MicroBatch | ReleasePlan, listed: str) -> None:
+def hand_over(frame: DataFrame, message: MicroBatch | ReleasePlan, listed: str) -> None:
     """Tell all tasks of the jobs that this thread starts from here on: what they do, and from which versions of their state."""
-    for name, value in ((MICRO_BATCH, str(told)), (LISTED, listed)):
+    for name, value in ((MICRO_BATCH, str(message)), (LISTED, listed)):
         frame.sparkSession.sparkContext.setLocalProperty(name, value)
 
 

@@ -310,22 +310,21 @@ def _promise_cards(standing: Standing) -> Iterator[Card]:
             f"epsilon {run.epsilon:g}",
             f"{span}, delta {run.delta:g}; unit: {', '.join(run.units) or 'one row, not one person'}",
         )
-    if standing.budget is None:
+    budget = standing.budget
+    if budget is None:
         return
-    week = next((total for total in standing.budget.totals if total.days == 7), None)
+    week = next((total for total in budget.totals if total.days == 7), None)
     if week is not None:
-        runs = f"{len(standing.budget.lines)} run{'' if len(standing.budget.lines) == 1 else 's'} of ledger {standing.budget.ledger}"
+        runs = f"{len(budget.lines)} run{'' if len(budget.lines) == 1 else 's'} of ledger {budget.ledger}"
         runs += (
-            f"; not in it: {standing.budget.beside[0]} that protect rows only"
-            if standing.budget.beside[0]
-            else ""
+            f"; not in it: {budget.beside[0]} that protect rows only" if budget.beside[0] else ""
         )
         yield Card(
             "All runs, in any 7 days",
             f"epsilon {number(week.epsilon) if np.isfinite(week.epsilon) else 'unlimited'}",
             runs,
         )
-    cap = standing.budget.cap
+    cap = budget.cap
     if cap is not None:
         remainder_text = (
             f"a run like the newest may have epsilon {number(cap.left_epsilon)}"

@@ -185,8 +185,10 @@ LIVE_POINTS = {
     "live release: before released rows are removed": Point(
         f"{STREAMING}.released:ReleasedRows", "remove", False
     ),
-    "live release: told to rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", False),
-    "live release: woken from its rest": Point(f"{STREAMING}.microbatches:Stepping", "_rest", True),
+    "live release: told to rest": Point(f"{STREAMING}.microbatches:Stepping", "_pause", False),
+    "live release: woken from its rest": Point(
+        f"{STREAMING}.microbatches:Stepping", "_pause", True
+    ),
     "clean-up: before": Point(f"{RETENTION}:Retention", "sweep", False),
     "clean-up: era deleted, its files not": Point(f"{LAKE}.delta_tables", "delete", True),
     "clean-up: files of an era deleted": Point(

@@ -144,7 +144,7 @@ def test_a_poll_does_not_tick_past_a_micro_batch_at_work(
         go_on.wait(10)
         ticker.rows_are_there(batch, ticker.clock(batch))
 
-    worker = threading.Thread(target=ticker.alone(sink), args=(None, 0))
+    worker = threading.Thread(target=ticker.with_lock(sink), args=(None, 0))
     worker.start()
     assert inside.wait(10)
     ticker.nothing_came(T0 + 30 * SECOND)
@@ -201,7 +201,7 @@ def test_a_repeated_micro_batch_has_the_clock_that_is_listed(tmp_path: Path) -> 
         detail = {"offsets": ["{}"], "clock": {"closed_us": batch, "latest_us": 10 + batch}}
         manifest.commit(batch, [StateFile(0, batch, 100, {})], detail)
     clocks = Clocks(known_clocks(manifest, NO_CLOCK), lambda batch: Clock(-1, -1))
-    assert (clocks.of(4), clocks.of(5)) == (Clock(4, 14), Clock(-1, -1))
+    assert (clocks.clock_of(4), clocks.clock_of(5)) == (Clock(4, 14), Clock(-1, -1))
 
 
 def rows(contributions: Contributions, window_us: int) -> None:

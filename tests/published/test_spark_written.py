@@ -81,7 +81,7 @@ def spark_wrote(spark: SparkSession, name: str, folder: Path) -> tuple[Query, Pa
     due = Counter((pair["window"], pair["trigger"]) for pair in pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(published_table, "DRIVER_ROWS", 0)
-        table.publish(made, max(map(table.trigger_time, due)), due, every=True)
+        table.publish(made, max(map(table.trigger_time, due)), due, has_all=True)
     assert read_histogram(lake, "q").to_pylist() == rows.to_pylist()
     return query, folder
 

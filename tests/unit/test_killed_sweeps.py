@@ -63,8 +63,8 @@ class Public:
         self.paths = (path,)
         self.application = RUN
 
-    def open_to_readers(self, written: Iterable[str]) -> None:
-        assert all(Path(name).is_file() for name in written)
+    def open_to_readers(self, paths: Iterable[str]) -> None:
+        assert all(Path(name).is_file() for name in paths)
 
 
 class Nights:

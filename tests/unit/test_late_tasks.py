@@ -65,10 +65,10 @@ class Histogram:
         self.check = lambda *given: set()
 
     def publish(
-        self, rows: released.ReleasedRows, tick: int, due: Mapping[Any, int], every: bool
+        self, rows: released.ReleasedRows, tick: int, due: Mapping[Any, int], has_all: bool
     ) -> None:
         self.rows += map(
-            repr, rows.table(None if every else due).drop_columns(["key_bytes"]).to_pylist()
+            repr, rows.table(None if has_all else due).drop_columns(["key_bytes"]).to_pylist()
         )
 
 

@@ -14,15 +14,15 @@ from dpsql.streaming.spark_home import TESTED_SPARK, _check_master, check_versio
 
 def test_another_minor_is_refused_and_can_be_tried() -> None:
     for found in ("4.2.0", "4.2.7", "4.2.1-SNAPSHOT"):
-        check_version(found, accepted=False)
+        check_version(found, is_accepted=False)
     for found in ("4.1.1", "4.3.0", "4.20.0", "5.2.0", "3.5.8"):
         with pytest.raises(
             ConfigError,
             match=rf"this is Spark {found}, and dpsql was tested with 4\.2 alone: .*--untested-spark",
         ) as told:
-            check_version(found, accepted=False)
+            check_version(found, is_accepted=False)
         assert told.value.exit_code == 2 and "\n" not in str(told.value)
-        check_version(found, accepted=True)
+        check_version(found, is_accepted=True)
 
 
 def test_the_tested_spark_is_the_one_that_is_pinned() -> None:
