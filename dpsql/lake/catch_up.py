@@ -38,7 +38,7 @@ class CatchUp:
 
 @dataclass(frozen=True)
 class Live:
-    """What a run was started live with.
+    """The facts that a run was started live with.
 
     Args:
         static: the pins of its static tables.
@@ -49,9 +49,9 @@ class Live:
     interval_us: int = 0
 
 
-def latest_us(opened: CatchUp, max_ahead_us: int) -> int:
-    """Event times beyond this are dropped: `max_ahead` after the wall clock, or after `--until` where that lies in the future."""
-    return min(max(opened.wall_us, opened.until_us) + max_ahead_us, 1 << 62)
+def latest_us(catch_up: CatchUp, max_ahead_us: int) -> int:
+    """Return the time beyond which event times are dropped: `max_ahead` after the wall clock, or after `--until` where that lies in the future."""
+    return min(max(catch_up.wall_us, catch_up.until_us) + max_ahead_us, 1 << 62)
 
 
 def open_catch_up(
@@ -85,21 +85,21 @@ def open_catch_up(
         raise InputError(
             f"--until {timestamp(until_us)} lies before {timestamp(closed_us)}, up to which triggers are closed already; give a later time"
         )
-    now = now_us()
-    opened = CatchUp(
+    wall_us = now_us()
+    catch_up = CatchUp(
         number=max(ticked, 0 if last is None else last.number) + 1,
-        until_us=until_us if until_us is not None else max(now, closed_us),
-        wall_us=now,
+        until_us=until_us if until_us is not None else max(wall_us, closed_us),
+        wall_us=wall_us,
         released=False,
         static=static,
     )
-    record.write(folder / FILE, opened, VERSION)
-    return opened
+    record.write(folder / FILE, catch_up, VERSION)
+    return catch_up
 
 
-def finish(folder: Place, done: CatchUp) -> None:
+def finish(folder: Place, catch_up: CatchUp) -> None:
     """Remember that everything up to its time is published."""
-    record.write(folder / FILE, replace(done, released=True), VERSION)
+    record.write(folder / FILE, replace(catch_up, released=True), VERSION)
 
 
 def read_catch_up(folder: Place) -> CatchUp | None:

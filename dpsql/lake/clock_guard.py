@@ -42,12 +42,12 @@ class ClockGuard:
     def __init__(
         self,
         interval_us: int,
-        told: Callable[[bool, str], None],
+        on_step: Callable[[bool, str], None],
         wall: Callable[[], int],
         passed: Callable[[], int] = passed_us,
     ) -> None:
         self._slack_us = max(2 * interval_us, APART_US)
-        self._told = told
+        self._on_step = on_step
         self._wall = wall
         self._passed = passed
         self._anchor = (wall(), passed())
@@ -60,7 +60,7 @@ class ClockGuard:
     def time(self, shown_us: int) -> int:
         """Return when it was that the wall clock showed a time: that time, unless it cannot have come yet."""
         with self._lock:
-            limit_us = self._now() + self._slack_us
+            limit_us = self._now_us() + self._slack_us
             if shown_us > limit_us:
                 self._astray = True
                 # Of a clock that is right again nobody knows when it was that it showed this: not before the last time that was believed.
@@ -74,10 +74,10 @@ class ClockGuard:
         return self._back or (self._astray and not self._step_us)
 
     def forgive(self) -> None:
-        """Nobody waits for such a time any more."""
+        """Forget that the clock was set: nobody waits for such a time any more."""
         self._astray = self._back = False
 
-    def _now(self) -> int:
+    def _now_us(self) -> int:
         wall_us = self._wall()
         passed_us = self._passed()
         due_us = self._anchor[0] + passed_us - self._anchor[1]
@@ -88,20 +88,20 @@ class ClockGuard:
             self._astray = self._astray or step_us > 0
             if not before_us:
                 self._back = step_us < 0
-                self._told(True, _said(step_us))
+                self._on_step(True, _step_text(step_us))
             return due_us
         self._anchor = (wall_us, passed_us)
         if before_us:
-            self._told(False, "the clock of this machine is right again")
+            self._on_step(False, "the clock of this machine is right again")
         return wall_us
 
 
-def _said(step_us: int) -> str:
-    by = timedelta(seconds=round(abs(step_us) / SECOND_US))
+def _step_text(step_us: int) -> str:
+    step = timedelta(seconds=round(abs(step_us) / SECOND_US))
     if step_us < 0:
-        return f"the clock of this machine has gone back by {by}: no window is closed until it has caught up, or is set right"
+        return f"the clock of this machine has gone back by {step}: no window is closed until it has caught up, or is set right"
     return (
-        f"the clock of this machine has stepped ahead by {by}, which have not passed: windows are closed by the time that has. "
+        f"the clock of this machine has stepped ahead by {step}, which have not passed: windows are closed by the time that has. "
         "Set it right; if it was wrong before and is right now, start the run again"
     )
 
@@ -113,19 +113,23 @@ def check_store(folder: Place, wall: Callable[[], float] = time.time) -> None:
         LakeError: they are more than a minute apart.
     """
     stamp = folder / f".clock.{uuid4().hex}"
-    before = wall()
+    before_seconds = wall()
     try:
         stamp.write_bytes(b"")
         system, path = filesystem(str(stamp))
-        found = system.get_file_info(path).mtime_ns
+        stamp_ns = system.get_file_info(path).mtime_ns
         stamp.unlink()
     except OSError:
         return  # whether the folder can be written to is told by who needs it
     # Between the two looks at the clock the store may have been slow, but not wrong.
-    apart = 0.0 if found is None else max(before - found / 1e9, found / 1e9 - wall(), 0.0)
-    if apart * SECOND_US > APART_US:
+    apart_seconds = (
+        0.0
+        if stamp_ns is None
+        else max(before_seconds - stamp_ns / 1e9, stamp_ns / 1e9 - wall(), 0.0)
+    )
+    if apart_seconds * SECOND_US > APART_US:
         raise LakeError(
-            f"the clock of this machine and that of the lake at {folder.parent.parent} are {timedelta(seconds=int(apart))} apart, and windows "
+            f"the clock of this machine and that of the lake at {folder.parent.parent} are {timedelta(seconds=int(apart_seconds))} apart, and windows "
             "that are closed too early cannot be opened again; nothing was touched. Set both right, then start again"
         )
 

@@ -46,19 +46,21 @@ PLAIN = {"timestampNtz"}
 OF_VERSION = re.compile(r"\.?(\d{20})\.")
 
 
-def tidy_contributions(table: Contributions, needed: int) -> None:
-    """Few files and a short log, however many ticks there were. Nobody else may write.
+def tidy_contributions(table: Contributions, needed_version: int) -> None:
+    """Keep few files and a short log, however many ticks there were. Nobody else may write.
 
     Args:
         table: the contributions of a run.
-        needed: query 2 and a restore of it begin at this version of the table, or later.
+        needed_version: query 2 and a restore of it begin at this version of the table, or later.
     """
     # Until rows have been deleted a restore may begin with the first commit.
-    needed = 0 if delta_tables.mark(table.path, forgotten_mark(table.run_id)) is None else needed
-    if needed:
+    needed_version = (
+        0 if delta_tables.mark(table.path, forgotten_mark(table.run_id)) is None else needed_version
+    )
+    if needed_version:
         ticks = [name for name in small_files(table.path) if name.startswith(f"era={TICK_ERA}/")]
         read_later = (
-            set(delta_tables.added_files(table.path, needed, table.version))
+            set(delta_tables.added_files(table.path, needed_version, table.version))
             if len(ticks) > MANY_FILES
             else set(ticks)
         )
@@ -68,13 +70,13 @@ def tidy_contributions(table: Contributions, needed: int) -> None:
             old,
             lambda rows: table.files.write_era(rows, TICK_ERA, 0),
             merged_mark(table.run_id),
-            needed,
+            needed_version,
         )
-    shorten(table.path, needed)
+    shorten(table.path, needed_version)
 
 
 def tidy_public(path: Place, application: str) -> list[str]:
-    """Few files and a short log of the histogram, however many ticks have released rows.
+    """Keep few files and a short log of the histogram, however many ticks have released rows.
 
     When, and what comes of it, depends on these and on time alone. Who reads the table has the replaced files and the log for a week.
 
@@ -85,12 +87,12 @@ def tidy_public(path: Place, application: str) -> list[str]:
     Returns:
         The new files, which everybody may read.
     """
-    written = merge(
+    new_files = merge(
         path, small_files(path), lambda rows: sorted_file(path, rows), f"{application}/merged"
     )
-    if written:
+    if new_files:
         delta_tables.vacuum(path, KEPT_HOURS)
-    return written + shorten(path, kept_seconds=KEPT_HOURS * 3600)
+    return new_files + shorten(path, kept_seconds=KEPT_HOURS * 3600)
 
 
 def merge(
@@ -115,14 +117,14 @@ def merge(
         DamagedState: a file is not as it was written; nothing is changed.
     """
     table = DeltaTable(str(path))
-    if len(names) <= MANY_FILES or not _is_plain(table) or not set(names) <= _named(table):
+    if len(names) <= MANY_FILES or not _is_plain(table) or not set(names) <= _file_names(table):
         return []
     rows = list[pa.Table]()
     chosen = list[str]()
     try:
         for name in names:
             check_files(path, [name])
-            rows.append(_read(table, path, name))
+            rows.append(_read_file(table, path, name))
             chosen.append(name)
             if sum(map(len, rows)) >= MOST_ROWS or sum(one.nbytes for one in rows) >= MOST_BYTES:
                 break
@@ -144,7 +146,7 @@ def merge(
         )
     except CommitFailedError:
         # A store also says so of a commit that it has made, if its first answer was lost and it was asked again.
-        if new["path"] not in _named(DeltaTable(str(path))):
+        if new["path"] not in _file_names(DeltaTable(str(path))):
             system, root = filesystem(str(path))
             system.delete_file(f"{root}/{new['path']}")
         return []
@@ -152,10 +154,10 @@ def merge(
 
 def small_files(path: Place) -> list[str]:
     """Return names of the small files of a table, in the order in which they were added."""
-    added = pa.table(DeltaTable(str(path)).get_add_actions()).select(
+    actions = pa.table(DeltaTable(str(path)).get_add_actions()).select(
         ["modification_time", "path", "num_records", "size_bytes"]
     )
-    entries = sorted(zip(*(column.to_pylist() for column in added.columns), strict=True))
+    entries = sorted(zip(*(column.to_pylist() for column in actions.columns), strict=True))
     return [
         name
         for _, name, rows, size in entries
@@ -163,7 +165,7 @@ def small_files(path: Place) -> list[str]:
     ]
 
 
-def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> list[str]:
+def shorten(path: Place, needed_version: int | None = None, kept_seconds: float = 0) -> list[str]:
     """Make a checkpoint of a table's log where the last one is long ago, and remove the commits and checkpoints that nobody needs.
 
     What stays: everything from version `needed` on (None: there is no such version); what is younger than `kept_seconds`; and enough to open
@@ -173,18 +175,22 @@ def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> 
         The new files of the log, on a local disk.
     """
     system, folder = filesystem(f"{path}/_delta_log")
-    found = [
-        (int(named[1]), file)
+    log_files = [
+        (int(match[1]), file)
         for file in system.get_file_info(pafs.FileSelector(folder))
-        if (named := OF_VERSION.match(file.base_name))
+        if (match := OF_VERSION.match(file.base_name))
     ]
-    commits = {version: file for version, file in found if file.base_name == f"{version:020d}.json"}
+    commits = {
+        version: file for version, file in log_files if file.base_name == f"{version:020d}.json"
+    }
     # One of several parts may lack some, and the table could be opened without it.
     checkpoints = {
-        version for version, file in found if file.base_name == f"{version:020d}.checkpoint.parquet"
+        version
+        for version, file in log_files
+        if file.base_name == f"{version:020d}.checkpoint.parquet"
     }
     newest = max(commits)
-    written = (
+    new_files = (
         delta_tables.checkpoint(path)
         if newest - max(checkpoints, default=-1) >= LOG_COMMITS
         else []
@@ -195,17 +201,17 @@ def shorten(path: Place, needed: int | None = None, kept_seconds: float = 0) -> 
         for version, file in commits.items()
         if kept_seconds and (file.mtime_ns or 0) >= since_ns
     ]
-    last = min([*young, newest - 1, newest - 1 if needed is None else needed])
+    last = min([*young, newest - 1, newest - 1 if needed_version is None else needed_version])
     base = max((version for version in checkpoints if version <= last), default=None)
     if base is not None and _opens(path, base):
-        for version, file in sorted(found, key=lambda entry: (entry[0], entry[1].base_name)):
+        for version, file in sorted(log_files, key=lambda entry: (entry[0], entry[1].base_name)):
             if version < base:
                 with contextlib.suppress(FileNotFoundError):  # somebody else was tidy, too
                     system.delete_file(file.path)
-    return written
+    return new_files
 
 
-def _named(table: DeltaTable) -> set[str]:
+def _file_names(table: DeltaTable) -> set[str]:
     """Return the files of a table as it was opened."""
     return set(pa.table(table.get_add_actions())["path"].to_pylist())
 
@@ -226,7 +232,7 @@ def _opens(path: Place, version: int) -> bool:
         return False
 
 
-def _read(table: DeltaTable, path: Place, name: str) -> pa.Table:
+def _read_file(table: DeltaTable, path: Place, name: str) -> pa.Table:
     system, root = filesystem(str(path))
     with system.open_input_file(f"{root}/{name}") as file:
         rows = pq.read_table(

@@ -54,13 +54,13 @@ class Contributions:
     @property
     def schema(self) -> pa.Schema:
         """All columns, in order."""
-        before = [
+        first_columns = [
             ("era", pa.int64()),
             ("kind", pa.int32()),
             ("bucket", pa.int32()),
             ("batch", pa.int64()),
         ]
-        return pa.schema([*before, *self.rows, ("closed_us", pa.int64())])
+        return pa.schema([*first_columns, *self.rows, ("closed_us", pa.int64())])
 
     def create(self) -> None:
         """Make the table unless it is there."""
@@ -73,7 +73,7 @@ class Contributions:
 
     @property
     def version(self) -> int:
-        """Of the table."""
+        """The newest version of the table."""
         return delta_tables.newest(self.path).version()
 
     @property
@@ -89,7 +89,7 @@ class Contributions:
 
     @property
     def files(self) -> ContributionFiles:
-        """What the workers of query 1 need to know to write rows."""
+        """The facts that workers of query 1 need to write rows."""
         eras = self.schedule.eras
         return ContributionFiles(
             str(self.path), self.schema.remove(0), eras.column, eras.first, ERA * eras.step
@@ -99,29 +99,29 @@ class Contributions:
         """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
         delta_tables.append_files(self.path, files, {self._rows: batch})
 
-    def plan(self, after: int, upto: int, most: int | None = None) -> ReleasePlan:
+    def plan(self, after_version: int, upto: int, max_files: int | None = None) -> ReleasePlan:
         """Return what query 2 reads in the commits after a version and up to another.
 
         Args:
-            after, upto: versions of the table.
-            most: the plan ends before the commit with which it would have more files, but has one commit at least; None: it has all.
+            after_version, upto: versions of the table.
+            max_files: the plan ends before the commit with which it would have more files, but has one commit at least; None: it has all.
 
         Raises:
             FileNotFoundError: a commit is gone.
         """
         files = list[str]()
         ticks = list[Tick]()
-        last = after
-        for version in range(after + 1, upto + 1):
+        last = after_version
+        for version in range(after_version + 1, upto + 1):
             commit = delta_tables.commit_of(self.path, version)
             rows = [name for name in commit.files if not name.startswith(f"era={TICK_ERA}/")]
-            if most is not None and files and len(files) + len(rows) > most:
+            if max_files is not None and files and len(files) + len(rows) > max_files:
                 break
             files += rows
             if self._closed in commit.marks:
                 ticks.append(Tick(commit.marks[self._ticked] - 1, commit.marks[self._closed]))
             last = version
-        return ReleasePlan(after, last, tuple(files), tuple(ticks))
+        return ReleasePlan(after_version, last, tuple(files), tuple(ticks))
 
     def check(self, plan: ReleasePlan) -> None:
         """Refuse a damaged file among those of the commits of a plan: those with ticks too, which `verify` reads.
@@ -157,7 +157,7 @@ class Contributions:
         return True
 
     def tick_by_clock(self, batch: int, closed_us: int, latest_us: int) -> int:
-        """The same in a live run, where time is what keeps ticks apart: one that is not later than the last changes nothing.
+        """Tick in a live run, where time is what keeps ticks apart: one that is not later than the last changes nothing.
 
         Returns:
             The table's version.
@@ -194,14 +194,14 @@ class Contributions:
         self, batch: int, closed_us: int, latest_us: int, marks: dict[str, int]
     ) -> None:
         neutral = {field.name: b"" if field.type == pa.binary() else 0 for field in self.schema}
-        given = {
+        tick = {
             "era": TICK_ERA,
             "kind": TICK,
             "batch": batch,
             "closed_us": closed_us,
             self.rows.names[0]: latest_us,
         }
-        ticks = [neutral | given | {"bucket": bucket} for bucket in range(self.key_buckets)]
+        ticks = [neutral | tick | {"bucket": bucket} for bucket in range(self.key_buckets)]
         file = self.files.write_era(
             pa.Table.from_pylist(ticks, self.schema).drop_columns(["era"]), TICK_ERA, 0
         )

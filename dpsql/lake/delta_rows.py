@@ -53,38 +53,40 @@ def read_rows(
     )
 
 
-def damage(location: Place, whole: bool) -> str | None:
+def damage(location: Place, reads_bytes: bool) -> str | None:
     """Return which data files of a table without partitions are not as they were written, in words.
 
     Args:
         location: of the table; one that is not there has no files.
-        whole: look at all bytes; else their number must do.
+        reads_bytes: look at all bytes; else their number must do.
     """
     from deltalake import DeltaTable  # slow to import, and not every command reads tables
 
     if not DeltaTable.is_deltatable(str(location)):
         return None
-    added = pa.table(DeltaTable(str(location)).get_add_actions()).select(["path", "size_bytes"])
+    actions = pa.table(DeltaTable(str(location)).get_add_actions()).select(["path", "size_bytes"])
     system, root = filesystem(str(location))
-    there = {file.base_name: file.size for file in system.get_file_info(pafs.FileSelector(root))}
+    size_by_name = {
+        file.base_name: file.size for file in system.get_file_info(pafs.FileSelector(root))
+    }
 
     def wrong(name: str, size: int) -> str | None:
-        if name not in there:
+        if name not in size_by_name:
             return f"{name} is gone"
-        if there[name] != size:
-            return f"{name} has {there[name]:,} bytes of {size:,}"
+        if size_by_name[name] != size:
+            return f"{name} has {size_by_name[name]:,} bytes of {size:,}"
         try:
-            if whole and NAMED_BY_BYTES.search(name):
+            if reads_bytes and NAMED_BY_BYTES.search(name):
                 check_files(location, [name])
-            elif whole:  # of Spark: it has checksums of its pages
+            elif reads_bytes:  # of Spark: it has checksums of its pages
                 pq.read_table(f"{root}/{name}", filesystem=system, page_checksum_verification=True)
         except (OSError, pa.ArrowException):
             return f"{name} has other bytes than were written"
         return None
 
     with ThreadPoolExecutor(READERS) as readers:
-        found = readers.map(wrong, *(column.to_pylist() for column in added.columns))
-        return in_words(location, [problem for problem in found if problem])
+        problems = readers.map(wrong, *(column.to_pylist() for column in actions.columns))
+        return in_words(location, [problem for problem in problems if problem])
 
 
 def check_files(location: Place, names: Iterable[str]) -> None:
@@ -98,10 +100,10 @@ def check_files(location: Place, names: Iterable[str]) -> None:
         FileNotFoundError: a file is not there.
         DamagedState: a file is damaged.
     """
-    named = [(name, found[1]) for name in names if (found := NAMED_BY_BYTES.search(name))]
-    if named:
-        with ThreadPoolExecutor(min(READERS, len(named))) as readers:
-            list(readers.map(lambda entry: _check_file(location, *entry), named))
+    digests = [(name, match[1]) for name in names if (match := NAMED_BY_BYTES.search(name))]
+    if digests:
+        with ThreadPoolExecutor(min(READERS, len(digests))) as readers:
+            list(readers.map(lambda entry: _check_file(location, *entry), digests))
 
 
 def _check_file(location: Place, name: str, digest: str) -> None:

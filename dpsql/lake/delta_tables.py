@@ -30,7 +30,7 @@ _open: OrderedDict[str, tuple[DeltaTable, object]] = OrderedDict()
 
 
 def exists(path: Place) -> bool:
-    """True if a Delta table is there."""
+    """Tell whether a Delta table is there."""
     return (path / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(path))
 
 
@@ -63,17 +63,17 @@ def create(
 def set_properties(
     path: Place, properties: Mapping[str, str], marks: Mapping[str, int]
 ) -> list[str]:
-    """Change properties of a table, in one commit without rows.
+    """Set properties of a table, in one commit without rows.
 
     Returns:
         As `append_files`.
     """
     table = newest(path)
-    before = table.version()
+    version_before = table.version()
     table.alter.set_table_properties(
         dict(properties), raise_if_not_exists=False, commit_properties=_committing(marks)
     )
-    return settle(path, before)
+    return settle(path, version_before)
 
 
 def _committing(marks: Mapping[str, int], **more: Any) -> CommitProperties:
@@ -110,14 +110,14 @@ def _keep_open(path: Path, table: DeltaTable) -> DeltaTable:
 
 def _read_from(path: Path, version: int) -> object:
     """Return which file the commit of a version is, and the pointer to the newest checkpoint; where one is not there, nothing that is equal to it."""
-    found = list[object]()
+    fingerprints = list[object]()
     for file in (f"{version:020d}.json", "_last_checkpoint"):
         try:
-            known = (path / "_delta_log" / file).stat()
-            found.append((known.st_ino, known.st_size, known.st_mtime_ns))
+            stat = (path / "_delta_log" / file).stat()
+            fingerprints.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
         except FileNotFoundError:
-            found.append(None if file == "_last_checkpoint" else object())
-    return found
+            fingerprints.append(None if file == "_last_checkpoint" else object())
+    return fingerprints
 
 
 def mark(path: Place, application: str) -> int | None:
@@ -161,15 +161,15 @@ def append_files(
     if committed(table, *next(iter(marks.items()))):
         return []
     partition_by = list(files[0]["partition"]) if files else []
-    actions: list[AddAction | RemoveAction] = [_added(file, True) for file in files]
-    before = table.version()
+    actions: list[AddAction | RemoveAction] = [_add_action(file, True) for file in files]
+    version_before = table.version()
     table.create_write_transaction(
         actions, "append", table.schema(), partition_by, commit_properties=_committing(marks)
     )
-    return settle(path, before)
+    return settle(path, version_before)
 
 
-def _added(file: Mapping[str, Any], is_new: bool) -> AddAction:
+def _add_action(file: Mapping[str, Any], is_new: bool) -> AddAction:
     stats = json.dumps({"numRecords": file["rows"], **file.get("stats", {})})
     return AddAction(
         file["path"], file["bytes"], file["partition"], time.time_ns() // 1_000_000, is_new, stats
@@ -198,20 +198,20 @@ def replace_files(
     Raises:
         deltalake.exceptions.CommitFailedError: somebody has written to the table since it was opened; it is as it was.
     """
-    now = time.time_ns() // 1_000_000
+    now_ms = time.time_ns() // 1_000_000
     sizes = pa.table(table.get_add_actions())
     size_of = dict(zip(sizes["path"].to_pylist(), sizes["size_bytes"].to_pylist(), strict=True))
     actions: list[AddAction | RemoveAction] = [
-        RemoveAction(name, False, now, size_of[name], new["partition"]) for name in names
+        RemoveAction(name, False, now_ms, size_of[name], new["partition"]) for name in names
     ]
-    actions.append(_added(new, False))
+    actions.append(_add_action(new, False))
     # No retry: by itself the commit would be taken for an append, which fits every other.
     properties = _committing(marks, max_commit_retries=0)
-    before = table.version()
+    version_before = table.version()
     table.create_write_transaction(
         actions, "append", table.schema(), list(new["partition"]), commit_properties=properties
     )
-    return settle(path, before)
+    return settle(path, version_before)
 
 
 def checkpoint(path: Place) -> list[str]:
@@ -230,9 +230,9 @@ def delete(path: Place, condition: str, marks: Mapping[str, int]) -> None:
         marks: of the commit.
     """
     table = DeltaTable(str(path))
-    before = table.version()
+    version_before = table.version()
     table.delete(condition, commit_properties=_committing(marks))
-    settle(path, before)
+    settle(path, version_before)
 
 
 def vacuum(path: Place, hours: int) -> None:
@@ -266,14 +266,14 @@ def added_files(path: Place, first: int, last: int) -> list[str]:
     for version in range(first, last + 1):
         with contextlib.suppress(FileNotFoundError):
             for line in (log / f"{version:020d}.json").read_text().splitlines():
-                added = json.loads(line).get("add")
-                names += [unquote(added["path"])] if added else []
+                action = json.loads(line).get("add")
+                names += [unquote(action["path"])] if action else []
     return names
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What a commit says: the files that it has added whose rows are new (paths below the table), and its transaction marks."""
+    """A commit of a table: the files that it has added whose rows are new (paths below the table), and its transaction marks."""
 
     files: tuple[str, ...]
     marks: Mapping[str, int]
@@ -287,19 +287,19 @@ def commit_of(path: Place, version: int) -> Commit:
     """
     text = (path / "_delta_log" / f"{version:020d}.json").read_text()
     actions = [json.loads(line) for line in text.splitlines() if line]
-    added = (action["add"] for action in actions if "add" in action)
+    actions_of_files = (action["add"] for action in actions if "add" in action)
     marks = (action["txn"] for action in actions if "txn" in action)
     return Commit(
-        tuple(unquote(one["path"]) for one in added if one.get("dataChange", True)),
+        tuple(unquote(one["path"]) for one in actions_of_files if one.get("dataChange", True)),
         {str(mark["appId"]): int(mark["version"]) for mark in marks},
     )
 
 
-def settle(root: Place, before: int) -> list[str]:
+def settle(root: Place, version_before: int) -> list[str]:
     """Wait until the commits after a version (-1: and the table itself) are on the local disk: what comes next relies on them, also after a
     power cut. Returns their files."""
-    version = before + 1
-    written = list[Path]()
+    version = version_before + 1
+    new_files = list[Path]()
     if isinstance(root, ObjectPath):  # a request that has succeeded is durable
         return []
     log = root / "_delta_log"
@@ -307,12 +307,12 @@ def settle(root: Place, before: int) -> list[str]:
         files = [root / name for name in added_files(root, version, version)]
         # A checkpoint of the log that is not whole would hide the table, though every commit is there.
         new = [*files, commit, log / f"{version:020d}.checkpoint.parquet", log / "_last_checkpoint"]
-        written += new
-        for one in (*new, *{file.parent for file in files}):
+        new_files += new
+        for path in (*new, *{file.parent for file in files}):
             # Another writer may have compacted it away.
             with contextlib.suppress(FileNotFoundError):
-                sync(str(one))
+                sync(str(path))
         version += 1
-    for folder in (log, root, root.parent) if before < 0 else (log,):
+    for folder in (log, root, root.parent) if version_before < 0 else (log,):
         sync(str(folder))
-    return [str(file) for file in written if file.exists()]
+    return [str(file) for file in new_files if file.exists()]

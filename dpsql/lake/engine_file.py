@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What the file says: an `Engine`, and Spark's id of each operator's query, of those that have been started."""
+    """The content of the file: an `Engine`, and Spark's id of each operator's query, of those that have been started."""
 
     buckets: tuple[int, int]
     parts: Mapping[str, Part]
@@ -72,11 +72,11 @@ class Engine:
     tables: Layout = field(default_factory=dict)
 
     def generation(self, operator: str) -> int:
-        """Of one operator's state."""
+        """Return the generation of one operator's state."""
         return self.parts[operator].generation
 
     def checkpoint(self, operator: str) -> Checkpoint:
-        """Spark's folder of one operator's query; another one for each generation."""
+        """Return Spark's folder of one operator's query; another one for each generation."""
         part = self.parts[operator]
         name = operator if part.generation == 1 else f"{operator}-g{part.generation}"
         return Checkpoint(self.folder / "checkpoints" / name, part.first)
@@ -106,15 +106,15 @@ class Engine:
 
 
 def started_queries(folder: Place) -> dict[str, str | None]:
-    """Operator -> Spark's id of its query, of those that have been started."""
-    kept = _kept(folder)
-    return dict(kept.queries) if kept else {}
+    """Return Spark's id of each operator's query, of those that have been started."""
+    facts = _read_facts(folder)
+    return dict(facts.queries) if facts else {}
 
 
 def write_engine(engine: Engine, queries: Mapping[str, str | None]) -> None:
     """Keep the settings: a restore is done when this is."""
-    kept = EngineFacts(engine.buckets, engine.parts, engine.void, engine.relabelled, queries)
-    record.write(engine.folder / FILE, kept, VERSION)
+    facts = EngineFacts(engine.buckets, engine.parts, engine.void, engine.relabelled, queries)
+    record.write(engine.folder / FILE, facts, VERSION)
 
 
 def read_engine(folder: Place, tables: Layout) -> Engine | None:
@@ -123,13 +123,13 @@ def read_engine(folder: Place, tables: Layout) -> Engine | None:
     Raises:
         LakeError: the file is damaged.
     """
-    kept = _kept(folder)
+    facts = _read_facts(folder)
     return (
         None
-        if kept is None
-        else Engine(folder, kept.buckets, kept.parts, kept.void, kept.relabelled, tables)
+        if facts is None
+        else Engine(folder, facts.buckets, facts.parts, facts.void, facts.relabelled, tables)
     )
 
 
-def _kept(folder: Place) -> EngineFacts | None:
+def _read_facts(folder: Place) -> EngineFacts | None:
     return record.read(folder / FILE, EngineFacts, VERSION)

@@ -74,19 +74,19 @@ class EventLog:
     def __post_init__(self) -> None:
         self.newest = newest_events(self.folder)
 
-    def tell(self, kind: str, **given: Any) -> None:
+    def tell(self, kind: str, **fields: Any) -> None:
         """Write one event everywhere. A full disk must not end a run by way of its log: what cannot be written is left out."""
         event = {
             "version": VERSION,
-            "time": _now(),
+            "time": _timestamp(),
             "run": self.run_id,
             "name": self.name,
             "kind": kind,
-            **given,
+            **fields,
         }
         if set(event) != {*COMMON, *SCHEMA[kind]}:
             raise ValueError(f"an event of kind {kind} has the fields {sorted(SCHEMA[kind])}")
-        self.newest[f"alarm/{given['alarm']}" if kind == "alarm" else kind] = event
+        self.newest[f"alarm/{fields['alarm']}" if kind == "alarm" else kind] = event
         self._count(kind, event)
         newest = json.dumps(
             {"version": VERSION, "newest": self.newest, "totals": self.totals}
@@ -102,7 +102,7 @@ class EventLog:
 
     @contextmanager
     def of_start(self, mode: str, stop: threading.Event) -> Iterator[None]:
-        """Inside, a start is at work; its end is told, however it ends."""
+        """Tell the beginning of a start, and its end, however it ends."""
         self.tell("start", mode=mode, process=os.getpid(), host=socket.gethostname())
         failed = ""
         try:
@@ -133,12 +133,12 @@ class EventLog:
             bare, _, reason = metric.partition("/")
             head = f"# TYPE dpsql_{bare} {'counter' if bare.endswith('_total') else 'gauge'}"
             lines += [] if head in lines else [head]
-            given = (
+            metric_labels = (
                 f'{{name="{self.name}",reason="{reason}",run="{self.run_id}"}}'
                 if reason
                 else labels
             )
-            lines.append(f"dpsql_{bare}{given} {value:.17g}")
+            lines.append(f"dpsql_{bare}{metric_labels} {value:.17g}")
         return "\n".join(lines) + "\n"
 
     def _count(self, kind: str, event: Mapping[str, Any]) -> None:
@@ -158,12 +158,12 @@ class EventLog:
 
 
 def newest_events(folder: Place) -> dict[str, dict[str, Any]]:
-    """Kind -> the newest event of that kind that a run has told; empty where there is none, or the file is not ours or damaged: it holds no truth."""
+    """Return, by kind, the newest event that a run has told; empty where there is none, or the file is not ours or damaged: it holds no truth."""
     try:
-        given = json.loads((folder / FILE).read_bytes())
+        content = json.loads((folder / FILE).read_bytes())
         return (
-            {str(kind): dict(event) for kind, event in given["newest"].items()}
-            if given["version"] == VERSION
+            {str(kind): dict(event) for kind, event in content["newest"].items()}
+            if content["version"] == VERSION
             else {}
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -190,7 +190,7 @@ def _add(totals: dict[str, float], name: str, count: float) -> None:
     totals[name] = totals.get(name, 0) + count
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

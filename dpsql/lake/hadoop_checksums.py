@@ -25,15 +25,15 @@ def differs(path: Place) -> bool:
     sums = checksum_path(path)
     if not isinstance(path, Path) or not sums.exists():
         return False
-    known = sums.read_bytes()
+    stored = sums.read_bytes()
     content = path.read_bytes()
-    if len(known) < HEADER.size:
+    if len(stored) < HEADER.size:
         return True
-    magic, step = HEADER.unpack(known[: HEADER.size])
+    magic, step = HEADER.unpack(stored[: HEADER.size])
     if magic != MAGIC or not step:
         return True
-    found = b"".join(
+    computed = b"".join(
         struct.pack(">I", zlib.crc32(content[start : start + step]))
         for start in range(0, len(content), step)
     )
-    return found != known[HEADER.size :]
+    return computed != stored[HEADER.size :]

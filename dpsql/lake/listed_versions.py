@@ -14,7 +14,7 @@ from dpsql.udfs.stage import StateFile
 
 
 class ListedVersions:
-    """Of one operator, in one start.
+    """The listed versions of one operator's state, in one start.
 
     Args:
         manifest: its listed state files.
@@ -24,7 +24,7 @@ class ListedVersions:
         self._manifest = manifest
         self._known: dict[int, tuple[int, str]] | None = None
 
-    def before(self, batch: int) -> str:
+    def versions_before(self, batch: int) -> str:
         """Return what the tasks of a micro-batch are told: bucket -> (version, fingerprint) after the one before it."""
         if (
             self._known is None
@@ -37,7 +37,7 @@ class ListedVersions:
         return json.dumps(self._known, separators=(",", ":"))
 
     def add(self, files: Iterable[StateFile]) -> None:
-        """A micro-batch is listed."""
+        """Add the versions of a micro-batch that is listed."""
         assert self._known is not None
         self._known |= {
             file.bucket: (file.sequence, fingerprint(file.counted["sha256"]))

@@ -38,14 +38,14 @@ def is_whole(table: Path) -> bool:
     names = os.listdir(log)
     commits = _versions(names, COMMIT)
     checkpoint = max(_versions(names, CHECKPOINT), default=-1)
-    after = [version for version in commits if version > checkpoint]
-    if after != list(range(checkpoint + 1, max(commits, default=-1) + 1)) or (
-        checkpoint < 0 and (HINT in names or not after)
+    later = [version for version in commits if version > checkpoint]
+    if later != list(range(checkpoint + 1, max(commits, default=-1) + 1)) or (
+        checkpoint < 0 and (HINT in names or not later)
     ):
         return False
     return (
         checkpoint < 0 or _has_both_ends(log / f"{checkpoint:020d}.checkpoint.parquet")
-    ) and all(_is_json(log, version) for version in after)
+    ) and all(_is_json(log, version) for version in later)
 
 
 def newest_mark(table: Path, application: str) -> int | None:
@@ -77,13 +77,13 @@ def damage(table: Path) -> str | None:
         actions = [json.loads(line) for line in _lines(table / "_delta_log", version)]
         removed.update(action["remove"]["path"] for action in actions if "remove" in action)
         for name, size in [
-            (one["path"], one["size"])
+            (entry["path"], entry["size"])
             for action in actions
-            if (one := action.get("add")) and one["path"] not in removed
+            if (entry := action.get("add")) and entry["path"] not in removed
         ]:
             with suppress(FileNotFoundError):
-                if (found := (table / name).stat().st_size) != size:
-                    wrong.append(f"{name} has {found:,} bytes of {size:,}")
+                if (found_size := (table / name).stat().st_size) != size:
+                    wrong.append(f"{name} has {found_size:,} bytes of {size:,}")
                 continue
             wrong.append(f"{name} is gone")
     return in_words(table, wrong)
@@ -100,7 +100,7 @@ def in_words(table: Place, wrong: list[str]) -> str | None:
 
 
 def _versions(names: list[str], kind: re.Pattern[str]) -> list[int]:
-    return sorted(int(found[1]) for name in names if (found := kind.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := kind.fullmatch(name)))
 
 
 def _lines(log: Path, version: int) -> list[bytes]:
@@ -120,15 +120,15 @@ def _is_json(log: Path, version: int) -> bool:
 
 def _has_both_ends(file: Path) -> bool:
     try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, os.SEEK_END)
+        with file.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
             if size < 2 * len(MAGIC) + FOOTER_LENGTH:
                 return False
-            opened.seek(0)
-            begin = opened.read(len(MAGIC))
-            opened.seek(size - len(MAGIC) - FOOTER_LENGTH)
-            footer = opened.read(FOOTER_LENGTH)
-            end = opened.read()
+            stream.seek(0)
+            begin = stream.read(len(MAGIC))
+            stream.seek(size - len(MAGIC) - FOOTER_LENGTH)
+            footer = stream.read(FOOTER_LENGTH)
+            end = stream.read()
     except FileNotFoundError:
         return False
     return begin == end == MAGIC and int.from_bytes(footer, "little") < size

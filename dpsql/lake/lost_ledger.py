@@ -43,23 +43,23 @@ def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Sourc
             f"of run {run.name!r} in lake {lake.root} nothing is left but {RUN_FILE}, so nobody knows what it has published: "
             "start a new run under another --name"
         )
-    known = ledger.has(run.run_id), ledger.register.find(run.run_id) is not None
-    if not known[0]:
+    in_ledger = ledger.has(run.run_id), ledger.register.find(run.run_id) is not None
+    if not in_ledger[0]:
         ledger.append(
             query.line(run.run_id, "run", origin_of(source, run.ledger_id, level=query.protects)),
             None,
             spent_already=True,
         )
-    if not known[1]:
+    if not in_ledger[1]:
         until = _published_until(lake, run)
         ledger.register.add(
             Entry(run.run_id, str(lake.private(run.name)), until, declared=declaration(source))
         )
-    return known != (True, True)
+    return in_ledger != (True, True)
 
 
 def _published_until(lake: Lake, run: Run) -> int | None:
-    """Up to when a run may have published: its newest row, and its newest tick, of which there may be no row."""
+    """Return up to when a run may have published: its newest row, and its newest tick, of which there may be no row."""
     from dpsql.lake.delta_tables import mark
     from dpsql.lake.marks import closed_mark  # slow to import
 

@@ -64,23 +64,25 @@ class Manifest:
 
     def commit(self, batch: int, files: Sequence[StateFile], detail: Mapping[str, Any]) -> None:
         """List the files of a micro-batch and its `detail`; listing it again changes nothing."""
-        written = [file for file in files if file.bytes]
+        written_files = [file for file in files if file.bytes]
         rows = [
-            self._row(batch, file.bucket, file.sequence, file.bytes, _kept(file.counted))
-            for file in written
+            self._row(batch, file.bucket, file.sequence, file.bytes, _listed_report(file.counted))
+            for file in written_files
         ]
-        rows.append(self._row(batch, BATCH_ROW, 0, sum(file.bytes for file in written), detail))
+        rows.append(
+            self._row(batch, BATCH_ROW, 0, sum(file.bytes for file in written_files), detail)
+        )
         delta_tables.append(
             self.path, pa.Table.from_pylist(rows, SCHEMA), {self._application: batch}
         )
 
     def pointers(self, until: int | None = None) -> dict[int, int]:
-        """Bucket -> version of its state after the newest micro-batch listed, or after `until`."""
+        """Return, for each bucket, the version of its state after the newest micro-batch listed, or after `until`."""
         newest: dict[int, int] = {}
         if self.newest_batch is not None:
-            wanted = self._mine & (pc.field("bucket") != BATCH_ROW)
-            wanted = wanted if until is None else wanted & (pc.field("batch") <= until)
-            table = read_rows(self.path, ["bucket", "sequence"], wanted)
+            condition = self._own_rows & (pc.field("bucket") != BATCH_ROW)
+            condition = condition if until is None else condition & (pc.field("batch") <= until)
+            table = read_rows(self.path, ["bucket", "sequence"], condition)
             for bucket, sequence in zip(
                 table["bucket"].to_pylist(), table["sequence"].to_pylist(), strict=True
             ):
@@ -88,43 +90,43 @@ class Manifest:
         return newest
 
     def digests(self, versions: Mapping[int, int]) -> dict[int, dict[str, str]]:
-        """Bucket -> table -> digest of its file, as listed for these versions (bucket -> version)."""
+        """Return, for each bucket and table, the digest of its file, as listed for these versions (bucket -> version)."""
         if self.newest_batch is None:
             return {}
         # Not all rows: there is one of every bucket and micro-batch, and digests take most of their room.
-        wanted_rows = (pc.field("bucket") != BATCH_ROW) & pc.field("sequence").isin(
+        condition = (pc.field("bucket") != BATCH_ROW) & pc.field("sequence").isin(
             sorted(set(versions.values()))
         )
-        table = read_rows(self.path, ["bucket", "sequence", "detail"], self._mine & wanted_rows)
+        table = read_rows(self.path, ["bucket", "sequence", "detail"], self._own_rows & condition)
         rows = zip(
             *(table[name].to_pylist() for name in ("bucket", "sequence", "detail")), strict=True
         )
-        wanted = (
+        listed = (
             (bucket, detail)
             for bucket, sequence, detail in rows
             if versions.get(bucket) == sequence
         )
-        return {bucket: json.loads(detail).get("sha256", {}) for bucket, detail in wanted}
+        return {bucket: json.loads(detail).get("sha256", {}) for bucket, detail in listed}
 
     def batches(
         self, batch: int | None = None, since: int | None = None
     ) -> dict[int, dict[str, Any]]:
-        """Batch -> its `detail`, of every micro-batch listed, of those from a number on, or of one of them."""
+        """Return, for each batch, its `detail`, of every micro-batch listed, of those from a number on, or of one of them."""
         if self.newest_batch is None:
             return {}
-        wanted = self._mine & (pc.field("bucket") == BATCH_ROW)
-        wanted = wanted if batch is None else wanted & (pc.field("batch") == batch)
-        wanted = wanted if since is None else wanted & (pc.field("batch") >= since)
-        table = read_rows(self.path, ["batch", "detail"], wanted)
+        condition = self._own_rows & (pc.field("bucket") == BATCH_ROW)
+        condition = condition if batch is None else condition & (pc.field("batch") == batch)
+        condition = condition if since is None else condition & (pc.field("batch") >= since)
+        table = read_rows(self.path, ["batch", "detail"], condition)
         return {row["batch"]: json.loads(row["detail"]) for row in table.to_pylist()}
 
     def history(self) -> Iterator[tuple[int, dict[str, Any], dict[int, int]]]:
-        """(batch, its `detail`, bucket -> version of its state after it) of every micro-batch listed, newest first."""
+        """Yield (batch, its `detail`, bucket -> version of its state after it) of every micro-batch listed, newest first."""
         if self.newest_batch is None:
             return
-        table = read_rows(self.path, ["batch", "bucket", "sequence"], self._mine)
+        table = read_rows(self.path, ["batch", "bucket", "sequence"], self._own_rows)
         details = read_rows(
-            self.path, ["batch", "detail"], self._mine & (pc.field("bucket") == BATCH_ROW)
+            self.path, ["batch", "detail"], self._own_rows & (pc.field("bucket") == BATCH_ROW)
         )
         detail_of = dict(
             zip(details["batch"].to_pylist(), details["detail"].to_pylist(), strict=True)
@@ -132,10 +134,10 @@ class Manifest:
         batch, bucket, sequence = (
             table[name].to_numpy() for name in ("batch", "bucket", "sequence")
         )
-        whole = np.flatnonzero(bucket == BATCH_ROW)
+        batch_rows = np.flatnonzero(bucket == BATCH_ROW)
         order = np.lexsort((sequence, bucket))
         order = order[bucket[order] != BATCH_ROW]
-        for row in whole[np.argsort(batch[whole])][::-1]:
+        for row in batch_rows[np.argsort(batch[batch_rows])][::-1]:
             upto = order[batch[order] <= batch[row]]
             last = (
                 upto[np.append(bucket[upto[1:]] != bucket[upto[:-1]], True)] if len(upto) else upto
@@ -144,7 +146,7 @@ class Manifest:
             yield int(batch[row]), json.loads(detail_of[int(batch[row])]), pointers
 
     @property
-    def _mine(self) -> pc.Expression:
+    def _own_rows(self) -> pc.Expression:
         return (pc.field("operator") == self.operator) & (pc.field("generation") == self.generation)
 
     @property
@@ -164,11 +166,11 @@ class Manifest:
         )
 
 
-def _kept(counted: Mapping[str, Any]) -> dict[str, Any]:
+def _listed_report(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is kept of the report of a bucket."""
-    return {name: counted[name] for name in ("drops", "sha256") if counted.get(name)}
+    return {name: report[name] for name in ("drops", "sha256") if report.get(name)}
 
 
 def files_mark(run_id: str, operator: str, generation: int) -> str:
-    """Its version is the newest micro-batch that is listed."""
+    """Return the mark whose version is the newest micro-batch that is listed."""
     return f"{run_id}/{operator}/g{generation}/files"

@@ -66,7 +66,11 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
     with exclusive(folder):
         closed = closed_us(lake, old, ledger)
         run = new_run(lake, name, query, secret, ledger, query.source)
-        firsts = [one.first_window_us for one in (old, run) if one.first_window_us is not None]
+        firsts = [
+            bound_run.first_window_us
+            for bound_run in (old, run)
+            if bound_run.first_window_us is not None
+        ]
         firsts += [] if closed == NO_CLOCK else [schedule.first_free_window(closed)]
         run = replace(run, first_window_us=max(firsts, default=None))
         _exchange(folder, prepared, old, run)
@@ -94,29 +98,29 @@ def finish_new_run(lake: Lake, name: str) -> Run | None:
 
 
 def closed_us(lake: Lake, run: Run, ledger: Ledger) -> int:
-    """No trigger after this time can have been published by the run; NO_CLOCK if it has published nothing.
+    """Return the time after which the run can have published no trigger; NO_CLOCK if it has published nothing.
 
     A trigger is listed, its tick committed, and noted beside the ledger before it is published. Where both tables are lost, the wall clock and the time of the
     last catch-up stand in: they may close more, never less.
     """
     folder = lake.private(run.name)
-    found = [NO_CLOCK]
-    known = False
+    times_us = [NO_CLOCK]
+    has_tables = False
     for path, times in ((folder / "contributions", _ticks), (folder / "files", _listed)):
         try:
             if delta_tables.exists(path):
-                found += times(path, run.run_id)
-                known = True
+                times_us += times(path, run.run_id)
+                has_tables = True
         except (DeltaError, OSError, ValueError, pa.ArrowException):
             continue
-    if not known and any(
+    if not has_tables and any(
         (folder / name).exists() for name in ("checkpoints", "catch_up.json", "state")
     ):
-        found.append(now_us())
-        found += _asked_for(folder)
+        times_us.append(now_us())
+        times_us += _asked_for(folder)
     entry = ledger.register.find(run.run_id)
-    noted = [] if entry is None or entry.closed_us is None else [entry.closed_us]
-    return max([*found, *noted, *_published(lake.histogram(run.name))])
+    register_times = [] if entry is None or entry.closed_us is None else [entry.closed_us]
+    return max([*times_us, *register_times, *_published(lake.histogram(run.name))])
 
 
 def _on_disk(lake: Lake, name: str) -> Path:
@@ -154,7 +158,7 @@ def _ticks(contributions: Place, run_id: str) -> list[int]:
 
 
 def _listed(files: Place, run_id: str) -> list[int]:
-    """Closed times in the listings of query 2, of all generations."""
+    """Return the closed times in the listings of query 2, of all generations."""
     table = read_rows(files, ["operator", "bucket", "detail"]).to_pylist()
     return [
         int(json.loads(row["detail"])["closed_us"])

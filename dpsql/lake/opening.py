@@ -158,7 +158,7 @@ def _prepare(lake: Lake, name: str) -> Place:
 
 
 def _tables(lake: Lake, name: str) -> Iterator[Place]:
-    """Whatever a run leaves behind besides run.json (a crash may leave a hidden temporary file)."""
+    """Yield whatever a run leaves behind besides run.json (a crash may leave a hidden temporary file)."""
     histogram = lake.histogram(name)
     private = lake.private(name)
     for path in (histogram, cells_path(histogram)):
@@ -173,11 +173,11 @@ def _tables(lake: Lake, name: str) -> Iterator[Place]:
 
 
 def _refuse_orphans(lake: Lake, name: str, folder: Place) -> None:
-    found = next(_tables(lake, name), None)
+    orphan = next(_tables(lake, name), None)
     if (
-        found is not None and not (folder / RUN_FILE).exists()
+        orphan is not None and not (folder / RUN_FILE).exists()
     ):  # another starter may have made both meanwhile
         raise LakeError(
-            f"{folder / RUN_FILE} is lost, but {found} is there: the run id of these tables is unknown, so nothing may be added to them. "
+            f"{folder / RUN_FILE} is lost, but {orphan} is there: the run id of these tables is unknown, so nothing may be added to them. "
             f"Put back {RUN_FILE}, or start a new run with another --name or --lake"
         )

@@ -27,7 +27,7 @@ class Overruns:
     newest_us: int = 0
     interval_us: int = 0
 
-    def after(self, began_us: int, took_us: int, interval_us: int) -> Overruns:
+    def with_stretch(self, began_us: int, took_us: int, interval_us: int) -> Overruns:
         """Add a stretch of time without a poll, if it lasted beyond the next multiple of the interval."""
         ended_us = began_us + took_us
         if ended_us <= (began_us // interval_us + 1) * interval_us:
@@ -36,7 +36,7 @@ class Overruns:
             self.micro_batches + 1, max(self.longest_us, took_us), ended_us, interval_us
         )
 
-    def said(self) -> str | None:
+    def summary(self) -> str | None:
         """Return a line for people; None if there were none."""
         if not self.micro_batches:
             return None

@@ -100,22 +100,22 @@ def check(
     ):
         raise LakeError(f"{problem}; {remedies.unrepairable(engine.folder)}")
     for operator in OPERATORS:
-        if problem := lost(
+        if problem := loss(
             engine,
             operator,
             marks[operator],
             manifests[operator],
-            whole=isinstance(engine.folder, Path),
+            reads_bytes=isinstance(engine.folder, Path),
         ):
             raise LakeError(f"{problem}; {remedies.repairable(engine.folder)}")
 
 
-def lost(
+def loss(
     engine: Engine,
     operator: str,
     marks: Sequence[int | None],
     manifest: Manifest,
-    whole: bool = True,
+    reads_bytes: bool = True,
 ) -> str | None:
     """Return what a query has lost of all that a restore can make anew, in words; None if all of it is there."""
     problem = lost_checkpoint(engine, operator, marks) or lost_listing(
@@ -124,7 +124,7 @@ def lost(
     problem = (
         problem
         or lost_rows(engine, operator, marks, manifest)
-        or lost_state(engine, operator, manifest, whole)
+        or lost_state(engine, operator, manifest, reads_bytes)
     )
     return problem or read_twice(engine, operator, manifest)
 
@@ -158,28 +158,30 @@ def check_beside(folder: Place, public: Mapping[str, Place], application: str) -
 
 def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) -> str | None:
     """Return what is wrong with the log of a table, and what to do about it; `mending` leaves out what a restore makes anew."""
-    if lost := torn_commits.torn(path):
+    if torn_commit := torn_commits.torn(path):
         return (
             None
             if mending
-            else f"{lost.path}, the newest commit of the table {name}, is damaged; {remedies.repairable(folder)}"
+            else f"{torn_commit.path}, the newest commit of the table {name}, is damaged; {remedies.repairable(folder)}"
         )
     if not torn_commits.unreadable(path):
         return None
-    what = f"an earlier commit or a checkpoint of the table {name} in {path}/_delta_log is damaged"
+    complaint = (
+        f"an earlier commit or a checkpoint of the table {name} in {path}/_delta_log is damaged"
+    )
     if path.parent != folder:  # public: no run can publish there
-        return f"{what}; nothing was touched. Put it back as it was, or start a new run under another --name"
-    return f"{what}: no restore can make it anew; {remedies.unrepairable(folder)}"
+        return f"{complaint}; nothing was touched. Put it back as it was, or start a new run under another --name"
+    return f"{complaint}: no restore can make it anew; {remedies.unrepairable(folder)}"
 
 
 def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) -> str | None:
     """Return what is wrong with the checkpoint of an operator's query."""
     checkpoint = engine.checkpoint(operator)
-    known = started_queries(engine.folder).get(operator)
-    found = checkpoint.query_id
-    if known is not None and found is None:
+    started_id = started_queries(engine.folder).get(operator)
+    checkpoint_id = checkpoint.query_id
+    if started_id is not None and checkpoint_id is None:
         return f"the checkpoint {checkpoint.path} is lost"
-    if known is not None and found != known:
+    if started_id is not None and checkpoint_id != started_id:
         return f"the checkpoint {checkpoint.path} belongs to another run"
     if damaged := checkpoint.damaged():
         return f"{damaged}, which Spark needs to go on, is damaged"
@@ -197,16 +199,16 @@ def lost_listing(
     engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest
 ) -> str | None:
     """Return what the manifest lacks: it is written before the rows, and knows every state file of a finished micro-batch."""
-    listed, *others = (-1 if mark is None else mark for mark in marks)
+    listed, *row_marks = (-1 if mark is None else mark for mark in marks)
     checkpoint = engine.checkpoint(operator)
-    done, planned = (
+    committed, planned = (
         -1 if batch is None else batch
         for batch in (checkpoint.newest_commit, checkpoint.newest_batch)
     )
     # A micro-batch that Spark has not finished is done again, and then listed again.
-    if listed < max(others) <= done:
-        return f"the manifest {manifest.path} has lost micro-batch {max(others)} of the {operator} query"
-    if done == planned:
+    if listed < max(row_marks) <= committed:
+        return f"the manifest {manifest.path} has lost micro-batch {max(row_marks)} of the {operator} query"
+    if committed == planned:
         files = state_files(engine, operator)
         pointers = manifest.pointers()
         newer = [
@@ -223,30 +225,30 @@ def lost_rows(
     engine: Engine, operator: str, marks: Sequence[int | None], manifest: Manifest
 ) -> str | None:
     """Return the table of an operator's rows lacks those of a micro-batch that Spark has finished."""
-    done = engine.checkpoint(operator).newest_commit
+    committed = engine.checkpoint(operator).newest_commit
     first = engine.parts[operator].first
     stored = max((mark for mark in marks[1:] if mark is not None), default=-1)
     for batch, detail, _ in manifest.history():
         if batch <= max(stored, first - 1):
             return None
-        if done is not None and batch <= done and detail.get("rows"):
+        if committed is not None and batch <= committed and detail.get("rows"):
             return f"the table of the {operator} query's rows has lost those of micro-batch {batch}"
     return None
 
 
 def lost_contributions(engine: Engine, path: Place, listed: Manifest) -> str | None:
-    """Query 2 has read further than `contributions` goes."""
-    read = release_position(engine, listed) if delta_tables.exists(path) else None
-    if read is None:
+    """Tell that query 2 has read further than `contributions` goes, in words; None if it has not."""
+    next_read = release_position(engine, listed) if delta_tables.exists(path) else None
+    if next_read is None:
         return None
     newest = DeltaTable(str(path)).version()
-    if read > newest + 1:
+    if next_read > newest + 1:
         return f"the table contributions at {path} has lost versions after {newest} that were read already"
     return None
 
 
 def release_position(engine: Engine, listed: Manifest) -> int | None:
-    """Version of `contributions` that query 2 reads next; None if it has read nothing that was published."""
+    """Return the version of `contributions` that query 2 reads next; None if it has read nothing that was published."""
     newest = listed.newest_batch
     return (
         None
@@ -255,14 +257,16 @@ def release_position(engine: Engine, listed: Manifest) -> int | None:
     )
 
 
-def lost_state(engine: Engine, operator: str, manifest: Manifest, whole: bool = True) -> str | None:
+def lost_state(
+    engine: Engine, operator: str, manifest: Manifest, reads_bytes: bool = True
+) -> str | None:
     """Return the first newest state file that is not as it was listed, and why; `whole` looks at all bytes, else the footers must do."""
     files = state_files(engine, operator)
     pointers = manifest.pointers()
-    digests = manifest.digests(pointers) if whole else {}
+    digests = manifest.digests(pointers) if reads_bytes else {}
     for bucket, sequence in pointers.items():
         try:
-            files.check(bucket, sequence, whole, digests.get(bucket, {}))
+            files.check(bucket, sequence, reads_bytes, digests.get(bucket, {}))
         except FileNotFoundError:
             return f"version {sequence} of the state in {files.folder(bucket)} is lost"
         except UnknownStateVersion as problem:
@@ -279,10 +283,10 @@ def read_twice(engine: Engine, operator: str, manifest: Manifest) -> str | None:
     """Return a file in the micro-batch that query 1 would do next, which an earlier one has read: Spark planned it when it had forgotten the path."""
     checkpoint = engine.checkpoint(operator)
     planned = checkpoint.newest_batch
-    done = checkpoint.newest_commit
-    if operator != ADMISSION or planned is None or planned == done:
+    committed = checkpoint.newest_commit
+    if operator != ADMISSION or planned is None or planned == committed:
         return None
-    return ReadFiles(manifest.path, engine.void, "").again(
+    return ReadFiles(manifest.path, engine.void, "").repeated_file(
         checkpoint.position(planned).get("files", []), planned
     )
 
@@ -308,13 +312,15 @@ def check_files(engine: Engine, source: str) -> None:
     planned = checkpoint.newest_batch
     if planned is None or planned == checkpoint.newest_commit:
         return
-    if problem := gone(f"source {source!r}", checkpoint.position(planned).get("files", [])):
+    if problem := missing_files(
+        f"source {source!r}", checkpoint.position(planned).get("files", [])
+    ):
         raise LakeError(
             f"{problem}: micro-batch {planned} was broken off, and reads them again. Put them back, or start a new run with another --name"
         )
 
 
-def gone(source: str, uris: Iterable[str]) -> str | None:
+def missing_files(source: str, uris: Iterable[str]) -> str | None:
     """Return which of these files a source no longer has, in words; those that are not on this machine are not looked for."""
     names = [
         path for path in map(readable, uris) if path.startswith("/") and not Path(path).exists()

@@ -28,7 +28,7 @@ Void = Sequence[tuple[int, int]]
 
 
 def listed_details(table: Place, void: Void) -> dict[int, dict[str, Any]]:
-    """Micro-batch of query 1 -> its `detail`, of every generation; those that a restored run has read again are left out.
+    """Return, for each micro-batch of query 1, its `detail`, of every generation; those that a restored run has read again are left out.
 
     Args:
         table: the private table `files`.
@@ -36,9 +36,9 @@ def listed_details(table: Place, void: Void) -> dict[int, dict[str, Any]]:
     """
     if not delta_tables.exists(table):
         return {}
-    mine = (pc.field("operator") == ADMISSION) & (pc.field("bucket") == BATCH_ROW)
+    condition = (pc.field("operator") == ADMISSION) & (pc.field("bucket") == BATCH_ROW)
     newest: dict[int, tuple[int, str]] = {}
-    for row in read_rows(table, ["generation", "batch", "detail"], mine).to_pylist():
+    for row in read_rows(table, ["generation", "batch", "detail"], condition).to_pylist():
         counts = not any(first <= row["batch"] <= last for first, last in void)
         if counts and row["generation"] >= newest.get(row["batch"], (0, ""))[0]:
             newest[row["batch"]] = (row["generation"], row["detail"])
@@ -46,7 +46,7 @@ def listed_details(table: Place, void: Void) -> dict[int, dict[str, Any]]:
 
 
 def listed_files(details: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
-    """(path, micro-batch) of everything that was read, in order of micro-batches."""
+    """Yield (path, micro-batch) of everything that was read, in order of micro-batches."""
     return ((path, batch) for batch, detail in details.items() for path in detail.get("files", ()))
 
 
@@ -84,21 +84,21 @@ class ReadFiles:
         Raises:
             LakeError: it has one.
         """
-        if problem := self.again(paths, batch):
+        if problem := self.repeated_file(paths, batch):
             raise LakeError(f"{problem}; {self._repair}")
 
-    def again(self, paths: Iterable[str], batch: int) -> str | None:
+    def repeated_file(self, paths: Iterable[str], batch: int) -> str | None:
         """Return which of a micro-batch's files another one has read, in words."""
-        given = {self._same(path): path for path in paths}
-        if not self._perhaps(given):
+        path_by_form = {self._same(path): path for path in paths}
+        if not self._perhaps(path_by_form):
             return None
         # Almost always a micro-batch that is repeated after a crash. Hashes may collide, too: the list decides.
-        before = listed_files(listed_details(self._table, self._void))
+        earlier_files = listed_files(listed_details(self._table, self._void))
         twice = next(
             (
-                (path, other)
-                for path, other in before
-                if other != batch and self._same(path) in given
+                (path, other_batch)
+                for path, other_batch in earlier_files
+                if other_batch != batch and self._same(path) in path_by_form
             ),
             None,
         )
@@ -109,7 +109,7 @@ class ReadFiles:
         )
 
     def add(self, paths: Iterable[str]) -> None:
-        """These are read."""
+        """Add files that a micro-batch has read."""
         self._new.update(hash(self._same(path)) for path in paths)
         if len(self._new) > MANY:
             self._known = np.union1d(self._known, np.fromiter(self._new, np.int64))
@@ -122,8 +122,8 @@ class ReadFiles:
                 return f"{readable(path)} was read twice: micro-batches {first[self._same(path)]} and {batch}"
         return None
 
-    def _perhaps(self, given: Iterable[str]) -> bool:
-        hashes = np.fromiter(map(hash, given), np.int64)
+    def _perhaps(self, forms: Iterable[str]) -> bool:
+        hashes = np.fromiter(map(hash, forms), np.int64)
         at = np.minimum(np.searchsorted(self._known, hashes), max(0, len(self._known) - 1))
         return bool(
             len(self._known) and (self._known[at] == hashes).any()

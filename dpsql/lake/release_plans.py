@@ -59,8 +59,8 @@ def next_version(detail: Mapping[str, Any], start: str | None) -> int:
         detail: of the listing.
         start: where the query began, as a listing says it; None: with the first commit.
     """
-    given = next(iter(detail.get("offsets", [])), start)
-    return 0 if given is None else int(json.loads(given)["reservoirVersion"])
+    offset = next(iter(detail.get("offsets", [])), start)
+    return 0 if offset is None else int(json.loads(offset)["reservoirVersion"])
 
 
 @dataclass
@@ -86,35 +86,37 @@ class ReleasePlans:
             for batch, detail in self.listed.batches().items()
         }
 
-    def of(self, batch: int) -> ReleasePlan:
+    def plan_for(self, batch: int) -> ReleasePlan:
         """Return the plan of a micro-batch.
 
         Raises:
             FileNotFoundError: a commit is gone.
         """
-        before = [listed for listed in self._next if listed < batch]
-        first = self._next[max(before)] if before else next_version({}, self.start)
+        earlier_batches = [listed for listed in self._next if listed < batch]
+        first = (
+            self._next[max(earlier_batches)] if earlier_batches else next_version({}, self.start)
+        )
         newest = self.contributions.version
-        kept = self._kept
+        told_plan = self._kept
         if batch in self._next:
             return self.contributions.plan(first - 1, self._next[batch] - 1)
-        if kept is not None and kept.batch == batch and first <= kept.upto <= newest:
-            return self.contributions.plan(first - 1, kept.upto)
+        if told_plan is not None and told_plan.batch == batch and first <= told_plan.upto <= newest:
+            return self.contributions.plan(first - 1, told_plan.upto)
         return self.contributions.plan(first - 1, newest, MOST_FILES)
 
     def keep(self, batch: int, plan: ReleasePlan) -> None:
-        """A micro-batch's tasks are about to be told its plan, and it is about to be listed: if it is done again, then with the same."""
+        """Keep the plan that a micro-batch's tasks are about to be told, before it is listed: if it is done again, then with the same."""
         self._kept = KeptPlan(batch, plan.upto)
         record.write(self.contributions.path.parent / FILE, self._kept, VERSION)
 
     def list(self, batch: int, plan: ReleasePlan) -> None:
-        """A micro-batch is listed with its plan."""
+        """Note that a micro-batch is listed with its plan."""
         # Micro-batches come in order: the newest two are enough, also when one is repeated.
         self._next = dict(sorted({**self._next, batch: plan.upto + 1}.items())[-2:])
 
 
 def read_and_noted(listed: Manifest, newest_commit: int | None, start: str | None) -> int | None:
-    """Versions of `contributions` below this one are read, and no micro-batch that read them will be repeated; None if nothing is read.
+    """Return the version of `contributions` below which all are read, and no micro-batch that read them will be repeated; None if nothing is read.
 
     Args:
         listed: the state files of query 2.
@@ -124,14 +126,14 @@ def read_and_noted(listed: Manifest, newest_commit: int | None, start: str | Non
     if newest_commit is None:
         return None if start is None else next_version({}, start)
     # Not all of them: there are as many as the run is old, and few that are not listed.
-    done = {
+    committed = {
         batch: detail
         for batch, detail in listed.batches(since=newest_commit - RECENT).items()
         if batch <= newest_commit
     }
-    done = done or {
+    committed = committed or {
         batch: detail for batch, detail in listed.batches().items() if batch <= newest_commit
     }
-    if not done:
+    if not committed:
         return None if start is None else next_version({}, start)
-    return next_version(done[max(done)], start)
+    return next_version(committed[max(committed)], start)

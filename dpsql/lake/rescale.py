@@ -23,26 +23,27 @@ def recut(
     """
     if not state:
         return {}
-    whole = {name: _one([tables[name] for tables in state.values()]) for name in layout}
-    whole = {
+    all_rows = {name: _joined([tables[name] for tables in state.values()]) for name in layout}
+    all_rows = {
         name: table.sort_by([(column, "ascending") for column in layout[name].sorted_by])
-        for name, table in whole.items()
+        for name, table in all_rows.items()
     }
-    out: dict[int, Tables] = {}
+    state_by_bucket: dict[int, Tables] = {}
     for bucket in range(buckets):
-        mine = {
+        bucket_tables = {
             name: _rows(table, layout[name].bucket_by, bucket, buckets)
-            for name, table in whole.items()
+            for name, table in all_rows.items()
         }
         # A bucket that has closed the grid remembers up to when, also without any row.
         if any(
-            table.num_rows or CLOSED in (table.schema.metadata or {}) for table in mine.values()
+            table.num_rows or CLOSED in (table.schema.metadata or {})
+            for table in bucket_tables.values()
         ):
-            out[bucket] = mine
-    return out
+            state_by_bucket[bucket] = bucket_tables
+    return state_by_bucket
 
 
-def _one(parts: list[pa.Table]) -> pa.Table:
+def _joined(parts: list[pa.Table]) -> pa.Table:
     """Return all rows; of the closed times the newest."""
     closed = [int((part.schema.metadata or {}).get(CLOSED, b"0")) for part in parts]
     metadata = parts[0].schema.metadata

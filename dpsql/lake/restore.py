@@ -39,7 +39,7 @@ from dpsql.udfs.stage import ADMISSION, OPERATORS, RELEASE, Clock, StateFile, cl
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore did.
+    """The result of a restore.
 
     Args:
         listed: operators whose newest state was listed again.
@@ -77,7 +77,7 @@ def restore(
         tables = tables_of(lake, run)
         if tables is None:
             raise LakeError(f"query {name!r} has not been started yet: there is nothing to restore")
-        with unreadable.named(tables.folder, tables.private | tables.public):
+        with unreadable.reading(tables.folder, tables.private | tables.public):
             return _restore_stopped(tables, buckets, savepoint, checkpoints)
 
 
@@ -99,27 +99,27 @@ def _restore_stopped(
     saved = None if savepoint is None else read_savepoint(tables.folder, savepoint)
     listed = tuple(operator for operator in OPERATORS if _list_again(tables, operator))
     anew = saved or checkpoints or (buckets and buckets != tables.engine.buckets)
-    wanted = (
+    operators = (
         set(OPERATORS)
         if anew
         else {operator for operator in OPERATORS if _damaged(tables, operator)}
     )
-    forgotten = _catch_up_is_damaged(tables)
+    has_damaged_catch_up = _catch_up_is_damaged(tables)
     admitted = tables.engine.checkpoint(ADMISSION)
-    if forgotten and admitted.newest_batch != admitted.newest_commit:
+    if has_damaged_catch_up and admitted.newest_batch != admitted.newest_commit:
         # It would be repeated with another time, and perhaps with other static tables, over files that are listed.
-        wanted.add(ADMISSION)
-    done = Restored(listed, {}, tables.engine.buckets)
-    if wanted:
-        done = _restore(tables, wanted, buckets or tables.engine.buckets, saved, listed)
-    if forgotten:
+        operators.add(ADMISSION)
+    restored = Restored(listed, {}, tables.engine.buckets)
+    if operators:
+        restored = _restore(tables, operators, buckets or tables.engine.buckets, saved, listed)
+    if has_damaged_catch_up:
         mended = (*mended, _forget_catch_up(tables))
-    return replace(done, mended=mended)
+    return replace(restored, mended=mended)
 
 
 def _mend_logs(tables: Tables) -> tuple[str, ...]:
     """Put aside, or write again, the newest commits that cannot be read."""
-    told = []
+    sentences = []
     for part, path in {
         "files": tables.folder / "files",
         **tables.public,
@@ -127,56 +127,56 @@ def _mend_logs(tables: Tables) -> tuple[str, ...]:
     }.items():
         if problem := preflight.damaged_log(tables.folder, part, path, mending=True):
             raise LakeError(problem)
-        if lost := torn_commits.torn(path):
-            if torn_commits.unreadable(path, lost.version - 1):
+        if torn_commit := torn_commits.torn(path):
+            if torn_commits.unreadable(path, torn_commit.version - 1):
                 raise LakeError(
-                    f"{lost.path} is damaged, and what was before it is gone: {remedies.unrepairable(tables.folder)}"
+                    f"{torn_commit.path} is damaged, and what was before it is gone: {remedies.unrepairable(tables.folder)}"
                 )
-            if part in tables.beside:
-                _check_beside(tables, part, lost)
-            told.append(
-                _mend_contributions(tables, lost)
+            if part in tables.other_public:
+                _check_beside(tables, part, torn_commit)
+            sentences.append(
+                _mend_contributions(tables, torn_commit)
                 if part == "contributions"
-                else _put_aside(tables, part, lost)
+                else _put_aside(tables, part, torn_commit)
             )
-    return tuple(told)
+    return tuple(sentences)
 
 
-def _check_beside(tables: Tables, part: str, lost: torn_commits.Torn) -> None:
-    """A tick goes to the histogram last: with its rows there it counts as published, and what the other table has lost would not come again."""
-    before = DeltaTable(str(lost.table), version=lost.version - 1).transaction_version(
-        tables.published_mark
-    )
-    if (tables.published().triggers or 0) > (before or 0):
-        told = f"{lost.path} is damaged, and the histogram has the tick of which the table {part} has lost its rows"
-        raise LakeError(f"{told}: {remedies.unrepairable(tables.folder)}")
+def _check_beside(tables: Tables, part: str, torn_commit: torn_commits.Torn) -> None:
+    """Refuse to lose a tick that the histogram has: it goes there last, counts as published, and what the other table has lost would not come again."""
+    mark_before = DeltaTable(
+        str(torn_commit.table), version=torn_commit.version - 1
+    ).transaction_version(tables.published_mark)
+    if (tables.published().triggers or 0) > (mark_before or 0):
+        complaint = f"{torn_commit.path} is damaged, and the histogram has the tick of which the table {part} has lost its rows"
+        raise LakeError(f"{complaint}: {remedies.unrepairable(tables.folder)}")
 
 
-def _put_aside(tables: Tables, part: str, lost: torn_commits.Torn) -> str:
-    lost.put_aside(tables.folder, part)
+def _put_aside(tables: Tables, part: str, torn_commit: torn_commits.Torn) -> str:
+    torn_commit.put_aside(tables.folder, part)
     return f"{part}: its newest commit was damaged; it is kept in {tables.folder / torn_commits.FOLDER}"
 
 
-def _mend_contributions(tables: Tables, lost: torn_commits.Torn) -> str:
-    """Query 2 may have read the commit: then it must be there, and be the same."""
+def _mend_contributions(tables: Tables, torn_commit: torn_commits.Torn) -> str:
+    """Repair the newest commit. Query 2 may have read it: then it must be there, and be the same."""
     release_listing = tables.manifest(RELEASE)
     closed = [int(detail["closed_us"]) for detail in release_listing.batches().values()]
     catch_up = read_if_whole(tables.folder / CATCH_UP_FILE, CatchUp, CATCH_UP_VERSION)
     ticks = {} if catch_up is None else {catch_up.until_us: catch_up.number}
     manifest = tables.manifest(ADMISSION)
     actions = torn_commits.rewritten(
-        lost, tables.run_id, manifest, ticks, max(closed, default=None)
+        torn_commit, tables.run_id, manifest, ticks, max(closed, default=None)
     )
     if actions is not None:
-        lost.replace(tables.folder, "contributions", actions)
+        torn_commit.replace(tables.folder, "contributions", actions)
         return "contributions: its newest commit was damaged, and is written again from the files that it had added"
-    read = preflight.release_position(tables.engine, release_listing)
-    if lost.has_checkpoint or (read is not None and read > lost.version):
+    next_read = preflight.release_position(tables.engine, release_listing)
+    if torn_commit.has_checkpoint or (next_read is not None and next_read > torn_commit.version):
         raise LakeError(
-            f"{lost.path} is damaged, query 2 has read it, and it cannot be told which files it had added: "
+            f"{torn_commit.path} is damaged, query 2 has read it, and it cannot be told which files it had added: "
             f"{remedies.unrepairable(tables.folder)}"
         )
-    return _put_aside(tables, "contributions", lost)
+    return _put_aside(tables, "contributions", torn_commit)
 
 
 def _catch_up_is_damaged(tables: Tables) -> bool:
@@ -198,7 +198,7 @@ def _forget_catch_up(tables: Tables) -> str:
 
 def _restore(
     tables: Tables,
-    wanted: set[str],
+    operators: set[str],
     buckets: tuple[int, int],
     saved: Savepoint | None,
     listed: tuple[str, ...],
@@ -207,13 +207,13 @@ def _restore(
     points = {}
     void = tables.engine.void
     replay_from = None
-    if ADMISSION in wanted:
-        point = saved.kept.points[ADMISSION] if saved else _admission_point(tables)
+    if ADMISSION in operators:
+        point = saved.facts.points[ADMISSION] if saved else _admission_point(tables)
         if saved:
             _check_savepoint(tables, saved)
         newest = tables.newest_number(ADMISSION)
-        again = tables.files_read(newest).keys() - tables.files_read(point.batch).keys()
-        if problem := preflight.gone("the source", again):
+        reread = tables.files_read(newest).keys() - tables.files_read(point.batch).keys()
+        if problem := preflight.missing_files("the source", reread):
             raise LakeError(
                 f"{problem}: micro-batches after {point.batch} are read again. Put them back, then restore again"
             )
@@ -222,9 +222,9 @@ def _restore(
         if tables.rows_mark(ADMISSION) > point.batch:
             # Contributions that are void now: query 2 must not have seen them.
             replay_from = _rows_after(tables, point)
-            wanted = wanted | {RELEASE}
+            operators = operators | {RELEASE}
         points[ADMISSION] = point
-    if RELEASE in wanted:
+    if RELEASE in operators:
         points[RELEASE] = (
             _saved_release_point(tables, saved, replay_from)
             if saved
@@ -264,28 +264,30 @@ def _restore(
 
 def _check_savepoint(tables: Tables, saved: Savepoint) -> None:
     """Refuse a savepoint after which a trigger was released, or whose micro-batches were read again under other numbers."""
-    again = [
-        batch for batch in tables.numbers(ADMISSION) if batch > saved.kept.points[ADMISSION].batch
+    reread = [
+        batch for batch in tables.numbers(ADMISSION) if batch > saved.facts.points[ADMISSION].batch
     ]
-    if (saved.kept.ticked, saved.kept.closed_us) != (tables.ticked, tables.closed_us) or any(
-        batch <= tables.ticked for batch in again
+    if (saved.facts.ticked, saved.facts.closed_us) != (tables.ticked, tables.closed_us) or any(
+        batch <= tables.ticked for batch in reread
     ):
         raise LakeError(
             f"savepoint {saved.label!r} is older than the last published trigger: going back would publish triggers twice. "
             f"Leave --to away to go on from the newest state, or begin a new run: {remedies.command(tables.folder)} --new-run"
         )
-    if saved.kept.void != tables.engine.void:
+    if saved.facts.void != tables.engine.void:
         raise LakeError(
             f"savepoint {saved.label!r} was taken before the run was restored to an earlier state: leave --to away"
         )
 
 
-def _saved_release_point(tables: Tables, saved: Savepoint, before: int | None) -> Point:
-    point = saved.kept.points[RELEASE]
+def _saved_release_point(tables: Tables, saved: Savepoint, last_version: int | None) -> Point:
+    point = saved.facts.points[RELEASE]
     deleted = point.version is not None and any(
         version >= point.version for version in tables.deletions()
     )
-    if deleted or (before is not None and (point.version is None or point.version > before + 1)):
+    if deleted or (
+        last_version is not None and (point.version is None or point.version > last_version + 1)
+    ):
         raise LakeError(
             f"savepoint {saved.label!r}: query 2 cannot go on from there any more; leave --to away"
         )
@@ -294,34 +296,36 @@ def _saved_release_point(tables: Tables, saved: Savepoint, before: int | None) -
 
 def _damaged(tables: Tables, operator: str) -> bool:
     return (
-        preflight.lost(tables.engine, operator, tables.marks(operator), tables.manifest(operator))
+        preflight.loss(tables.engine, operator, tables.marks(operator), tables.manifest(operator))
         is not None
     )
 
 
 def _list_again(tables: Tables, operator: str) -> bool:
-    """The manifest lost its newest version, but checkpoint and state files are there: then list what they have."""
+    """List what checkpoint and state files have, where the manifest lost its newest version."""
     engine = tables.engine
     manifest = tables.manifest(operator)
     marks = tables.marks(operator)
     checkpoint = engine.checkpoint(operator)
-    done = checkpoint.newest_commit
+    committed = checkpoint.newest_commit
     if preflight.lost_checkpoint(engine, operator, marks) or not preflight.lost_listing(
         engine, operator, marks, manifest
     ):
         return False
-    if done is None or done != checkpoint.newest_batch:
+    if committed is None or committed != checkpoint.newest_batch:
         return False
     files = preflight.state_files(engine, operator)
-    before = manifest.pointers()
+    pointers = manifest.pointers()
     newest = {bucket: files.newest(bucket) for bucket in range(files.buckets)}
     changed = {
-        bucket: sequence for bucket, sequence in newest.items() if sequence > before.get(bucket, 0)
+        bucket: sequence
+        for bucket, sequence in newest.items()
+        if sequence > pointers.get(bucket, 0)
     }
     detail: dict[str, Any]
     if operator == RELEASE:
         plan = kept_plan(engine.folder)
-        if plan is None or plan.batch != done:
+        if plan is None or plan.batch != committed:
             return False  # it goes back to what is listed
         closed = (
             closed_us(files.load(bucket, sequence))
@@ -333,15 +337,15 @@ def _list_again(tables: Tables, operator: str) -> bool:
             detail["mark"] = mark
     else:
         detail = checkpoint.position(
-            done, -1 if manifest.newest_batch is None else manifest.newest_batch
+            committed, -1 if manifest.newest_batch is None else manifest.newest_batch
         )
-        detail["clock"] = _clock(tables, done)
+        detail["clock"] = _clock(tables, committed)
     # `bytes` says that a file was written; its size is not worth a look.
-    written = [
+    changed_files = [
         StateFile(bucket, sequence, 1, {"sha256": files.digests(bucket, sequence)})
         for bucket, sequence in changed.items()
     ]
-    manifest.commit(done, written, {**detail, "rows": 0})
+    manifest.commit(committed, changed_files, {**detail, "rows": 0})
     return True
 
 
@@ -361,8 +365,8 @@ def _admission_point(tables: Tables) -> Point:
     listed = tables.manifest(ADMISSION).batches()
     rows = tables.rows_mark(ADMISSION)
     for point in tables.points(ADMISSION):
-        again = [batch for batch in (*listed, rows) if batch > point.batch]
-        if all(batch > tables.ticked for batch in again) and point.resumable:
+        reread = [batch for batch in (*listed, rows) if batch > point.batch]
+        if all(batch > tables.ticked for batch in reread) and point.resumable:
             return point
     if tables.ticked == NOTHING and tables.engine.generation(ADMISSION) == 1:
         return Point(NOTHING, {}, {})
@@ -380,19 +384,19 @@ def _rows_after(tables: Tables, point: Point) -> int:
     return int((details[min(later)] if later else point.detail).get("contributions", 0))
 
 
-def _release_point(tables: Tables, before: int | None) -> Point:
+def _release_point(tables: Tables, last_version: int | None) -> Point:
     """Return the newest point of query 2 that its table can be read on from, at or before a version of it."""
     deleted = tables.deletions()
     points = tables.points(RELEASE)
     engine = tables.engine
-    whole = not preflight.lost_listing(
+    has_listing = not preflight.lost_listing(
         engine, RELEASE, tables.marks(RELEASE), tables.manifest(RELEASE)
     )
     for number, point in enumerate([*points, Point(NOTHING, {}, {})]):
-        if point.version is None or (before is not None and point.version > before + 1):
+        if point.version is None or (last_version is not None and point.version > last_version + 1):
             continue
         # What was deleted since the newest listed one was read has been read by it.
-        newest = whole and number == 0 and point.batch != NOTHING
+        newest = has_listing and number == 0 and point.batch != NOTHING
         if newest or not [version for version in deleted if version >= point.version]:
             return point
     raise LakeError(
@@ -411,20 +415,20 @@ def _rebuild(
     count = buckets[OPERATORS.index(operator)]
     if saved:
         state = saved.load(operator, tables_of)
-        cut = saved.kept.buckets[OPERATORS.index(operator)]
+        old_count = saved.facts.buckets[OPERATORS.index(operator)]
     else:
         state = {bucket: old.load(bucket, sequence) for bucket, sequence in point.pointers.items()}
-        cut = old.buckets
-    state = state if cut == count else recut(state, count, tables_of)
+        old_count = old.buckets
+    state = state if old_count == count else recut(state, count, tables_of)
     generation = max(_generations(tables, operator)) + 1
     files = BucketFiles(engine.state_root, operator, count, generation, tuple(tables_of))
-    written = []
+    new_files = []
     for bucket, content in sorted(state.items()):
         size, digests = files.store(bucket, 1, content)
-        written.append(StateFile(bucket, 1, size, {"sha256": digests}))
-    if written:
+        new_files.append(StateFile(bucket, 1, size, {"sha256": digests}))
+    if new_files:
         Manifest(tables.folder / "files", tables.run_id, operator, generation).commit(
-            point.batch, written, point.detail
+            point.batch, new_files, point.detail
         )
     position = (
         point.position if point.position is None or "logOffset" not in point.position else None
@@ -433,7 +437,7 @@ def _rebuild(
     return Part(
         generation,
         tables.newest_number(operator) + 1,
-        {file.bucket: 1 for file in written},
+        {file.bucket: 1 for file in new_files},
         position,
         closed_us,
     )

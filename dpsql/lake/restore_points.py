@@ -32,7 +32,7 @@ NOTHING = -1
 
 @dataclass(frozen=True)
 class Point:
-    """What one operator had done after a micro-batch: versions of its buckets, and the manifest's detail."""
+    """The state of one operator after a micro-batch: versions of its buckets, and the manifest's detail."""
 
     batch: int
     pointers: dict[int, int]
@@ -83,28 +83,28 @@ class Tables:
         histogram: public table.
         run_id: of the run.
         engine: its settings.
-        beside: its public tables besides the histogram, by what they are called.
+        other_public: its public tables besides the histogram, by what they are called.
     """
 
     folder: Place
     histogram: Place
     run_id: str
     engine: Engine
-    beside: Mapping[str, Place] = field(default_factory=dict)
+    other_public: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def public(self) -> dict[str, Place]:
         """All public tables, the histogram first."""
-        return {"histogram": self.histogram, **self.beside}
+        return {"histogram": self.histogram, **self.other_public}
 
     @property
     def private(self) -> dict[str, Place]:
-        """Its two own."""
+        """The two private tables by name."""
         return {"contributions": self.contributions, "files": self.folder / "files"}
 
     @property
     def published_mark(self) -> str:
-        """What marks the ticks of the current generation in them."""
+        """The mark of the ticks of the current generation in them."""
         return triggers_mark(self.run_id, self.engine.generation(RELEASE))
 
     @property
@@ -114,8 +114,8 @@ class Tables:
 
     def manifest(self, operator: str, generation: int | None = None) -> Manifest:
         """Return the listed files of an operator, by default of its current generation."""
-        of = self.engine.generation(operator) if generation is None else generation
-        return Manifest(self.folder / "files", self.run_id, operator, of)
+        number = self.engine.generation(operator) if generation is None else generation
+        return Manifest(self.folder / "files", self.run_id, operator, number)
 
     def rows_mark(self, operator: str) -> int:
         """Return the newest micro-batch of the current generation whose rows are in their table."""
@@ -129,8 +129,8 @@ class Tables:
 
     def published(self, generation: int | None = None) -> PublishedMarks:
         """Return how far the histogram is, by default by the commits of the current generation."""
-        of = self.engine.generation(RELEASE) if generation is None else generation
-        return published_marks(self.histogram, self.run_id, of)
+        number = self.engine.generation(RELEASE) if generation is None else generation
+        return published_marks(self.histogram, self.run_id, number)
 
     def _rows_mark(self, operator: str, generation: int) -> int | None:
         if operator == RELEASE:
@@ -162,11 +162,11 @@ class Tables:
         part = self.engine.parts[RELEASE]
         checkpoint = self.engine.checkpoint(RELEASE)
         published = self.published()
-        done = NOTHING if (newest := checkpoint.newest_commit) is None else newest
+        committed = NOTHING if (newest := checkpoint.newest_commit) is None else newest
         released = {NOTHING: NO_CLOCK}
         for generation in range(1, part.generation + 1):
             for batch, detail in self.manifest(RELEASE, generation).batches().items():
-                if batch <= done or (generation == part.generation and published.have(detail)):
+                if batch <= committed or (generation == part.generation and published.have(detail)):
                     released[batch] = max(int(detail["closed_us"]), released.get(batch, NO_CLOCK))
         if part.generation > 1 and checkpoint.oldest_commit is None and max(released) < part.first:
             raise LakeError(
@@ -217,22 +217,22 @@ class Tables:
             for commit in history
             if str(commit.get("operation", "")).upper().startswith("DELETE")
         ]
-        moved = delta_tables.mark(self.contributions, merged_mark(self.run_id))
-        return [*deleted, *([first - 1] if first else []), *([moved - 1] if moved else [])]
+        merged = delta_tables.mark(self.contributions, merged_mark(self.run_id))
+        return [*deleted, *([first - 1] if first else []), *([merged - 1] if merged else [])]
 
     def ticks(self) -> set[tuple[int, int, int]]:
-        """(newest micro-batch covered, closed time, latest accepted event time) of every tick."""
+        """Return (newest micro-batch covered, closed time, latest accepted event time) of every tick."""
         names = ["batch", "closed_us", latest_column(self.contributions)]
         table = read_rows(self.contributions, names, pc.field("kind") == TICK)
         return set(zip(*(table[name].to_pylist() for name in names), strict=True))
 
     def files_read(self, until: int) -> dict[str, int]:
-        """Path -> time of change (ms) of every file that query 1 had read after a micro-batch."""
+        """Return, by path, the time of change (ms) of every file that query 1 had read after a micro-batch."""
         details = listed_details(self.folder / "files", self.engine.void)
-        read = [detail for batch, detail in details.items() if batch <= until]
+        read_details = [detail for batch, detail in details.items() if batch <= until]
         return {
             path: time
-            for detail in read
+            for detail in read_details
             for path, time in zip(detail.get("files", []), detail.get("times", []), strict=True)
         }
 
@@ -250,13 +250,13 @@ class Tables:
 
 
 def tables_of(lake: Lake, run: Run) -> Tables | None:
-    """The same for a run that is known."""
+    """Return the tables of a run; None before its first start."""
     folder = lake.private(run.name)
     engine = read_engine(folder, run.tables)
     if engine is None:
         return None
     histogram = lake.histogram(run.name)
-    beside = {
-        what: path for what, path in public_tables(histogram, run).items() if path != histogram
+    other_public = {
+        name: path for name, path in public_tables(histogram, run).items() if path != histogram
     }
-    return Tables(folder, histogram, run.run_id, engine, beside)
+    return Tables(folder, histogram, run.run_id, engine, other_public)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class PublicLog(Protocol):
-    """What a run publishes, as far as it is tidied."""
+    """The public tables of a run, as far as they are tidied."""
 
     @property
     def paths(self) -> tuple[Place, ...]:
@@ -40,10 +40,10 @@ class PublicLog(Protocol):
 
     @property
     def application(self) -> str:
-        """What marks its commits."""
+        """The mark of its commits."""
 
     def open_to_readers(self, paths: Iterable[str]) -> None:
-        """Everybody may read these files of it."""
+        """Let everybody read these files of it."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Retention:
     _batches: int = field(default=0, init=False)
 
     def sweep(self, closed_us: int, version: int) -> None:
-        """Throw away what is due, once a minute at most. Nobody else may write to the run's tables meanwhile.
+        """Remove what is due, once a minute at most. Nobody else may write to the run's tables meanwhile.
 
         Args:
             closed_us: the time of a tick that is released.
@@ -83,11 +83,11 @@ class Retention:
             self.contributions.forget(closed_us - self.retention_us)
         self._tidy()
 
-    def after(self, done: Callable[[int, Clock], None]) -> Callable[[int, Clock], None]:
+    def with_sweeps(self, on_commit: Callable[[int, Clock], None]) -> Callable[[int, Clock], None]:
         """Return what is called after each micro-batch of query 1, and every SWEEP_BATCHES of them a sweep of its state: a backlog may be long."""
 
         def swept(batch: int, clock: Clock) -> None:
-            done(batch, clock)
+            on_commit(batch, clock)
             self._batches += 1
             if self._batches % SWEEP_BATCHES == 0:
                 self._sweep_state(OPERATORS[0])
@@ -95,7 +95,7 @@ class Retention:
         return swept
 
     def after_catch_up(self) -> None:
-        """Throw away what is due when a catch-up has released everything. No query is at work, and Spark has noted all that they did."""
+        """Remove what is due when a catch-up has released everything. No query is at work, and Spark has noted all that they did."""
         position = self._release_position()
         if position is not None and position > self.contributions.version:
             self.contributions.forget(self.contributions.closed_us - self.retention_us)
@@ -108,36 +108,36 @@ class Retention:
         files = self.engine.folder / "files"
         self._tell(compact, files)
         compaction.shorten(files)
-        self._tell(compaction.tidy_contributions, self.contributions, self._needed())
+        self._tell(compaction.tidy_contributions, self.contributions, self._needed_version())
         for path in self.public.paths:
             self.public.open_to_readers(
                 self._tell(compaction.tidy_public, path, self.public.application) or ()
             )
 
-    def _tell(self, tidy: Callable[..., T], *given: Any) -> T | None:
+    def _tell(self, tidy: Callable[..., T], *arguments: Any) -> T | None:
         try:
-            return tidy(*given)
+            return tidy(*arguments)
         except DamagedState as problem:
             self.damaged(str(problem))
             return None
 
-    def _needed(self) -> int:
-        """Query 2 begins at this version of `contributions` or later: as far back as Spark remembers, and not after what is listed."""
+    def _needed_version(self) -> int:
+        """Return a version of `contributions` at or after which query 2 begins: as far back as Spark remembers, and not after what is listed."""
         checkpoint = self.engine.checkpoint(RELEASE)
         oldest = checkpoint.oldest_commit
         # Of its first micro-batch Spark does not know where it had begun, and may read it again.
         return (
-            (self._read(oldest) or 0)
+            (self._next_read(oldest) or 0)
             if oldest is not None and oldest != checkpoint.newest_commit
             else 0
         )
 
     def _release_position(self) -> int | None:
-        """Versions of `contributions` below this one have been read by query 2, and Spark has noted it."""
-        return self._read(self.engine.checkpoint(RELEASE).newest_commit)
+        """Return the version of `contributions` below which query 2 has read all, and Spark has noted it."""
+        return self._next_read(self.engine.checkpoint(RELEASE).newest_commit)
 
-    def _read(self, done: int | None) -> int | None:
-        return read_and_noted(self.listed, done, self.engine.parts[RELEASE].position)
+    def _next_read(self, committed: int | None) -> int | None:
+        return read_and_noted(self.listed, committed, self.engine.parts[RELEASE].position)
 
     def _sweep_state(self, operator: str) -> None:
         checkpoint = self.engine.checkpoint(operator)
@@ -155,7 +155,7 @@ class Retention:
 
 
 def kept_by_savepoints(folder: Place, operator: str, generation: int) -> dict[int, set[int]]:
-    """Bucket -> versions of its state that a named savepoint needs; they are never swept.
+    """Return, for each bucket, the versions of its state that a named savepoint needs; they are never swept.
 
     Every file `savepoints/*.json` of the run's private folder names some: `{"state": [[operator, generation, bucket, sequence], ...]}`.
 
@@ -163,21 +163,23 @@ def kept_by_savepoints(folder: Place, operator: str, generation: int) -> dict[in
         folder: the run's private folder.
         operator, generation: whose state.
     """
-    kept: dict[int, set[int]] = {}
+    versions: dict[int, set[int]] = {}
     saved = folder / SAVEPOINTS
     for path in (
         [found for found in saved.iterdir() if found.name.endswith(".json")]
         if saved.is_dir()
         else []
     ):
-        for of, made, bucket, sequence in json.loads(path.read_bytes()).get("state", []):
-            if (of, made) == (operator, generation):
-                kept.setdefault(int(bucket), set()).add(int(sequence))
-    return kept
+        for saved_operator, saved_generation, bucket, sequence in json.loads(path.read_bytes()).get(
+            "state", []
+        ):
+            if (saved_operator, saved_generation) == (operator, generation):
+                versions.setdefault(int(bucket), set()).add(int(sequence))
+    return versions
 
 
 def compact(path: Place) -> None:
-    """Many small files of a table that nobody streams become one; the old ones go with the next time, an hour later at least."""
+    """Merge the many small files of a table that nobody streams; the old ones go with the next time, an hour later at least."""
     if compaction.merge(
         path, compaction.small_files(path), lambda rows: sorted_file(path, rows), "merged"
     ):

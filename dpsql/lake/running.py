@@ -25,7 +25,7 @@ POLL_SECONDS = 0.3
 
 @contextmanager
 def exclusive(folder: Place) -> Iterator[Callable[[], None]]:
-    """While inside, no other process on this machine may work on the run. The lock ends with the process, however it ends.
+    """Hold a run, so that no other process on this machine may work on it. The lock ends with the process, however it ends.
 
     Args:
         folder: the run's private folder.
@@ -52,7 +52,7 @@ def exclusive(folder: Place) -> Iterator[Callable[[], None]]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise LakeError(
-                f"query {folder.name!r} is running already ({_who(folder)}); end that with `dpsql stop`, or wait"
+                f"query {folder.name!r} is running already ({_process_text(folder)}); end that with `dpsql stop`, or wait"
             ) from None
         os.truncate(descriptor, 0)
         os.write(
@@ -104,13 +104,13 @@ def ask_to_stop(folder: Place, wait_seconds: float) -> bool:
 
 @contextmanager
 def stop_requests(folder: Place, stop: threading.Event) -> Iterator[None]:
-    """While inside, a request to stop sets `stop`; requests from before are forgotten."""
+    """Let a request to stop set `stop`; requests from before are forgotten."""
     request = _local(folder) / STOP_FILE
     request.unlink(missing_ok=True)
-    left = threading.Event()
+    is_over = threading.Event()
 
     def watch() -> None:
-        while not left.wait(POLL_SECONDS):
+        while not is_over.wait(POLL_SECONDS):
             if request.exists():
                 stop.set()
                 return
@@ -120,7 +120,7 @@ def stop_requests(folder: Place, stop: threading.Event) -> Iterator[None]:
     try:
         yield
     finally:
-        left.set()
+        is_over.set()
         watcher.join()
         request.unlink(missing_ok=True)
 
@@ -135,18 +135,18 @@ def _local(folder: Place) -> Path:
         return folder
     digest = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     try:
-        here = home() / digest
-        here.mkdir(mode=0o700, exist_ok=True)
+        local_folder = home() / digest
+        local_folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as problem:
         raise ConfigError(
             f"the lock of {folder} cannot be kept in {tempfile.gettempdir()}: {problem.strerror}; set TMPDIR"
         ) from None
-    return here
+    return local_folder
 
 
-def _who(folder: Place) -> str:
+def _process_text(folder: Place) -> str:
     try:
-        given = json.loads((_local(folder) / LOCK_FILE).read_bytes())
-        return f"process {int(given['process'])} on {given['host']}"
+        lock = json.loads((_local(folder) / LOCK_FILE).read_bytes())
+        return f"process {int(lock['process'])} on {lock['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

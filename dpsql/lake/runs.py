@@ -72,13 +72,13 @@ class Lake:
     root: Place
 
     def __init__(self, root: str | Path) -> None:
-        given = str(root)
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", given):
-            if not re.fullmatch(r"s3a://[a-z0-9][a-z0-9.-]+(/[^?#]+)?/?", given):
+        text = str(root)
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text):
+            if not re.fullmatch(r"s3a://[a-z0-9][a-z0-9.-]+(/[^?#]+)?/?", text):
                 raise LakeError(
                     f"lake {root}: give a folder, or a bucket and a prefix like s3a://bucket/lake"
                 )
-            object.__setattr__(self, "root", ObjectPath(given.rstrip("/")))
+            object.__setattr__(self, "root", ObjectPath(text.rstrip("/")))
         else:
             object.__setattr__(self, "root", Path(root).expanduser().absolute())
 
@@ -127,14 +127,18 @@ def has_begun(lake: Lake, name: str) -> bool:
     """
     with reached(f"lake {lake.root}", LakeError):
         private = lake.private(name)
-        begun = (private / RUN_FILE).exists()
-        if isinstance(private, Path) and not begun:
+        is_bound = (private / RUN_FILE).exists()
+        if isinstance(private, Path) and not is_bound:
             os.stat(
                 f"{next(folder for folder in private.parents if folder.exists())}/"
             )  # a file is no place for a lake
-    if not begun and isinstance(lake.root, ObjectPath) and (said := bucket_problem(lake.root.uri)):
-        raise LakeError(f"lake {lake.root}: {said}")
-    return begun
+    if (
+        not is_bound
+        and isinstance(lake.root, ObjectPath)
+        and (problem := bucket_problem(lake.root.uri))
+    ):
+        raise LakeError(f"lake {lake.root}: {problem}")
+    return is_bound
 
 
 def read_run(lake: Lake, name: str) -> Run:
@@ -182,7 +186,7 @@ def _checked(name: str) -> str:
 
 
 def state_of(lake: Lake, name: str) -> str:
-    """As `Listed.state`, of a run that can be read."""
+    """Return the state of a run that can be read (`ListedRun`)."""
     private = lake.private(name)
     if is_running(private):
         return "running"

@@ -35,7 +35,7 @@ ATTEMPTS = 20
 
 @dataclass(frozen=True)
 class SavepointRecord:
-    """What LABEL.json says.
+    """The content of LABEL.json.
 
     Args:
         created: UTC time, ISO 8601.
@@ -65,21 +65,21 @@ class Savepoint:
     Args:
         folder: with its tables.
         label: its name.
-        kept: what is known of it.
+        facts: what is known of it.
     """
 
     folder: Path
     label: str
-    kept: SavepointRecord
+    facts: SavepointRecord
 
     def load(self, operator: str, names: Collection[str]) -> dict[int, dict[str, pa.Table]]:
-        """Bucket -> its tables of these names.
+        """Return, for each bucket, its tables of these names.
 
         Raises:
             LakeError: a file is gone or damaged.
         """
         try:
-            pointers = self.kept.points[operator].pointers
+            pointers = self.facts.points[operator].pointers
             return {
                 bucket: {name: read_table(str(_path(self.folder, name, bucket))) for name in names}
                 for bucket in pointers
@@ -119,7 +119,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         for o, point in points.items()
         for bucket, sequence in point.pointers.items()
     )
-    kept = SavepointRecord(
+    facts = SavepointRecord(
         created, engine.buckets, points, tables.ticked, tables.closed_us, engine.void, state
     )
     try:
@@ -133,7 +133,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
                 folder,
             )
         # Last: a savepoint without this file is none.
-        create_file(folder.with_suffix(".json"), record.content(kept, VERSION))
+        create_file(folder.with_suffix(".json"), record.content(facts, VERSION))
     except FileExistsError:
         raise LakeError(
             f"savepoint {label!r} of {name!r} is there already; give another label"
@@ -151,12 +151,12 @@ def _settled_points(tables: Tables) -> dict[str, Point]:
         LakeError: it does not stand still for long enough.
     """
     for _ in range(ATTEMPTS):
-        before = tables.standing()
+        standing = tables.standing()
         points = {
             operator: next(tables.points(operator), Point(NOTHING, {}, {}))
             for operator in OPERATORS
         }
-        if tables.standing() == before:
+        if tables.standing() == standing:
             return points
     raise LakeError(
         f"{tables.folder.name!r} is running, and writes all the time: stop it first with `dpsql stop`"
@@ -171,13 +171,16 @@ def read_savepoint(private: Place, label: str) -> Savepoint:
     """
     private = _on_disk(private)
     path = private / FOLDER / f"{label}.json"
-    kept = record.read(path, SavepointRecord, VERSION)
-    if kept is None:
-        known = (
-            ", ".join(found.stem for found in sorted((private / FOLDER).glob("*.json"))) or "none"
+    facts = record.read(path, SavepointRecord, VERSION)
+    if facts is None:
+        labels = (
+            ", ".join(
+                path_of_record.stem for path_of_record in sorted((private / FOLDER).glob("*.json"))
+            )
+            or "none"
         )
-        raise LakeError(f"no savepoint {label!r} of {private.name!r}; there are: {known}")
-    return Savepoint(private / FOLDER / label, label, kept)
+        raise LakeError(f"no savepoint {label!r} of {private.name!r}; there are: {labels}")
+    return Savepoint(private / FOLDER / label, label, facts)
 
 
 def _on_disk(folder: Place) -> Path:
@@ -193,11 +196,11 @@ def _link(source: Any, pointers: dict[int, int], names: tuple[str, ...], folder:
         (folder / name).mkdir(mode=0o700, exist_ok=True)
         for bucket, sequence in pointers.items():
             file = Path(source(bucket)) / f"{sequence:06d}.{name}.parquet"
-            kept = _path(folder, name, bucket)
+            link = _path(folder, name, bucket)
             try:
-                os.link(file, kept)
+                os.link(file, link)
             except PermissionError:
-                shutil.copy(file, kept)
+                shutil.copy(file, link)
 
 
 def _path(folder: Path, table: str, bucket: int) -> Path:

@@ -53,9 +53,9 @@ def sorted_file(path: Place, rows: pa.Table) -> dict[str, Any]:
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:
-    """Bounds of every column, by which readers leave out files; of all, because deltalake takes a column without them for one of NULLs."""
-    least = dict[str, Any]()
-    most = dict[str, Any]()
+    """Return the bounds of every column, by which readers leave out files; of all, because deltalake takes a column without them for one of NULLs."""
+    lower_bounds = dict[str, Any]()
+    upper_bounds = dict[str, Any]()
     nulls = dict[str, int]()
     for name in rows.column_names:
         column = rows[name]
@@ -66,12 +66,12 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
             continue
         nulls[name] = column.null_count
         if column.null_count < len(column):
-            least[name], most[name] = _bounds(column)
-    return {"minValues": least, "maxValues": most, "nullCount": nulls}
+            lower_bounds[name], upper_bounds[name] = _bounds(column)
+    return {"minValues": lower_bounds, "maxValues": upper_bounds, "nullCount": nulls}
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    """As Delta writes them: times in milliseconds, texts cut; never narrower than the column."""
+    """Return bounds like Delta's: times in milliseconds, texts cut; never narrower than the column."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         low, high = pc.min_max(column.cast(pa.large_binary())).as_py().values()
@@ -81,8 +81,8 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
         return _time(low // 1000), _time(-(-high // 1000))
     low, high = pc.min_max(column).as_py().values()
     if pa.types.is_floating(kind):
-        most = sys.float_info.max  # JSON has no infinity
-        return min(max(low, -most), most), min(max(high, -most), most)
+        max_float = sys.float_info.max  # JSON has no infinity
+        return min(max(low, -max_float), max_float), min(max(high, -max_float), max_float)
     if pa.types.is_date(kind) or pa.types.is_decimal(kind):
         return str(low), str(high)
     return low, high
@@ -98,5 +98,5 @@ def _text(value: bytes, end: str) -> str:
 
 
 def _time(ms: int) -> str:
-    """Years before 0 and after 9999 have no form: the nearest moment that has one stands for them."""
+    """Write a time; years before 0 and after 9999 have no form: the nearest moment that has one stands for them."""
     return f"{np.datetime64(min(max(ms, FIRST_MS), LAST_MS), 'ms')}Z"

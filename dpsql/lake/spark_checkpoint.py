@@ -53,8 +53,8 @@ class Checkpoint:
     @property
     def oldest_commit(self) -> int | None:
         """The oldest finished micro-batch that Spark still remembers."""
-        found = _numbers(self.path / "commits")
-        return min(found) + self.first if found else None
+        numbers = _numbers(self.path / "commits")
+        return min(numbers) + self.first if numbers else None
 
     def damaged(self) -> Place | None:
         """Return the first file of what Spark needs to go on that it could not read; None if there is none.
@@ -81,8 +81,8 @@ class Checkpoint:
     def _state_files(self) -> Iterator[Path]:
         """Yield what Spark loads of its own state. What a micro-batch that is not finished has written is written again."""
         state = self.path / "state"
-        done = self.newest_commit
-        version = 0 if done is None else done - self.first + 1
+        committed = self.newest_commit
+        version = 0 if committed is None else committed - self.first + 1
         for file in sorted(state.rglob("*")) if isinstance(state, Path) else ():
             number = file.name.partition(".")[0]
             if file.is_file() and number and not (number.isdigit() and int(number) > version):
@@ -99,15 +99,17 @@ class Checkpoint:
             * 1000
         )
 
-    def position(self, batch: int, before: int | None = None) -> dict[str, Any]:
+    def position(self, batch: int, after_batch: int | None = None) -> dict[str, Any]:
         """Return what a micro-batch reads: the sources' end offsets, and for files their names and times of change (ms).
 
         Args:
             batch: the micro-batch.
-            before: files that came in after this one are named; None is the one before it.
+            after_batch: files that came in after this one are named; None is the one before it.
         """
         offsets = self._offsets(batch)
-        files = self._files(offsets, self._offsets(batch - 1 if before is None else before))
+        files = self._files(
+            offsets, self._offsets(batch - 1 if after_batch is None else after_batch)
+        )
         names = sorted(files)
         return (
             {"offsets": offsets, "files": names, "times": [files[name] for name in names]}
@@ -157,12 +159,18 @@ class Checkpoint:
         path = self.path / "offsets" / str(batch - self.first)
         return path.read_text().splitlines()[2:] if batch >= self.first and path.exists() else []
 
-    def _files(self, offsets: list[str], before: list[str]) -> dict[str, int]:
+    def _files(self, offsets: list[str], earlier_offsets: list[str]) -> dict[str, int]:
         """Return paths and times of change in the file source's own log between two offsets."""
         source, last = _log_offset(offsets)
         if last == NO_LOG:
             return {}
-        first = _log_offset(before)[1] + 1 if before else 2 if self._skips(source) else 0
+        first = (
+            _log_offset(earlier_offsets)[1] + 1
+            if earlier_offsets
+            else 2
+            if self._skips(source)
+            else 0
+        )
         return {
             str(entry["path"]): int(entry["timestamp"])
             for entry in _log_between(self.path / "sources" / str(source), first, last)
@@ -170,7 +178,7 @@ class Checkpoint:
 
 
 def _log_offset(offsets: list[str]) -> tuple[int, int]:
-    """(number of the source, position in its log) of the file source among the sources of a query; position -1 if there is none."""
+    """Return (number of the source, position in its log) of the file source among the sources of a query; position -1 if there is none."""
     found = [(i, json.loads(line)) for i, line in enumerate(offsets) if "logOffset" in line]
     return (found[0][0], int(found[0][1]["logOffset"])) if found else (0, NO_LOG)
 
@@ -245,12 +253,12 @@ def _is_json(line: str) -> bool:
 
 def _log_between(folder: Place, first: int, last: int) -> list[dict[str, Any]]:
     """Return the entries of a file source's log from one number to another. Of long logs only the end is read: every tenth file repeats them all."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for number in range(first, last + 1):
         if (folder / str(number)).is_file():
-            found += _entries((folder / str(number)).read_text().splitlines()[1:])
+            entries += _entries((folder / str(number)).read_text().splitlines()[1:])
         elif (folder / f"{number}.compact").is_file():
-            found += [
+            entries += [
                 entry
                 for entry in _end_of_log(folder / f"{number}.compact", number)
                 if entry["batchId"] == number
@@ -259,7 +267,7 @@ def _log_between(folder: Place, first: int, last: int) -> list[dict[str, Any]]:
             return [
                 entry for entry in _log_entries(folder) if first <= int(entry["batchId"]) <= last
             ]
-    return found
+    return entries
 
 
 def _end_of_log(path: Place, number: int) -> list[dict[str, Any]]:

@@ -80,13 +80,13 @@ def status(
         LakeError: no such query.
     """
     try:
-        return _found(lake, name, max_lag_us, max_drop_share, now_us)
+        return _reached_status(lake, name, max_lag_us, max_drop_share, now_us)
     except OSError as problem:
         where = f"{lake.private(name)} cannot be reached ({reason(problem)}): whether the run is well cannot be told from here"
         return Status(name, "", "unreachable", None, None, {}, (where,))
 
 
-def _found(
+def _reached_status(
     lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float | None, now_us: int | None
 ) -> Status:
     folder = lake.private(name)
@@ -96,11 +96,16 @@ def _found(
         run = read_run(lake, name)
         closed_us = _closed_us(folder, lake, run)
     except LakeError as damage:
-        return Status(name, "", "damaged", None, None, _told(newest_events(folder)), (str(damage),))
+        return Status(
+            name, "", "damaged", None, None, _without_totals(newest_events(folder)), (str(damage),)
+        )
     newest = newest_events(folder)
-    told = newest.get("release", {}).get("closed_us")
+    published_us = newest.get("release", {}).get("closed_us")
     released_us = _on_grid(
-        run, closed_us if told is None or closed_us is None else min(int(told), closed_us)
+        run,
+        closed_us
+        if published_us is None or closed_us is None
+        else min(int(published_us), closed_us),
     )
     lag = (
         None
@@ -124,36 +129,36 @@ def _found(
         alarms.append(
             f"more of the newest micro-batch was dropped than the {max_drop_share:.0%} that are allowed"
         )
-    return Status(name, run.run_id, state, released_us, lag, _told(newest), tuple(alarms))
+    return Status(name, run.run_id, state, released_us, lag, _without_totals(newest), tuple(alarms))
 
 
-def _told(newest: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _without_totals(newest: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {kind: without(event) for kind, event in newest.items()}
 
 
 def _damaged(histogram: Place, run: Run, newest: dict[str, dict[str, Any]]) -> list[str]:
-    """Published files that are gone or have other sizes now, and what the last start, which looks at all bytes, has found."""
-    there = [
+    """Return which published files are gone or have other sizes now, and what the last start, which looks at all bytes, has found."""
+    public_folders = [
         path
         for path in public_tables(histogram, run).values()
         if isinstance(path, Path) and (path / "_delta_log").is_dir()
     ]
-    found = [problem for problem in map(log_head.damage, there) if problem]
-    told = newest.get(f"alarm/{DAMAGED}")
+    problems = [problem for problem in map(log_head.damage, public_folders) if problem]
+    alarm = newest.get(f"alarm/{DAMAGED}")
     if (
-        told is not None
-        and told["time"] >= newest.get("start", told)["time"]
-        and told["text"] not in found
+        alarm is not None
+        and alarm["time"] >= newest.get("start", alarm)["time"]
+        and alarm["text"] not in problems
     ):
-        found.append(str(told["text"]))
-    return found
+        problems.append(str(alarm["text"]))
+    return problems
 
 
 def _behind(newest: dict[str, dict[str, Any]]) -> list[str]:
     """Return the alarm that files are left unread, while it holds: a release follows when all are read."""
-    told = newest.get(f"alarm/{BEHIND}")
+    alarm = newest.get(f"alarm/{BEHIND}")
     ended = (newest.get(kind, {}).get("time", "") for kind in ("start", "release"))
-    return [str(told["text"])] if told is not None and told["time"] >= max(ended) else []
+    return [str(alarm["text"])] if alarm is not None and alarm["time"] >= max(ended) else []
 
 
 def _failure(newest: dict[str, dict[str, Any]]) -> str:
@@ -193,43 +198,43 @@ def _closed_us(folder: Place, lake: Lake, run: Run) -> int | None:
         **public_tables(lake.histogram(run.name), run),
     }
     engine = folder / "engine.json"
-    begun = engine.exists() and bool(json.loads(engine.read_bytes()).get("queries"))
+    has_begun = engine.exists() and bool(json.loads(engine.read_bytes()).get("queries"))
     return {
-        what: _mark(what, path, closed_mark(run.run_id), begun) for what, path in tables.items()
+        what: _mark(what, path, closed_mark(run.run_id), has_begun) for what, path in tables.items()
     }[TICKED]
 
 
-def _mark(what: str, path: Place, application: str, expected: bool) -> int | None:
+def _mark(table_name: str, path: Place, application: str, expected: bool) -> int | None:
     try:
         if isinstance(path, Path) and (path / "_delta_log").is_dir() and log_head.is_whole(path):
-            mark = log_head.newest_mark(path, application) if what == TICKED else None
-            if mark is not None or what != TICKED:
+            mark = log_head.newest_mark(path, application) if table_name == TICKED else None
+            if mark is not None or table_name != TICKED:
                 return mark
-        return _opened_mark(what, path, application, expected)
+        return _opened_mark(table_name, path, application, expected)
     except OSError as problem:
         if _is_far(problem, path):
             raise
-        raise _unreadable(what, path, problem) from None
+        raise _unreadable(table_name, path, problem) from None
 
 
-def _opened_mark(what: str, path: Place, application: str, expected: bool) -> int | None:
+def _opened_mark(table_name: str, path: Place, application: str, expected: bool) -> int | None:
     from deltalake import DeltaTable  # slow to import
     from deltalake.exceptions import DeltaError
 
     try:
         if DeltaTable.is_deltatable(str(path)):
-            found = DeltaTable(str(path)).transaction_version(application)
-            return None if found is None else int(found)
+            mark = DeltaTable(str(path)).transaction_version(application)
+            return None if mark is None else int(mark)
     except DeltaError as problem:
-        raise _unreadable(what, path, problem) from None
+        raise _unreadable(table_name, path, problem) from None
     if expected:
-        raise LakeError(f"the table {what} at {path} is lost; {REPAIR}")
+        raise LakeError(f"the table {table_name} at {path} is lost; {REPAIR}")
     return None
 
 
-def _unreadable(what: str, path: Place, problem: Exception) -> LakeError:
+def _unreadable(table_name: str, path: Place, problem: Exception) -> LakeError:
     return LakeError(
-        f"the table {what} at {path} cannot be read ({type(problem).__name__}); {REPAIR}"
+        f"the table {table_name} at {path} cannot be read ({type(problem).__name__}); {REPAIR}"
     )
 
 

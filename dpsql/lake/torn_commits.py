@@ -51,7 +51,7 @@ class Torn:
 
     @property
     def path(self) -> Place:
-        """The commit's file."""
+        """The file of that commit."""
         return _log(self.table) / f"{self.version:020d}.json"
 
     @property
@@ -63,17 +63,17 @@ class Torn:
         )
 
     def readable_part(self) -> str:
-        """Return what is left of it."""
+        """Return the text that is left of it."""
         return self.path.read_bytes().decode(errors="replace")
 
-    def put_aside(self, folder: Place, what: str) -> None:
+    def put_aside(self, folder: Place, table_name: str) -> None:
         """Keep its bytes in the run's private folder and take it out of the log: the table is as before it."""
-        self._keep(folder, what)
+        self._keep(folder, table_name)
         self.path.unlink()
 
-    def replace(self, folder: Place, what: str, actions: Iterable[dict[str, Any]]) -> None:
+    def replace(self, folder: Place, table_name: str, actions: Iterable[dict[str, Any]]) -> None:
         """Keep its bytes in the run's private folder and write the commit anew."""
-        self._keep(folder, what)
+        self._keep(folder, table_name)
         replace_file(
             self.path,
             "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode(),
@@ -81,13 +81,14 @@ class Torn:
         if isinstance(self.path, Path):
             sync(str(self.path.parent))
 
-    def _keep(self, folder: Place, what: str) -> None:
+    def _keep(self, folder: Place, table_name: str) -> None:
         content = self.path.read_bytes()
         aside = folder / FOLDER
         if isinstance(aside, Path):
             aside.mkdir(mode=0o700, exist_ok=True)
         replace_file(
-            aside / f"{what}-{self.version:020d}-{hashlib.sha256(content).hexdigest()[:12]}.json",
+            aside
+            / f"{table_name}-{self.version:020d}-{hashlib.sha256(content).hexdigest()[:12]}.json",
             content,
         )
         if checksum_path(self.path).exists():
@@ -109,43 +110,47 @@ def torn(table: Place) -> Torn | None:
 def unreadable(table: Place, version: int | None = None) -> bool:
     """Tell whether a table, or an earlier version of it, cannot be opened or lacks a file."""
     try:
-        opened = DeltaTable(str(table), version=version)
+        delta_table = DeltaTable(str(table), version=version)
         if version is None:
             return False
-        return not all((table / name).exists() for name in _names(opened))
+        return not all((table / name).exists() for name in _names(delta_table))
     except (DeltaError, OSError):
         return True
 
 
 def rewritten(
-    lost: Torn, run_id: str, manifest: Manifest, ticks: dict[int, int], released_us: int | None
+    torn_commit: Torn,
+    run_id: str,
+    manifest: Manifest,
+    ticks: dict[int, int],
+    released_us: int | None,
 ) -> list[dict[str, Any]] | None:
     """Return the commit of `contributions` that was torn, from the files that it added; None if they are not all there, or may be another's.
 
     Args:
-        lost: the torn commit.
+        torn_commit: the torn commit.
         run_id: of the run.
         manifest: of query 1: lists a micro-batch, with its number of rows, before they are committed.
         ticks: time -> number of the catch-up that ticked, as far as known; live ticks have none.
         released_us: the time up to which query 2 is listed; None if it is not.
     """
-    before = DeltaTable(str(lost.table), version=lost.version - 1)
-    added = list(_added(lost.table, set(_names(before))))
+    table_before = DeltaTable(str(torn_commit.table), version=torn_commit.version - 1)
+    unlisted = list(_unlisted_files(torn_commit.table, set(_names(table_before))))
     candidates = [
-        *_ticks(added, before, run_id, ticks, released_us),
-        *_rows(added, before, run_id, manifest),
+        *_ticks(unlisted, table_before, run_id, ticks, released_us),
+        *_rows(unlisted, table_before, run_id, manifest),
     ]
-    named = set(DATA_FILE.findall(lost.readable_part()))
+    named_files = set(DATA_FILE.findall(torn_commit.readable_part()))
     fitting = [
         (files, marks)
         for files, marks in candidates
-        if named <= {file.rpartition("/")[2] for file, _ in files}
+        if named_files <= {file.rpartition("/")[2] for file, _ in files}
     ]
     if len(fitting) != 1:
         return None
     files, marks = fitting[0]
     try:
-        check_files(lost.table, [name for name, _ in files])
+        check_files(torn_commit.table, [name for name, _ in files])
     except OSError:
         return None
     # As `delta_tables.append_files` writes it; its time and its engine are nobody's business.
@@ -158,7 +163,7 @@ def rewritten(
     }
     return [
         head,
-        *(_add(lost.table, *file) for file in files),
+        *(_add(torn_commit.table, *file) for file in files),
         *({"txn": {"appId": name, "version": mark}} for name, mark in marks.items()),
     ]
 
@@ -168,11 +173,15 @@ Candidate = tuple[Files, dict[str, int]]
 
 
 def _ticks(
-    added: Files, before: DeltaTable, run_id: str, ticks: dict[int, int], released_us: int | None
+    unlisted: Files,
+    table_before: DeltaTable,
+    run_id: str,
+    ticks: dict[int, int],
+    released_us: int | None,
 ) -> Iterator[Candidate]:
     """Yield the ticks that may have come next."""
-    last = before.transaction_version(closed_mark(run_id))
-    for name, rows in added:
+    last = table_before.transaction_version(closed_mark(run_id))
+    for name, rows in unlisted:
         if not rows.num_rows or rows["kind"][0].as_py() != TICK:
             continue
         batch = rows["batch"][0].as_py()
@@ -191,9 +200,13 @@ def _ticks(
             )
 
 
-def _rows(added: Files, before: DeltaTable, run_id: str, manifest: Manifest) -> Iterator[Candidate]:
+def _rows(
+    unlisted: Files, table_before: DeltaTable, run_id: str, manifest: Manifest
+) -> Iterator[Candidate]:
     """Yield the rows of the micro-batch that may have come next."""
-    mark = before.transaction_version(rows_mark(run_id, manifest.operator, manifest.generation))
+    mark = table_before.transaction_version(
+        rows_mark(run_id, manifest.operator, manifest.generation)
+    )
     pending = {
         batch: detail
         for batch, detail in manifest.batches().items()
@@ -202,20 +215,20 @@ def _rows(added: Files, before: DeltaTable, run_id: str, manifest: Manifest) -> 
     for batch, detail in pending.items():
         files = [
             (name, rows)
-            for name, rows in added
+            for name, rows in unlisted
             if rows.num_rows and (rows["kind"][0].as_py(), rows["batch"][0].as_py()) == (ROW, batch)
         ]
         if sum(rows.num_rows for _, rows in files) == detail["rows"]:
             yield files, {rows_mark(run_id, manifest.operator, manifest.generation): batch}
 
 
-def _added(table: Place, known: set[str]) -> Iterator[tuple[str, pa.Table]]:
+def _unlisted_files(table: Place, listed_names: set[str]) -> Iterator[tuple[str, pa.Table]]:
     """Yield files below the table that no commit has, and their columns that say whose they are."""
     system, root = filesystem(str(table))
     for era in table.iterdir():
         for file in era.iterdir() if era.name.startswith("era=") else ():
             name = f"{era.name}/{file.name}"
-            if name not in known and DATA_FILE.fullmatch(file.name):
+            if name not in listed_names and DATA_FILE.fullmatch(file.name):
                 try:
                     with system.open_input_file(f"{root}/{name}") as source:
                         yield name, pq.read_table(source, columns=["kind", "batch", "closed_us"])
@@ -246,14 +259,14 @@ def _is_whole(path: Place) -> bool:
         return False
     if not actions or not all(isinstance(action, dict) for action in actions) or differs(path):
         return False
-    ours = any(
+    is_ours = any(
         "delta-rs" in str(action.get("commitInfo", {}).get("engineInfo", "")) for action in actions
     )
     operation = next(
         (action["commitInfo"].get("operation") for action in actions if "commitInfo" in action),
         None,
     )
-    if not ours or operation != "WRITE":
+    if not is_ours or operation != "WRITE":
         return True
     last = actions[-1].get("txn", {}).get("appId", CUT_AFTER[0])
     return not last.endswith(CUT_AFTER)

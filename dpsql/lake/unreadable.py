@@ -21,8 +21,8 @@ UNREADABLE = (DeltaError, pa.ArrowException, OSError, ValueError, KeyError)
 
 
 @contextmanager
-def named(folder: Place, tables: Mapping[str, Place]) -> Iterator[None]:
-    """While inside, what cannot be read is told with its table and its file.
+def reading(folder: Place, tables: Mapping[str, Place]) -> Iterator[None]:
+    """Report what cannot be read with its table and its file.
 
     Args:
         folder: the run's private folder.
@@ -37,14 +37,14 @@ def named(folder: Place, tables: Mapping[str, Place]) -> Iterator[None]:
     except DpsqlError:
         raise
     except UNREADABLE as problem:
-        found = next(
+        damaged_file = next(
             (file for name, path in tables.items() if (file := _damaged(name, path))), None
         )
-        if found is None and isinstance(problem, OSError):
+        if damaged_file is None and isinstance(problem, OSError):
             raise
-        told = found or f"what the table {LISTING} at {tables[LISTING]} says"
+        complaint = damaged_file or f"what the table {LISTING} at {tables[LISTING]} says"
         raise LakeError(
-            f"{told} cannot be read ({type(problem).__name__}); {remedies.unrepairable(folder)}"
+            f"{complaint} cannot be read ({type(problem).__name__}); {remedies.unrepairable(folder)}"
         ) from problem
 
 

@@ -128,7 +128,7 @@ class AdmissionSink:
         self.read_files.refuse_again(files_read, batch)
         clock = self.clocks.clock_of(batch)
         keep_clock(self.manifest, batch, clock)
-        hand_over(frame, MicroBatch(batch, clock), self.versions.before(batch))
+        hand_over(frame, MicroBatch(batch, clock), self.versions.versions_before(batch))
         files = reports(frame)
         rows = sum(file.counted["rows"] for file in files)
         # One that only dropped records counts too: read again under a later clock, they might be admitted. A stage without state writes none.

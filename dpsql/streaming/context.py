@@ -176,7 +176,7 @@ class RunContext:
         }
         public = public_tables(self.histogram_path, self.run)
         table_paths |= public
-        with unreadable.named(self.folder, table_paths):
+        with unreadable.reading(self.folder, table_paths):
             preflight.check_logs(self.engine, table_paths)
             published = published_marks(
                 tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE)
@@ -197,7 +197,7 @@ class RunContext:
             preflight.check_beside(self.folder, public, tables.histogram_application)
             preflight.check_files(self.engine, self.query.source.name)
         for path in public.values():
-            if problem := damage(path, whole=isinstance(path, Path)):
+            if problem := damage(path, reads_bytes=isinstance(path, Path)):
                 self.tally.alarm(DAMAGED, problem)
         if self.register:
             self.register.check(self.run.run_id, tables.contributions.closed_us)
@@ -232,7 +232,7 @@ class RunContext:
         """Read what is stored by query 1; False if stopped before."""
         clock = Clock(self.tables.contributions.closed_us, self._latest(catch_up))
         clocks = Clocks(known_clocks(self.tables.admission, clock.closed_us), lambda batch: clock)
-        sink = self.admission_sink(clocks, retention.after(lambda batch, clock: None))
+        sink = self.admission_sink(clocks, retention.with_sweeps(lambda batch, clock: None))
         return self.drain(ADMISSION, frame, self.remembering(ADMISSION, sink), self.was_read)
 
     @contextmanager

@@ -250,7 +250,7 @@ def plan_of(plans: ReleasePlans, batch: int) -> ReleasePlan:
     """
     contributions = plans.contributions
     try:
-        plan = plans.of(batch)
+        plan = plans.plan_for(batch)
         contributions.check(plan)
     except FileNotFoundError:
         raise LakeError(

@@ -95,7 +95,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     with context.queries(static, live=True) as queries:
         retention = context.retention(queries, options.retention_us)
         clocks = Clocks(known_clocks(context.tables.admission, ticker.closed_us), ticker.clock)
-        sink = context.admission_sink(clocks, retention.after(ticker.rows_are_there))
+        sink = context.admission_sink(clocks, retention.with_sweeps(ticker.rows_are_there))
         sink = context.remembering(ADMISSION, ticker.with_lock(sink))
         pace = Pace(context.folder, interval_us, context.tally, clock.time)
         has_read = _read_backlog(context, queries.admission, sink, ticker, pace)
@@ -175,17 +175,17 @@ class Pace:
         previous_overruns = self._found
         due_us = began_us // self._interval_us * self._interval_us
         if self._free_us is not None:
-            self._found = self._found.after(
+            self._found = self._found.with_stretch(
                 self._free_us, due_us - self._free_us, self._interval_us
             )
-        self._found = self._found.after(began_us, took_us, self._interval_us)
+        self._found = self._found.with_stretch(began_us, took_us, self._interval_us)
         self._free_us = began_us + took_us
         if self._found == previous_overruns:
             return
         self._tally.overruns += self._found.micro_batches - previous_overruns.micro_batches
         if not self._is_told:
             self._is_told = True
-            self._tally.tell(self._found.said())
+            self._tally.tell(self._found.summary())
         if time.monotonic() >= self._next:
             self.write()
 

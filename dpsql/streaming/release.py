@@ -89,7 +89,7 @@ class ReleaseSink:
         plan = failures.plan_of(self.plans, batch)
         if not plan.is_empty:
             self.plans.keep(batch, plan)
-        hand_over(frame, plan, self._versions.before(batch))
+        hand_over(frame, plan, self._versions.versions_before(batch))
         files = reports(frame)
         pairs = _rows_by_pair(files)
         closed_before_us = max(

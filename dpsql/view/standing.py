@@ -125,7 +125,7 @@ def live_notes(lake: Lake, name: str) -> tuple[str, ...]:
     try:
         if not (folder / LIVE_FILE).exists():
             return ()
-        overrun_text = read_overruns(folder).said()
+        overrun_text = read_overruns(folder).summary()
     except (LakeError, OSError):
         return ()
     return (ASSUMPTION, overrun_text or "every micro-batch did")

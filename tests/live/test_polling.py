@@ -219,7 +219,7 @@ def test_late_polls_are_noted_once(tmp_path: Path) -> None:
     end_us = T0 + (10 + 20 * 97) * SECOND + 7_400_000
     assert read_overruns(tmp_path) == Overruns(99, 7_300_000, end_us, 5 * SECOND)
     assert (tmp_path / FILE).stat().st_size <= size + 2
-    assert [line.warning for line in told] == [Overruns(1, 2_100_000, 0, 5 * SECOND).said()]
+    assert [line.warning for line in told] == [Overruns(1, 2_100_000, 0, 5 * SECOND).summary()]
     assert tally.summary(stopped=True).overruns == 99
     # The next start counts on.
     again = Pace(tmp_path, 10 * SECOND, Tally(None, EventLog(tmp_path, "5a" * 16, "views")))

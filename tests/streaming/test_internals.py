@@ -227,7 +227,7 @@ def test_the_files_of_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
         "that a file source passes over what is in its own log, for `restore` (`Checkpoint.skip_files`),"
     ):
         restored = Checkpoint(tmp_path / "restored")
-        read = checkpoint.position(1, before=-1)
+        read = checkpoint.position(1, after_batch=-1)
         restored.skip_files(dict(zip(read["files"], read["times"], strict=True)))
         assert len(go(tmp_path / "restored")) == 1
 

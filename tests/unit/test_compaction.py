@@ -284,11 +284,11 @@ def test_damage_of_a_data_file_is_told(table: Path, harm: str, writer: str) -> N
         for file in [*log.glob("*.checkpoint.parquet"), log / "_last_checkpoint"]:
             file.unlink(missing_ok=True)
         name = "part-00000-c000.snappy.parquet"
-    assert damage(table, whole=True) is None
+    assert damage(table, reads_bytes=True) is None
     HARMS[harm](table / name)
-    told = damage(table, whole=True)
+    told = damage(table, reads_bytes=True)
     assert told is not None and name in told and told.count("part-") == 1
-    assert (damage(table, whole=False) is None) == (harm == "flipped")
+    assert (damage(table, reads_bytes=False) is None) == (harm == "flipped")
     with pytest.raises((OSError, pa.ArrowException)):
         read_rows(table)
 

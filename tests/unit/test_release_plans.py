@@ -85,28 +85,28 @@ def test_every_commit_is_in_exactly_one_listed_plan(table: Contributions, listed
     first = commit(table, 0, rows(table, 0))
     table.tick_by_clock(0, HOUR, HOUR)
     plans = ReleasePlans(table, listed, None)
-    one = plans.of(0)
+    one = plans.plan_for(0)
     assert one == ReleasePlan(-1, 2, tuple(first), (Tick(0, HOUR),))
     later = commit(table, 1, rows(table, 1))
-    assert ReleasePlans(table, listed, None).of(0) == ReleasePlan(
+    assert ReleasePlans(table, listed, None).plan_for(0) == ReleasePlan(
         -1, 3, (*first, *later), (Tick(0, HOUR),)
     )  # not listed: another one
     listed.commit(0, [], {"closed_us": HOUR, "rows": 0, **position(one.upto)})
     for known in (plans, ReleasePlans(table, listed, None)):  # the same start, and the next
         known.list(0, one)
-        assert known.of(0) == one
-        assert known.of(1) == known.of(7) == ReleasePlan(2, 3, tuple(later))
+        assert known.plan_for(0) == one
+        assert known.plan_for(1) == known.plan_for(7) == ReleasePlan(2, 3, tuple(later))
     table.tick_by_clock(1, 2 * HOUR, HOUR)
-    assert plans.of(1) == ReleasePlan(2, 4, tuple(later), (Tick(1, 2 * HOUR),))
-    plans.list(1, plans.of(1))
-    assert plans.of(2).is_empty and not plans.of(1).is_empty
+    assert plans.plan_for(1) == ReleasePlan(2, 4, tuple(later), (Tick(1, 2 * HOUR),))
+    plans.list(1, plans.plan_for(1))
+    assert plans.plan_for(2).is_empty and not plans.plan_for(1).is_empty
 
 
 def test_a_restored_query_begins_where_it_was_told(table: Contributions, listed: Manifest) -> None:
     commit(table, 0, rows(table, 0))
     later = commit(table, 1, rows(table, 1))
     (start,) = position(1)["offsets"]
-    assert ReleasePlans(table, listed, start).of(5).files == tuple(later)
+    assert ReleasePlans(table, listed, start).plan_for(5).files == tuple(later)
     assert read_and_noted(listed, None, start) == 2 and read_and_noted(listed, None, None) is None
 
 

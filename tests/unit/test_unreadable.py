@@ -68,7 +68,7 @@ def check(run: Nights) -> None:
 
 def mend(run: Nights) -> None:
     tables = restore_points.Tables(run.folder, run.public.path, RUN, run.engine)
-    with unreadable.named(tables.folder, tables.private | tables.public):
+    with unreadable.reading(tables.folder, tables.private | tables.public):
         restore._restore_stopped(tables, None, None, False)
 
 
@@ -97,6 +97,6 @@ def test_a_damaged_file_of_the_listing(
 def test_whatever_else_cannot_be_read_is_no_reason_for_a_new_run(run: Nights) -> None:
     with (
         pytest.raises(OSError, match="No space left"),
-        unreadable.named(run.folder, {"files": run.folder / "files"}),
+        unreadable.reading(run.folder, {"files": run.folder / "files"}),
     ):
         raise OSError(28, "No space left")

@@ -169,7 +169,7 @@ def test_a_run_that_has_read_a_file_twice_is_told_by_verify(
     one.go(START)
     age(old, 0)
     put("c.parquet", 10)
-    forgetful.setattr(ReadFiles, "again", lambda *given: None)
+    forgetful.setattr(ReadFiles, "repeated_file", lambda *given: None)
     assert one.go(START + 40 * DAY).records == 310
     assert abs(views(one) - 910) < 15  # 610 users
     with pytest.raises(

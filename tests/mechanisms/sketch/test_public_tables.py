@@ -129,7 +129,7 @@ def test_a_lost_table_is_told_by_status_start_and_restore(tables: Tables, tmp_pa
     lake = Lake(tmp_path / "lake")
     assert "sketch" not in str(status(lake, "top", now_us=12 * HOUR).alarms)
     preflight.check_beside(tables.folder, tables.public, MARK)
-    lose(tables.beside["sketch"])
+    lose(tables.other_public["sketch"])
     with pytest.raises(LakeError, match=r"the table sketch at .*top\.sketch is lost"):
         preflight.check(tables.engine, tables.public, {}, {})
     with pytest.raises(
@@ -147,9 +147,9 @@ def test_cells_that_end_before_the_lists_are_refused(tables: Tables) -> None:
         LakeError, match=r"the table sketch at .* lacks ticks that the histogram has"
     ):
         preflight.check_beside(tables.folder, tables.public, MARK)
-    append(Path(str(tables.beside["sketch"])), 3)
+    append(Path(str(tables.other_public["sketch"])), 3)
     append(
-        Path(str(tables.beside["sketch"])), 4
+        Path(str(tables.other_public["sketch"])), 4
     )  # written first: a kill between the two leaves this
     preflight.check_beside(tables.folder, tables.public, MARK)
 
@@ -161,7 +161,7 @@ def tear(path: Any) -> Path:
 
 
 def test_a_torn_commit_is_put_aside_where_it_comes_again(tables: Tables) -> None:
-    cells = tables.beside["sketch"]
+    cells = tables.other_public["sketch"]
     append(Path(str(cells)), 3)
     torn = tear(cells)
     with pytest.raises(LakeError, match=r"the newest commit of the table sketch, is damaged; "):
@@ -177,7 +177,7 @@ def test_a_torn_commit_is_put_aside_where_it_comes_again(tables: Tables) -> None
 
 
 def test_a_torn_commit_whose_lists_are_published_is_refused(tables: Tables) -> None:
-    torn = tear(tables.beside["sketch"])
+    torn = tear(tables.other_public["sketch"])
     content = torn.read_bytes()
     with pytest.raises(
         LakeError, match="the histogram has the tick of which the table sketch has lost its rows"
@@ -195,7 +195,7 @@ def test_many_ticks_leave_few_files_and_the_same_cells(
 ) -> None:
     """Of lists and of cells; and merged files of cells stay small enough for memory."""
     monkeypatch.setattr(compaction, "MANY_FILES", 6)
-    cells = Path(str(tables.beside["sketch"]))
+    cells = Path(str(tables.other_public["sketch"]))
     counts = []
     for mark in range(3, 60):
         append(cells, mark)
@@ -212,7 +212,7 @@ def test_merging_stops_at_what_fits_in_memory(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "MANY_FILES", 6)
-    cells = Path(str(tables.beside["sketch"]))
+    cells = Path(str(tables.other_public["sketch"]))
     for mark in range(3, 13):
         append(cells, mark, width=1000)
     monkeypatch.setattr(compaction, "MOST_BYTES", 4 * 8000)
@@ -224,7 +224,7 @@ def test_merging_stops_at_what_fits_in_memory(
 
 def test_cells_that_a_restored_run_has_published_do_not_come_twice(tables: Tables) -> None:
     """A kill between the two commits of a tick, then a restore: another mark, the same triggers. Equal ones are left out, others refused."""
-    cells = tables.beside["sketch"]
+    cells = tables.other_public["sketch"]
     there = read_rows(cells, CELLS.names)
     assert unpublished(cells, there).num_rows == 0
     later = there.set_column(
