@@ -48,15 +48,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is in modules of its own is imported when it is first asked for, so that `import dpsql` costs nothing."""
+    """Load what is in modules of its own when it is first asked for, so that `import dpsql` costs
+    nothing."""
     if name in ("Query", "compile"):
         from dpsql import compiled
 
-        found = {"Query": compiled.Query, "compile": compiled.compile_query}
+        exports = {"Query": compiled.Query, "compile": compiled.compile_query}
     elif name in ("Source", "Sources", "load_sources"):
         from dpsql.sources import config
 
-        found = {
+        exports = {
             "Source": config.Source,
             "Sources": config.Sources,
             "load_sources": config.load_sources,
@@ -64,23 +65,23 @@ def __getattr__(name: str) -> Any:
     elif name in ("Answer", "query"):
         from dpsql import frame_query
 
-        found = {"Answer": frame_query.Answer, "query": frame_query.query}
+        exports = {"Answer": frame_query.Answer, "query": frame_query.query}
     elif name == "__version__":
         from importlib.metadata import version
 
-        found = {name: version("dpsql")}
+        exports = {name: version("dpsql")}
     elif name == "Ledger":
         from dpsql.privacy import ledger
 
-        found = {name: ledger.Ledger}
+        exports = {name: ledger.Ledger}
     elif name == "Secret":
         from dpsql.privacy import secret
 
-        found = {name: secret.Secret}
+        exports = {name: secret.Secret}
     else:
         raise AttributeError(f"module 'dpsql' has no attribute {name!r}")
-    globals().update(found)
-    return found[name]
+    globals().update(exports)
+    return exports[name]
 
 
 def run_local(
@@ -164,11 +165,11 @@ def open(path: str) -> PublicRows:  # `dpsql.open`: nobody imports it by itself
         The newest release of every window, shown with its errors: `.rows` is the DataFrame; `.explain()` says who is protected, at which
         epsilon, and what each column is.
     """
-    from dpsql.published.public_rows import newest, opened
+    from dpsql.published.public_rows import newest, open_table
     from dpsql.view.plain_table import PublicRows
     from dpsql.view.reading import as_read
 
-    return PublicRows(as_read(newest(opened(path), path)).reset_index(drop=True))
+    return PublicRows(as_read(newest(open_table(path), path)).reset_index(drop=True))
 
 
 def latest(lake: str, name: str) -> pd.DataFrame:

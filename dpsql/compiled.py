@@ -46,16 +46,16 @@ class Query:
     @property
     def mechanism(self) -> Mechanism[Any, Any]:
         """Whose query it is."""
-        return registry.named(self.parsed.mechanism)
+        return registry.mechanism_named(self.parsed.mechanism)
 
     @property
     def shape(self) -> Shape:
-        """What engines and the lake know of the plan."""
+        """The facts that engines and the lake need of the plan."""
         return self.mechanism.shape(self.plan)
 
     @property
     def published(self) -> Published:
-        """What its public table says of itself."""
+        """The description of its public table."""
         return described(self.plan, self.shape, self.reading)
 
     @property
@@ -134,7 +134,7 @@ class Query:
         return self.mechanism.explain(self.plan, self.source) + passed_over(self.source)
 
     def explain_json(self) -> dict[str, Any]:
-        """The same facts under stable names."""
+        """Return the facts of the explanation under stable names."""
         return self.mechanism.facts(self.plan, self.source)
 
     def why_missing(self) -> str:
@@ -142,7 +142,7 @@ class Query:
         return self.mechanism.missing(self.plan)[0]
 
     def missing_json(self) -> dict[str, Any]:
-        """The same under stable names."""
+        """Return why a key may be missing, under stable names."""
         return self.mechanism.missing(self.plan)[1]
 
 
@@ -168,7 +168,7 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
         source
     ):  # sources that were made in code; sources.yaml is refused with the line
         raise ConfigError(f"source {source.name!r}: {problem}")
-    mechanism = registry.named(parsed.mechanism)
+    mechanism = registry.mechanism_named(parsed.mechanism)
     plan = mechanism.plan(parsed, source)
     cost = mechanism.account(plan, source)
     if not cost.delta(parsed.epsilon) <= parsed.delta:  # so that NaN is refused too
@@ -185,7 +185,7 @@ def _reading(sql: str, sources: Mapping[str, Source]) -> Reading:
 
 
 def _declared(sources: Mapping[str, Any]) -> Mapping[str, Source]:
-    """Sources by name.
+    """Return the declared sources by name.
 
     Raises:
         ConfigError: they are something else.

@@ -31,7 +31,8 @@ ADDITIVE = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunc
 
 
 class Rows(StrEnum):
-    """What one row is: a group; a release of lists; a row of cells; a cell of one of several tables; a cell of a fitted table."""
+    """The kind of one row: a group; a release of lists; a row of cells; a cell of one of several
+    tables; a cell of a fitted table."""
 
     HISTOGRAM = "HISTOGRAM"
     LISTS = "LISTS"
@@ -41,8 +42,9 @@ class Rows(StrEnum):
 
 
 class Role(StrEnum):
-    """What a column is: when; the group; which keys a row of a CUBE has; a number; the standard error of it, or of the ranks of quantiles; more of
-    it (a better guess, how much was measured); an array of the largest."""
+    """The role of a column: when; the group; which keys a row of a CUBE has; a number; the standard
+    error of it, or of the ranks of quantiles; more of it (a better guess, how much was measured);
+    an array of the largest."""
 
     TIME = "TIME"
     KEY = "KEY"
@@ -77,8 +79,8 @@ class Measure:
 
     @property
     def within(self) -> tuple[float, float] | None:
-        """What its values lie between: an average its bounds, a deviation 0 and half their width, a variance the square of that, of a sample of two
-        twice it; others none."""
+        """The range of its values: an average its bounds, a deviation 0 and half their width, a
+        variance the square of that, of a sample of two twice it; others none."""
         if self.bounds is None or self.function not in AVERAGED:
             return None
         if self.function is AggregateFunction.AVG:
@@ -96,7 +98,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Windows:
-    """Of a table that has them, in microseconds; `triggers`: releases of a window."""
+    """Windows of a table, in microseconds; `triggers`: releases of a window."""
 
     size_us: int
     slide_us: int
@@ -116,7 +118,8 @@ class NoiseKind:
 
 @dataclass(frozen=True)
 class Sets:
-    """Of a CUBE: the keys, how many values each has, and the tables that are measured, by their grouping_id."""
+    """The sets of a CUBE: its keys, how many values each has, and the tables that are measured, by
+    their grouping_id."""
 
     keys: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -156,7 +159,8 @@ class SketchShape:
 
 @dataclass(frozen=True)
 class Fit:
-    """Of a fitted table: to the numbers of which query, of which of its columns, and how many rows are drawn (none: every cell has one)."""
+    """The origin of a fitted table: the query and the column that it is fitted to, and how many
+    rows are drawn (none: every cell has one)."""
 
     of: str
     column: str
@@ -165,7 +169,8 @@ class Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class Protects:
-    """What one run promises: whom, in which period, how much of theirs is in the table (C, c, G), and how many noisy sums a group has.
+    """The guarantee of one run: whom, in which period, how much of theirs is in the table (C, c,
+    G), and how many noisy sums a group has.
 
     `units_needed`: units that bring a key to its threshold at a window's last trigger (where triggers do not end: at the first); none: keys are
     listed. `rows_end`: rows of the table that is counted can go.
@@ -202,17 +207,18 @@ class Published:
     fit: Fit | None = None
 
     def text(self) -> str:
-        """As the property has it: canonical JSON; equal descriptions have equal texts."""
+        """Write the description as the property has it: canonical JSON; equal descriptions have
+        equal texts."""
         return json.dumps(
             {"version": VERSION} | asdict(self), sort_keys=True, separators=(",", ":")
         )
 
     @property
     def properties(self) -> dict[str, str]:
-        """Of the Delta table."""
+        """The properties of the Delta table."""
         return {PROPERTY: self.text()}
 
-    def after(self, older: Published, first: bool) -> Published:
+    def merged_with(self, older: Published, first: bool) -> Published:
         """Return the description of a table that had another before; `first`: the run has not written into it yet."""
         return replace(
             self, protects=(*older.protects, *self.protects) if first else older.protects
@@ -229,7 +235,7 @@ class Published:
         return [START, "trigger"] if self.windows else ["trigger"]
 
     @property
-    def shown(self) -> list[Column]:
+    def display_columns(self) -> list[Column]:
         """The columns that a table for people has, besides times and keys: errors are said with their values, lists in tables of their own."""
         elsewhere = (Role.TIME, Role.KEY, Role.SET, Role.STDERR, Role.RANK_STDERR, Role.LIST)
         return [column for column in self.columns if column.role not in elsewhere]
@@ -237,12 +243,14 @@ class Published:
     @property
     def amounts(self) -> list[str]:
         """The aggregates whose values have a standard error: all but quantiles."""
-        return [alias for alias in self.names(Role.VALUE) if self.of(alias, Role.STDERR)]
+        return [alias for alias in self.names(Role.VALUE) if self.columns_of(alias, Role.STDERR)]
 
     @property
     def quantiles(self) -> list[str]:
         """The aggregates that are arrays, of which the ranks have a standard error."""
-        return [alias for alias in self.names(Role.VALUE) if self.of(alias, Role.RANK_STDERR)]
+        return [
+            alias for alias in self.names(Role.VALUE) if self.columns_of(alias, Role.RANK_STDERR)
+        ]
 
     @property
     def fitted(self) -> list[str]:
@@ -250,7 +258,7 @@ class Published:
         return [
             alias
             for alias in self.names(Role.VALUE)
-            if not self.of(alias, Role.STDERR, Role.RANK_STDERR)
+            if not self.columns_of(alias, Role.STDERR, Role.RANK_STDERR)
         ]
 
     @property
@@ -272,13 +280,13 @@ class Published:
 
     def stderr(self, alias: str) -> str:
         """Return the column of its standard error."""
-        return self.of(alias, Role.STDERR)[0]
+        return self.columns_of(alias, Role.STDERR)[0]
 
-    def beside(self, alias: str) -> dict[str, Column]:
+    def extra_columns(self, alias: str) -> dict[str, Column]:
         """Return the columns that say more of an aggregate, by their endings."""
         return {
             column.name.removeprefix(f"{alias}_"): column
-            for column in self.shown
+            for column in self.display_columns
             if column.of == alias and column.role is not Role.VALUE
         }
 
@@ -286,17 +294,17 @@ class Published:
         """Return the columns of some roles, in order."""
         return [column.name for column in self.columns if column.role in roles]
 
-    def of(self, alias: str, *roles: Role) -> list[str]:
+    def columns_of(self, alias: str, *roles: Role) -> list[str]:
         """Return the columns of an aggregate with some roles, in order."""
         return [
             column.name for column in self.columns if column.of == alias and column.role in roles
         ]
 
 
-def read(text: str) -> Published | None:
-    """Return what `Published.text` has written; None of another version."""
-    given = json.loads(text)
-    if given.pop("version", None) != VERSION:
+def parse_description(text: str) -> Published | None:
+    """Parse the text of a description; None of another version."""
+    mapping = json.loads(text)
+    if mapping.pop("version", None) != VERSION:
         return None
-    found: Published = parse(given, Published)
-    return found
+    description: Published = parse(mapping, Published)
+    return description

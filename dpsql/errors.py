@@ -61,13 +61,14 @@ class QueryError(InputError):
 
 
 def position(text: str, offset: int) -> tuple[int, int]:
-    """Line and column, both from 1, of a character offset."""
+    """Return line and column, both from 1, of a character offset."""
     before = text[:offset]
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
 def render(text: str, problem: Problem, name: str) -> str:
-    """`name:line:column: message`, the line of SQL, carets under the offending text, and the hint."""
+    """Render `name:line:column: message`, the line of SQL, carets under the offending text, and the
+    hint."""
     line, column = position(text, problem.start)
     source = text.splitlines()[line - 1] if text.splitlines() else ""
     width = max(1, min(problem.end, problem.start + len(source) - column + 1) - problem.start)
@@ -105,11 +106,11 @@ class SparkOnly(InputError):
         instead: another spelling, which it does compute; may be empty.
     """
 
-    def __init__(self, what: str, instead: str = "") -> None:
-        self.what = what
+    def __init__(self, expression: str, instead: str = "") -> None:
+        self.what = expression
         other = f", or write {instead}" if instead else ""
         super().__init__(
-            f"`{what}` runs on Spark only: use `dpsql run --until-caught-up`{other} (docs/reference.md lists which functions run where)"
+            f"`{expression}` runs on Spark only: use `dpsql run --until-caught-up`{other} (docs/reference.md lists which functions run where)"
         )
 
 

@@ -37,7 +37,7 @@ class ObjectPath:
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last part of the URI."""
         return self.uri.rstrip("/").rpartition("/")[2]
 
     @property
@@ -46,15 +46,15 @@ class ObjectPath:
         return ObjectPath(self.uri.rstrip("/").rpartition("/")[0])
 
     def exists(self) -> bool:
-        """True for an object, and for a prefix of one."""
+        """Tell whether this is an object, or a prefix of one."""
         return self._is() != "NotFound"
 
     def is_file(self) -> bool:
-        """True for an object."""
+        """Tell whether this is an object."""
         return self._is() == "File"
 
     def is_dir(self) -> bool:
-        """True for a prefix of an object."""
+        """Tell whether this is a prefix of an object."""
         return self._is() == "Directory"
 
     def iterdir(self) -> Iterator[ObjectPath]:
@@ -65,17 +65,17 @@ class ObjectPath:
         """
         import pyarrow.fs as pafs
 
-        system, path = _opened(self.uri)
-        for found in system.get_file_info(pafs.FileSelector(path)):
-            yield self / str(found.base_name)
+        system, path = _open_store(self.uri)
+        for info in system.get_file_info(pafs.FileSelector(path)):
+            yield self / str(info.base_name)
 
     def read_bytes(self) -> bytes:
-        """Return the object.
+        """Return the bytes of the object.
 
         Raises:
             FileNotFoundError: it is not there.
         """
-        system, path = _opened(self.uri)
+        system, path = _open_store(self.uri)
         with system.open_input_file(path) as file:
             return bytes(file.read())
 
@@ -85,22 +85,22 @@ class ObjectPath:
 
     def write_bytes(self, content: bytes) -> int:
         """Put the object in place of what was there."""
-        system, path = _opened(self.uri)
+        system, path = _open_store(self.uri)
         with system.open_output_stream(path) as file:
             file.write(content)
         return len(content)
 
     def unlink(self) -> None:
-        """Remove the object."""
-        system, path = _opened(self.uri)
+        """Remove the object from its store."""
+        system, path = _open_store(self.uri)
         system.delete_file(path)
 
     def _is(self) -> str:
-        system, path = _opened(self.uri)
+        system, path = _open_store(self.uri)
         return str(system.get_file_info(path).type.name)
 
 
-def _opened(uri: str) -> tuple[pafs.FileSystem, str]:
+def _open_store(uri: str) -> tuple[pafs.FileSystem, str]:
     """Return the store of an object, and the object's path in it."""
     from dpsql.udfs.bucket_state import filesystem  # slow to import, and most lakes are folders
 
@@ -121,8 +121,8 @@ def reason(problem: Exception) -> str:
 
 
 @contextmanager
-def reached(where: str, error: type[DpsqlError]) -> Iterator[None]:
-    """What can be neither read nor written there ends as one line: where, and why."""
+def reporting_os_errors(where: str, error: type[DpsqlError]) -> Iterator[None]:
+    """Turn what can be neither read nor written there into one line: where, and why."""
     try:
         yield
     except OSError as problem:
@@ -141,7 +141,7 @@ def bucket_problem(uri: str) -> str:
 def place(location: str | Path) -> Place:
     """Return a bare path or `file:` URI as a Path, any other URI as an ObjectPath."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(location)):
-        system, path = _opened(str(location))
+        system, path = _open_store(str(location))
         return Path(path) if system.type_name == "local" else ObjectPath(str(location))
     return Path(location)
 

@@ -31,7 +31,7 @@ MOST = 1_000_000
 
 @dataclass(frozen=True, repr=False)
 class Answer(PlainRows):
-    """What a query released; shown with a 95% error on every value.
+    """The released rows of a query; shown with a 95% error on every value.
 
     Args:
         rows: one per released window, trigger and key: `window_start, window_end, trigger, trigger_time`, keys, aggregates, their stderr.
@@ -42,7 +42,7 @@ class Answer(PlainRows):
 
     @property
     def reading(self) -> Reading:
-        """As the query says, its private condition included."""
+        """The reading that the query asks for, its private condition included."""
         return self.query.reading
 
     def explain(self) -> str:
@@ -157,13 +157,13 @@ def _public(name: str, file: str | Path) -> Source:
     )
 
 
-def _moment(given: str | date, name: str) -> int:
+def _moment(value: str | date, name: str) -> int:
     """Return microseconds since 1970; a time without a zone is UTC."""
     try:
-        moment = datetime.fromisoformat(given) if isinstance(given, str) else given
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
         raise ConfigError(
-            f"{name}={given!r}: write a date or a time, like '2026-01-31' or '2026-01-31 12:00'"
+            f"{name}={value!r}: write a date or a time, like '2026-01-31' or '2026-01-31 12:00'"
         ) from None
     moment = (
         moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day)

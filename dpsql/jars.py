@@ -48,18 +48,20 @@ def ensure(*configurations: str, target: str | Path | None = None) -> list[Path]
 
 def _ensure(configuration: str, target: Path) -> list[Path]:
     stamp = target / f"done-{configuration}"
-    wanted = _wanted()
+    stamp_text = _stamp_text()
     jars = sorted(target / name for name in _pins() if name.startswith(f"{configuration}/"))
-    if _done(stamp, wanted, jars):
+    if _is_fetched(stamp, stamp_text, jars):
         return jars
     target.mkdir(parents=True, exist_ok=True)
     with (target / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _done(stamp, wanted, jars):  # the process that had the lock may have fetched them
+        if not _is_fetched(
+            stamp, stamp_text, jars
+        ):  # the process that had the lock may have fetched them
             _retrieve(target, configuration)
             _verify(jars)
             partial = stamp.with_suffix(".new")
-            partial.write_text(wanted)
+            partial.write_text(stamp_text)
             partial.replace(stamp)
     return jars
 
@@ -86,7 +88,7 @@ def _kept_in() -> Path:
     return CHECKOUT / ".jars" if IN_CHECKOUT else Path(cache).expanduser() / "dpsql" / "jars"
 
 
-def _wanted() -> str:
+def _stamp_text() -> str:
     try:
         return (CONF / "ivy.xml").read_text() + (CONF / "jars.sha256").read_text()
     except OSError:
@@ -95,12 +97,14 @@ def _wanted() -> str:
         ) from None
 
 
-def _done(stamp: Path, wanted: str, jars: list[Path]) -> bool:
-    return stamp.is_file() and stamp.read_text() == wanted and all(jar.is_file() for jar in jars)
+def _is_fetched(stamp: Path, stamp_text: str, jars: list[Path]) -> bool:
+    return (
+        stamp.is_file() and stamp.read_text() == stamp_text and all(jar.is_file() for jar in jars)
+    )
 
 
 def _pins() -> dict[str, str]:
-    """Digests by configuration and file name, in the form of `sha256sum`."""
+    """Return digests by configuration and file name, in the form of `sha256sum`."""
     lines = (CONF / "jars.sha256").read_text().splitlines()
     return {
         name: digest
@@ -124,13 +128,13 @@ def _retrieve(target: Path, configuration: str) -> None:
         *("-retrieve", str(target / "[conf]" / "[artifact]-[revision].[ext]")),
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as problem:
         raise ConfigError(
             f"{command[0]}: {problem.strerror}; install Java 17 or 21 or set JAVA_HOME"
         ) from None
-    if done.returncode:
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+    if process.returncode:
+        tail = "\n".join((process.stdout + process.stderr).splitlines()[-15:])
         raise ConfigError(
             f"the jars of {CONF / 'ivy.xml'} could not be fetched; is the network there? Ivy says:\n{tail}"
         )

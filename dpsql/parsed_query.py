@@ -54,7 +54,8 @@ BOUNDED = (AggregateFunction.SUM, *AVERAGED)
 
 
 class PrivacyLevel(StrEnum):
-    """What neighbouring streams differ in: all that one unit does in one contribution period, or one row."""
+    """The difference of neighbouring streams: all that one unit does in one contribution period, or
+    one row."""
 
     USER = "USER"
     EVENT = "EVENT"
@@ -106,7 +107,8 @@ class Quantiles(Aggregate):
 
 @dataclass(frozen=True)
 class Key:
-    """What records are counted by: one GROUP BY column besides the window, or a part of what a sketch counts (`top.value`); with its Spark SQL."""
+    """A name that records are counted by: one GROUP BY column besides the window, or a part of what
+    a sketch counts (`top.value`); with its Spark SQL."""
 
     name: str
     expression: str
@@ -171,12 +173,12 @@ class ParsedQuery(Generic[Asked_co]):
 
     @property
     def output_keys(self) -> tuple[Key, ...]:
-        """Those that are columns of the public table."""
+        """The keys that are columns of the public table."""
         return tuple(key for key in self.keys if key.name in self.columns_in_order)
 
     @property
     def protects(self) -> PrivacyLevel:
-        """What neighbouring streams differ in."""
+        """The difference of neighbouring streams."""
         return PrivacyLevel.USER if self.privacy_unit else PrivacyLevel.EVENT
 
     @property
@@ -193,7 +195,7 @@ class ParsedQuery(Generic[Asked_co]):
 
 
 def changed(query: ParsedQuery[Any], **changes: Any) -> ParsedQuery[Any]:
-    """The same query with other fields, wherever they are."""
+    """Return the query with other fields, wherever they are."""
     asked = {
         name: value for name, value in changes.items() if name in query.asked.__dataclass_fields__
     }

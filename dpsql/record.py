@@ -38,7 +38,7 @@ def write(path: Place, value: Any, version: int) -> None:
     replace_file(path, content(value, version))
 
 
-def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T | None:
+def load(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T | None:
     """Return the value in a file; None if it is not there.
 
     Args:
@@ -52,10 +52,10 @@ def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T 
         LakeError: it is from another release, or cannot be read.
     """
     try:
-        given = json.loads(path.read_bytes())
-        found = given.pop("version")
-        if found == version:
-            return parse(given, kind)
+        mapping = json.loads(path.read_bytes())
+        written_version = mapping.pop("version")
+        if written_version == version:
+            return parse(mapping, kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as problem:
@@ -63,59 +63,65 @@ def read(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T 
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DamagedRecord(f"{path}: damaged; {remedy}") from None
     raise LakeError(
-        f"{path}: version {found!r} was written by another release of dpsql; this one reads version {version}"
+        f"{path}: version {written_version!r} was written by another release of dpsql; this one reads version {version}"
     )
 
 
 def read_if_whole(path: Place, kind: type[T], version: int) -> T | None:
-    """As `read`, and None where the file is damaged: for what a run can do without."""
+    """Load a record; None also where the file is damaged: for what a run can do without."""
     try:
-        return read(path, kind, version)
+        return load(path, kind, version)
     except DamagedRecord:
         return None
 
 
-def parse(given: Any, kind: Any) -> Any:
+def parse(json_value: Any, kind: Any) -> Any:
     """Return a value of a type, from JSON values.
 
     Args:
-        given: from `json.loads`; what is of a class of ours already stays as it is.
+        json_value: from `json.loads`; what is of a class of ours already stays as it is.
         kind: a dataclass, an enumeration, a tuple, a mapping, some literals, a union with None, `str`, `bool`, `int`, `float` or `Any`.
 
     Raises:
         ValueError, TypeError: it is none; the message quotes nothing of it.
     """
     if kind is Any:
-        return given
+        return json_value
     origin = get_origin(kind)
-    of = get_args(kind)
+    arguments = get_args(kind)
     if origin in (Union, UnionType):
         return (
             None
-            if given is None and NoneType in of
-            else _first(given, [each for each in of if each is not NoneType])
+            if json_value is None and NoneType in arguments
+            else _first(
+                json_value,
+                [alternative for alternative in arguments if alternative is not NoneType],
+            )
         )
     if origin is Literal:
-        return of[of.index(given)]
+        return arguments[arguments.index(json_value)]
     if origin is tuple:
-        return _tuple(given, of)
+        return _tuple(json_value, arguments)
     if origin is not None and issubclass(origin, Mapping):
-        return {_key(key, of[0]): parse(value, of[1]) for key, value in _is(given, dict).items()}
+        return {
+            _key(key, arguments[0]): parse(value, arguments[1])
+            for key, value in _is(json_value, dict).items()
+        }
     if is_dataclass(kind):
-        return given if type(given) is kind else _dataclass(_is(given, dict), kind)
+        return json_value if type(json_value) is kind else _dataclass(_is(json_value, dict), kind)
     if issubclass(kind, Enum):
-        return kind(given)
+        return kind(json_value)
     if kind is float:
         if (
-            isinstance(given, bool)
-            or not isinstance(given, int | float)
-            or not math.isfinite(given)
+            isinstance(json_value, bool)
+            or not isinstance(json_value, int | float)
+            or not math.isfinite(json_value)
         ):
             raise ValueError("no number")
-        return given
-    if type(given) is not kind:
+        return json_value
+    if type(json_value) is not kind:
         raise ValueError(f"no {kind.__name__}")
-    return given
+    return json_value
 
 
 @cache
@@ -123,33 +129,33 @@ def _types(kind: type) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-def _dataclass(given: dict[str, Any], kind: Any) -> Any:
-    needed = {
+def _dataclass(mapping: dict[str, Any], kind: Any) -> Any:
+    required = {
         field.name
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
     }
     types = _types(kind)
-    if not needed <= set(given) <= {field.name for field in fields(kind)}:
+    if not required <= set(mapping) <= {field.name for field in fields(kind)}:
         raise ValueError("a field too many, or one is missing")
-    return kind(**{name: parse(value, types[name]) for name, value in given.items()})
+    return kind(**{name: parse(value, types[name]) for name, value in mapping.items()})
 
 
-def _tuple(given: Any, of: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not isinstance(given, list | tuple):
+def _tuple(items: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not isinstance(items, list | tuple):
         raise ValueError("no list")
-    if of[-1] is Ellipsis:
-        return tuple(parse(value, of[0]) for value in given)
-    return tuple(parse(value, kind) for value, kind in zip(given, of, strict=True))
+    if kinds[-1] is Ellipsis:
+        return tuple(parse(value, kinds[0]) for value in items)
+    return tuple(parse(value, kind) for value, kind in zip(items, kinds, strict=True))
 
 
-def _first(given: Any, kinds: list[Any]) -> Any:
+def _first(json_value: Any, kinds: list[Any]) -> Any:
     for kind in kinds[:-1]:
         try:
-            return parse(given, kind)
+            return parse(json_value, kind)
         except (ValueError, TypeError):
             continue
-    return parse(given, kinds[-1])
+    return parse(json_value, kinds[-1])
 
 
 def _key(text: str, kind: Any) -> Any:
@@ -160,7 +166,7 @@ def _key(text: str, kind: Any) -> Any:
     return int(text)
 
 
-def _is(given: Any, kind: type[T]) -> T:
-    if not isinstance(given, kind):
+def _is(json_value: Any, kind: type[T]) -> T:
+    if not isinstance(json_value, kind):
         raise ValueError(f"no {kind.__name__}")
-    return given
+    return json_value

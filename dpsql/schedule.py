@@ -32,7 +32,7 @@ class Eras:
     over_us: int
     every_us: int
 
-    def over(self, before_us: int) -> int:
+    def newest_expired(self, before_us: int) -> int:
         """Return the newest era of which nothing is needed any more at a time: era e has the n from 64 e to 64 e + 63."""
         return ((before_us - self.over_us) // self.every_us + 1) // ERA - 1
 
@@ -77,14 +77,14 @@ class Schedule:
         """
         if not self.replayed:
             return
-        before, now = self._to_replay(until_us, start_us, closed_us)
-        if now - before > AT_ONCE:
+        first_point, last_point = self._to_replay(until_us, start_us, closed_us)
+        if last_point - first_point > AT_ONCE:
             since, first = (
                 timestamp(self.offset_us + point * self.interval_us)
-                for point in (before, before + AT_ONCE)
+                for point in (first_point, first_point + AT_ONCE)
             )
             raise InputError(
-                f"{now - before:,} triggers, one each {duration(self.interval_us)} after {since}, would be "
+                f"{last_point - first_point:,} triggers, one each {duration(self.interval_us)} after {since}, would be "
                 f"closed at once, and at most {AT_ONCE:,} are: use a longer trigger_interval or a later `start` of the source, or go on in "
                 f"steps, the first with --until-caught-up --until {first}"
             )
@@ -100,21 +100,21 @@ class Schedule:
         """
         grid = self.grid
         if self.replayed:
-            before, now = self._to_replay(until_us, start_us, closed_us)
-            count = now - before
-            begin_us = self.offset_us + before * self.interval_us
-            last_us = self.offset_us + now * self.interval_us
-            what = f"triggers, one each {duration(self.interval_us)}"
+            first_point, last_point = self._to_replay(until_us, start_us, closed_us)
+            count = last_point - first_point
+            begin_us = self.offset_us + first_point * self.interval_us
+            last_us = self.offset_us + last_point * self.interval_us
+            unit_text = f"triggers, one each {duration(self.interval_us)}"
         else:
             begin_us = max(self.window_of(start_us), self.first_free_window(closed_us))
             windows = (until_us - begin_us - grid.trigger_us) // grid.slide_us + 1
             last_us = begin_us + (windows - 1) * grid.slide_us + grid.window_us
             count = windows * grid.horizon
-            what = f"windows of {duration(grid.window_us)}"
+            unit_text = f"windows of {duration(grid.window_us)}"
             if grid.horizon > 1:
-                what = f"triggers of {windows:,} {what}"
+                unit_text = f"triggers of {windows:,} {unit_text}"
         return (
-            f"{count:,} {what}, from {timestamp(begin_us)} to {timestamp(last_us)}"
+            f"{count:,} {unit_text}, from {timestamp(begin_us)} to {timestamp(last_us)}"
             if count > MANY
             else ""
         )
@@ -133,11 +133,11 @@ class Schedule:
         return window + trigger * self.grid.trigger_us
 
     def window_of(self, time_us: int) -> int:
-        """Start of the newest window that begins at or before a time."""
+        """Return the start of the newest window that begins at or before a time."""
         return int(self.grid.latest_window(np.array([time_us]))[0])
 
     def first_free_window(self, closed_us: int) -> int:
-        """Start of the first window whose first trigger lies after a time."""
+        """Return the start of the first window whose first trigger lies after a time."""
         return self.window_of(closed_us - self.grid.trigger_us) + self.grid.slide_us
 
 
@@ -168,7 +168,8 @@ ASSUMPTION = (
 
 
 def polling_interval(schedule: Schedule, asked_us: int | None = None) -> int:
-    """At every multiple of it a live run looks at its source; triggers are due at such multiples only. Microseconds.
+    """Return the interval at whose multiples a live run looks at its source; triggers are due at
+    such multiples only. Microseconds.
 
     Args:
         schedule: of the query.
@@ -185,9 +186,9 @@ def polling_interval(schedule: Schedule, asked_us: int | None = None) -> int:
             "write a trigger_interval and a window offset of whole milliseconds, or run it with --until-caught-up"
         )
     if asked_us is None:
-        wanted = min(max(schedule.interval_us // 10, SHORTEST_US), LONGEST_US)
+        target_us = min(max(schedule.interval_us // 10, SHORTEST_US), LONGEST_US)
         long_enough = [divisor for divisor in divisors if divisor >= SHORTEST_US]
-        fitting = [divisor for divisor in long_enough if divisor <= wanted]
+        fitting = [divisor for divisor in long_enough if divisor <= target_us]
         return max(fitting) if fitting else min(long_enough, default=divisors[-1])
     if asked_us not in divisors:
         raise InputError(_refusal(schedule, asked_us, divisors))
@@ -195,7 +196,8 @@ def polling_interval(schedule: Schedule, asked_us: int | None = None) -> int:
 
 
 def _divisors(common_us: int) -> list[int]:
-    """Ascending: whole milliseconds that divide a time, all that are short and all that are long."""
+    """Return the whole milliseconds that divide a time, all that are short and all that are long,
+    ascending."""
     if common_us % MILLISECOND:
         return []
     common = common_us // MILLISECOND

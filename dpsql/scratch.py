@@ -34,13 +34,13 @@ def scratch(base: str | Path | None = None) -> Path:
         ConfigError: BASE cannot be written, or somebody else has taken the name.
     """
     base = Path(base or tempfile.gettempdir()).absolute()
-    ours = _held.get(
+    folder_and_lock = _held.get(
         (os.getpid(), base)
     )  # a forked child has its parent's lock, but not its folder
-    if ours is None or not ours[0].is_dir():
-        ours = _held[os.getpid(), base] = _take(base)
-        atexit.register(_remove, os.getpid(), ours[0])
-    return ours[0]
+    if folder_and_lock is None or not folder_and_lock[0].is_dir():
+        folder_and_lock = _held[os.getpid(), base] = _take(base)
+        atexit.register(_remove, os.getpid(), folder_and_lock[0])
+    return folder_and_lock[0]
 
 
 def home(base: str | Path | None = None) -> Path:
@@ -54,51 +54,54 @@ def home(base: str | Path | None = None) -> Path:
         OSError: BASE cannot be written.
     """
     base = Path(base or tempfile.gettempdir()).absolute()
-    own = base / f"dpsql-{os.getuid()}"
+    folder = base / f"dpsql-{os.getuid()}"
     base.mkdir(parents=True, exist_ok=True)
     try:
-        own.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700)
     except FileExistsError:
-        found = own.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             raise ConfigError(
-                f"{own}: not a folder of yours, and temporary files may not be there; name another folder with TMPDIR"
+                f"{folder}: not a folder of yours, and temporary files may not be there; name another folder with TMPDIR"
             ) from None
-    own.chmod(0o700)  # whatever the umask, and whatever it was
-    return own
+    folder.chmod(0o700)  # whatever the umask, and whatever it was
+    return folder
 
 
-def closed(folder: str | Path, to: int = 0o011) -> bool:
+def closed(folder: str | Path, mode_bits: int = 0o011) -> bool:
     """Tell whether a folder, or one on the way to it, lets nobody pass but its owner.
 
     Args:
         folder: need not be there.
-        to: the bits of those who may not pass; default: group and others.
+        mode_bits: the bits of those who may not pass; default: group and others.
     """
     folder = Path(folder).resolve()
-    return any(one.exists() and not one.stat().st_mode & to for one in (folder, *folder.parents))
+    return any(
+        ancestor.exists() and not ancestor.stat().st_mode & mode_bits
+        for ancestor in (folder, *folder.parents)
+    )
 
 
 def _take(base: Path) -> tuple[Path, int]:
     try:
-        own = home(base)
-        gate = os.open(own, os.O_RDONLY)
+        home_folder = home(base)
+        gate = os.open(home_folder, os.O_RDONLY)
         try:
             fcntl.flock(
                 gate, fcntl.LOCK_EX
             )  # between the making of a folder and its lock nobody may sweep
-            for left in own.glob(PREFIX + "*"):
-                _sweep(left)
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=own))
-            held = os.open(folder, os.O_RDONLY)
-            fcntl.flock(held, fcntl.LOCK_EX)
+            for leftover in home_folder.glob(PREFIX + "*"):
+                _sweep(leftover)
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=home_folder))
+            lock = os.open(folder, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         finally:
             os.close(gate)
     except OSError as problem:
         raise ConfigError(
             f"temporary files cannot be kept in {base}: {problem.strerror}; name another folder with TMPDIR"
         ) from None
-    return folder, held
+    return folder, lock
 
 
 def _sweep(folder: Path) -> None:

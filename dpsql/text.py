@@ -13,7 +13,7 @@ Z95 = 1.959963984540054
 
 
 def number(value: float) -> str:
-    """Three significant digits, with thousands separators where they help."""
+    """Format a number: three significant digits, with thousands separators where they help."""
     if value == 0:
         return "0"
     if math.isinf(value):
@@ -23,7 +23,7 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Three significant digits and never 0% of something: `70%`, `99.9%`, `0.025%`."""
+    """Format a share: three significant digits and never 0% of something: `70%`, `99.9%`, `0.025%`."""
     return f"{100 * share:.3g}%"
 
 

@@ -42,7 +42,7 @@ def parse_duration(text: str, least_us: int = 1) -> int:
 
 
 def duration(us: int) -> str:
-    """In words, in days at most: `90 minutes`, `7 days`.
+    """Write a duration in words, in days at most: `90 minutes`, `7 days`.
 
     >>> duration(5_400_000_000)
     '90 minutes'

@@ -238,7 +238,7 @@ def answer_question(
     asked = read_question(text, found.keys)
     column = found.column(asked.column)
     z = float(ndtri(0.5 + confidence / 2))
-    names = [list(found.keys)[key] for key in asked.by]
+    names = [list(found.keys)[key] for key in asked.group_keys]
     if (size := math.prod(len(found.keys[key]) for key in names)) > MOST_ROWS:
         raise DataError(
             f"the answer would have {size:,} rows, and at most {MOST_ROWS:,} are given: name fewer keys in GROUP BY"

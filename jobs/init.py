@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dpsql.errors import ConfigError
-from dpsql.files import reached
+from dpsql.files import reporting_os_errors
 
 NEXT = """\
 made {conf}: sources.yaml, queries, and a day of Wikipedia edits that are public. Next{where}:
@@ -35,7 +35,7 @@ def init(folder: Path) -> None:
         raise ConfigError(
             f"{conf} is there already: give another folder, like `dpsql init private`"
         )
-    with reached(str(conf), ConfigError):
+    with reporting_os_errors(str(conf), ConfigError):
         conf.mkdir(parents=True)
         (conf / "sources.yaml").write_text(
             (jars.CONF / "sources.yaml").read_text().replace("    # cap:", "    cap:")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dpsql.errors import ConfigError, DpsqlError
-from dpsql.files import reached
+from dpsql.files import reporting_os_errors
 from dpsql.jobs.terminal import note
 from dpsql.times import microseconds, parse_duration
 
@@ -177,7 +177,7 @@ def compiled(query_file: Path, sources_file: Path) -> Query:
         DpsqlError: as `dpsql.compile` and `dpsql.load_sources`; ConfigError when the file is not UTF-8 text.
     """
     try:
-        with reached(str(query_file), ConfigError):
+        with reporting_os_errors(str(query_file), ConfigError):
             text = query_file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{query_file}: not UTF-8 (byte {problem.start + 1})") from None

@@ -43,7 +43,7 @@ from dpsql.jobs.options import (
     writable,
 )
 from dpsql.jobs.terminal import ProgressBar, note, note_totals, print_json, print_not_read
-from dpsql.privacy.totals import may_be_told, without
+from dpsql.privacy.totals import may_be_told, without_totals
 
 if TYPE_CHECKING:
     from dpsql import Query
@@ -301,7 +301,7 @@ def _print_summary(summary: Summary, histogram: str, after: str, as_json: bool) 
     if summary.stopped:
         note(STOPPED)
     if as_json:
-        print_json({**without(asdict(summary)), "histogram": histogram})
+        print_json({**without_totals(asdict(summary)), "histogram": histogram})
         return
     click.echo(f"published {summary.triggers:,} triggers with {summary.rows:,} rows")
     if summary.overruns:

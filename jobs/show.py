@@ -85,10 +85,10 @@ def show(
 def _lake(name: str, folder: str | None) -> Lake:
     """Return where the query is published, or the table alone. A name has letters, digits, _ and - only, so whatever has another character is a path."""
     from dpsql.lake.runs import Lake
-    from dpsql.published.public_rows import opened
+    from dpsql.published.public_rows import open_table
 
     if not re.fullmatch(r"[\w-]+", name, re.ASCII):
-        return opened(name)
+        return open_table(name)
     if folder is None:
         raise click.UsageError(
             f"Missing option '--lake': {name!r} is the name of a query; the folder of a table is written with a /: ./{name}"

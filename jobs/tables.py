@@ -136,13 +136,13 @@ def print_histogram(
     table = _table(keys, bool(published.windows))
     caps = heads(published)
     ended = finished(frame, clock)
-    for column in published.shown:
+    for column in published.display_columns:
         _number(table, column.name, caps.get(column.name, ""))
     (by, places), small = ranks, False
     if by:
         _number(table, "place", f"by {by}" if len(aggregates) > 1 else "")
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
-        cells = [text_of(row, column, published) for column in published.shown]
+        cells = [text_of(row, column, published) for column in published.display_columns]
         small |= any(cell.startswith("?") for cell in cells)
         dimmed = [
             Text(cell, style="dim" if cell.startswith(("?", "NULL", TOO_FEW, AT_END)) else "")

@@ -12,7 +12,7 @@ import click
 
 from dpsql.description import DUE
 from dpsql.errors import ConfigError, LakeError, NothingPublished
-from dpsql.files import reached
+from dpsql.files import reporting_os_errors
 from dpsql.jobs.options import (
     FILE,
     INSTANT,
@@ -167,7 +167,7 @@ def _made(
 def _write(target: Path, text: str) -> None:
     """Whole or not at all: a browser may load it at any moment."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    with reached(f"--out {target}", ConfigError):
+    with reporting_os_errors(f"--out {target}", ConfigError):
         try:
             temporary.write_text(text, encoding="utf-8")
             temporary.replace(target)

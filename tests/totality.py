@@ -271,8 +271,10 @@ def _calls(
     name: str, signature: Signature, columns: int, choices: Iterable[tuple[str, ...]]
 ) -> Iterator[str]:
     """Calls of a function with that many columns among its arguments, and literals where it wants them."""
-    most = signature.least + 4 if signature.most is None else signature.most
-    for count in range(signature.least, most + 1):
+    most = (
+        signature.min_arguments + 4 if signature.max_arguments is None else signature.max_arguments
+    )
+    for count in range(signature.min_arguments, most + 1):
         literal = [
             place
             for place in range(count)

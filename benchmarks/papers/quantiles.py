@@ -105,7 +105,7 @@ def last_trigger(groups: int, profile: cProfile.Profile | None = None) -> tuple[
     plan = window_plan(
         query(public_groups="SELECT page FROM pages", aggregates=(COUNT, QUARTILES)), source()
     )
-    release = registry.named("histogram").stages(plan, RunFacts(listed))[1]
+    release = registry.mechanism_named("histogram").stages(plan, RunFacts(listed))[1]
     group = np.repeat(np.arange(groups), 21)
     leaf = chance.integers(1, LEAVES + 1, size) * (np.arange(size) % 21 > 0)
     table: dict[str, Any] = {name: np.zeros(size, np.int64) for name in release.takes.names}

@@ -109,7 +109,7 @@ def read_catch_up(folder: Place) -> CatchUp | None:
         DamagedRecord: the file is damaged.
         LakeError: it is from another release.
     """
-    return record.read(folder / FILE, CatchUp, VERSION, repairable(folder))
+    return record.load(folder / FILE, CatchUp, VERSION, repairable(folder))
 
 
 def begin_live(folder: Place, static: dict[str, int | str], interval_us: int) -> None:
@@ -123,7 +123,7 @@ def live_pins(folder: Place) -> dict[str, int | str]:
     Raises:
         LakeError: the file is damaged, or from another release.
     """
-    return (record.read(folder / LIVE_FILE, Live, VERSION) or Live()).static
+    return (record.load(folder / LIVE_FILE, Live, VERSION) or Live()).static
 
 
 def forget_interrupted(folder: Place, number: int, closed_us: int) -> None:

@@ -172,7 +172,7 @@ class Contributions:
             How many eras went.
         """
         table = DeltaTable(str(self.path))
-        last = self.schedule.eras.over(before_us)
+        last = self.schedule.eras.newest_expired(before_us)
         old = {int(entry["era"]) for entry in table.partitions()} - {TICK_ERA}
         old = {era for era in old if era <= last}
         if old:

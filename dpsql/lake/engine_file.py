@@ -132,4 +132,4 @@ def read_engine(folder: Place, tables: Layout) -> Engine | None:
 
 
 def _read_facts(folder: Place) -> EngineFacts | None:
-    return record.read(folder / FILE, EngineFacts, VERSION)
+    return record.load(folder / FILE, EngineFacts, VERSION)

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from dpsql import record
 from dpsql.description import DUE
 from dpsql.errors import LakeError
-from dpsql.files import Place, create_file, reached
+from dpsql.files import Place, create_file, reporting_os_errors
 from dpsql.lake import delta_tables
 from dpsql.lake.catch_up import read_catch_up
 from dpsql.lake.delta_rows import read_rows
@@ -79,7 +79,7 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
 
 def _exchange(folder: Path, prepared: Path, old: Run, run: Run) -> None:
     """Put the new run in the place of the old one."""
-    with reached(str(folder), LakeError):
+    with reporting_os_errors(str(folder), LakeError):
         shutil.rmtree(prepared, ignore_errors=True)
         prepared.mkdir(mode=0o700)
         create_file(prepared / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
@@ -92,7 +92,7 @@ def finish_new_run(lake: Lake, name: str) -> Run | None:
     folder = _on_disk(lake, name)
     if (folder / RUN_FILE).exists() or not (_prepared(folder) / RUN_FILE).exists():
         return None
-    with reached(str(folder), LakeError):
+    with reporting_os_errors(str(folder), LakeError):
         _prepared(folder).rename(folder)
     return read_run(lake, name)
 

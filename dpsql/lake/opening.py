@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from dpsql import record
 from dpsql.description import CELLS_ENDING
 from dpsql.errors import LakeError
-from dpsql.files import ObjectPath, Place, create_file, reached
+from dpsql.files import ObjectPath, Place, create_file, reporting_os_errors
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, cells_path, has_begun, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger, cap_for
@@ -55,7 +55,7 @@ def open_run(
         _refuse_orphans(lake, name, folder)
         run = new_run(lake, name, query, secret, ledger, source)
         # Somebody may start the same name at the same moment: theirs is the run then, ours was only a ledger line
-        with reached(f"lake {folder}", LakeError), contextlib.suppress(FileExistsError):
+        with reporting_os_errors(f"lake {folder}", LakeError), contextlib.suppress(FileExistsError):
             create_file(folder / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
     run = read_run(lake, name)
     check_binding(run, query, secret, lake)
@@ -140,7 +140,7 @@ def _prepare(lake: Lake, name: str) -> Place:
     folder = lake.private(name)
     if isinstance(folder, ObjectPath) or isinstance(lake.root, ObjectPath):
         return folder
-    with reached(f"lake {lake.root}", LakeError):
+    with reporting_os_errors(f"lake {lake.root}", LakeError):
         for public in (lake.root, lake.root / "public"):
             if not public.exists():
                 public.mkdir(parents=True, exist_ok=True)

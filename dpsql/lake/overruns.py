@@ -53,7 +53,7 @@ def read_overruns(folder: Place) -> Overruns:
     Raises:
         LakeError: the file is damaged.
     """
-    return record.read(folder / FILE, Overruns, VERSION) or Overruns()
+    return record.load(folder / FILE, Overruns, VERSION) or Overruns()
 
 
 def write_overruns(folder: Place, overruns: Overruns) -> None:

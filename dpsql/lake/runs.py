@@ -18,7 +18,7 @@ from typing import Any
 from dpsql import record
 from dpsql.description import CELLS_ENDING
 from dpsql.errors import LakeError
-from dpsql.files import ObjectPath, Place, bucket_problem, reached, reason
+from dpsql.files import ObjectPath, Place, bucket_problem, reason, reporting_os_errors
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.running import is_running
 from dpsql.record import RUN_FILE
@@ -125,7 +125,7 @@ def has_begun(lake: Lake, name: str) -> bool:
     Raises:
         LakeError: the lake is not reached.
     """
-    with reached(f"lake {lake.root}", LakeError):
+    with reporting_os_errors(f"lake {lake.root}", LakeError):
         private = lake.private(name)
         is_bound = (private / RUN_FILE).exists()
         if isinstance(private, Path) and not is_bound:
@@ -148,7 +148,7 @@ def read_run(lake: Lake, name: str) -> Run:
         LakeError: no such name; run.json is unreadable, damaged or of an unknown version.
     """
     path = lake.private(name) / RUN_FILE
-    run = record.read(path, Run, SCHEMA_VERSION, ORIGINAL)
+    run = record.load(path, Run, SCHEMA_VERSION, ORIGINAL)
     if run is None:
         raise LakeError(
             f"no query {name!r} in lake {lake.root}; see: dpsql status --lake {lake.root}"

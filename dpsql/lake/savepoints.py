@@ -171,7 +171,7 @@ def read_savepoint(private: Place, label: str) -> Savepoint:
     """
     private = _on_disk(private)
     path = private / FOLDER / f"{label}.json"
-    facts = record.read(path, SavepointRecord, VERSION)
+    facts = record.load(path, SavepointRecord, VERSION)
     if facts is None:
         labels = (
             ", ".join(

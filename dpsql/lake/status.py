@@ -19,7 +19,7 @@ from dpsql.lake import log_head
 from dpsql.lake.event_log import BEHIND, DAMAGED, newest_events
 from dpsql.lake.marks import closed_mark
 from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run, state_of
-from dpsql.privacy.totals import without
+from dpsql.privacy.totals import without_totals
 
 NETWORK = {
     errno.ESTALE,
@@ -133,7 +133,7 @@ def _reached_status(
 
 
 def _without_totals(newest: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {kind: without(event) for kind, event in newest.items()}
+    return {kind: without_totals(event) for kind, event in newest.items()}
 
 
 def _damaged(histogram: Place, run: Run, newest: dict[str, dict[str, Any]]) -> list[str]:

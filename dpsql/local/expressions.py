@@ -409,7 +409,7 @@ def _cut_texts(kind: str, result_type: str, arguments: list[Typed]) -> list[Type
     rule = growth(kind, result_type, [argument.type.name for argument in arguments], literals)
     if isinstance(rule, str):
         return spark_only(kind)
-    return [_beginning(argument, rule.most) for argument in arguments]
+    return [_beginning(argument, rule.limit) for argument in arguments]
 
 
 def _beginning(value: Typed, max_characters: int | None) -> Typed:

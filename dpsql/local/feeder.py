@@ -207,7 +207,9 @@ def run_batches(
         progress: told how many records were read.
         facts: of the run.
     """
-    feeder = Feeder(registry.named(plan.mechanism).stages(plan, facts), noise_key, buckets)
+    feeder = Feeder(
+        registry.mechanism_named(plan.mechanism).stages(plan, facts), noise_key, buckets
+    )
     clock = Clock(NO_CLOCK, min(max(until_us, now_us()) + plan.query.max_ahead_us, LATEST_US))
     for rows in batches:
         feeder.micro_batch(rows, clock)

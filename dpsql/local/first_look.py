@@ -12,7 +12,7 @@ from dpsql.local.lines import check_header, has_header
 from dpsql.local.sources import local_path, source_files
 from dpsql.local.spark_types import Columns, from_arrow, parse_ddl
 from dpsql.sources.config import Source
-from dpsql.sources.declared_types import loses_numbers, told
+from dpsql.sources.declared_types import loses_numbers, mismatch_text
 from dpsql.sources.places import WILD
 
 SPARK_ALONE = ("orc", "avro")
@@ -80,4 +80,4 @@ def _check_numbers(file: Path, declared: Columns, source: Source) -> None:
     for name, kind in declared:
         have = from_arrow(type_by_column[name.lower()]) if name.lower() in type_by_column else None
         if have is not None and loses_numbers(str(have), str(kind)):
-            raise DataError(f"{file}: {told(name, str(have), source.name, str(kind))}")
+            raise DataError(f"{file}: {mismatch_text(name, str(have), source.name, str(kind))}")

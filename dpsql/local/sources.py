@@ -32,7 +32,7 @@ from dpsql.local.lines import (
 from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl, quote
 from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.sources.config import Source, refused_schema
-from dpsql.sources.declared_types import loses_numbers, told
+from dpsql.sources.declared_types import loses_numbers, mismatch_text
 from dpsql.sources.reader_options import FILES_PER_BATCH, is_by_file
 
 SUFFIXES = {
@@ -286,7 +286,7 @@ def _misfit(
             call = f", or make whole numbers of it, like {frame}.astype('Int{INTEGER_BITS[declared_type.name]}')"
         if in_frame and declared_type.name == "double":
             call = f", or make it DOUBLE, like {frame}.astype('float64')"
-        return f"{told(column, str(have), source, str(declared_type))}{call}"
+        return f"{mismatch_text(column, str(have), source, str(declared_type))}{call}"
     parse = in_frame and (have.name, declared_type.name) == ("string", "timestamp")
     hint = f"; make it one, like pd.to_datetime({frame}, utc=True)" if parse else ""
     return f"column `{column}` has type {have}, {declares}{hint}"

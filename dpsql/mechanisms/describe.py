@@ -40,17 +40,17 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
     for name in query.columns_in_order:
         if name in keys:
             columns.append(Column(name, Role.KEY))
-        for each in shape.of(name):
+        for column in shape.columns_of(name):
             columns.append(
                 Column(
-                    each.name,
-                    each.role,
-                    None if each.role is Role.SET else name,
-                    values if each.role is Role.LIST else (),
+                    column.name,
+                    column.role,
+                    None if column.role is Role.SET else name,
+                    values if column.role is Role.LIST else (),
                 )
             )
     window = query.window
-    most = facts.bounds
+    bounds = facts.bounds
     return Published(
         rows=Rows.LISTS if shape.sketch else Rows.CUBE if facts.sets else Rows.HISTOGRAM,
         trigger_us=query.trigger_interval_us,
@@ -66,14 +66,14 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
         ),
         measures=tuple(
             Measure(
-                each.alias,
-                each.function,
-                each.function in ADDITIVE,
-                each.bounds,
-                facts.grids.get(each.alias),
-                isinstance(each, PerGroup),
+                aggregate.alias,
+                aggregate.function,
+                aggregate.function in ADDITIVE,
+                aggregate.bounds,
+                facts.grids.get(aggregate.alias),
+                isinstance(aggregate, PerGroup),
             )
-            for each in query.aggregates
+            for aggregate in query.aggregates
         ),
         noise=facts.noise,
         reading=replace(reading, condition=None) if reading.private else reading,
@@ -83,9 +83,9 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
                 level=str(query.protects),
                 units=query.privacy_unit,
                 period=str(query.contribution_period),
-                max_rows=most[0],
-                max_rows_per_group=most[1],
-                max_groups=most[2],
+                max_rows=bounds[0],
+                max_rows_per_group=bounds[1],
+                max_groups=bounds[2],
                 sums=facts.sums,
                 units_needed=facts.units_needed,
                 rows_end=shape.feed is not None,

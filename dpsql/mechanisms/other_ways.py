@@ -33,14 +33,14 @@ class Ways:
         query: what is asked, by either mechanism.
         rows: of the protected unit in one contribution period.
         per_key: c, of these with one key.
-        mine: PANES, WINDOW_SQRT, or the counter of a window of its own.
+        query_way: PANES, WINDOW_SQRT, or the counter of a window of its own.
         event: one row is protected, and no unit: it has no period.
     """
 
     query: ParsedQuery[Any]
     rows: float
     per_key: float
-    mine: CounterName
+    query_way: CounterName
     event: bool = False
 
     @property
@@ -56,12 +56,12 @@ class Ways:
     @property
     def exist(self) -> bool:
         """Whether panes could take the query, with this epsilon."""
-        whole = (
+        are_whole_panes = (
             self.query.windows.size_us % self.query.windows.slide_us == 0
             and self.panes <= MOST_PANES
         )
         return (
-            whole
+            are_whole_panes
             and SMALLEST <= self.query.epsilon / self.rows <= LARGEST
             and all(a.function in SUMS for a in self.query.aggregates)
         )
@@ -104,7 +104,7 @@ class Ways:
             for way, many in times.items()
         }
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Return a line for each way that takes the query; nothing where there is one alone."""
         if not self.exist:
             return ""
@@ -122,7 +122,9 @@ class Ways:
         end = f"once, at the window's end{late}"
         interval = show_duration(query.trigger_interval_us)
         level = ", privacy_level = EVENT" if self.event else ""
-        copied = f", a copy of every record in each of its {self.panes} windows" if slides else ""
+        copies_text = (
+            f", a copy of every record in each of its {self.panes} windows" if slides else ""
+        )
         ways = {
             CounterName.PANES: f"delta = 0{level}, no trigger_interval: {errors['panes']}; {end}"
         }
@@ -131,12 +133,17 @@ class Ways:
                 f"delta = {self.delta:g}{level}, no trigger_interval: {errors['window_sqrt']}; {end}"
             )
         ways[CounterName.BLT] = (
-            f"delta = {self.delta:g}{level}, trigger_interval = '{interval}'{copied}: {errors['copies']}; at every trigger"
+            f"delta = {self.delta:g}{level}, trigger_interval = '{interval}'{copies_text}: {errors['copies']}; at every trigger"
         )
-        said = [
-            f"  {way}.{' This query.' if name is self.mine else ''}" for name, way in ways.items()
+        texts = [
+            f"  {way}.{' This query.' if name is self.query_way else ''}"
+            for name, way in ways.items()
         ]
-        lines = [line for each in said for line in textwrap.wrap(each, 120, subsequent_indent="  ")]
+        lines = [
+            line
+            for way_text in texts
+            for line in textwrap.wrap(way_text, 120, subsequent_indent="  ")
+        ]
         return "\n".join(
             [
                 "Other ways to ask: the standard error of one COUNT, what it costs, when rows appear",

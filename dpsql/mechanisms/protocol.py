@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What every plan says, whatever mechanism made it; every number that shapes bounding or noise is in it.
+    """The part that every plan has, whatever mechanism made it; every number that shapes bounding
+    or noise is in it.
 
     Args:
         query: what was asked.
@@ -103,10 +104,10 @@ BOUNDS = ("max_rows_contributed", "max_rows_per_group", "max_groups_contributed"
 
 
 def bounds_told(query: ParsedQuery[Any]) -> tuple[int | None, int | None, int | None]:
-    """C, c and G of a unit; None where one row is protected, and of what is not counted."""
-    given = [getattr(query.asked, name) if query.privacy_unit else None for name in BOUNDS]
-    most, each, groups = (None if bound == math.inf else bound for bound in given)
-    return most, each, groups
+    """Return C, c and G of a unit; None where one row is protected, and of what is not counted."""
+    bounds = [getattr(query.asked, name) if query.privacy_unit else None for name in BOUNDS]
+    max_rows, max_per_group, groups = (None if bound == math.inf else bound for bound in bounds)
+    return max_rows, max_per_group, groups
 
 
 def value_and_error(aggregate: Aggregate, i: int) -> tuple[PublicColumn, PublicColumn]:
@@ -124,7 +125,7 @@ def value_and_error(aggregate: Aggregate, i: int) -> tuple[PublicColumn, PublicC
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """What only the mechanism knows of what a table says of itself (`dpsql.description`).
+    """The part of a table's description that only the mechanism knows (`dpsql.description`).
 
     Args:
         noise: its counter.
@@ -145,7 +146,8 @@ class TableFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What engines and the lake know of a plan. It comes from the plan alone: nothing of it may change between two starts of a run.
+    """The facts that engines and the lake know of a plan. It comes from the plan alone: nothing of
+    it may change between two starts of a run.
 
     The public table has `window_start, window_end, trigger INT, trigger_time`, or `trigger BIGINT, trigger_time` where there are no windows; then
     keys and columns in the order of the select list.
@@ -178,14 +180,14 @@ class Shape:
     feed: Feed | None = None
     carries: bool = False
 
-    def of(self, alias: str) -> tuple[PublicColumn, ...]:
+    def columns_of(self, alias: str) -> tuple[PublicColumn, ...]:
         """Return the columns of one aggregate."""
         return tuple(column for column in self.columns if column.aggregate == alias)
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run knows that its plan does not; fixed at its first start.
+    """The facts that a run knows and its plan does not; fixed at its first start.
 
     Args:
         public: the listed groups, where keys are not selected.
@@ -201,7 +203,8 @@ Planned = TypeVar("Planned", bound=Plan)
 
 
 class Own(NamedTuple):
-    """What has the same names in all folders: `OPTIONS` and `read`, `RULES`, `make_plan`, `account`, `explain` and `facts`, `document`, `missing`."""
+    """The parts that have the same names in all folders: `OPTIONS` and `read_choices`, `RULES`,
+    `make_plan`, `account`, `explain` and `facts`, `document`, `missing`."""
 
     options: ModuleType
     rules: ModuleType
@@ -221,33 +224,34 @@ class Mechanism(ABC, Generic[Asked, Planned]):
 
     name: str
     takes: str
-    own: Own
+    modules: Own
 
     @property
     def options(self) -> tuple[Option, ...]:
         """All that its queries may write."""
-        return cast("tuple[Option, ...]", self.own.options.OPTIONS)
+        return cast("tuple[Option, ...]", self.modules.options.OPTIONS)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """What judges them."""
-        return cast("tuple[Rule, ...]", self.own.rules.RULES)
+        """The rules that judge its queries."""
+        return cast("tuple[Rule, ...]", self.modules.rules.RULES)
 
     @abstractmethod
     def claims(self, draft: Draft) -> bool:
-        """Whether a query is this mechanism's; every accepted query is exactly one's."""
+        """Tell whether a query is this mechanism's; every accepted query is exactly one's."""
 
-    def read(self, draft: Draft) -> Asked:
-        """What is asked of it besides what every query says (`ParsedQuery.asked`); frozen, every default filled in."""
-        return cast(Asked, self.own.options.read(draft))
+    def read_choices(self, draft: Draft) -> Asked:
+        """Return what is asked of it besides what every query says (`ParsedQuery.asked`); frozen,
+        every default filled in."""
+        return cast(Asked, self.modules.options.read_choices(draft))
 
     def plan(self, query: ParsedQuery[Asked], source: Source) -> Planned:
-        """Return every number.
+        """Return a plan with every number.
 
         Raises:
             ConfigError: the source's declaration does not allow the query.
         """
-        return cast(Planned, self.own.planner.make_plan(query, source))
+        return cast(Planned, self.modules.planner.make_plan(query, source))
 
     def account(self, plan: Planned, source: Source) -> Cost:
         """Return what a finished plan costs one protected unit, from definitions: its module knows neither the planner nor how it calibrates.
@@ -255,31 +259,32 @@ class Mechanism(ABC, Generic[Asked, Planned]):
         Raises:
             AccountingError: the plan says less than it costs.
         """
-        return cast(Cost, self.own.accounting.account(plan, source))
+        return cast(Cost, self.modules.accounting.account(plan, source))
 
     def document(self, plan: Planned) -> Mapping[str, Any]:
         """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
-        return self.own.document(plan)
+        return self.modules.document(plan)
 
     def explain(self, plan: Planned, source: Source) -> str:
         """Return the promise, the noise and the keys in plain sentences."""
-        return str(self.own.explain.explain(plan, source))
+        return str(self.modules.explain.explain(plan, source))
 
     def facts(self, plan: Planned, source: Source) -> dict[str, Any]:
-        """The same under stable names."""
-        return dict(self.own.explain.facts(plan, source))
+        """Return the plan's public numbers under stable names."""
+        return dict(self.modules.explain.facts(plan, source))
 
     def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
         """Return why a key may be missing, in sentences and under stable names."""
-        return self.own.missing(plan)
+        return self.modules.missing(plan)
 
     @abstractmethod
     def shape(self, plan: Planned) -> Shape:
-        """What engines know of it."""
+        """Return what engines know of a plan."""
 
     @abstractmethod
     def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """The two pure steps with their numbers, intake and release; no budget and no secret.
+        """Return the two pure steps with their numbers, intake and release; no budget and no
+        secret.
 
         The intake takes the records' `drop, ts, key, key_bytes`, `user` unless the query has no privacy unit, the arguments, and of a change
         feed `row, seq, kind`; it is cut into buckets by user; where there is none by key, or, where it has no state, in any way. Its
@@ -292,7 +297,7 @@ class Mechanism(ABC, Generic[Asked, Planned]):
 
 
 def identity_of(version: int, document: Mapping[str, Any]) -> str:
-    """SHA-256 over a whole plan, every default filled in; hexadecimal.
+    """Return the SHA-256 over a whole plan, every default filled in; hexadecimal.
 
     Args:
         version: of the mechanism's plans.

@@ -22,15 +22,16 @@ FILE = "public_groups.parquet"
 
 
 def first_window_us(plan: Plan, source: Source) -> int:
-    """Start of the window that holds the declared start of the stream; public groups are released from it on.
+    """Return the start of the window that holds the declared start of the stream; public groups are
+    released from it on.
 
     Raises:
         ConfigError: the source declares no start. The first record's time cannot stand in: it belongs to one user.
     """
     if source.start_us is None:
-        what = "public groups are" if plan.query.keys else "a query without a key is"
+        subject = "public groups are" if plan.query.keys else "a query without a key is"
         raise ConfigError(
-            f"{what} released in every window from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
+            f"{subject} released in every window from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
     return registry.shape(plan).schedule.window_of(source.start_us)
 

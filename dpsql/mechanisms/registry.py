@@ -15,7 +15,7 @@ from dpsql.mechanisms.sliding.mechanism import SLIDING
 MECHANISMS: tuple[Mechanism[Any, Any], ...] = (HISTOGRAM, SLIDING, DYNAMIC, MARGINALS, SKETCH)
 
 
-def named(name: str) -> Mechanism[Any, Any]:
+def mechanism_named(name: str) -> Mechanism[Any, Any]:
     """Return the mechanism of a plan.
 
     Raises:
@@ -29,4 +29,4 @@ def named(name: str) -> Mechanism[Any, Any]:
 
 def shape(plan: Plan) -> Shape:
     """Return what engines know of a plan."""
-    return named(plan.mechanism).shape(plan)
+    return mechanism_named(plan.mechanism).shape(plan)

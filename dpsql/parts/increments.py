@@ -43,8 +43,8 @@ def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) 
         AggregateFunction.COUNT_DISTINCT_UNIT: "users",
     }
     if aggregate.function in count:
-        most = int(aggregate.bounds[1]) if per_group and aggregate.bounds else 1
-        return [Increment(count[aggregate.function] + per_group, argument, upper=most)]
+        upper = int(aggregate.bounds[1]) if per_group and aggregate.bounds else 1
+        return [Increment(count[aggregate.function] + per_group, argument, upper=upper)]
     if aggregate.bounds is None:
         raise ConfigError(f"{aggregate.function} needs contribution_bounds_per_row")
     lo, hi = aggregate.bounds
@@ -72,7 +72,8 @@ def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) 
 
 
 def of_width(source: Source, rows: float) -> Clamp:
-    """Grids of a power of two no coarser than (hi - lo) / 2^20, for sums over all users of a source with so many rows each."""
+    """Choose grids of a power of two no coarser than (hi - lo) / 2^20, for sums over all users of a
+    source with so many rows each."""
 
     def clamp(alias: str, lo: float, hi: float) -> tuple[float, int, int]:
         check_width(alias, hi - lo)
@@ -90,7 +91,8 @@ def of_width(source: Source, rows: float) -> Clamp:
 
 
 def check_noise(alias: str, sigma: float, grid: float, reach: float) -> None:
-    """The largest noise that can be drawn must fit beside the largest sum; `reach`: how many times the largest draw a path can be.
+    """Check that the largest noise that can be drawn fits beside the largest sum; `reach`: how many
+    times the largest draw a path can be.
 
     Raises:
         ConfigError: it does not.
@@ -102,7 +104,7 @@ def check_noise(alias: str, sigma: float, grid: float, reach: float) -> None:
 
 
 def check_width(alias: str, width: float) -> None:
-    """Bounds so close, or so far apart, that float64 is no grid for what lies between.
+    """Reject bounds so close, or so far apart, that float64 is no grid for what lies between.
 
     Raises:
         ConfigError: they are.
@@ -128,7 +130,7 @@ def quantile_sum(
     sd: float,
     rows: float,
 ) -> QuantileSum:
-    """Every row counts one in a node of each level.
+    """Plan a sum in which every row counts one in a node of each level.
 
     Args:
         aggregate: what is asked; its argument is one of `arguments`.

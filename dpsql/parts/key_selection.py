@@ -34,14 +34,16 @@ WEIGHT_BITS = 20
 
 
 def selection_weights(groups: int, decay: float) -> tuple[int, ...]:
-    """w_i proportional to i^-decay with sum of squares at most 1, rounded down to multiples of 2^-20; in units of 2^-20."""
+    """Return w_i proportional to i^-decay with sum of squares at most 1, rounded down to multiples
+    of 2^-20; in units of 2^-20."""
     raw = np.arange(1, groups + 1, dtype=np.float64) ** -decay
     scaled = raw / math.sqrt(float(np.sum(raw**2))) * (1 - 1e-12)
     return tuple(int(v) for v in np.floor(scaled * 2.0**WEIGHT_BITS))
 
 
 def failure_probabilities(total: float, horizon: int) -> tuple[float, ...]:
-    """beta_1..beta_T with sum `total`: half at the last trigger, the rest shared equally."""
+    """Return the betas of all triggers with sum `total`: half at the last trigger, the rest shared
+    equally."""
     if horizon == 1:
         return (total,)
     early = total * (1 - LAST_TRIGGER_BETA_SHARE) / (horizon - 1)
@@ -51,10 +53,11 @@ def failure_probabilities(total: float, horizon: int) -> tuple[float, ...]:
 def thresholds(
     weights: tuple[int, ...], sd: tuple[float, ...], betas: tuple[float, ...], min_users: int
 ) -> tuple[int, ...]:
-    """tau_i = min_users * w_1 + sd_i * Phi^-1(1 - beta_i), rounded up to multiples of 2^-20; in units of 2^-20."""
-    distinct, which = np.unique(np.array(betas), return_inverse=True)
+    """Return tau_i = min_users * w_1 + sd_i * Phi^-1(1 - beta_i), rounded up to multiples of 2^-20;
+    in units of 2^-20."""
+    distinct, positions = np.unique(np.array(betas), return_inverse=True)
     from scipy.stats import norm  # slow to import
 
     quantiles = np.array([round_up(float(q) * (1 + 1e-12)) for q in norm.isf(distinct)])
-    noise = np.array(sd) * quantiles[which] * (1 + 1e-12)
+    noise = np.array(sd) * quantiles[positions] * (1 + 1e-12)
     return tuple(min_users * weights[0] + int(v) for v in np.ceil(noise * 2.0**WEIGHT_BITS))

@@ -24,7 +24,8 @@ from dpsql.udfs.measure.output_columns import OutputColumn
 
 @dataclass(frozen=True, kw_only=True)
 class Summed(Increment):
-    """What records add to one integer sum per group; `mechanism` is its number in the noise function (selection is 0, sums from 1)."""
+    """The amounts that records add to one integer sum per group; `mechanism` is its number in the
+    noise function (selection is 0, sums from 1)."""
 
     mechanism: int
 
@@ -85,29 +86,33 @@ class MadeOfSums:
 
     @property
     def trees(self) -> tuple[Any, ...]:
-        """Those of quantiles."""
+        """The sums that are trees of quantiles."""
         return tuple(p for p in self.perturbations if isinstance(p, QuantileSum))
 
 
 def presence_only(arguments: Sequence[str], perturbations: Sequence[Summed]) -> tuple[bool, ...]:
-    """Per argument: whether all that read it only ask if there is a value."""
+    """Tell for each argument whether all that read it only ask if there is a value."""
     used = [{p.rule for p in perturbations if p.argument == i} for i in range(len(arguments))]
     return tuple(rules <= {"valid", "valid_per_group"} for rules in used)
 
 
-def per_group_sensitivity(added: Increment, per_key: float, rows: float, groups: int) -> float:
-    """Of a sum with bounds per group, as a multiple of the counter's column norm, in value units (docs/privacy/lemma.md, bounds per group).
+def per_group_sensitivity(increment: Increment, per_key: float, rows: float, groups: int) -> float:
+    """Return the sensitivity of a sum with bounds per group, as a multiple of the counter's column
+    norm, in value units (docs/privacy/lemma.md, bounds per group).
 
     Args:
-        added: what a row adds.
+        increment: what a row adds.
         per_key: rows of a unit with one key.
         rows, groups: rows of a unit, and groups that they are in; copies counted.
     """
-    height = added.largest if added.rule.startswith("sum") else 1.0
-    above, below = (
-        min(per_key * height, bound * added.grid) for bound in (added.upper, -added.lower)
+    height = increment.largest if increment.rule.startswith("sum") else 1.0
+    positive, negative = (
+        min(per_key * height, bound * increment.grid)
+        for bound in (increment.upper, -increment.lower)
     )
-    return math.sqrt(min(max(above, below) * height * rows, groups * (above**2 + below**2)))
+    return math.sqrt(
+        min(max(positive, negative) * height * rows, groups * (positive**2 + negative**2))
+    )
 
 
 def bare(sums: Sequence[Increment]) -> tuple[Increment, ...]:

@@ -44,7 +44,7 @@ RANKS = 4
 """Of a unit's keys, how many have their weight told."""
 
 
-def written(aggregate: Aggregate) -> str:
+def aggregate_text(aggregate: Aggregate) -> str:
     """Return an aggregate as it is called in a table."""
     function = aggregate.function
     return {
@@ -53,20 +53,21 @@ def written(aggregate: Aggregate) -> str:
     }.get(function, f"{function}(x)")
 
 
-def allowance(asked: Any, period: str) -> str:
-    """`C = 8 records per window, c = 4 of them with one key, G = 2 keys;`, or of keys alone where records are not counted."""
-    keys = f"G = {asked.max_groups_contributed} keys"
-    if asked.max_rows_contributed == math.inf:
+def allowance(choices: Any, period: str) -> str:
+    """Write `C = 8 records per window, c = 4 of them with one key, G = 2 keys;`, or keys alone
+    where records are not counted."""
+    keys = f"G = {choices.max_groups_contributed} keys"
+    if choices.max_rows_contributed == math.inf:
         return f"{keys} {period}, of each any number of records: what they add up to has bounds;"
-    return f"C = {asked.max_rows_contributed} records {period}, c = {asked.max_rows_per_group} of them with one key, {keys};"
+    return f"C = {choices.max_rows_contributed} records {period}, c = {choices.max_rows_per_group} of them with one key, {keys};"
 
 
-def not_counted(asked: Any) -> str:
+def not_counted(choices: Any) -> str:
     """Return which of a unit's records are not."""
-    keys = f"keys after its first {asked.max_groups_contributed:,} (G)"
-    if asked.max_rows_contributed == math.inf:
+    keys = f"keys after its first {choices.max_groups_contributed:,} (G)"
+    if choices.max_rows_contributed == math.inf:
         return f"A unit's {keys}"
-    first = f"records after its first {asked.max_rows_contributed:,} (C), after its first {asked.max_rows_per_group:,} with one key (c)"
+    first = f"records after its first {choices.max_rows_contributed:,} (C), after its first {choices.max_rows_per_group:,} with one key (c)"
     return f"A unit's {first}, and {keys}"
 
 
@@ -88,7 +89,7 @@ def clamp(aggregate: Aggregate) -> dict[str, Any]:
 
 
 def promised(plan: Any, cost: Cost) -> dict[str, Any]:
-    """Promise and cost under stable names."""
+    """Return promise and cost under stable names."""
     names = ("epsilon", "delta", "delta_noise", "delta_threshold", "delta_hash", "mu")
     return {name: getattr(plan, name) for name in names if hasattr(plan, name)} | {
         "cost": cost.document()
@@ -113,13 +114,13 @@ def of_periods(cost: Cost, delta_noise: float, n: int) -> dict[str, Any]:
         delta_noise: what delta leaves to the noise in one period; n times that for n.
         n: number of periods.
     """
-    together = cost.periods(n)
+    joint = cost.periods(n)
     noise = n * delta_noise
-    failure = min(together.failure, 1.0)
+    failure = min(joint.failure, 1.0)
     delta = min(noise + failure, 1.0)
-    gaussian = epsilon_of(together.mu, noise) if together.mu and delta < 1 else 0.0
-    epsilon = together.epsilon + gaussian if delta < 1 else math.inf
-    return {"periods": n, "mu": together.mu, "failure": failure, "epsilon": epsilon, "delta": delta}
+    gaussian = epsilon_of(joint.mu, noise) if joint.mu and delta < 1 else 0.0
+    epsilon = joint.epsilon + gaussian if delta < 1 else math.inf
+    return {"periods": n, "mu": joint.mu, "failure": failure, "epsilon": epsilon, "delta": delta}
 
 
 def of_days(cost: Cost, delta_noise: float, windows: WindowSpec) -> list[dict[str, Any]]:
@@ -159,14 +160,14 @@ def too_much(days: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def in_days(days: Sequence[dict[str, Any]], what: str) -> list[str]:
-    """Say the same with the number of periods, which are called `what`, and delta."""
-    spans = " / ".join(str(each["days"]) for each in days)
-    counts = " / ".join(f"{each['periods']:,}" for each in days)
-    epsilons = " / ".join(number(each["epsilon"]) for each in days)
-    deltas = " / ".join(f"{each['delta']:.2g}" for each in days)
+def in_days(days: Sequence[dict[str, Any]], period_name: str) -> list[str]:
+    """Say the same with the number of periods, which are called `period_name`, and delta."""
+    spans = " / ".join(str(day["days"]) for day in days)
+    counts = " / ".join(f"{day['periods']:,}" for day in days)
+    epsilons = " / ".join(number(day["epsilon"]) for day in days)
+    deltas = " / ".join(f"{day['delta']:.2g}" for day in days)
     return [
-        f"  One unit's records in any {spans} days (UTC) in a row touch up to {counts} {what},",
+        f"  One unit's records in any {spans} days (UTC) in a row touch up to {counts} {period_name},",
         f"  and together cost epsilon {epsilons}, delta {deltas}.",
     ]
 
@@ -197,7 +198,7 @@ def page(plan: Any, *sections: str) -> str:
 
 
 def wrapped(text: str) -> str:
-    """In lines of at most 120 characters."""
+    """Wrap a text in lines of at most 120 characters."""
     return (
         "\n".join(
             part
@@ -257,7 +258,7 @@ def main(parts: Sequence[Sum]) -> Sum:
     return next((p for p in parts if p.rule == "squares"), parts[0])
 
 
-def over(aggregate: Aggregate) -> str:
+def divisor_text(aggregate: Aggregate) -> str:
     """Return what that sum's error is divided by."""
     if aggregate.function in DEVIATIONS:
         return " / (2 n s)"
@@ -322,19 +323,19 @@ def schedule(query: ParsedQuery[Any], start_us: int) -> Schedule:
 
 def document(plan: Any) -> dict[str, Any]:
     """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
-    given = {"mechanism": plan.mechanism} | asdict(plan)
-    given["query"] |= given["query"].pop("asked")
-    return given
+    content = {"mechanism": plan.mechanism} | asdict(plan)
+    content["query"] |= content["query"].pop("asked")
+    return content
 
 
 def triggers(query: ParsedQuery[Any]) -> tuple[int, ...]:
-    """Those of which numbers are told: powers of ten, and the last if there is one."""
+    """Return the triggers of which numbers are told: powers of ten, and the last if there is one."""
     last = query.asked.max_triggers
     return STEPS if last is None else (*(trigger for trigger in STEPS if trigger < last), last)
 
 
 def norm_of(chosen: Counter | BltInf) -> float:
-    """Norm of a column of C, with a last trigger or without."""
+    """Return the norm of a column of C, with a last trigger or without."""
     return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
 
 
@@ -349,8 +350,8 @@ def counter_said(query: ParsedQuery[Any]) -> str:
     return "BLT without a last trigger" if last is None else f"BLT for {last:,} triggers"
 
 
-def promise(query: ParsedQuery[Any], what: str, *more: str) -> str:
-    """Return what is promised; `what` of a unit were there or not."""
+def promise(query: ParsedQuery[Any], subject: str, *more: str) -> str:
+    """Return what is promised; `subject` of a unit were there or not."""
     last = query.asked.max_triggers
     many = (
         "of all triggers together, and there is no last one"
@@ -362,7 +363,7 @@ def promise(query: ParsedQuery[Any], what: str, *more: str) -> str:
             "What is promised",
             f"  Everything one privacy unit ({', '.join(query.privacy_unit)}) ever does is protected, for ever:",
             f"  whoever sees the released tables {many}, learns almost the same",
-            f"  whether that unit's {what} were there or not,",
+            f"  whether that unit's {subject} were there or not,",
             f"  up to (epsilon, delta) = ({query.epsilon:g}, {query.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
             *more,
             NOT_HIDDEN,
@@ -371,7 +372,7 @@ def promise(query: ParsedQuery[Any], what: str, *more: str) -> str:
 
 
 def how_often(query: ParsedQuery[Any], start_us: int) -> str:
-    """From when on, and until when."""
+    """Say from when on, and until when, rows come."""
     last = query.asked.max_triggers
     interval_us = query.trigger_interval_us
     until = (

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.cost import DAY_US, Cost, total
 from dpsql.privacy.curve import epsilon_of, total_mu
-from dpsql.privacy.ledger import Line, protects_other_unit, remarks, spent
+from dpsql.privacy.ledger import Line, cost_in_period, protects_other_unit, remarks
 from dpsql.sources.config import Cap, Source
 from dpsql.text import number
 from dpsql.times import duration
@@ -65,7 +65,7 @@ class Budget:
         cap: None where none is declared.
         remarks: what was declared on purpose, or changed (`dpsql.privacy.ledger.remarks`).
         protects: the level of its runs; those of the other level are a budget of their own.
-        beside: of level USER, how many runs on the name protect rows only, and what these cost so many rows of one person.
+        rows_only: of level USER, how many runs on the name protect rows only, and what these cost so many rows of one person.
         unit, first_unit: where earlier runs on the name protect other columns of the same records, this budget's columns and theirs. Their runs
             are not in this budget, and a cap is theirs. Else empty.
     """
@@ -77,7 +77,7 @@ class Budget:
     cap: CapState | None
     remarks: tuple[str, ...] = ()
     protects: PrivacyLevel = PrivacyLevel.USER
-    beside: tuple[int, tuple[Total, ...]] = (0, ())
+    rows_only: tuple[int, tuple[Total, ...]] = (0, ())
     unit: tuple[str, ...] = ()
     first_unit: tuple[str, ...] = ()
 
@@ -95,7 +95,7 @@ def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budg
         {(line.ledger, line.cost.protects) for line in lines} | set(caps),
         key=lambda name: (name[0], name[1] is EVENT),
     )
-    out = list[Budget]()
+    result = list[Budget]()
     for name, level in names:
         declared = [
             (source.name, source.privacy_unit) for source in streams if source.ledger == name
@@ -107,12 +107,12 @@ def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budg
             if level is not EVENT
             else ()
         )
-        first, *others = _by_unit(of_level)
-        out.append(_budget(name, level, first.lines, caps.get((name, level)), declared, of_rows))
-        for other in others:
-            budget = _budget(name, level, other.lines, None, [], of_rows)
-            out.append(replace(budget, unit=other.columns, first_unit=first.columns))
-    return tuple(out)
+        first, *more_units = _by_unit(of_level)
+        result.append(_budget(name, level, first.lines, caps.get((name, level)), declared, of_rows))
+        for unit in more_units:
+            budget = _budget(name, level, unit.lines, None, [], of_rows)
+            result.append(replace(budget, unit=unit.columns, first_unit=first.columns))
+    return tuple(result)
 
 
 class OfUnit(NamedTuple):
@@ -125,18 +125,18 @@ class OfUnit(NamedTuple):
 def _by_unit(lines: tuple[Line, ...]) -> list[OfUnit]:
     """Return all runs; or, where some protect other columns of the same records, for each unit those that add up for it."""
     kinds = list({(line.source, line.unit, line.origin.reads): line for line in lines}.values())
-    apart = [kind for kind in kinds if any(protects_other_unit(kind, other) for other in kinds)]
-    units = {frozenset(kind.unit): kind.unit for kind in reversed(apart)}
+    conflicting = [kind for kind in kinds if any(protects_other_unit(kind, peer) for peer in kinds)]
+    units = {frozenset(kind.unit): kind.unit for kind in reversed(conflicting)}
     if not units:
         return [OfUnit((), lines)]
-    out = []
+    groups = []
     for columns in reversed(units.values()):
-        of_unit = [kind for kind in apart if set(kind.unit) == set(columns)]
+        of_unit = [kind for kind in conflicting if set(kind.unit) == set(columns)]
         adding_up = tuple(
             line for line in lines if not any(protects_other_unit(line, kind) for kind in of_unit)
         )
-        out.append(OfUnit(columns, adding_up))
-    return out
+        groups.append(OfUnit(columns, adding_up))
+    return groups
 
 
 def facts(budget: Budget) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def facts(budget: Budget) -> dict[str, Any]:
             {"source": source, "columns": list(columns)} for source, columns in budget.units
         ],
         "totals": _totals(budget.totals, "rows" if budget.protects is EVENT else "days"),
-        "rows_only": {"runs": budget.beside[0], "totals": _totals(budget.beside[1], "rows")},
+        "rows_only": {"runs": budget.rows_only[0], "totals": _totals(budget.rows_only[1], "rows")},
         "cap": {name: _finite(getattr(cap, name)) for name in CapState.__dataclass_fields__}
         if cap
         else None,
@@ -173,31 +173,32 @@ def facts(budget: Budget) -> dict[str, Any]:
     }
 
 
-def _totals(totals: Sequence[Total], of: str) -> list[dict[str, Any]]:
-    return [{of: t.days, "epsilon": _finite(t.epsilon), "delta": t.delta} for t in totals]
+def _totals(totals: Sequence[Total], count_name: str) -> list[dict[str, Any]]:
+    return [{count_name: t.days, "epsilon": _finite(t.epsilon), "delta": t.delta} for t in totals]
 
 
-def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = None) -> str:
-    """The same in sentences; of the runs the newest `shown`, by name where a run id has one in `names`."""
+def describe(budget: Budget, run_limit: int = 10, names: Mapping[str, str] | None = None) -> str:
+    """Describe a budget in sentences; of the runs the newest `run_limit`, by name where a run id
+    has one in `names`."""
     called = names or {}
     units = "; ".join(f"{', '.join(columns)} of {source}" for source, columns in budget.units)
     count = len(budget.lines)
     event = budget.protects is EVENT
-    who = (
+    protected = (
         f"one row of {', '.join(source for source, _ in budget.units)}, not one person"
         if event
         else units
     )
     text = [
-        f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {who}."
+        f"Ledger {budget.ledger}: {count} run{'' if count == 1 else 's'}. Who is protected: {protected}."
     ]
     if count:
-        what = (
+        question = (
             "Whether so many rows of one person are there"
             if event
             else "Whether one of them took part in any so many days in a row (UTC)"
         )
-        text.append(f"  {what} is hidden, in all these runs together, up to")
+        text.append(f"  {question} is hidden, in all these runs together, up to")
         for t in budget.totals:
             days = f"{t.days} {'row' if event else 'day'}{'' if t.days == 1 else 's'}"
             text.append(f"    {days:<8} epsilon {_epsilon_text(t)}, delta {t.delta:.2g}")
@@ -205,14 +206,14 @@ def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = 
             text.append(
                 f"  CAREFUL: more than epsilon {MOST_EPSILON:g} in 7 days promises little to somebody who is there all the time."
             )
-    if (beside := budget.beside)[0]:
+    if (rows_only := budget.rows_only)[0]:
         rows, costs = (
-            " / ".join(each)
-            for each in zip(*((f"{t.days}", _epsilon_text(t)) for t in beside[1]), strict=True)
+            " / ".join(texts)
+            for texts in zip(*((f"{t.days}", _epsilon_text(t)) for t in rows_only[1]), strict=True)
         )
-        delta = f" (delta {beside[1][-1].delta:.2g})" if beside[1][-1].delta else ""
+        delta = f" (delta {rows_only[1][-1].delta:.2g})" if rows_only[1][-1].delta else ""
         text.append(
-            f"  {beside[0]} run{' protects' if beside[0] == 1 else 's protect'} rows only: a person with {rows} rows there in that time pays "
+            f"  {rows_only[0]} run{' protects' if rows_only[0] == 1 else 's protect'} rows only: a person with {rows} rows there in that time pays "
             f"epsilon {costs}{delta} more, which no total here has."
         )
     text += _apart_lines(budget) if budget.first_unit else _cap_lines(budget)
@@ -223,10 +224,10 @@ def describe(budget: Budget, shown: int = 10, names: Mapping[str, str] | None = 
         )
     text += [
         f"  {line.created[:10]}  {line.kind:<5}  {called.get(line.run_id, line.run_id)}  {_promise(line)}"
-        for line in budget.lines[-shown:]
+        for line in budget.lines[-run_limit:]
     ]
-    if count > shown:
-        text.append(f"  and {count - shown} older ones: --json has all")
+    if count > run_limit:
+        text.append(f"  and {count - run_limit} older ones: --json has all")
     return "\n".join(text)
 
 
@@ -236,12 +237,12 @@ def _budget(
     lines: tuple[Line, ...],
     cap: Cap | None,
     declared: list[tuple[str, tuple[str, ...]]],
-    beside: tuple[Line, ...],
+    row_lines: tuple[Line, ...],
 ) -> Budget:
     units = dict.fromkeys([*((line.source, line.unit) for line in lines), *declared])
-    each, many = (_rows, ROWS) if level is EVENT else (_total, PERIODS)
-    totals = tuple(each(lines, n) for n in many) if lines else ()
-    rows = tuple(_rows(beside, n) for n in ROWS) if beside else ()
+    total_of, many = (_rows, ROWS) if level is EVENT else (_total, PERIODS)
+    totals = tuple(total_of(lines, n) for n in many) if lines else ()
+    rows = tuple(_rows(row_lines, n) for n in ROWS) if row_lines else ()
     return Budget(
         name,
         tuple(units),
@@ -250,7 +251,7 @@ def _budget(
         _cap_state(lines, cap) if cap else None,
         remarks(lines),
         level,
-        (len(beside), rows),
+        (len(row_lines), rows),
     )
 
 
@@ -272,29 +273,34 @@ def _rows(lines: Sequence[Line], rows: int) -> Total:
 
 
 def _cap_state(lines: Sequence[Line], cap: Cap) -> CapState:
-    now = spent(lines, cap)
-    rest = cap.delta - now.failure
-    whole = (
-        total_mu(cap.epsilon - now.epsilon, rest) ** 2
-        if rest > 0 and cap.epsilon > now.epsilon
+    spent_cost = cost_in_period(lines, cap)
+    delta_left = cap.delta - spent_cost.failure
+    mu2_limit = (
+        total_mu(cap.epsilon - spent_cost.epsilon, delta_left) ** 2
+        if delta_left > 0 and cap.epsilon > spent_cost.epsilon
         else 0.0
     )
-    share = max(now.epsilon / cap.epsilon, now.mu2 / whole if whole else float(now.mu2 > 0))
-    if now.mu2 == 0 and rest < 0:
+    share = max(
+        spent_cost.epsilon / cap.epsilon,
+        spent_cost.mu2 / mu2_limit if mu2_limit else float(spent_cost.mu2 > 0),
+    )
+    if spent_cost.mu2 == 0 and delta_left < 0:
         share = 1.0
-    state = now.epsilon + _epsilon(now.mu, rest) if rest >= 0 else math.inf
+    state = (
+        spent_cost.epsilon + _epsilon(spent_cost.mu, delta_left) if delta_left >= 0 else math.inf
+    )
     return CapState(
         cap.epsilon,
         cap.delta,
         cap.period_us / DAY_US,
         state,
         min(1.0, share),
-        _left(lines, cap, now),
+        _epsilon_left(lines, cap, spent_cost),
     )
 
 
-def _left(lines: Sequence[Line], cap: Cap, now: Cost) -> float:
-    room = cap.epsilon - now.epsilon
+def _epsilon_left(lines: Sequence[Line], cap: Cap, spent_cost: Cost) -> float:
+    room = cap.epsilon - spent_cost.epsilon
     if lines:
         newest = lines[-1]
         within = newest.cost_within(cap.period_us)
@@ -302,23 +308,23 @@ def _left(lines: Sequence[Line], cap: Cap, now: Cost) -> float:
         delta = newest.declared_delta
         # How much one more run of its kind costs of the cap for what it costs one period.
         times = within.mu2 / newest.cost.mu2 if newest.cost.mu2 else 1.0
-        rest = cap.delta - now.failure - within.failure
+        delta_left = cap.delta - spent_cost.failure - within.failure
         if (
             newest.cost.mu2 == 0 and newest.cost.epsilon > 0
         ):  # pure: no delta is asked for, and epsilons add up
             return (
                 max(0.0, min(MOST_EPSILON, room * newest.cost.epsilon / within.epsilon))
-                if now.mu2 == 0 and rest >= 0
+                if spent_cost.mu2 == 0 and delta_left >= 0
                 else 0.0
             )
     else:
         times = 1.0
         fails = 0.0
         delta = cap.delta
-        rest = cap.delta
+        delta_left = cap.delta
         if delta == 0:
             return min(MOST_EPSILON, room)
-    mu2 = total_mu(room, rest) ** 2 - now.mu2 if rest > 0 and room > 0 else 0.0
+    mu2 = total_mu(room, delta_left) ** 2 - spent_cost.mu2 if delta_left > 0 and room > 0 else 0.0
     if mu2 <= 0:
         return 0.0
     # a little less, so that the ledger really accepts it
@@ -346,8 +352,8 @@ def _cap_lines(budget: Budget) -> list[str]:
     if cap is None:
         return ["  No cap is declared: nothing limits further runs."]
     days = f"{cap.days:g} day{'' if cap.days == 1 else 's'}" if cap.days else "row"
-    counted = ", counted from Thursday, 1970-01-01" if cap.days > 1 else ""
-    lines = [f"  Cap: epsilon {cap.epsilon:g}, delta {cap.delta:g} per {days}{counted}."]
+    epoch_text = ", counted from Thursday, 1970-01-01" if cap.days > 1 else ""
+    lines = [f"  Cap: epsilon {cap.epsilon:g}, delta {cap.delta:g} per {days}{epoch_text}."]
     if budget.lines:
         used = (
             f"epsilon {number(cap.spent_epsilon)}"
@@ -358,8 +364,8 @@ def _cap_lines(budget: Budget) -> list[str]:
         lines.append(
             f"  Spent of it: {used}, which is {cap.spent_share:.0%} of what noise may cost."
         )
-        left = f"up to epsilon {number(cap.left_epsilon)}" if cap.left_epsilon else "no more"
-        lines.append(f"  Left: one more run {like} may ask for {left}.")
+        remainder = f"up to epsilon {number(cap.left_epsilon)}" if cap.left_epsilon else "no more"
+        lines.append(f"  Left: one more run {like} may ask for {remainder}.")
     return lines
 
 

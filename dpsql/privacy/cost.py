@@ -49,7 +49,7 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True)
 class Cost:
-    """What ONE protected unit pays in ONE contribution period.
+    """The cost of ONE protected unit in ONE contribution period.
 
     Args:
         protects: who or what is protected.
@@ -72,9 +72,9 @@ class Cost:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        alone = (self.mu2, self.failure)
+        single = (self.mu2, self.failure)
         shared = (self.mu2_shared, self.failure_shared)
-        if not all(0 <= value < math.inf for value in (*alone, *shared, self.epsilon, self.floor)):
+        if not all(0 <= value < math.inf for value in (*single, *shared, self.epsilon, self.floor)):
             raise ValueError("a cost must be finite and not negative")
         if (self.overlap is Overlap.EVENTS) != (
             self.protects is PrivacyLevel.EVENT
@@ -91,7 +91,7 @@ class Cost:
             raise ValueError(
                 "a failure of one row says nothing of several, but for a floor test's"
             )  # it grows with e^epsilon
-        elif shared != alone:
+        elif shared != single:
             raise ValueError(
                 f"periods that overlap as {self.overlap} cost as much beside others as alone"
             )
@@ -118,11 +118,12 @@ class Cost:
         return Cost(self.protects, mu2, n * self.epsilon, failure, Overlap.SUM, mu2, failure)
 
     def document(self) -> dict[str, Any]:
-        """As JSON; without `floor` where there is none, as all costs were once."""
+        """Return the cost as JSON; without `floor` where there is none, as all costs were once."""
         return {name: value for name, value in asdict(self).items() if name != "floor" or value}
 
     def delta(self, epsilon: float) -> float:
-        """Smallest delta at which one period is (epsilon, delta)-protected; below the pure part that is 1."""
+        """Return the smallest delta at which one period is (epsilon, delta)-protected; below the
+        pure part that is 1."""
         if epsilon < self.epsilon:
             return 1.0
         return gaussian_delta(self.mu, epsilon - self.epsilon) + self.failure
@@ -156,12 +157,14 @@ def gamma(coefficients: tuple[float, ...], panes: int) -> float:
         abs(math.fsum(coefficients[m] * coefficients[m + k] for m in range(size - k)))
         for k in range(size)
     ]
-    largest = [each / products[0] for each in products] + [0.0] * (panes + 2)
-    beyond = largest[:]
-    for k in reversed(range(len(beyond) - 1)):
-        beyond[k] = max(beyond[k], beyond[k + 1])
-    together = max(largest[a] + beyond[max(1, panes + 1 - a)] for a in range(1, len(largest)))
-    return (1 + together + 2 * beyond[panes + 1]) * (1 + 1e-9)
+    largest = [product / products[0] for product in products] + [0.0] * (panes + 2)
+    suffix_max = largest[:]
+    for k in reversed(range(len(suffix_max) - 1)):
+        suffix_max[k] = max(suffix_max[k], suffix_max[k + 1])
+    largest_pair = max(
+        largest[a] + suffix_max[max(1, panes + 1 - a)] for a in range(1, len(largest))
+    )
+    return (1 + largest_pair + 2 * suffix_max[panes + 1]) * (1 + 1e-9)
 
 
 def total(costs: Iterable[Cost], protects: PrivacyLevel = PrivacyLevel.USER) -> Cost:
@@ -174,19 +177,20 @@ def total(costs: Iterable[Cost], protects: PrivacyLevel = PrivacyLevel.USER) -> 
     Raises:
         ValueError: they protect unlike things.
     """
-    given = list(costs)
-    if any(cost.protects is not protects for cost in given):
+    cost_list = list(costs)
+    if any(cost.protects is not protects for cost in cost_list):
         raise ValueError(
             f"only costs of level {protects} add up here: a row and all that a unit does are not the same thing"
         )
-    mu2 = math.fsum(cost.mu2 for cost in given)
-    epsilon = math.fsum(cost.epsilon for cost in given)
-    failure = math.fsum(cost.failure for cost in given)
+    mu2 = math.fsum(cost.mu2 for cost in cost_list)
+    epsilon = math.fsum(cost.epsilon for cost in cost_list)
+    failure = math.fsum(cost.failure for cost in cost_list)
     return Cost(protects, mu2, epsilon, failure, Overlap.SUM, mu2, failure)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta(epsilon) of a mu-Gaussian-DP mechanism: Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
+    """Return delta(epsilon) of a mu-Gaussian-DP mechanism: Phi(mu/2 - epsilon/mu) - e^epsilon
+    Phi(-mu/2 - epsilon/mu).
 
     Source: Balle and Wang 2018 (arXiv 1805.06530), theorem 8; Dong, Roth and Su 2019 (arXiv 1905.02383), corollary 1.
     Edge cases: mu = 0 gives 0, or what a pure loss above epsilon leaves. Computed through logarithms, so tiny deltas keep their digits; where
@@ -215,12 +219,12 @@ def shifted(probability: float, mu: float) -> float:
     return float(norm.sf(norm.isf(min(probability, 1.0)) - mu))
 
 
-def check_promise(plan: Any, found: Mapping[str, float]) -> None:
+def check_promise(plan: Any, recomputed: Mapping[str, float]) -> None:
     """Refuse a plan that says more than its query, or costs more than it says.
 
     Args:
         plan: of any mechanism.
-        found: by the name in the plan, what an accountant has found.
+        recomputed: by the name in the plan, what an accountant has found.
 
     Raises:
         AccountingError: it does.
@@ -230,7 +234,7 @@ def check_promise(plan: Any, found: Mapping[str, float]) -> None:
         raise AccountingError(
             f"the plan promises ({plan.epsilon}, {plan.delta}), the query ({query.epsilon}, {query.delta})"
         )
-    for name, cost in found.items():
+    for name, cost in recomputed.items():
         promised = getattr(plan, name)
         if not cost <= promised * (1 + TOLERANCE):
             raise AccountingError(

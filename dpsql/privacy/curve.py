@@ -11,7 +11,8 @@ every machine's plan another one, with other noise; these differ once in 10^5 pl
 
 
 def total_mu(epsilon: float, delta: float) -> float:
-    """Gaussian-DP parameter of the most accurate noise that is (epsilon, delta)-private: 1 / (sigma at sensitivity 1)."""
+    """Return the Gaussian-DP parameter of the most accurate noise that is (epsilon, delta)-private:
+    1 / (sigma at sensitivity 1)."""
     # One part in 10^12 of room, so that the accountant's own evaluation of the same curve agrees in the last digits.
     from dp_accounting import (
         get_sigma_gaussian,
@@ -21,7 +22,7 @@ def total_mu(epsilon: float, delta: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """epsilon of a mu-Gaussian-DP mechanism at delta."""
+    """Return epsilon of a mu-Gaussian-DP mechanism at delta."""
     from dp_accounting import get_epsilon_gaussian  # slow to import
 
     return float(get_epsilon_gaussian(1 / mu, delta))

@@ -38,7 +38,7 @@ CREDENTIAL = re.compile(r"secret|password|token|access.?key|credential", re.IGNO
 def declaration(source: Source) -> dict[str, str]:
     """Return the settings of a source that make a run's input, by their names in `sources.yaml`; those that are not there are left out."""
     options = {name.lower(): value for name, value in source.options}
-    given = {
+    settings = {
         "ledger": source.ledger,
         "format": source.format,
         "path": source.path,
@@ -54,28 +54,28 @@ def declaration(source: Source) -> dict[str, str]:
         **{f"options.{name}": options.get(name) for name in INPUT_OPTIONS},
         READER: _reader(options) if source.format in FILE_FORMATS else None,
     }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in settings.items() if value}
 
 
-def check_declaration(known: Mapping[str, str], source: Source, run: str) -> None:
+def check_declaration(recorded: Mapping[str, str], source: Source, run: str) -> None:
     """Refuse a source whose input is declared otherwise than when the run was started; columns may be added at the end of its schema.
 
     Args:
-        known: its declaration then.
+        recorded: its declaration then.
         source: as declared now.
         run: the run's name, for the message.
 
     Raises:
         LakeError: names what differs, and what stood there.
     """
-    now = declaration(source)
-    for name in sorted(known.keys() | now.keys()):
-        was = known.get(name)
-        stands = now.get(name)
+    current = declaration(source)
+    for name in sorted(recorded.keys() | current.keys()):
+        was = recorded.get(name)
+        stands = current.get(name)
         if was == stands or (name == SCHEMA and was and f"{stands}, ".startswith(f"{was}, ")):
             continue
         raise LakeError(
-            f"run {run!r} was started with {_said(name, was)} at sources.{source.name}, and it says {_said(name, stands)} now: one run sees "
+            f"run {run!r} was started with {_setting_text(name, was)} at sources.{source.name}, and it says {_setting_text(name, stands)} now: one run sees "
             "one input. Put the old setting back, or start a new run under another --name"
         )
 
@@ -87,7 +87,7 @@ def _reader(options: Mapping[str, str]) -> str:
     return ", ".join(f"{name}: {options[name]}" for name in held) or "none"
 
 
-def _said(name: str, value: str | None) -> str:
+def _setting_text(name: str, value: str | None) -> str:
     return f"no {name}" if value is None else f"{name} {value!r}"
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dpsql.errors import BudgetError
-from dpsql.files import create_file, reached, replace_file
+from dpsql.files import create_file, replace_file, reporting_os_errors
 from dpsql.parsed_query import PrivacyLevel
-from dpsql.privacy.ledger_line import Line, UnknownLineVersion, document, line_from, spent
+from dpsql.privacy.ledger_line import Line, UnknownLineVersion, cost_in_period, document, line_from
 from dpsql.privacy.origin import cap_in_words, declared_cap
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.seals import FILE as SEALS
@@ -26,7 +26,7 @@ from dpsql.sources.places import overlap
 # says what to write.
 
 
-def check_line(before: Sequence[Line], line: Line) -> None:
+def check_line(earlier_lines: Sequence[Line], line: Line) -> None:
     """Refuse a line that reads what another ledger has paid for (two budgets that do not know of each other), or whose cap is gone.
 
     Raises:
@@ -34,58 +34,61 @@ def check_line(before: Sequence[Line], line: Line) -> None:
     """
     if not line.origin.reads:
         return
-    apart = {
-        frozenset((each.ledger, name))
-        for each in (*before, line)
-        for name in each.origin.apart_from
+    declared_apart = {
+        frozenset((declaring.ledger, name))
+        for declaring in (*earlier_lines, line)
+        for name in declaring.origin.apart_from
     }
-    for other in before:
-        if other.ledger == line.ledger or frozenset((other.ledger, line.ledger)) in apart:
+    for earlier in earlier_lines:
+        if (
+            earlier.ledger == line.ledger
+            or frozenset((earlier.ledger, line.ledger)) in declared_apart
+        ):
             continue
         # Of a line that says nothing of places the source's name is all that there is.
-        if overlap(line.origin.reads, other.origin.reads) or (
-            not other.origin.reads and other.source == line.source
+        if overlap(line.origin.reads, earlier.origin.reads) or (
+            not earlier.origin.reads and earlier.source == line.source
         ):
             raise BudgetError(
-                f"source {line.source!r} would spend on ledger {line.ledger!r}, but reads what {other.source!r} has spent on ledger "
-                f"{other.ledger!r}: two budgets for the same people. Write `ledger: {other.ledger}` at sources.{line.source}.ledger to share "
-                f"it; or, if they are to be apart on purpose, `apart_from: {other.ledger}` at sources.{line.source}.apart_from, which the "
+                f"source {line.source!r} would spend on ledger {line.ledger!r}, but reads what {earlier.source!r} has spent on ledger "
+                f"{earlier.ledger!r}: two budgets for the same people. Write `ledger: {earlier.ledger}` at sources.{line.source}.ledger to share "
+                f"it; or, if they are to be apart on purpose, `apart_from: {earlier.ledger}` at sources.{line.source}.apart_from, which the "
                 "ledger keeps"
             )
-    same = [other for other in before if other.cost.protects is line.cost.protects]
+    same = [earlier for earlier in earlier_lines if earlier.cost.protects is line.cost.protects]
     check_cap(same, line.ledger, line.source, line.origin.cap)
     if line.origin.cap:
-        _check_unit([other for other in same if other.ledger == line.ledger], line)
+        _check_unit([earlier for earlier in same if earlier.ledger == line.ledger], line)
 
 
-def _check_unit(before: Sequence[Line], line: Line) -> None:
+def _check_unit(earlier_lines: Sequence[Line], line: Line) -> None:
     """Refuse a second unit of the same records under one cap, which bounds what the first one's runs cost."""
-    first = next((other for other in before if _of_same_records(line, other)), None)
-    conflicts = [other for other in before if protects_other_unit(line, other)]
+    first = next((earlier for earlier in earlier_lines if _of_same_records(line, earlier)), None)
+    conflicts = [earlier for earlier in earlier_lines if protects_other_unit(line, earlier)]
     # A run of another unit may be older than the cap; one that the cap has counted may not.
     conflict = next((run for run in conflicts if run is first or run.origin.cap), None)
     if conflict is None:
         return
-    mine = ", ".join(line.unit)
+    unit_text = ", ".join(line.unit)
     own_ledger = re.sub("[^A-Za-z0-9_-]", "_", f"{line.ledger}_by_{'_'.join(line.unit)}")
     raise BudgetError(
-        f"source {line.source!r} protects {mine}, but the cap of ledger {line.ledger!r} is of {', '.join(conflict.unit)}: one of these may have "
-        f"many {mine}, and would pay for each. Write `privacy_unit: {_as_yaml(conflict.unit)}` at sources.{line.source}.privacy_unit; or give it a "
+        f"source {line.source!r} protects {unit_text}, but the cap of ledger {line.ledger!r} is of {', '.join(conflict.unit)}: one of these may have "
+        f"many {unit_text}, and would pay for each. Write `privacy_unit: {_as_yaml(conflict.unit)}` at sources.{line.source}.privacy_unit; or give it a "
         f"budget of its own on purpose: `ledger: {own_ledger}` and `apart_from: {line.ledger}` at sources.{line.source}"
     )
 
 
-def protects_other_unit(line: Line, other: Line) -> bool:
+def protects_other_unit(line: Line, other_line: Line) -> bool:
     """Tell whether two runs over the same records protect units of different columns.
 
     Where the records are different, sources that share a ledger say by that that their columns name the same people.
     """
-    users = line.cost.protects is other.cost.protects is PrivacyLevel.USER
-    return users and set(line.unit) != set(other.unit) and _of_same_records(line, other)
+    users = line.cost.protects is other_line.cost.protects is PrivacyLevel.USER
+    return users and set(line.unit) != set(other_line.unit) and _of_same_records(line, other_line)
 
 
-def _of_same_records(line: Line, other: Line) -> bool:
-    return line.source == other.source or overlap(line.origin.reads, other.origin.reads)
+def _of_same_records(line: Line, other_line: Line) -> bool:
+    return line.source == other_line.source or overlap(line.origin.reads, other_line.origin.reads)
 
 
 def _as_yaml(columns: Sequence[str]) -> str:
@@ -99,66 +102,70 @@ def cap_for(source: Source, level: PrivacyLevel) -> Cap | None:
         BudgetError: the source caps the other level only, so nothing would limit this one.
     """
     cap = source.cap_of(level)
-    other = next((each for each in (source.cap, source.event_cap) if each is not None), None)
-    if cap is None and other is not None:
-        what, kept = ("rows", "units") if level is PrivacyLevel.EVENT else ("units", "rows")
+    declared = next(
+        (candidate for candidate in (source.cap, source.event_cap) if candidate is not None), None
+    )
+    if cap is None and declared is not None:
+        query_protects, cap_protects = (
+            ("rows", "units") if level is PrivacyLevel.EVENT else ("units", "rows")
+        )
         example = (
             "{privacy_level: EVENT, epsilon: 1, delta: 0}"
             if level is PrivacyLevel.EVENT
             else "{epsilon: 20, delta: 1e-6, period: 7 days}"
         )
         raise BudgetError(
-            f"the cap of source {source.name!r} protects {kept} ({other.protects}), and this query protects {what} ({level}): "
+            f"the cap of source {source.name!r} protects {cap_protects} ({declared.protects}), and this query protects {query_protects} ({level}): "
             f"add a cap of its level to the list at sources.{source.name}.cap, like `{example}`"
         )
     return cap
 
 
 def check_cap(
-    before: Sequence[Line], ledger: str, source: str, cap: tuple[float, ...] | None
+    earlier_lines: Sequence[Line], ledger: str, source: str, cap: tuple[float, ...] | None
 ) -> None:
     """Refuse a cap that is gone without a word.
 
     Args:
-        before: the ledger's lines of one privacy level.
+        earlier_lines: the ledger's lines of one privacy level.
         ledger, source: names.
         cap: as declared now (`dpsql.privacy.origin.declared_cap`).
 
     Raises:
         BudgetError: says how to put it back, and how to say that it is meant.
     """
-    known = next(
+    last_cap = next(
         (
             line.origin.cap
-            for line in reversed(before)
+            for line in reversed(earlier_lines)
             if line.ledger == ledger and line.origin.reads
         ),
         None,
     )
-    if known and cap is None:
+    if last_cap and cap is None:
         raise BudgetError(
             f"ledger {ledger!r} has had a cap, and source {source!r} declares none any more: write "
-            f"`cap: {cap_in_words(known)}` at sources.{source}.cap; or `cap: none`, if it is to have none, which the ledger keeps"
+            f"`cap: {cap_in_words(last_cap)}` at sources.{source}.cap; or `cap: none`, if it is to have none, which the ledger keeps"
         )
 
 
 def remarks(lines: Sequence[Line]) -> tuple[str, ...]:
     """Return what was declared on purpose, or changed, in the lines of one ledger name."""
-    said: list[str] = []
+    sentences: list[str] = []
     cap: tuple[float, ...] | None = None
     for line in lines:
         if not line.origin.reads:
             continue
         if cap and line.origin.cap != cap:
-            said.append(
+            sentences.append(
                 f"the cap was {cap_in_words(cap)} until {line.created[:10]}, then {cap_in_words(line.origin.cap)}"
             )
         cap = line.origin.cap
-    for other in dict.fromkeys(name for line in lines for name in line.origin.apart_from):
-        said.append(
-            f"by declaration apart from ledger {other}, which has a budget of its own for the same records"
+    for ledger_name in dict.fromkeys(name for line in lines for name in line.origin.apart_from):
+        sentences.append(
+            f"by declaration apart from ledger {ledger_name}, which has a budget of its own for the same records"
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
 # The budget ledger: one line (a small JSON file) per run, in the secret's folder, never changed
@@ -181,7 +188,7 @@ def remarks(lines: Sequence[Line]) -> tuple[str, ...]:
 #     ledger/home                 where the ledger is: a copy beside it is noticed
 #     ledger/runs                 the register of run ids (`dpsql.privacy.register`)
 
-__all__ = ["Ledger", "Line", "spent"]
+__all__ = ["Ledger", "Line", "cost_in_period"]
 
 MAX_LINES = 999_999
 REGISTER = "runs"
@@ -209,25 +216,25 @@ class Ledger:
             BudgetError: there is another one beside a link to the file, as earlier releases made it.
         """
         linked = Path(secret_path).parent / "ledger"
-        own = Path(secret_path).resolve().parent / "ledger"
+        own_folder = Path(secret_path).resolve().parent / "ledger"
         if (
             linked.is_dir()
             and any(linked.iterdir())
-            and not (own.is_dir() and linked.samefile(own))
+            and not (own_folder.is_dir() and linked.samefile(own_folder))
         ):
-            instead = f"move it there: mv {linked} {own}"
-            if own.is_dir():
+            instead = f"move it there: mv {linked} {own_folder}"
+            if own_folder.is_dir():
                 instead = (
-                    f"{own} is there already, and one secret has one budget. Move {linked} away, and write down the runs of each lake with "
+                    f"{own_folder} is there already, and one secret has one budget. Move {linked} away, and write down the runs of each lake with "
                     "`dpsql restore NAME --lake DIR --ledger`"
                 )
             raise BudgetError(
-                f"ledger {linked} is beside a link, but a ledger belongs beside the secret itself ({own.parent}): {instead}"
+                f"ledger {linked} is beside a link, but a ledger belongs beside the secret itself ({own_folder.parent}): {instead}"
             )
-        return cls(own, secret)
+        return cls(own_folder, secret)
 
     def sealed_by(self, secret: Secret) -> Ledger:
-        """The same ledger for those who have the secret."""
+        """Return the same ledger for those who have the secret."""
         return replace(self, secret=secret)
 
     def lines(self) -> tuple[Line, ...]:
@@ -246,7 +253,7 @@ class Ledger:
 
     @property
     def register(self) -> RunRegister:
-        """What the runs of this ledger have published, and where."""
+        """The register of what the runs of this ledger have published, and where."""
         return RunRegister(self.folder / REGISTER)
 
     def find(self, run_id: str) -> Line | None:
@@ -276,7 +283,7 @@ class Ledger:
             raise BudgetError(
                 f"ledger {self.folder}: a new run needs the secret to seal its line: Ledger.beside(path, secret)"
             )
-        with reached(f"ledger {self.folder}", BudgetError):
+        with reporting_os_errors(f"ledger {self.folder}", BudgetError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             seals = read_seals(self.folder)
             if seals is None:
@@ -297,25 +304,25 @@ class Ledger:
             BudgetError: with this run the ledger's runs would spend more than the cap, or it would be spent where the cap does not see
                 it; nothing was written.
         """
-        with reached(f"ledger {self.folder}", BudgetError):
+        with reporting_os_errors(f"ledger {self.folder}", BudgetError):
             if self.secret is not None or line.origin.ledger_id:
                 self.own_id()
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             while True:
-                before = self.lines()
-                if any(other.run_id == line.run_id for other in before):
+                earlier_lines = self.lines()
+                if any(earlier.run_id == line.run_id for earlier in earlier_lines):
                     raise BudgetError(
                         f"ledger {self.folder}: run {line.run_id} has its line already; a run id is used once"
                     )
                 if not spent_already:
-                    check_line(before, line)
+                    check_line(earlier_lines, line)
                     if cap is not None:
                         if cap.protects is not line.cost.protects:
                             raise ValueError(
                                 f"a cap of level {cap.protects} for a cost of level {line.cost.protects}"
                             )
-                        _check(before, line, cap)
-                number = len(before) + 1
+                        _check(earlier_lines, line, cap)
+                number = len(earlier_lines) + 1
                 if number > MAX_LINES:
                     raise BudgetError(f"ledger {self.folder}: full ({MAX_LINES} lines)")
                 try:
@@ -325,7 +332,7 @@ class Ledger:
                 except FileExistsError:
                     continue  # another run took this number: its line counts too
                 if self.secret is not None:
-                    seal_lines(self.folder, self._read, self.secret)
+                    seal_lines(self.folder, self._line_bytes, self.secret)
                 return number
 
     def check_cap_is_kept(self, source: Source) -> None:
@@ -345,31 +352,34 @@ class Ledger:
         Raises:
             BudgetError: says which one to go on with.
         """
-        here = self.folder.resolve()
+        folder = self.folder.resolve()
         home = self.folder / HOME
-        with reached(f"ledger {self.folder}", BudgetError):
-            known = Path(os.fsdecode(home.read_bytes())) if home.exists() else None
+        with reporting_os_errors(f"ledger {self.folder}", BudgetError):
+            recorded = Path(os.fsdecode(home.read_bytes())) if home.exists() else None
             if (
-                known is not None
-                and known != here
-                and os.path.isdir(known)
-                and not known.samefile(here)
+                recorded is not None
+                and recorded != folder
+                and os.path.isdir(recorded)
+                and not recorded.samefile(folder)
             ):
-                theirs = read_seals(known)
-                ours = read_seals(here)
-                if theirs and ours and theirs.ledger_id == ours.ledger_id:
+                recorded_seals = read_seals(recorded)
+                own_seals = read_seals(folder)
+                if recorded_seals and own_seals and recorded_seals.ledger_id == own_seals.ledger_id:
                     raise BudgetError(
-                        f"ledger {here} is a copy of {known}, which is still there: each would spend without the other, and their runs could "
-                        f"publish the same noise on other data. Go on with the secret beside {known}; or move {here} away for a ledger of its "
+                        f"ledger {folder} is a copy of {recorded}, which is still there: each would spend without the other, and their runs could "
+                        f"publish the same noise on other data. Go on with the secret beside {recorded}; or move {folder} away for a ledger of its "
                         "own, in which nothing is known to be spent"
                     )
-            if known != here and here.is_dir():
-                replace_file(home, os.fsencode(here))
+            if recorded != folder and folder.is_dir():
+                replace_file(home, os.fsencode(folder))
 
     def _contents(self) -> list[bytes]:
         """Return the bytes of every line, oldest first."""
         names = list[str]()
-        with reached(f"ledger {self.folder}", BudgetError), contextlib.suppress(FileNotFoundError):
+        with (
+            reporting_os_errors(f"ledger {self.folder}", BudgetError),
+            contextlib.suppress(FileNotFoundError),
+        ):
             names = [
                 name
                 for name in os.listdir(self.folder)
@@ -385,15 +395,15 @@ class Ledger:
         return [self._must_read(number) for number in range(1, newest + 1)]
 
     def _must_read(self, number: int) -> bytes:
-        content = self._read(number)
+        content = self._line_bytes(number)
         if content is None:
             remedy = f"put it back: {PUT_BACK}. {without_original(self.folder)}"
             raise BudgetError(f"ledger line {self._path(number)} is lost; {remedy}")
         return content
 
-    def _read(self, number: int) -> bytes | None:
+    def _line_bytes(self, number: int) -> bytes | None:
         with (
-            reached(f"ledger line {self._path(number)}", BudgetError),
+            reporting_os_errors(f"ledger line {self._path(number)}", BudgetError),
             contextlib.suppress(FileNotFoundError),
         ):
             return self._path(number).read_bytes()
@@ -413,13 +423,13 @@ class Ledger:
                     f"{self.folder / SEALS} is lost; put it back: it says which lines the ledger has had. {otherwise}"
                 )
             return
-        lost = seals.lost(len(contents))
-        if lost:
-            names = self._path(lost[0]).name + (
-                f" to {self._path(lost[-1]).name}" if len(lost) > 1 else ""
+        missing = seals.missing_lines(len(contents))
+        if missing:
+            names = self._path(missing[0]).name + (
+                f" to {self._path(missing[-1]).name}" if len(missing) > 1 else ""
             )
             raise BudgetError(
-                f"ledger {self.folder}: {names} {'are' if len(lost) > 1 else 'is'} lost; put back: {PUT_BACK}. {otherwise}"
+                f"ledger {self.folder}: {names} {'are' if len(missing) > 1 else 'is'} lost; put back: {PUT_BACK}. {otherwise}"
             )
         edited = seals.edited(contents, self.secret) if self.secret else ()
         if edited:
@@ -431,17 +441,17 @@ class Ledger:
             )
 
 
-def _check(before: Sequence[Line], line: Line, cap: Cap) -> None:
+def _check(earlier_lines: Sequence[Line], line: Line, cap: Cap) -> None:
     on_ledger = [
-        other
-        for other in before
-        if (other.ledger, other.cost.protects) == (line.ledger, cap.protects)
+        earlier
+        for earlier in earlier_lines
+        if (earlier.ledger, earlier.cost.protects) == (line.ledger, cap.protects)
     ]
-    shared = [other for other in on_ledger if not protects_other_unit(line, other)]
-    after = spent([*shared, line], cap)
-    delta = after.delta(cap.epsilon)
+    shared = [earlier for earlier in on_ledger if not protects_other_unit(line, earlier)]
+    total_after = cost_in_period([*shared, line], cap)
+    delta = total_after.delta(cap.epsilon)
     if not delta <= cap.delta:  # so that NaN is refused too
-        now = spent(shared, cap)
+        total_before = cost_in_period(shared, cap)
         per = (
             "row"
             if cap.protects is PrivacyLevel.EVENT
@@ -451,7 +461,7 @@ def _check(before: Sequence[Line], line: Line, cap: Cap) -> None:
             f"ledger {line.ledger!r}: this run (epsilon {line.declared_epsilon:g}, delta {line.declared_delta:g}) would exceed the cap of "
             f"epsilon {cap.epsilon:g}, delta {cap.delta:g} per {per}: "
             f"with the {len(shared)} runs before, delta at epsilon {cap.epsilon:g} would be {delta:.3g} "
-            f"(mu {now.mu:.4g} -> {after.mu:.4g}, threshold and hash {now.failure:.3g} -> {after.failure:.3g}); "
+            f"(mu {total_before.mu:.4g} -> {total_after.mu:.4g}, threshold and hash {total_before.failure:.3g} -> {total_after.failure:.3g}); "
             f"ask for a smaller epsilon, or raise the cap at sources.{line.source}.cap"
         )
 

@@ -27,7 +27,7 @@ class UnknownLineVersion(ValueError):
 
 @dataclass(frozen=True)
 class Line:
-    """What one run may spend on one privacy unit in one contribution period.
+    """The cost that one run may put on one privacy unit in one contribution period.
 
     Args:
         ledger, source, unit: whose budget: the ledger's name, the source's name, the privacy unit's columns.
@@ -73,7 +73,7 @@ class Line:
         return self.cost.periods(self.charges(period_us))
 
 
-def spent(lines: Iterable[Line], cap: Cap) -> Cost:
+def cost_in_period(lines: Iterable[Line], cap: Cap) -> Cost:
     """Return what one protected unit pays in one period of the cap; the lines are of its level."""
     return total((line.cost_within(cap.period_us) for line in lines), cap.protects)
 
@@ -87,23 +87,23 @@ def document(line: Line) -> dict[str, Any]:
     }
 
 
-def line_from(given: Mapping[str, Any]) -> Line:
+def line_from(content: Mapping[str, Any]) -> Line:
     """Return a line that `document` wrote.
 
     Raises:
         UnknownLineVersion: another release wrote it.
         ValueError, TypeError, KeyError: it is damaged: a wrong number must not make a budget look larger.
     """
-    version = given["version"]
-    rest = {name: value for name, value in given.items() if name != "version"}
+    version = content["version"]
+    fields = {name: value for name, value in content.items() if name != "version"}
     if version not in (SCHEMA_VERSION, WITH_FLOOR):
         reads = f"this one reads versions {SCHEMA_VERSION} and {WITH_FLOOR}"
         raise UnknownLineVersion(
             f"version {version!r} was written by another release of dpsql; {reads}. Nothing is spent beside it"
         )
-    if "origin" not in rest:
+    if "origin" not in fields:
         raise ValueError("no origin")
-    line: Line = record.parse(rest, Line)
+    line: Line = record.parse(fields, Line)
     if (version == WITH_FLOOR) != (line.cost.floor > 0):
         raise ValueError("a floor belongs to version 3")
     if line.size_us <= 0 or min(line.declared_epsilon, line.declared_delta) < 0:

@@ -33,7 +33,7 @@ PLACES = 192
 
 @lru_cache(maxsize=4)
 def column_norm(chosen: BltInf) -> float:
-    """f: norm of a column of C over infinite time.
+    """Return f: the norm of a column of C over infinite time.
 
     Raises:
         AccountingError: the counter is not what the theorems ask for: C convex and falling from its first entry on, B falling and not negative.
@@ -55,9 +55,9 @@ def column_norm(chosen: BltInf) -> float:
         raise AccountingError("the counter's response rises, or is negative")
     from scipy.signal import lfilter  # slow to import
 
-    one = np.zeros(LAGS)
-    one[0] = 1.0
-    column = lfilter([1.0], np.diff(np.concatenate([[0.0], b])), one)
+    impulse = np.zeros(LAGS)
+    impulse[0] = 1.0
+    column = lfilter([1.0], np.diff(np.concatenate([[0.0], b])), impulse)
     powers = theta[None, :] ** np.arange(LAGS - 1)[:, None]
     if np.max(np.abs(column[1:] - powers @ omega)) > 1e-9:
         raise AccountingError("the counter's response is not that of its constants")
@@ -73,26 +73,26 @@ def path_deviations(chosen: BltInf, triggers: tuple[int, ...]) -> tuple[float, .
     """Return the standard deviation of the path at each of the triggers (ascending), for unit noise."""
     size = 1 + len(chosen.theta)
     # The covariance of n steps' draws is P_n = sum of v_k v_k^T over k < n, v_k = M^k v_0, and P_(a + b) = P_a + M^a P_b M^aT.
-    one = 1 << PLACES
+    unit_scale = 1 << PLACES
     move = [_recurrence(chosen)]
-    spread = [np.full((size, size), one, object)]
+    spread = [np.full((size, size), unit_scale, object)]
     for _ in range(triggers[-1].bit_length()):
         m = move[-1]
         p = spread[-1]
         spread.append(p + _times(_times(m, p), m.T))
         move.append(_times(m, m))
-    row = np.array([one] + [0] * (size - 1), object)  # the path's row of M^n
-    done = 0
+    row = np.array([unit_scale] + [0] * (size - 1), object)  # the path's row of M^n
+    steps = 0
     variance = 0
-    out = []
+    deviations = []
     for trigger in triggers:
-        for power in reversed(range((trigger - done).bit_length())):
-            if (trigger - done) >> power & 1:
+        for power in reversed(range((trigger - steps).bit_length())):
+            if (trigger - steps) >> power & 1:
                 variance += _times(_times(row, spread[power]), row)
                 row = _times(row, move[power])
-                done += 1 << power
-        out.append(math.sqrt(variance / one))
-    return tuple(out)
+                steps += 1 << power
+        deviations.append(math.sqrt(variance / unit_scale))
+    return tuple(deviations)
 
 
 def _measured(chosen: BltInf) -> np.ndarray:
@@ -106,7 +106,8 @@ def _measured(chosen: BltInf) -> np.ndarray:
 
 
 def _recurrence(chosen: BltInf) -> np.ndarray:
-    """M: what a step without a draw makes of (path, buffers); x = -omega . s is added to the path and to every buffer."""
+    """Return M: what a step without a draw makes of (path, buffers); x = -omega . s is added to the
+    path and to every buffer."""
     fed = [0, *(-_integer(v) for v in chosen.omega)]
     kept = [1 << PLACES, *(_integer(v) for v in chosen.theta)]
     return np.array(fed, object) + np.diag(np.array(kept, object))
@@ -128,7 +129,8 @@ def _times(a: np.ndarray, b: np.ndarray) -> Any:
 
 @lru_cache(maxsize=64)
 def factorisation(name: CounterName, horizon: int) -> tuple[float, tuple[float, ...]]:
-    """(largest column norm of C, standard deviation of the path at triggers 1..horizon for unit noise), recomputed.
+    """Return (largest column norm of C, standard deviation of the path at triggers 1..horizon for
+    unit noise), recomputed.
 
     A Toeplitz counter is measured: b is its response to one draw, C's first column is the power series 1 / ((1 - x) b(x)),
     found by long division, so that B C = A holds by construction. For the tree both are counted node by node.
@@ -140,7 +142,7 @@ def factorisation(name: CounterName, horizon: int) -> tuple[float, tuple[float, 
 
 
 def response_and_column(name: CounterName, horizon: int) -> tuple[Float, Float]:
-    """First columns of B and of C, of a Toeplitz counter."""
+    """Return the first columns of B and of C, of a Toeplitz counter."""
     b = impulse_response(counter(name, horizon))
     reciprocal = np.diff(np.concatenate([[0.0], b]))
     from scipy.signal import (
@@ -151,7 +153,8 @@ def response_and_column(name: CounterName, horizon: int) -> tuple[Float, Float]:
 
 
 def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:
-    """Nodes over one leaf that some prefix up to the horizon uses, and v = 1 / (2 (1 - 2^-levels)) per node of the decomposition."""
+    """Count the nodes over one leaf that some prefix up to the horizon uses, and v = 1 / (2 (1 -
+    2^-levels)) per node of the decomposition."""
     nodes = sum(
         1 for k in range(64) if 1 << k <= horizon
     )  # the first leaf has the most: one complete node per level
@@ -170,7 +173,8 @@ def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:
 
 
 def levels(p: Any) -> int:
-    """Nodes of a tree that one record counts in: of one level after the other, until a node is a leaf. Levels share no node, so squares add up.
+    """Count the nodes of a tree that one record counts in: of one level after the other, until a
+    node is a leaf. Levels share no node, so squares add up.
 
     Raises:
         AccountingError: the tree is another than the one that is released.
@@ -180,12 +184,12 @@ def levels(p: Any) -> int:
     while leaves < p.upper:
         count = count + 1
         leaves = leaves * p.fan_out
-    counted = (
+    is_known = (
         count == p.levels == quantiles.LEVELS
         and leaves == p.upper == quantiles.LEAVES
         and p.lower == 1
     )
-    if p.rule != "leaf" or not counted:
+    if p.rule != "leaf" or not is_known:
         raise AccountingError(
             f"a tree of {p.upper} leaves and fan-out {p.fan_out} is unknown to the accountant"
         )
@@ -239,12 +243,12 @@ def prove(table: DiscreteLaplace) -> None:
 
 def _exp_below(x: Fraction) -> int:
     """Return a lower bound of e^x times 2^192: a part of its series, all of whose terms are positive, each rounded down."""
-    whole = (x.numerator << _BITS) // x.denominator
+    scaled = (x.numerator << _BITS) // x.denominator
     term = total = 1 << _BITS
     n = 0
     while term:
         n += 1
-        term = (term * whole >> _BITS) // n
+        term = (term * scaled >> _BITS) // n
         total += term
     return total
 

@@ -18,7 +18,7 @@ DAY_US = 86_400_000_000
 
 @dataclass(frozen=True)
 class Origin:
-    """Of one run.
+    """The records and the cap of one run.
 
     Args:
         ledger_id: of the ledger that the run began with; it is in its noise. Empty: of none.
@@ -54,7 +54,7 @@ def origin_of(
     files: Iterable[Path] = (),
     level: PrivacyLevel = PrivacyLevel.USER,
 ) -> Origin:
-    """Of a run on a source.
+    """Return the origin of a run on a source.
 
     Args:
         source: as declared.
@@ -76,7 +76,7 @@ def declared_cap(
 
 
 def cap_in_words(cap: tuple[float, ...] | None) -> str:
-    """As one would write it in `sources.yaml`."""
+    """Write a cap as one would in `sources.yaml`."""
     if not cap:
         return "none" if cap == () else "no cap"
     if cap[2] == 0:

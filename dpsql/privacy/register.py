@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dpsql import record
 from dpsql.errors import LakeError
-from dpsql.files import Place, create_file, place, reached
+from dpsql.files import Place, create_file, place, reporting_os_errors
 from dpsql.privacy.declaration import check_declaration
 from dpsql.record import RUN_FILE
 from dpsql.sources.config import Source
@@ -30,7 +30,7 @@ ORIGINAL = f"{record.PUT_BACK} (it says what the run has published)"
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one run id.
+    """The facts known of one run id.
 
     Args:
         run_id: of the run.
@@ -54,12 +54,12 @@ class RunRegister:
     folder: Path
 
     def add(self, entry: Entry) -> None:
-        """Make an entry.
+        """Add the entry of a new run id.
 
         Raises:
             LakeError: the run id is there already, or the folder cannot be written.
         """
-        with reached(str(self.folder), LakeError):
+        with reporting_os_errors(str(self.folder), LakeError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
                 create_file(self._path(entry.run_id), record.content(entry, SCHEMA_VERSION))
@@ -75,7 +75,7 @@ class RunRegister:
             LakeError: it is damaged or from another release.
         """
         path = self._path(run_id)
-        entry = record.read(path, Entry, SCHEMA_VERSION, ORIGINAL)
+        entry = record.load(path, Entry, SCHEMA_VERSION, ORIGINAL)
         if entry is not None and entry.run_id != run_id:
             raise record.DamagedRecord(f"{path}: damaged; {ORIGINAL}")
         return entry
@@ -143,7 +143,7 @@ class RunRegister:
             self._write(replace(entry, closed_us=closed_us))
 
     def _write(self, entry: Entry) -> None:
-        with reached(str(self.folder), LakeError):
+        with reporting_os_errors(str(self.folder), LakeError):
             record.write(self._path(entry.run_id), entry, SCHEMA_VERSION)
 
     def _path(self, run_id: str) -> Path:
@@ -154,12 +154,12 @@ class RunRegister:
         return self.folder / f"{run_id}.json"
 
 
-def _same_place(known: str, here: Place) -> bool:
-    """Two paths of one folder, perhaps through a link or another mount."""
-    if known == str(here):
+def _same_place(recorded: str, place: Place) -> bool:
+    """Tell whether two paths are one folder, perhaps through a link or another mount."""
+    if recorded == str(place):
         return True
     try:
-        return isinstance(here, Path) and here.samefile(known)
+        return isinstance(place, Path) and place.samefile(recorded)
     except OSError:
         return False
 

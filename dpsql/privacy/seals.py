@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsql.errors import BudgetError
-from dpsql.files import create_file, reached
+from dpsql.files import create_file, reporting_os_errors
 from dpsql.privacy.secret import Secret
 
 FILE = "seals"
@@ -35,23 +35,26 @@ ROW = re.compile(rb"(\d{6}) ([0-9a-f]{32}) ([0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Seals:
-    """What `ledger/seals` says: the ledger's id, and the row of every sealed line from the first on."""
+    """The content of `ledger/seals`: the ledger's id, and the row of every sealed line from the
+    first on."""
 
     ledger_id: str
     rows: tuple[bytes, ...] = ()
 
     def edited(self, lines: Sequence[bytes], secret: Secret) -> tuple[int, ...]:
         """Return numbers of lines that are not as this secret has sealed them."""
-        mine = secret.check().encode()
-        before = _head(self)
-        found = []
+        own_check = secret.check().encode()
+        previous_row = _head(self)
+        numbers = []
         for number, (row, line) in enumerate(zip(self.rows, lines, strict=False), start=1):
-            if row[7:39] == mine and row != _row(self.ledger_id, before, number, line, secret):
-                found.append(number)
-            before = row
-        return tuple(found)
+            if row[7:39] == own_check and row != _row(
+                self.ledger_id, previous_row, number, line, secret
+            ):
+                numbers.append(number)
+            previous_row = row
+        return tuple(numbers)
 
-    def lost(self, lines: int) -> range:
+    def missing_lines(self, lines: int) -> range:
         """Return numbers of sealed lines beyond the newest of `lines` lines."""
         return range(lines + 1, len(self.rows) + 1)
 
@@ -66,7 +69,10 @@ def read_seals(folder: Path) -> Seals | None:
     Raises:
         BudgetError: the file is damaged.
     """
-    with reached(str(folder / FILE), BudgetError), contextlib.suppress(FileNotFoundError):
+    with (
+        reporting_os_errors(str(folder / FILE), BudgetError),
+        contextlib.suppress(FileNotFoundError),
+    ):
         return _parsed((folder / FILE).read_bytes(), folder / FILE)
     return None
 
@@ -81,27 +87,29 @@ def without_original(folder: Path) -> str:
     )
 
 
-def make_seals(folder: Path, found: Sequence[bytes], secret: Secret) -> Seals:
+def make_seals(folder: Path, lines: Sequence[bytes], secret: Secret) -> Seals:
     """Give a ledger its id, and seal the lines that it has as they are; where another process was faster, its id is the one.
 
     Raises:
         BudgetError: the file is damaged.
         OSError: the folder cannot be written.
     """
-    made = _with_rows(Seals(secrets.token_hex(16)), found, secret)
+    proposed = _with_rows(Seals(secrets.token_hex(16)), lines, secret)
     with contextlib.suppress(FileExistsError):
-        create_file(folder / FILE, b"".join(row + b"\n" for row in (_head(made), *made.rows)))
+        create_file(
+            folder / FILE, b"".join(row + b"\n" for row in (_head(proposed), *proposed.rows))
+        )
     seals = read_seals(folder)
     assert seals is not None
     return seals
 
 
-def seal_lines(folder: Path, read: Callable[[int], bytes | None], secret: Secret) -> None:
+def seal_lines(folder: Path, line_bytes: Callable[[int], bytes | None], secret: Secret) -> None:
     """Seal every line that has no seal yet. One process at a time; the row is on disk when this returns.
 
     Args:
         folder: the ledger's.
-        read: the bytes of a line by its number; None after the newest.
+        line_bytes: the bytes of a line by its number; None after the newest.
         secret: seals.
 
     Raises:
@@ -111,14 +119,14 @@ def seal_lines(folder: Path, read: Callable[[int], bytes | None], secret: Secret
     descriptor = os.open(folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        content = _whole(descriptor)
-        whole = content.rfind(b"\n") + 1
-        os.truncate(descriptor, whole)  # what a process has left that died while it wrote
-        before = _parsed(content[:whole], folder / FILE)
+        content = _read_all(descriptor)
+        length = content.rfind(b"\n") + 1
+        os.truncate(descriptor, length)  # what a process has left that died while it wrote
+        sealed = _parsed(content[:length], folder / FILE)
         new: list[bytes] = []
-        while (line := read(len(before.rows) + len(new) + 1)) is not None:
+        while (line := line_bytes(len(sealed.rows) + len(new) + 1)) is not None:
             new.append(line)
-        rows = _with_rows(before, new, secret).rows[len(before.rows) :]
+        rows = _with_rows(sealed, new, secret).rows[len(sealed.rows) :]
         os.write(descriptor, b"".join(row + b"\n" for row in rows))
         os.fsync(descriptor)
     finally:
@@ -129,14 +137,14 @@ def _parsed(content: bytes, path: Path) -> Seals:
     head, *rows = content.split(b"\n")[:-1] or [
         b""
     ]  # the last piece is empty, or was never finished
-    said = HEAD.fullmatch(head)
+    head_match = HEAD.fullmatch(head)
     numbered = [ROW.fullmatch(row) for row in rows]
-    if said is None or any(
+    if head_match is None or any(
         row is None or int(row[1]) != i for i, row in enumerate(numbered, start=1)
     ):
         remedy = f"put back the original file (it says which lines the ledger has had). {without_original(path.parent)}"
         raise BudgetError(f"{path}: damaged; {remedy}")
-    return Seals(said[1].decode(), tuple(rows))
+    return Seals(head_match[1].decode(), tuple(rows))
 
 
 def _with_rows(seals: Seals, lines: Sequence[bytes], secret: Secret) -> Seals:
@@ -148,9 +156,14 @@ def _with_rows(seals: Seals, lines: Sequence[bytes], secret: Secret) -> Seals:
     return Seals(seals.ledger_id, tuple(rows))
 
 
-def _row(ledger_id: str, before: bytes, number: int, line: bytes, secret: Secret) -> bytes:
+def _row(ledger_id: str, previous_row: bytes, number: int, line: bytes, secret: Secret) -> bytes:
     sealed = b"|".join(
-        (ledger_id.encode(), before, b"%06d" % number, hashlib.sha256(line).hexdigest().encode())
+        (
+            ledger_id.encode(),
+            previous_row,
+            b"%06d" % number,
+            hashlib.sha256(line).hexdigest().encode(),
+        )
     )
     return b"%06d %s %s" % (number, secret.check().encode(), secret.seal(sealed).encode())
 
@@ -159,7 +172,7 @@ def _head(seals: Seals) -> bytes:
     return b"dpsql-ledger 1 " + seals.ledger_id.encode()
 
 
-def _whole(descriptor: int) -> bytes:
+def _read_all(descriptor: int) -> bytes:
     content = b""
     while piece := os.pread(descriptor, 1 << 20, len(content)):
         content += piece

@@ -58,7 +58,7 @@ class Secret:
         try:
             if create and not os.path.lexists(path):
                 _create(path)
-            return cls(_read(path), path)
+            return cls(_read_bytes(path), path)
         except FileNotFoundError:
             hint = (
                 "it is a link to nothing"
@@ -69,13 +69,13 @@ class Secret:
         except (OSError, ValueError) as problem:
             if isinstance(problem, SecretError):
                 raise
-            what = (
+            reason = (
                 "a part of its path is a file, not a folder"
                 if isinstance(problem, FileExistsError | NotADirectoryError)
                 else None
             )
             raise SecretError(
-                f"secret {path}: {what or getattr(problem, 'strerror', None) or problem}"
+                f"secret {path}: {reason or getattr(problem, 'strerror', None) or problem}"
             ) from None
 
     def check(self) -> str:
@@ -83,7 +83,8 @@ class Secret:
         return self._derive(b"dpsql/1/check")[:16].hex()
 
     def of_ledger(self, ledger_id: str) -> Secret:
-        """The same secret for the runs of one ledger: under another ledger the same run id has another noise and another salt.
+        """Return the same secret for the runs of one ledger: under another ledger the same run id
+        has another noise and another salt.
 
         Args:
             ledger_id: as in the run's `run.json` or ledger line.
@@ -127,7 +128,7 @@ def _create(path: Path) -> None:
         create_file(path, secrets.token_bytes(SECRET_BYTES))
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if path.is_symlink() and path.lstat().st_uid not in (os.geteuid(), 0):
         raise SecretError(f"secret {path}: the link belongs to another user")
     descriptor = os.open(

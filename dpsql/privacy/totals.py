@@ -26,6 +26,6 @@ def may_be_told(source: Source, compared: bool = False) -> bool:
     return source.public or compared
 
 
-def without(document: Mapping[str, Any]) -> dict[str, Any]:
+def without_totals(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is left of an event, a report or a summary for others to read."""
     return {name: value for name, value in document.items() if name not in FIELDS}

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.description import PROPERTY, Column, Fit, Published, Role, Rows, read
+from dpsql.description import PROPERTY, Column, Fit, Published, Role, Rows, parse_description
 from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
 from dpsql.lake.delta_rows import read_rows
@@ -52,15 +52,15 @@ class PublishedMarginals:
 
     @property
     def bound(self) -> str:
-        """What the numbers are of."""
+        """The records that the numbers are of."""
         runs = self.published.protects
-        said = [
-            f"of at most {one.max_rows:,} {'record' if one.max_rows == 1 else 'records'} of one {', '.join(one.units)}, the earliest"
-            if one.units
+        sentences = [
+            f"of at most {run.max_rows:,} {'record' if run.max_rows == 1 else 'records'} of one {', '.join(run.units)}, the earliest"
+            if run.units
             else "of every row whose keys have declared values, its numbers clamped"
-            for one in runs
+            for run in runs
         ]
-        return " and ".join(said)
+        return " and ".join(sentences)
 
     def column(self, name: str | None) -> str:
         """Return the column that a question is about; None: COUNT(*).
@@ -76,15 +76,15 @@ class PublishedMarginals:
             if not each.additive
         }
         if name in quotients or not self.columns:
-            said = quotients.get(name or "", ", ".join(quotients.values()))
+            names = quotients.get(name or "", ", ".join(quotients.values()))
             raise LakeError(
-                f"{said} does not add up over cells, so no answer follows from it: select SUM and COUNT beside it"
+                f"{names} does not add up over cells, so no answer follows from it: select SUM and COUNT beside it"
             )
         if name is None and len(self.counts) == 1:
             return self.counts[0]
-        shown = ", ".join(f"SUM({each})" for each in self.columns)
+        choices = ", ".join(f"SUM({each})" for each in self.columns)
         raise LakeError(
-            f"the published table has {'several counts' if name is None else f'no column {name!r}'}: ask for {shown}"
+            f"the published table has {'several counts' if name is None else f'no column {name!r}'}: ask for {choices}"
         )
 
     def estimate(self, column: str, products: Sequence[Product]) -> Estimate:
@@ -142,28 +142,30 @@ def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
     )  # a key that no table has could as well have one value
     ids = rows[published.names(Role.SET)[0]].to_numpy()
     values = {alias: rows[alias].to_numpy() for alias in aggregates}
-    errors = {alias: rows[published.of(alias, Role.STDERR)[0]].to_numpy() for alias in aggregates}
+    errors = {
+        alias: rows[published.columns_of(alias, Role.STDERR)[0]].to_numpy() for alias in aggregates
+    }
     tables = []
     variances = {alias: list[float]() for alias in aggregates}
     arrays = {alias: list[np.ndarray]() for alias in aggregates}
     for number in sorted({*ids.tolist()}):
-        mine = np.flatnonzero(ids == number)
+        row_numbers = np.flatnonzero(ids == number)
         has = tuple(key for key in range(len(names)) if not number >> (len(names) - 1 - key) & 1)
         shape = tuple(sizes[key] for key in has)
         cell = (
-            np.ravel_multi_index(tuple(places[key][mine] for key in has), shape)
+            np.ravel_multi_index(tuple(places[key][row_numbers] for key in has), shape)
             if has
-            else np.zeros(len(mine), np.int64)
+            else np.zeros(len(row_numbers), np.int64)
         )
-        if len(mine) != math.prod(shape) or len(np.unique(cell)) != len(mine):
+        if len(row_numbers) != math.prod(shape) or len(np.unique(cell)) != len(row_numbers):
             raise LakeError("the published table has not all cells of its trigger, or one twice")
         tables.append(has)
         for alias in aggregates:
-            table = np.empty(len(mine))
-            table[cell] = values[alias][mine]
+            table = np.empty(len(row_numbers))
+            table[cell] = values[alias][row_numbers]
             arrays[alias].append(table.reshape(shape))
-            variances[alias].append(float(errors[alias][mine[0]]) ** 2)
-    known = {
+            variances[alias].append(float(errors[alias][row_numbers[0]]) ** 2)
+    models = {
         alias: LeastSquares(sizes, tuple(tables), tuple(variances[alias])) for alias in aggregates
     }
     time = rows["trigger_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())[0].as_py()
@@ -172,7 +174,7 @@ def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
         keys,
         rows["trigger"][0].as_py(),
         time,
-        {alias: (known[alias], tuple(arrays[alias])) for alias in aggregates},
+        {alias: (models[alias], tuple(arrays[alias])) for alias in aggregates},
         counts,
         published,
     )
@@ -218,11 +220,11 @@ def synthetic_path(histogram: Place) -> Place:
     return histogram.parent / f"{histogram.name}.{ENDING}"
 
 
-def synthesize(found: PublishedMarginals, column: str, rows: int | None = None) -> Synthetic:
+def synthesize(marginals: PublishedMarginals, column: str, rows: int | None = None) -> Synthetic:
     """Fit a table to the marginals of one trigger.
 
     Args:
-        found: what is published.
+        marginals: what is published.
         column: a count.
         rows: draw so many rows of equal weight; None: a row for every cell, with its weight.
 
@@ -232,32 +234,34 @@ def synthesize(found: PublishedMarginals, column: str, rows: int | None = None) 
     Guarantee:
         A function of the public table alone, the drawn rows too: it costs nothing. Biased, without a bound.
     """
-    if column not in found.counts:
+    if column not in marginals.counts:
         raise DataError(
-            f"{column} may be negative, and weights are not: give a count ({', '.join(found.counts) or 'the query has none'})"
+            f"{column} may be negative, and weights are not: give a count ({', '.join(marginals.counts) or 'the query has none'})"
         )
-    known, tables = found.columns[column]
-    if (cells := math.prod(known.sizes)) > MAX_CELLS:
+    model, tables = marginals.columns[column]
+    if (cells := math.prod(model.sizes)) > MAX_CELLS:
         raise DataError(
             f"the keys have {cells:,} combinations of values, and a synthetic table has at most {MAX_CELLS:,}: group by fewer keys"
         )
     if rows is not None and not 0 < rows <= MAX_ROWS:
         raise DataError(f"{rows:,} rows are asked for: give 1 to {MAX_ROWS:,}")
-    fitted = fit(known, tables)
+    fitted = fit(model, tables)
     total = float(fitted.weights.sum())
     if not total > 0:
         raise DataError(
-            f"the noisy total at trigger {found.trigger} is not positive, so there is no table that fits: try a later trigger"
+            f"the noisy total at trigger {marginals.trigger} is not positive, so there is no table that fits: try a later trigger"
         )
-    chosen = np.arange(cells) if rows is None else draw(fitted.weights, rows, _seed(found, column))
+    chosen = (
+        np.arange(cells) if rows is None else draw(fitted.weights, rows, _seed(marginals, column))
+    )
     weights = fitted.weights.ravel() if rows is None else np.full(rows, total / rows)
     return Synthetic(
-        found.published,
+        marginals.published,
         column,
-        found.trigger,
-        _rows(found, column, chosen, weights),
+        marginals.trigger,
+        _rows(marginals, column, chosen, weights),
         total,
-        _misfits(found, column, fitted),
+        _misfits(marginals, column, fitted),
     )
 
 
@@ -280,13 +284,13 @@ def of_fit(published: Published, fit: Fit) -> Published:
     )
 
 
-def publish(path: Place, name: str, made: Synthetic, rows: int | None) -> bool:
+def publish(path: Place, name: str, synthetic: Synthetic, rows: int | None) -> bool:
     """Append a synthetic table to the Delta table at a path, which is made unless it is there.
 
     Args:
         path: of the Delta table.
         name: the query's.
-        made: what to append.
+        synthetic: what to append.
         rows: as it was made.
 
     Returns:
@@ -300,51 +304,65 @@ def publish(path: Place, name: str, made: Synthetic, rows: int | None) -> bool:
 
     from dpsql.lake import delta_tables  # opens tables
 
-    wanted = of_fit(made.source, Fit(name, made.column, rows))
+    description = of_fit(synthetic.source, Fit(name, synthetic.column, rows))
     try:
-        delta_tables.create(path, Schema.from_arrow(made.rows.schema), properties=wanted.properties)
-        known = read(DeltaTable(str(path)).metadata().configuration.get(PROPERTY, "{}"))
-        if known is None or known.fit != wanted.fit:
-            of = f"has other rows ({known.fit})" if known and known.fit else "is no synthetic table"
-            raise LakeError(f"{path}: what is there {of}: name another place with --synthetic DIR")
-        if known != wanted:  # another run has published since
-            delta_tables.set_properties(path, wanted.properties, {})
-        return delta_tables.append(path, made.rows, {MARK: made.trigger})
+        delta_tables.create(
+            path, Schema.from_arrow(synthetic.rows.schema), properties=description.properties
+        )
+        stored = parse_description(
+            DeltaTable(str(path)).metadata().configuration.get(PROPERTY, "{}")
+        )
+        if stored is None or stored.fit != description.fit:
+            mismatch = (
+                f"has other rows ({stored.fit})"
+                if stored and stored.fit
+                else "is no synthetic table"
+            )
+            raise LakeError(
+                f"{path}: what is there {mismatch}: name another place with --synthetic DIR"
+            )
+        if stored != description:  # another run has published since
+            delta_tables.set_properties(path, description.properties, {})
+        return delta_tables.append(path, synthetic.rows, {MARK: synthetic.trigger})
     except (DeltaError, OSError, pa.ArrowException) as problem:
         raise LakeError(
             f"{path}: cannot be written ({type(problem).__name__}); try again, or name another place with --synthetic DIR"
         ) from None
 
 
-def _seed(found: PublishedMarginals, column: str) -> bytes:
-    """32 bytes made from what is released."""
-    digest = hashlib.sha256(f"{MARK}/{column}/{found.trigger}".encode())
-    for table in found.columns[column][1]:
+def _seed(marginals: PublishedMarginals, column: str) -> bytes:
+    """Derive 32 bytes from what is released."""
+    digest = hashlib.sha256(f"{MARK}/{column}/{marginals.trigger}".encode())
+    for table in marginals.columns[column][1]:
         digest.update(np.ascontiguousarray(table, "<f8").tobytes())
     return digest.digest()
 
 
 def _rows(
-    found: PublishedMarginals, column: str, cells: np.ndarray, weights: np.ndarray
+    marginals: PublishedMarginals, column: str, cells: np.ndarray, weights: np.ndarray
 ) -> pa.Table:
     """Return rows as published: a cell and a weight each. A key that no measured table has is NULL: nothing is known of it."""
     columns = {
-        "trigger": pa.array(np.full(len(cells), found.trigger, np.int64)),
-        "trigger_time": pa.array(np.full(len(cells), found.time_us, np.int64)).cast(TIME),
+        "trigger": pa.array(np.full(len(cells), marginals.trigger, np.int64)),
+        "trigger_time": pa.array(np.full(len(cells), marginals.time_us, np.int64)).cast(TIME),
     }
-    places = np.unravel_index(cells, found.columns[column][0].sizes)
-    for (key, values), place in zip(found.keys.items(), places, strict=True):
+    places = np.unravel_index(cells, marginals.columns[column][0].sizes)
+    for (key, values), place in zip(marginals.keys.items(), places, strict=True):
         kind = pa.int64() if values and isinstance(values[0], int) else pa.string()
-        known: list[str | int | None] = [*values] or [None]
-        columns[key] = pa.array(known, kind).take(pa.array(place))
+        key_values: list[str | int | None] = [*values] or [None]
+        columns[key] = pa.array(key_values, kind).take(pa.array(place))
     return pa.table(columns | {column: pa.array(weights, pa.float64())})
 
 
-def _misfits(found: PublishedMarginals, column: str, fitted: Fitted) -> tuple[Misfit, ...]:
-    known, tables = found.columns[column]
-    names = list(found.keys)
-    out = []
-    for keys, variance, table in zip(known.tables, known.variances, tables, strict=True):
-        off = math.sqrt(float(np.mean((marginal(fitted.weights, keys) - table) ** 2)) / variance)
-        out.append(Misfit(tuple(names[key] for key in keys), table.size, math.sqrt(variance), off))
-    return tuple(out)
+def _misfits(marginals: PublishedMarginals, column: str, fitted: Fitted) -> tuple[Misfit, ...]:
+    model, tables = marginals.columns[column]
+    names = list(marginals.keys)
+    misfits = []
+    for keys, variance, table in zip(model.tables, model.variances, tables, strict=True):
+        deviation = math.sqrt(
+            float(np.mean((marginal(fitted.weights, keys) - table) ** 2)) / variance
+        )
+        misfits.append(
+            Misfit(tuple(names[key] for key in keys), table.size, math.sqrt(variance), deviation)
+        )
+    return tuple(misfits)

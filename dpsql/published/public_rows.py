@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.description import PROPERTY, START, Published, Role, read
+from dpsql.description import PROPERTY, START, Published, Role, parse_description
 from dpsql.errors import DataError, LakeError, NothingPublished
 from dpsql.files import Place, reason
 from dpsql.lake.delta_rows import read_rows
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PANDAS_ATTRIBUTES = "PANDAS_ATTRS"
 """Where pandas keeps a frame's attributes in a Parquet file."""
 
-_read = cache(read)
+_read = cache(parse_description)
 
 
 def published_of(frame: pd.DataFrame) -> Published:
@@ -66,7 +66,7 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
     import pandas as pd  # slow to import
     import pyarrow as pa
 
-    exact = {*published.names(Role.KEY, Role.SET, Role.LIST)}
+    arrow_columns = {*published.names(Role.KEY, Role.SET, Role.LIST)}
 
     def series(name: str) -> pd.Series:
         column = rows.column(name)
@@ -74,7 +74,7 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
             column.type
         ):  # pandas writes the names of such types into files, and cannot read them
             return pd.Series(column.to_pylist(), dtype=object)
-        if name in exact and not pa.types.is_timestamp(
+        if name in arrow_columns and not pa.types.is_timestamp(
             column.type
         ):  # pandas has its own NULL among times
             return column.to_pandas(types_mapper=pd.ArrowDtype)
@@ -121,7 +121,7 @@ class PublicTable(Lake):
     """A published table by itself, wherever it is: nothing private is beside it, and it goes by any name."""
 
     def histogram(self, name: str) -> Place:
-        """Return the table."""
+        """Return the place of the table."""
         return self.root
 
     def private(self, name: str) -> Place:
@@ -129,7 +129,7 @@ class PublicTable(Lake):
         return self.root / "_private"
 
 
-def opened(path: str | Path) -> PublicTable:
+def open_table(path: str | Path) -> PublicTable:
     """Return the published table in a folder.
 
     Raises:
@@ -147,7 +147,7 @@ def opened(path: str | Path) -> PublicTable:
 
 @contextmanager
 def readable(table: Place) -> Iterator[None]:
-    """Around what reads a public table.
+    """Turn errors of what reads a public table into one line.
 
     Raises:
         LakeError: it cannot be read.
@@ -181,7 +181,9 @@ def described(table: Place) -> Published:
     """
     from deltalake import DeltaTable
 
-    published = read(DeltaTable(str(table)).metadata().configuration.get(PROPERTY, "{}"))
+    published = parse_description(
+        DeltaTable(str(table)).metadata().configuration.get(PROPERTY, "{}")
+    )
     if published is None:
         raise LakeError(
             f"{table}: an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it"
@@ -229,19 +231,19 @@ def _is_there(lake: Lake, name: str) -> bool:
     from dpsql.lake.delta_tables import exists  # slow to import
 
     with readable(table := lake.histogram(name)):
-        found = exists(table)
-    if not found:
+        is_there = exists(table)
+    if not is_there:
         read_run(lake, name)
-    return found
+    return is_there
 
 
 def own_reading(lake: Lake, name: str) -> Reading | None:
     """Return how the query's rows are shown, for who may read its run; None for others."""
     try:
-        given = read_run(lake, name).plan.get("reading")
+        stored = read_run(lake, name).plan.get("reading")
     except LakeError:
         return None
-    return parse(given, Reading) if given else AS_RELEASED
+    return parse(stored, Reading) if stored else AS_RELEASED
 
 
 def all_rows(lake: Lake, name: str) -> pd.DataFrame:
@@ -257,5 +259,5 @@ def newest(lake: Lake, name: str) -> pd.DataFrame:
         LakeError: as `read_histogram`.
     """
     rows = all_rows(lake, name)
-    by = published_of(rows).names(Role.TIME, Role.KEY, Role.SET)
-    return newest_triggers(rows).sort_values(by, kind="stable", ignore_index=True)
+    order = published_of(rows).names(Role.TIME, Role.KEY, Role.SET)
+    return newest_triggers(rows).sort_values(order, kind="stable", ignore_index=True)

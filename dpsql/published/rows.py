@@ -20,7 +20,7 @@ from dpsql.udfs.sketch.reading import unpack
 
 
 def typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Value bytes of a column in its type; NULL stays NULL.
+    """Convert value bytes of a column to its type; NULL stays NULL.
 
     Args:
         values: binary, as `dpsql.udfs.keys.decode` gives them.
@@ -39,7 +39,7 @@ def typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _valid_text(values: pa.Array) -> pa.Array:
-    """UTF-8 text; bytes that are none become U+FFFD, as in every reader of the lake."""
+    """Decode UTF-8 text; bytes that are none become U+FFFD, as in every reader of the lake."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -71,7 +71,7 @@ CELLS = pa.schema(
 def top_lists(
     packed: pa.ChunkedArray, kind: str, parts: Sequence[tuple[str, pa.DataType]]
 ) -> pa.Array:
-    """Packed lists as ARRAY<STRUCT<value, count or sum, stderr, low, high>>.
+    """Convert packed lists to ARRAY<STRUCT<value, count or sum, stderr, low, high>>.
 
     Args:
         packed: of `dpsql.udfs.sketch.reading`.
@@ -194,34 +194,34 @@ def published_rows(
     windows = schedule.windows
     window = rows.column("window").to_numpy()
     trigger = rows.column("trigger").to_numpy()
-    found: dict[str, Any] = (
+    output: dict[str, Any] = (
         {"window_start": _times(window), "window_end": _times(window + grid.window_us)}
         if windows
         else {}
     )
-    found["trigger"] = pa.array(trigger.astype(np.int32 if windows else np.int64))
-    found["trigger_time"] = _times(window + trigger * grid.trigger_us)
+    output["trigger"] = pa.array(trigger.astype(np.int32 if windows else np.int64))
+    output["trigger_time"] = _times(window + trigger * grid.trigger_us)
     keys = typed_keys(query, rows.column("key_bytes"), key_types) if query.output_keys else {}
     for name in query.columns_in_order:
         if name in keys:
-            found[name] = keys[name]
-        for column in (each for each in columns if each.aggregate == name):
+            output[name] = keys[name]
+        for column in (candidate for candidate in columns if candidate.aggregate == name):
             if column.size:
-                found[column.name] = _doubles([rows.column(source) for source in column.sources])
+                output[column.name] = _doubles([rows.column(source) for source in column.sources])
                 continue
             values = rows.column(column.source)
             if column.kind in KINDS:
-                found[column.name] = _value(values, KINDS[column.kind])
+                output[column.name] = _value(values, KINDS[column.kind])
             else:
                 parts = [(key.name, kind) for key, kind in zip(query.keys, key_types, strict=True)]
-                found[column.name] = top_lists(values, column.kind, parts)
-    return pa.table(found)
+                output[column.name] = top_lists(values, column.kind, parts)
+    return pa.table(output)
 
 
 def typed_keys(
     query: ParsedQuery, key_bytes: pa.ChunkedArray, key_types: Sequence[pa.DataType]
 ) -> dict[str, pa.Array]:
-    """Key columns by name."""
+    """Return the key columns by name."""
     columns = decode(key_bytes.combine_chunks(), len(query.keys))
     return {
         key.name: typed(values, kind)
@@ -230,7 +230,7 @@ def typed_keys(
 
 
 def _doubles(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
-    """ARRAY<DOUBLE> of columns that are NaN together; NULL then."""
+    """Combine columns that are NaN together into ARRAY<DOUBLE>; NULL then."""
     values = np.stack([column.to_numpy() for column in columns], axis=1)
     none = np.isnan(values[:, 0])
     ends = np.concatenate([[0], np.cumsum(np.where(none, 0, len(columns)))])
@@ -240,7 +240,7 @@ def _doubles(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
 
 
 def _value(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """In a DOUBLE, NaN says NULL."""
+    """Convert a column to its public type; in a DOUBLE, NaN says NULL."""
     if not pa.types.is_floating(kind):
         return values.cast(kind)
     return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)

@@ -76,43 +76,47 @@ class PublishedSketch:
         """
         import pandas as pd
 
-        given = list(values)
+        value_list = list(values)
         layout = self._layout
-        scores = layout.scores(self.cells, layout.fields(self.hash_key, self._digests(given)))
-        return pd.DataFrame({"value": given, **self._numbers(estimate(layout, scores))})
+        scores = layout.scores(self.cells, layout.fields(self.hash_key, self._digests(value_list)))
+        return pd.DataFrame({"value": value_list, **self._numbers(estimate(layout, scores))})
 
     def top(self, candidates: Iterable[Any], k: int) -> pd.DataFrame:
         """Return the k largest of some values, estimated together. Values without a record come out as noise: name those that are there."""
         import pandas as pd
 
-        given = list(dict.fromkeys(candidates))
+        value_list = list(dict.fromkeys(candidates))
         layout = self._layout
-        fields = layout.fields(self.hash_key, self._digests(given))
-        found = (
+        fields = layout.fields(self.hash_key, self._digests(value_list))
+        estimates = (
             joint(layout, self.cells, fields)
             if layout.signed
             else estimate(layout, layout.scores(self.cells, fields)).astype(np.float64)
         )
-        best = np.argsort(-found, kind="stable")[:k]
-        numbers = self._numbers(np.rint(found[best]).astype(np.int64))
-        return pd.DataFrame({"value": [given[i] for i in best.tolist()], **numbers})
+        best = np.argsort(-estimates, kind="stable")[:k]
+        numbers = self._numbers(np.rint(estimates[best]).astype(np.int64))
+        return pd.DataFrame({"value": [value_list[i] for i in best.tolist()], **numbers})
 
     @property
     def _layout(self) -> CellShape:
         return CellShape(self.shape.depth, self.shape.width, self.shape.signed)
 
-    def _numbers(self, found: Int) -> dict[str, Any]:
+    def _numbers(self, estimates: Int) -> dict[str, Any]:
         grid = self.shape.grids[self.number]
-        low, high = interval(self._layout, self.cells, found, self.shape.missed)
-        exact: dict[str, Any] = {"sum": found * grid, "low": low * grid, "high": high * grid}
+        low, high = interval(self._layout, self.cells, estimates, self.shape.missed)
+        numbers: dict[str, Any] = {"sum": estimates * grid, "low": low * grid, "high": high * grid}
         if self.shape.counts[self.number]:
-            exact = {
-                "count": found,
+            numbers = {
+                "count": estimates,
                 "low": np.floor(low).astype(np.int64),
                 "high": np.ceil(high).astype(np.int64),
             }
-        name = next(iter(exact))
-        return {name: exact.pop(name), "stderr": np.full(len(found), self.noise_sd), **exact}
+        name = next(iter(numbers))
+        return {
+            name: numbers.pop(name),
+            "stderr": np.full(len(estimates), self.noise_sd),
+            **numbers,
+        }
 
     def _digests(self, values: Sequence[Any]) -> Int:
         encoded = [encode(self._encoded(value)) for value in values]
@@ -168,7 +172,7 @@ def open_sketch(
             )
         number = _number(shape, alias)
         windows = _windows(path)
-        return _added(
+        return _sum_of_windows(
             path, shape, number, _chosen(windows, shape, name, window_us, until_us), trigger
         )
 
@@ -183,7 +187,7 @@ def _number(shape: SketchShape, alias: str | None) -> int:
 
 
 def _windows(path: Place) -> list[tuple[int, int, int, int]]:
-    """(start, end, newest trigger, its time) of every window."""
+    """Return (start, end, newest trigger, its time) of every window."""
     rows = read_rows(
         path, ["window_start", "window_end", "trigger", "trigger_time"], pc.field("row") == 0
     )
@@ -236,32 +240,42 @@ def _chosen(
     return chosen
 
 
-def _added(
+def _sum_of_windows(
     path: Place, shape: SketchShape, number: int, windows: list[Any], trigger: int | None
 ) -> PublishedSketch:
     cells = np.zeros((shape.depth, shape.width), np.int64)
     variance = 0.0
     hash_key = b""
     for start, _, newest, _ in windows:
-        at = newest if trigger is None else trigger
+        trigger_number = newest if trigger is None else trigger
         begins = pc.field("window_start") == pa.scalar(start, pa.int64()).cast(
             pa.timestamp("us", tz="UTC")
         )
         low = number * shape.depth
         high = (number + 1) * shape.depth
-        mine = (pc.field("row") >= low) & (pc.field("row") < high)
-        rows = read_rows(path, None, begins & mine & (pc.field("trigger") == at)).sort_by("row")
+        in_sketch = (pc.field("row") >= low) & (pc.field("row") < high)
+        rows = read_rows(
+            path, None, begins & in_sketch & (pc.field("trigger") == trigger_number)
+        ).sort_by("row")
         if not rows.num_rows:
             raise LakeError(
-                f"the sketch of the window {timestamp(start)} was not published at trigger {at}"
+                f"the sketch of the window {timestamp(start)} was not published at trigger {trigger_number}"
             )
         cells += rows["cells"].combine_chunks().flatten().to_numpy().reshape(cells.shape)
         hash_key = rows["hash_key"][0].as_py()
-        variance += shape.sd[number][at - 1] ** 2
+        variance += shape.sd[number][trigger_number - 1] ** 2
     last = windows[-1]
-    at = last[2] if trigger is None else trigger
+    trigger_number = last[2] if trigger is None else trigger
     return PublishedSketch(
-        shape, windows[0][0], last[1], last[3], at, number, cells, hash_key, math.sqrt(variance)
+        shape,
+        windows[0][0],
+        last[1],
+        last[3],
+        trigger_number,
+        number,
+        cells,
+        hash_key,
+        math.sqrt(variance),
     )
 
 

@@ -34,19 +34,20 @@ SEVERAL = "Several runs wrote into this table: whoever is in the records of seve
 
 
 def promises(published: Published) -> tuple[str, ...]:
-    """Of each run that wrote into the table: who is protected, for how long, and with which epsilon; and how often rows come."""
+    """Say of each run that wrote into the table who is protected, for how long, and with which
+    epsilon; and how often rows come."""
     windows = published.windows
     span = duration(published.trigger_us)
     when = f"When: windows of {duration(windows.size_us)}" if windows else "When: the whole table"
     runs = tuple(_promise(run, published) for run in published.protects)
     if published.fit is not None:
-        drawn = (
+        rows_text = (
             f"{published.fit.drawn:,} rows drawn"
             if published.fit.drawn
             else "every cell, with its weight"
         )
         runs = (
-            f"Fitted to what {published.fit.of} has published, and to nothing else: {drawn}.",
+            f"Fitted to what {published.fit.of} has published, and to nothing else: {rows_text}.",
             *runs,
         )
     return (
@@ -72,7 +73,7 @@ def _promise(run: Protects, published: Published) -> str:
     period = "for ever"
     if run.period == "WINDOW" and (window := published.windows):
         period = f"in {'' if window.slide_us == window.size_us else 'a period of '}{duration(window.size_us)}"
-    who = (
+    protected = (
         f"everything that one {', '.join(run.units)} does {period}"
         if run.units
         else "one row, not one person"
@@ -80,30 +81,32 @@ def _promise(run: Protects, published: Published) -> str:
     keys = " Keys are listed beforehand." if published.names(Role.KEY) else ""
     if run.units_needed is not None:
         keys = f" {appears(run, published)} What is missing is not zero."
-    return f"Protected: {who}: epsilon {run.epsilon:g}, delta {run.delta:g}.{keys}"
+    return f"Protected: {protected}: epsilon {run.epsilon:g}, delta {run.delta:g}.{keys}"
 
 
 def _is(column: Column, published: Published) -> str:
     if column.role is Role.VALUE:
         return _value(column, published)
     if column.role in (Role.TIME, Role.BESIDE):
-        said = NAMED[column.name.removeprefix(f"{column.of}_")]
+        meaning = NAMED[column.name.removeprefix(f"{column.of}_")]
     elif column.role is Role.KEY and published.sets:
-        said = "key; NULL where the row is not grouped by it"
+        meaning = "key; NULL where the row is not grouped by it"
     else:
-        said = WORDS[column.role]
+        meaning = WORDS[column.role]
     predicted = (
         "; NULL where that is predicted"
         if column.role is Role.STDERR and published.predicts
         else ""
     )
-    return said.format(of=column.of) + predicted
+    return meaning.format(of=column.of) + predicted
 
 
 def _value(column: Column, published: Published) -> str:
     (measure,) = (each for each in published.measures if each.alias == column.of)
-    of = "to which one unit adds" if measure.per_group else "of values from"
-    bounds = f" {of} {measure.bounds[0]:g} to {measure.bounds[1]:g}" if measure.bounds else ""
+    bounds_prefix = "to which one unit adds" if measure.per_group else "of values from"
+    bounds = (
+        f" {bounds_prefix} {measure.bounds[0]:g} to {measure.bounds[1]:g}" if measure.bounds else ""
+    )
     sums = ", may be added up" if measure.additive and published.rows is not Rows.CUBE else ""
     if published.fit is not None:
         return f"weight of the row, fitted to the noisy {measure.function}"

@@ -31,7 +31,7 @@ class Cap:
 
 
 def read_caps(
-    document: YamlDocument, at: tuple[str, ...], duration: Callable[[str], int]
+    document: YamlDocument, key_path: tuple[str, ...], duration: Callable[[str], int]
 ) -> dict[PrivacyLevel, Cap]:
     """Return the caps at a path: one mapping, which is USER's unless it says otherwise, or a list of them, one per level.
 
@@ -39,48 +39,51 @@ def read_caps(
         ConfigError: with the line of what is wrong.
     """
     value = document.value
-    for key in at:
+    for key in key_path:
         value = value[key]
     if not isinstance(value, list):
-        cap = _cap(document, at, duration)
+        cap = _cap(document, key_path, duration)
         return {cap.protects: cap}
-    found: dict[PrivacyLevel, Cap] = {}
+    caps: dict[PrivacyLevel, Cap] = {}
     for i in range(len(value)):
-        cap = _cap(document, (*at, str(i)), duration)
-        if cap.protects in found:
+        cap = _cap(document, (*key_path, str(i)), duration)
+        if cap.protects in caps:
             raise document.error(
-                f"two caps of level {cap.protects}: a ledger has one cap per level", (*at, str(i))
+                f"two caps of level {cap.protects}: a ledger has one cap per level",
+                (*key_path, str(i)),
             )
-        found[cap.protects] = cap
-    if not found:
-        raise document.error("no cap is declared: write one, or `cap: none`", at)
-    return found
+        caps[cap.protects] = cap
+    if not caps:
+        raise document.error("no cap is declared: write one, or `cap: none`", key_path)
+    return caps
 
 
-def _cap(document: YamlDocument, at: tuple[str, ...], duration: Callable[[str], int]) -> Cap:
-    read = document.block(at, CAP_KEYS)
-    level = read.text("privacy_level").upper() or PrivacyLevel.USER
+def _cap(document: YamlDocument, key_path: tuple[str, ...], duration: Callable[[str], int]) -> Cap:
+    block = document.block(key_path, CAP_KEYS)
+    level = block.text("privacy_level").upper() or PrivacyLevel.USER
     if level not in list(PrivacyLevel):
-        raise read.wrong("privacy_level", " or ".join(PrivacyLevel))
+        raise block.wrong("privacy_level", " or ".join(PrivacyLevel))
     event = level == PrivacyLevel.EVENT
-    if event and "period" in read.given:
+    if event and "period" in block.settings:
         raise document.error(
             "a cap of level EVENT bounds one row, whenever it is: it has no `period`",
-            (*at, "period"),
+            (*key_path, "period"),
         )
     period_us = 0
     if not event:
         try:
-            period_us = duration(read.text("period", required="like `period: 30 days`"))
+            period_us = duration(block.text("period", required="like `period: 30 days`"))
         except ValueError as problem:
-            raise document.error(str(problem), (*at, "period")) from None
-    no_delta = event and read.given.get("delta") in (0, "0") and read.given["delta"] is not False
+            raise document.error(str(problem), (*key_path, "period")) from None
+    no_delta = (
+        event and block.settings.get("delta") in (0, "0") and block.settings["delta"] is not False
+    )
     cap = Cap(
-        read.positive("epsilon"),
-        0.0 if no_delta else read.positive("delta"),
+        block.positive("epsilon"),
+        0.0 if no_delta else block.positive("delta"),
         period_us,
         PrivacyLevel(level),
     )
     if cap.delta >= 1:
-        raise document.error("`delta` must be below 1", (*at, "delta"))
+        raise document.error("`delta` must be below 1", (*key_path, "delta"))
     return cap

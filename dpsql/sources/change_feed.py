@@ -50,7 +50,8 @@ SOURCE_TIME = "ts_ms"
 
 @dataclass(frozen=True)
 class Feed:
-    """What a query knows of the feed that it reads; without a primary key equal rows of one unit are copies of each other."""
+    """The facts that a query knows of its feed; without a primary key equal rows of one unit are
+    copies of each other."""
 
     form: FeedForm
     primary_key: tuple[str, ...]
@@ -74,14 +75,14 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
     """Yield settings of a `dpsql.sources.config.Source` that depend on one another: whether one is broken, by which key, and what is wrong."""
     feed = source.change_feed is not None
     debezium = source.change_feed is FeedForm.DEBEZIUM
-    named = {name.lower() for name, _ in source.options}
+    option_names = {name.lower() for name, _ in source.options}
     if not feed:
         yield (
             source.primary_key != (),
             "primary_key",
             "`primary_key` is for sources with `change_feed`",
         )
-        images = not source.static and bool(named & {*READS_CHANGES})
+        images = not source.static and bool(option_names & {*READS_CHANGES})
         yield (
             images,
             "options",
@@ -107,34 +108,34 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
         f"leave it out: a change counts from its commit on, `{TIME}`",
     )
     yield (
-        bool(named & {*FEED_OPTIONS}),
+        bool(option_names & {*FEED_OPTIONS}),
         "options",
         f"leave {', '.join(FEED_OPTIONS)} away: every change is read, once",
     )
     if debezium:
-        said = "`change_feed: DEBEZIUM` is for messages: `format: kafka`, or `format: json` for files with one in a line"
-        yield source.format not in ("kafka", "json"), "change_feed", said
+        message = "`change_feed: DEBEZIUM` is for messages: `format: kafka`, or `format: json` for files with one in a line"
+        yield source.format not in ("kafka", "json"), "change_feed", message
         yield (
             source.value_format == "avro",
             "value_format",
             "`change_feed: DEBEZIUM` reads `value_format: json`",
         )
-        said = "`change_feed: DEBEZIUM` needs `primary_key`: the columns of the row that name it, like `primary_key: account_id`"
-        yield not source.primary_key, "", said
-        said = "needs `sequence_by`: the number in `source` of a message that grows with each change of a row, like `sequence_by: source.lsn`"
-        yield source.sequence_by is None, "", f"`change_feed: DEBEZIUM` {said}"
-        said = "`sequence_by` must be a whole number in `source` of a message, like `source.lsn` or `source.ts_ms`"
+        message = "`change_feed: DEBEZIUM` needs `primary_key`: the columns of the row that name it, like `primary_key: account_id`"
+        yield not source.primary_key, "", message
+        message = "needs `sequence_by`: the number in `source` of a message that grows with each change of a row, like `sequence_by: source.lsn`"
+        yield source.sequence_by is None, "", f"`change_feed: DEBEZIUM` {message}"
+        message = "`sequence_by` must be a whole number in `source` of a message, like `source.lsn` or `source.ts_ms`"
         yield (
             re.fullmatch(r"source\.[A-Za-z_][A-Za-z0-9_]*", source.sequence_by or "source.lsn")
             is None,
             "sequence_by",
-            said,
+            message,
         )
-        yield LINE_ENDS in named, "options", "leave lineSep out: a message is a line"
+        yield LINE_ENDS in option_names, "options", "leave lineSep out: a message is a line"
 
 
 def kind_sql(change: str) -> str:
-    """SQL of Spark and of DuckDB: 1 for a begin, -1 for an end, NULL for what is no image."""
+    """Write SQL of Spark and of DuckDB: 1 for a begin, -1 for an end, NULL for what is no image."""
     begins, ends = (", ".join(f"'{word}'" for word in words) for words in (BEGINS, ENDS))
     return f"CASE WHEN {change} IN ({begins}) THEN {BEGIN} WHEN {change} IN ({ends}) THEN {END} END"
 
@@ -179,8 +180,8 @@ def column_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
         f"format {source.format} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP`",
     )
     for key in ("event_time", "privacy_unit", "primary_key"):
-        named = getattr(source, key) or ()
-        for name in (named,) if isinstance(named, str) else named:
+        names = getattr(source, key) or ()
+        for name in (names,) if isinstance(names, str) else names:
             fed = source.change_feed is not None and key == "event_time"
-            said = f"`{name}` may be no column of the records: declare it in `schema`, or give it another name"
-            yield may_be_beside(name, bool(source.schema)) and not fed, key, said
+            message = f"`{name}` may be no column of the records: declare it in `schema`, or give it another name"
+            yield may_be_beside(name, bool(source.schema)) and not fed, key, message

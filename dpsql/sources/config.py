@@ -135,19 +135,22 @@ class Sources(Mapping[str, Source]):
 
 
 def load_sources(path: str | Path | Mapping[str, Any]) -> Sources:
-    """Read `sources.yaml`, or what would stand in it: `{"visits": {"format": "parquet", "path": "data/visits", ...}}`.
+    """Load the sources of a file `sources.yaml`, or of what would stand in it: `{"visits":
+    {"format": "parquet", "path": "data/visits", ...}}`.
 
     Raises:
         ConfigError: the file is missing, is not UTF-8 or not YAML, or something in it is not accepted.
     """
-    written = YamlDocument(None, {"sources": dict(path)}, {}) if isinstance(path, Mapping) else None
-    document = written or read_yaml(Path(path))  # type: ignore[arg-type]
-    if "sources" not in document.block((), ("sources",)).given:
+    in_memory = (
+        YamlDocument(None, {"sources": dict(path)}, {}) if isinstance(path, Mapping) else None
+    )
+    document = in_memory or read_yaml(Path(path))  # type: ignore[arg-type]
+    if "sources" not in document.block((), ("sources",)).settings:
         raise document.error("no sources: write `sources:` and below it one block per source", ())
-    named = document.block(("sources",)).given
-    if not named:
+    blocks = document.block(("sources",)).settings
+    if not blocks:
         raise document.error("no source is declared", ("sources",))
-    sources = [_source(document, name) for name in named]
+    sources = [_source(document, name) for name in blocks]
     _check_places(sources, document)
     return Sources(_with_shared_caps(sources, document), document.path)
 
@@ -156,33 +159,33 @@ def _check_places(sources: list[Source], document: YamlDocument) -> None:
     """Refuse streams that read the same records on two ledgers, one with a cap: it would not see what the other spends."""
     streams = [(source, places(source)) for source in sources if not source.static]
     for number, (source, reads) in enumerate(streams):
-        for other, other_reads in streams[:number]:
-            caps = source.cap, source.event_cap, other.cap, other.event_cap
-            is_apart = other.ledger in source.apart_from or source.ledger in other.apart_from
+        for earlier, earlier_reads in streams[:number]:
+            caps = source.cap, source.event_cap, earlier.cap, earlier.event_cap
+            is_apart = earlier.ledger in source.apart_from or source.ledger in earlier.apart_from
             if (
-                source.ledger == other.ledger
+                source.ledger == earlier.ledger
                 or is_apart
                 or not any(caps)
-                or not overlap(reads, other_reads)
+                or not overlap(reads, earlier_reads)
             ):
                 continue
             raise document.error(
-                f"source {source.name!r} reads what {other.name!r} reads, but they spend on two ledgers, and a cap of one does not see the "
-                f"other. Write `ledger: {other.ledger}` here, to share ledger and cap; or, if their budgets are to be apart on purpose, "
-                f"`apart_from: {other.ledger}`",
+                f"source {source.name!r} reads what {earlier.name!r} reads, but they spend on two ledgers, and a cap of one does not see the "
+                f"other. Write `ledger: {earlier.ledger}` here, to share ledger and cap; or, if their budgets are to be apart on purpose, "
+                f"`apart_from: {earlier.ledger}`",
                 ("sources", source.name),
             )
 
 
 def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[Source, ...]:
-    """A cap is the ledger's: one source declares it for all that share the ledger."""
+    """Share caps among the sources of a ledger: one of them declares it for all."""
     caps: dict[str, Source] = {}
     for source in sources:
         declared = source.cap or source.event_cap or source.uncapped
         first = caps.setdefault(source.ledger, source) if declared else source
         if (first.cap, first.event_cap) != (source.cap, source.event_cap):
-            said = f"source {first.name!r} declares another cap for ledger {source.ledger!r}; sources that share a ledger share its cap"
-            raise document.error(said, ("sources", source.name, "cap"))
+            message = f"source {first.name!r} declares another cap for ledger {source.ledger!r}; sources that share a ledger share its cap"
+            raise document.error(message, ("sources", source.name, "cap"))
     return tuple(
         replace(
             source,
@@ -211,80 +214,86 @@ def cut_by_records(source: Source) -> str | None:
 
 
 def _source(document: YamlDocument, name: str) -> Source:
-    at = ("sources", name)
+    key_path = ("sources", name)
     if not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         raise document.error(
-            f"source name {name!r} may have lower-case letters, digits and _ only", at
+            f"source name {name!r} may have lower-case letters, digits and _ only", key_path
         )
-    read = document.block(at, SOURCE_KEYS)
-    static = read.boolean("static")
+    block = document.block(key_path, SOURCE_KEYS)
+    static = block.boolean("static")
     caps = (
-        read_caps(document, (*at, "cap"), parse_duration)
-        if read.given.get("cap", NO_CAP) != NO_CAP
+        read_caps(document, (*key_path, "cap"), parse_duration)
+        if block.settings.get("cap", NO_CAP) != NO_CAP
         else {}
     )
     source = Source(
         name=name,
-        format=read.text("format", required="like `format: parquet`").lower(),
-        path=_absolute(read.text("path"), document.path),
-        options=_options(document, (*at, "options")) if "options" in read.given else (),
-        schema=read.text("schema") or None,
-        event_time=read.text("event_time").lower() or None,
-        privacy_unit=_columns(read, "privacy_unit"),
+        format=block.text("format", required="like `format: parquet`").lower(),
+        path=_absolute(block.text("path"), document.path),
+        options=_options(document, (*key_path, "options")) if "options" in block.settings else (),
+        schema=block.text("schema") or None,
+        event_time=block.text("event_time").lower() or None,
+        privacy_unit=_columns(block, "privacy_unit"),
         static=static,
-        max_users=read.whole("max_users", DEFAULT_MAX_USERS, least=1),
-        max_keys=read.whole("max_keys", DEFAULT_MAX_KEYS, least=1),
-        max_malformed=read.whole("max_malformed", 0, least=0),
+        max_users=block.whole_number("max_users", DEFAULT_MAX_USERS, minimum=1),
+        max_keys=block.whole_number("max_keys", DEFAULT_MAX_KEYS, minimum=1),
+        max_malformed=block.whole_number("max_malformed", 0, minimum=0),
         cap=caps.get(PrivacyLevel.USER),
         event_cap=caps.get(PrivacyLevel.EVENT),
-        ledger=read.text("ledger") or name,
-        value_format=read.text("value_format").lower() or None,
-        value_schema=_value_schema(read, document, at),
-        start_us=_start(read),
-        table=read.text("table") or None,
-        uncapped=read.given.get("cap") == NO_CAP,
-        apart_from=_apart_from(read),
-        public=read.boolean("public"),
-        change_feed=_change_feed(read),
-        primary_key=_columns(read, "primary_key"),
-        sequence_by=read.text("sequence_by") or None,
-        domains=read_domains(document, (*at, "domains")) if "domains" in read.given else (),
-        max_ahead_us=read.duration("max_ahead"),
+        ledger=block.text("ledger") or name,
+        value_format=block.text("value_format").lower() or None,
+        value_schema=_value_schema(block, document, key_path),
+        start_us=_start(block),
+        table=block.text("table") or None,
+        uncapped=block.settings.get("cap") == NO_CAP,
+        apart_from=_apart_from(block),
+        public=block.boolean("public"),
+        change_feed=_change_feed(block),
+        primary_key=_columns(block, "primary_key"),
+        sequence_by=block.text("sequence_by") or None,
+        domains=read_domains(document, (*key_path, "domains"))
+        if "domains" in block.settings
+        else (),
+        max_ahead_us=block.duration("max_ahead"),
     )
-    _check_together(source, document, at)
+    _check_together(source, document, key_path)
     return source
 
 
-def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...]) -> None:
-    """Settings that depend on one another."""
+def _check_together(source: Source, document: YamlDocument, key_path: tuple[str, ...]) -> None:
+    """Check settings that depend on one another."""
     wants_schema = (
         source.static and source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
     )
     kafka = source.format == "kafka"
-    named = source.format == CATALOG
+    is_catalog = source.format == CATALOG
     part = r"[A-Za-z_][A-Za-z0-9_]*"
     avro = source.value_format == "avro"
-    cut = cut_by_records(source)
+    cut_text = cut_by_records(source)
     rules: tuple[tuple[bool, str, str], ...] = (
-        (cut is not None, "options", str(cut)),
+        (cut_text is not None, "options", str(cut_text)),
         (
-            named and source.table is None,
+            is_catalog and source.table is None,
             "",
             "format table needs `table`: its name in the catalog, like `table: shop.visits`",
         ),
-        (not named and source.table is not None, "table", "`table` is for `format: table` only"),
         (
-            named and source.path is not None,
+            not is_catalog and source.table is not None,
+            "table",
+            "`table` is for `format: table` only",
+        ),
+        (
+            is_catalog and source.path is not None,
             "path",
             "a table of the catalog has no `path`: the catalog knows where it is",
         ),
         (
-            named and not re.fullmatch(rf"{part}(\.{part}){{0,2}}", source.table or "t"),
+            is_catalog and not re.fullmatch(rf"{part}(\.{part}){{0,2}}", source.table or "t"),
             "table",
             "write the table's name like `visits`, `shop.visits` or `catalog.shop.visits`",
         ),
         (
-            source.path is None and not source.options and not named,
+            source.path is None and not source.options and not is_catalog,
             "",
             "a source needs `path` or `options`",
         ),
@@ -371,24 +380,24 @@ def _check_together(source: Source, document: YamlDocument, at: tuple[str, ...])
     )
     for broken, key, message in rules:
         if broken:
-            raise document.error(message, (*at, key) if key else at)
+            raise document.error(message, (*key_path, key) if key else key_path)
 
 
 def refused_schema(source: Source) -> str | None:
     """Return what is wrong with DECIMALs in the schema of texts: `1e300000000` in one record takes Spark for ever, before any guard."""
     texts = source.format in ("json", "csv", "xml") or source.value_format == "json"
-    plain = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", "x", source.schema or "")
+    unquoted = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", "x", source.schema or "")
     # A word that another one or a colon follows is the name of a column.
-    found = re.search(
-        r"(?i)\b(decimal|dec|numeric)\b(?!\s*:|\s+(?!not\b|comment\b|default\b)\w)", plain
+    match = re.search(
+        r"(?i)\b(decimal|dec|numeric)\b(?!\s*:|\s+(?!not\b|comment\b|default\b)\w)", unquoted
     )
-    if source.static or not texts or not found:
+    if source.static or not texts or not match:
         return None
     return "DECIMAL cannot be read safely from text: declare the column as STRING and cast it in FROM, like CAST(price AS DECIMAL(10, 2))"
 
 
-def _value_schema(read: Block, document: YamlDocument, at: tuple[str, ...]) -> str | None:
-    path = _absolute(read.text("value_schema"), document.path)
+def _value_schema(block: Block, document: YamlDocument, key_path: tuple[str, ...]) -> str | None:
+    path = _absolute(block.text("value_schema"), document.path)
     if path is None:
         return None
     try:
@@ -396,68 +405,70 @@ def _value_schema(read: Block, document: YamlDocument, at: tuple[str, ...]) -> s
         if json.loads(text)["type"] != "record":
             raise ValueError
     except OSError as problem:
-        raise document.error(f"{path}: {problem.strerror}", (*at, "value_schema")) from None
+        raise document.error(f"{path}: {problem.strerror}", (*key_path, "value_schema")) from None
     except (ValueError, TypeError, KeyError):
         raise document.error(
-            f"{path}: not an Avro schema of a record", (*at, "value_schema")
+            f"{path}: not an Avro schema of a record", (*key_path, "value_schema")
         ) from None
     return text
 
 
-def _start(read: Block) -> int | None:
-    if "start" not in read.given:
+def _start(block: Block) -> int | None:
+    if "start" not in block.settings:
         return None
-    given = read.given["start"]
+    value = block.settings["start"]
     try:  # YAML reads an unquoted date or time as such
-        moment = datetime.fromisoformat(given.isoformat() if isinstance(given, date) else given)
+        moment = datetime.fromisoformat(value.isoformat() if isinstance(value, date) else value)
     except (TypeError, ValueError):
-        raise read.wrong("start", "a UTC time like '2026-01-01' or '2026-01-01T06:00:00'") from None
+        raise block.wrong(
+            "start", "a UTC time like '2026-01-01' or '2026-01-01T06:00:00'"
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
-def _options(document: YamlDocument, at: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def _options(document: YamlDocument, key_path: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     texts = {}
-    for key, value in document.block(at).given.items():
+    for key, value in document.block(key_path).settings.items():
         if isinstance(value, bool):
             texts[key] = str(value).lower()
         elif isinstance(value, str | int | float):
             texts[key] = str(value)
         else:
-            raise document.error(f"`{key}` must be text, a number, true or false", (*at, key))
+            raise document.error(f"`{key}` must be text, a number, true or false", (*key_path, key))
     return tuple(sorted(texts.items()))
 
 
-def _change_feed(read: Block) -> FeedForm | None:
-    written = read.text("change_feed").upper()
-    if written and written not in [*FeedForm]:
-        raise read.wrong("change_feed", " or ".join(FeedForm))
-    return FeedForm(written) if written else None
+def _change_feed(block: Block) -> FeedForm | None:
+    form = block.text("change_feed").upper()
+    if form and form not in [*FeedForm]:
+        raise block.wrong("change_feed", " or ".join(FeedForm))
+    return FeedForm(form) if form else None
 
 
-def _columns(read: Block, name: str) -> tuple[str, ...]:
-    value = read.given.get(name, [])
+def _columns(block: Block, name: str) -> tuple[str, ...]:
+    value = block.settings.get(name, [])
     columns = [value] if isinstance(value, str) else value
-    named = isinstance(columns, list) and all(
+    is_valid = isinstance(columns, list) and all(
         isinstance(column, str) and column.strip() for column in columns
     )
-    if not named or (name in read.given and not columns):
-        raise read.wrong(name, "a column name or a list of them")
+    if not is_valid or (name in block.settings and not columns):
+        raise block.wrong(name, "a column name or a list of them")
     names = tuple(column.strip().lower() for column in columns)
     if len(set(names)) < len(names):
-        raise read.wrong(name, "a list that names each column once")
+        raise block.wrong(name, "a list that names each column once")
     return names
 
 
-def _apart_from(read: Block) -> tuple[str, ...]:
-    value = read.given.get("apart_from", [])
-    named = [value] if isinstance(value, str) else value
-    if not isinstance(named, list) or not all(
-        isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in named
+def _apart_from(block: Block) -> tuple[str, ...]:
+    value = block.settings.get("apart_from", [])
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(
+        isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in names
     ):
-        raise read.wrong("apart_from", "the name of a ledger or a list of them")
-    return tuple(sorted(set(named)))
+        raise block.wrong("apart_from", "the name of a ledger or a list of them")
+    return tuple(sorted(set(names)))
 
 
 def _absolute(path: str, file: Path | None) -> str | None:

@@ -23,15 +23,15 @@ def loses_numbers(have: str, declared: str) -> bool:
     if have == "bigint":
         return declared in ("float", "double")
     if have == UNSIGNED_64:
-        whole = re.fullmatch(r"decimal\((\d+),(\d+)\)", declared)
-        return whole is None or int(whole[1]) - int(whole[2]) < 20
+        decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", declared)
+        return decimal is None or int(decimal[1]) - int(decimal[2]) < 20
     return False
 
 
-def told(column: str, have: str, source: str, declared: str) -> str:
+def mismatch_text(column: str, have: str, source: str, declared: str) -> str:
     """Say that a column does not fit, and what to declare."""
-    shown = _name(have).upper()
-    return f"column `{column}` has type {shown}, but source `{source}` declares {_name(declared).upper()}: declare `{column} {shown}`"
+    type_name = _name(have).upper()
+    return f"column `{column}` has type {type_name}, but source `{source}` declares {_name(declared).upper()}: declare `{column} {type_name}`"
 
 
 def _name(kind: str) -> str:

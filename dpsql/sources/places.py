@@ -31,7 +31,7 @@ ONE_TEXT = ("file ", "options ")
 
 
 class ReaderBlock(Protocol):
-    """What says where a source reads: its block in `sources.yaml`."""
+    """The part of a source that says where it reads: its block in `sources.yaml`."""
 
     @property
     def format(self) -> str:
@@ -47,7 +47,7 @@ class ReaderBlock(Protocol):
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Reader options."""
+        """The options of its reader."""
 
 
 def places(source: ReaderBlock, files: Iterable[Path] = ()) -> tuple[str, ...]:
@@ -62,39 +62,39 @@ def places(source: ReaderBlock, files: Iterable[Path] = ()) -> tuple[str, ...]:
     )
 
 
-def overlap(some: Iterable[str], others: Iterable[str]) -> bool:
+def overlap(first: Iterable[str], second: Iterable[str]) -> bool:
     """Tell whether anything is read by both: one and the same place, or one inside the other."""
-    mine = set(some)
-    known = set(others)
-    if mine & known:
+    first_places = set(first)
+    second_places = set(second)
+    if first_places & second_places:
         return True
-    rest = [place.split(" ", 1) for place in known if not place.startswith(ONE_TEXT)]
+    splittable = [place.split(" ", 1) for place in second_places if not place.startswith(ONE_TEXT)]
     return any(
-        _meet(kind, text, *other)
-        for kind, text in (place.split(" ", 1) for place in mine)
-        for other in rest
+        _meet(kind, text, *second_place)
+        for kind, text in (place.split(" ", 1) for place in first_places)
+        for second_place in splittable
     )
 
 
-def is_own_input(source: ReaderBlock, given: Sequence[Path]) -> Path | None:
+def is_own_input(source: ReaderBlock, paths: Sequence[Path]) -> Path | None:
     """Return the first of the given files or folders that is, holds or lies in what the source reads, under whatever name; None: none is."""
     declared = [place for place in _declared(source) if place.startswith("path ")]
     if not declared:
         return None
-    own: set[tuple[int, int]] | None = None
-    for path in given:
+    inodes: set[tuple[int, int]] | None = None
+    for path in paths:
         if overlap((f"path {os.path.realpath(path)}",), declared):
             return path
-        own = (
-            own
-            if own is not None
+        inodes = (
+            inodes
+            if inodes is not None
             else {
                 _inode(file)
                 for place in declared
                 for file in _files(Path(place.removeprefix("path ")))
             }
         )
-        if any(_inode(file) in own for file in _files(path)):
+        if any(_inode(file) in inodes for file in _files(path)):
             return path
     return None
 
@@ -187,21 +187,23 @@ def _files(path: Path) -> Iterator[Path]:
         yield from (file for name in names if (file := Path(folder, name)).is_file())
 
 
-def _meet(kind: str, text: str, other_kind: str, other: str) -> bool:
+def _meet(kind: str, text: str, other_kind: str, other_text: str) -> bool:
     if {kind, other_kind} == {"topic", "topics"}:
-        topic, pattern = (text, other) if kind == "topic" else (other, text)
+        topic, pattern = (text, other_text) if kind == "topic" else (other_text, text)
         return _matches(pattern, topic)
     if kind != other_kind:
         return False
     if kind in ("path", "uri"):
         return (
-            text == other
-            or text.startswith(other.rstrip("/") + "/")
-            or other.startswith(text.rstrip("/") + "/")
+            text == other_text
+            or text.startswith(other_text.rstrip("/") + "/")
+            or other_text.startswith(text.rstrip("/") + "/")
         )
     if kind == "table":  # a name with and without its catalog or schema
-        return text == other or text.endswith(f".{other}") or other.endswith(f".{text}")
-    return text == other
+        return (
+            text == other_text or text.endswith(f".{other_text}") or other_text.endswith(f".{text}")
+        )
+    return text == other_text
 
 
 def _matches(pattern: str, topic: str) -> bool:

@@ -25,30 +25,30 @@ class YamlDocument:
     value: Any
     lines: dict[tuple[str, ...], int]
 
-    def error(self, message: str, at: tuple[str, ...]) -> ConfigError:
+    def error(self, message: str, key_path: tuple[str, ...]) -> ConfigError:
         """Return a ConfigError that starts with file and line and ends with the path inside the file."""
-        place = f"{self.path}:{self.lines.get(at, 1)}: " if self.path else ""
-        return ConfigError(f"{place}{message}" + (f" at {'.'.join(at)}" if at else ""))
+        place = f"{self.path}:{self.lines.get(key_path, 1)}: " if self.path else ""
+        return ConfigError(f"{place}{message}" + (f" at {'.'.join(key_path)}" if key_path else ""))
 
-    def block(self, at: tuple[str, ...], allowed: tuple[str, ...] | None = None) -> Block:
+    def block(self, key_path: tuple[str, ...], allowed: tuple[str, ...] | None = None) -> Block:
         """Return the mapping at a path; with `allowed`, any other name in it is refused.
 
         Raises:
             ConfigError: not a mapping, a name that is not text, an unknown name.
         """
         value = self.value
-        for key in at:
+        for key in key_path:
             value = value[int(key)] if isinstance(value, list) else value[key]
         if not isinstance(value, dict):
-            raise self.error("must be a block of `name: value` lines", at)
+            raise self.error("must be a block of `name: value` lines", key_path)
         for key in value:
             if not isinstance(key, str):
-                raise self.error(f"the name {key!r} must be text: put it in quotes", at)
+                raise self.error(f"the name {key!r} must be text: put it in quotes", key_path)
             if allowed is not None and key not in allowed:
                 near = difflib.get_close_matches(key, allowed, 1)
                 hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(allowed)}"
-                raise self.error(f"unknown setting `{key}`: {hint}", (*at, key))
-        return Block(self, at, value)
+                raise self.error(f"unknown setting `{key}`: {hint}", (*key_path, key))
+        return Block(self, key_path, value)
 
 
 @dataclass(frozen=True)
@@ -56,44 +56,44 @@ class Block:
     """Typed look-ups in one mapping of the file; each raises a ConfigError for a value of another type."""
 
     document: YamlDocument
-    at: tuple[str, ...]
-    given: Mapping[str, Any]
+    key_path: tuple[str, ...]
+    settings: Mapping[str, Any]
 
     def text(self, key: str, required: str = "") -> str:
-        """Text that is not blank; '' when absent, unless `required` says what to write."""
-        value = self.given.get(key, "")
-        if key not in self.given and required:
-            raise self.document.error(f"`{key}` is missing: add a line {required}", self.at)
-        if not isinstance(value, str) or (key in self.given and not value.strip()):
+        """Return text that is not blank; '' when absent, unless `required` says what to write."""
+        value = self.settings.get(key, "")
+        if key not in self.settings and required:
+            raise self.document.error(f"`{key}` is missing: add a line {required}", self.key_path)
+        if not isinstance(value, str) or (key in self.settings and not value.strip()):
             raise self.wrong(key, "text")
         return value.strip()
 
     def duration(self, name: str) -> int | None:
         """Return microseconds, perhaps 0; None if it is not given."""
         try:
-            return parse_duration(str(self.given[name]), 0) if name in self.given else None
+            return parse_duration(str(self.settings[name]), 0) if name in self.settings else None
         except ValueError:
             raise self.wrong(name, "a duration like '5 minutes'") from None
 
     def boolean(self, key: str) -> bool:
-        """True or false; false when absent."""
-        value = self.given.get(key, False)
+        """Return true or false; false when absent."""
+        value = self.settings.get(key, False)
         if not isinstance(value, bool):
             raise self.wrong(key, "true or false")
         return value
 
-    def whole(self, key: str, default: int, least: int) -> int:
-        """Return a whole number from `least` on."""
-        value = self.given.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
-            raise self.wrong(key, f"a whole number from {least} on")
+    def whole_number(self, key: str, default: int, minimum: int) -> int:
+        """Return a whole number from `minimum` on."""
+        value = self.settings.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 1 << 62:
+            raise self.wrong(key, f"a whole number from {minimum} on")
         return value
 
     def positive(self, key: str) -> float:
         """Return a finite number above 0; it must be there."""
-        if key not in self.given:
-            raise self.document.error(f"`{key}` is missing", self.at)
-        value = self.given[key]
+        if key not in self.settings:
+            raise self.document.error(f"`{key}` is missing", self.key_path)
+        value = self.settings[key]
         try:  # YAML 1.1 reads 1e-9 (without a dot) as text
             number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
@@ -102,12 +102,12 @@ class Block:
             raise self.wrong(key, "a number above 0")
         return number
 
-    def wrong(self, key: str, wanted: str) -> ConfigError:
+    def wrong(self, key: str, expected: str) -> ConfigError:
         """Return the error for a value of the wrong type."""
-        shown = repr(self.given.get(key))
+        value_text = repr(self.settings.get(key))
         return self.document.error(
-            f"`{key}` must be {wanted}, not {shown[:60]}{'...' * (len(shown) > 60)}",
-            (*self.at, key),
+            f"`{key}` must be {expected}, not {value_text[:60]}{'...' * (len(value_text) > 60)}",
+            (*self.key_path, key),
         )
 
 
@@ -164,29 +164,29 @@ def _text(path: Path) -> str:
 def _walk(
     path: Path,
     node: yaml.Node,
-    at: tuple[str, ...],
+    key_path: tuple[str, ...],
     lines: dict[tuple[str, ...], int],
-    above: set[int],
+    ancestors: set[int],
 ) -> None:
     """Note the line of every named value; aliases are followed, but never in a circle."""
-    lines.setdefault(at, node.start_mark.line + 1)
-    if isinstance(node, yaml.ScalarNode) or id(node) in above:
+    lines.setdefault(key_path, node.start_mark.line + 1)
+    if isinstance(node, yaml.ScalarNode) or id(node) in ancestors:
         return
-    if len(at) > 8:
-        raise ConfigError(f"{path}: nested too deeply at {'.'.join(at)}")
+    if len(key_path) > 8:
+        raise ConfigError(f"{path}: nested too deeply at {'.'.join(key_path)}")
     if isinstance(node, yaml.SequenceNode):
         for i, entry in enumerate(node.value):
-            _walk(path, entry, (*at, str(i)), lines, above | {id(node)})
+            _walk(path, entry, (*key_path, str(i)), lines, ancestors | {id(node)})
         return
-    seen: set[str] = set()
+    names: set[str] = set()
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise ConfigError(f"{path}:{key.start_mark.line + 1}: a name must be text")
-        below = (*at, key.value)
-        if key.value in seen and key.value != "<<":
+        child_path = (*key_path, key.value)
+        if key.value in names and key.value != "<<":
             raise ConfigError(
-                f"{path}:{key.start_mark.line + 1}: `{key.value}` is written twice at {'.'.join(below)}"
+                f"{path}:{key.start_mark.line + 1}: `{key.value}` is written twice at {'.'.join(child_path)}"
             )
-        seen.add(key.value)
-        lines[below] = key.start_mark.line + 1
-        _walk(path, value, below, lines, above | {id(node)})
+        names.add(key.value)
+        lines[child_path] = key.start_mark.line + 1
+        _walk(path, value, child_path, lines, ancestors | {id(node)})

@@ -36,7 +36,7 @@ MOST_COUNTED = 10**9
 
 
 def aggregates_missing(draft: Draft) -> Iterator[Problem]:
-    """At least one aggregate."""
+    """Reject a select list without an aggregate."""
     if not any(item.kind in (Kind.AGGREGATE, Kind.COMPUTED, Kind.STAR) for item in draft.items):
         span = (
             (draft.items[0].span[0], draft.items[-1].span[1]) if draft.items else draft.clause_span
@@ -47,7 +47,7 @@ def aggregates_missing(draft: Draft) -> Iterator[Problem]:
 
 
 def computed_aggregates(draft: Draft) -> Iterator[Problem]:
-    """Arithmetic on aggregates."""
+    """Reject arithmetic on aggregates."""
     for item in draft.items:
         if item.kind is Kind.COMPUTED:
             yield problem(
@@ -58,7 +58,7 @@ def computed_aggregates(draft: Draft) -> Iterator[Problem]:
 
 
 def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
-    """OVER, FILTER, IGNORE NULLS around an aggregate."""
+    """Reject OVER, FILTER and IGNORE NULLS around an aggregate."""
     for item in draft.items:
         refusal = allowed.REFUSED_NODES.get(type(item.root))
         if item.kind is Kind.AGGREGATE and refusal:
@@ -77,27 +77,29 @@ def aggregate_fields(draft: Draft) -> Iterator[Problem]:
 
 
 def known_aggregates(draft: Draft) -> Iterator[Problem]:
-    """COUNT, SUM, AVG, STDDEV, VARIANCE, APPROX_QUANTILES only."""
+    """Reject aggregates other than COUNT, SUM, AVG, STDDEV, VARIANCE and APPROX_QUANTILES."""
     for call in draft.calls:
         if call.name.upper() not in OUR_AGGREGATES and not call.of_values:
-            ours = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV, VARIANCE and APPROX_QUANTILES"
-            written = FOREIGN_AGGREGATES.get(call.name)
-            hint = f"write {written}" if written else WAYS_OUT.get(call.name, ours)
+            default_hint = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV, VARIANCE and APPROX_QUANTILES"
+            replacement = FOREIGN_AGGREGATES.get(call.name)
+            hint = f"write {replacement}" if replacement else WAYS_OUT.get(call.name, default_hint)
             yield problem(
                 call.item.span, f"The aggregate {call.name.upper()} is not available", hint
             )
 
 
-def _ours(draft: Draft) -> list[Call]:
+def _known_calls(draft: Draft) -> list[Call]:
     return [call for call in draft.calls if call.name.upper() in OUR_AGGREGATES]
 
 
-def _example(call: Call, shown: str = "x") -> str:
-    return f"{call.name.upper()}({shown}, {'4, ' if call.of_quantiles else ''}{BOUNDS} => (lo, hi))"
+def _example(call: Call, argument: str = "x") -> str:
+    return (
+        f"{call.name.upper()}({argument}, {'4, ' if call.of_quantiles else ''}{BOUNDS} => (lo, hi))"
+    )
 
 
 def quantiles_elsewhere(draft: Draft) -> Iterator[Problem]:
-    """APPROX_QUANTILES is of one set of keys, and not of panes or rounds."""
+    """Reject APPROX_QUANTILES over several sets of keys, in panes and in rounds."""
     for call in draft.calls:
         if not call.of_quantiles:
             continue
@@ -121,7 +123,8 @@ def quantiles_elsewhere(draft: Draft) -> Iterator[Problem]:
 
 
 def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
-    """What a unit's rows add up to is bounded where units are protected, rows stay, and a group is one window and key. Zero lies within."""
+    """Reject bounds per group unless units are protected, rows stay, and a group is one window and
+    key. Zero has to lie within."""
     rows_end = draft.windowless and draft.stream is not None and draft.stream.change_feed
     refused = {
         "What a deleted row takes back would depend on what was cut when it came": rows_end,
@@ -157,7 +160,7 @@ def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
 
 
 def quantile_parts(draft: Draft) -> Iterator[Problem]:
-    """An expression, and a whole number of parts."""
+    """Reject APPROX_QUANTILES without one expression and a whole number of parts."""
     for call in draft.calls:
         if not call.of_quantiles or call.distinct:
             continue
@@ -177,8 +180,8 @@ def quantile_parts(draft: Draft) -> Iterator[Problem]:
 
 
 def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
-    """One argument each; of quantiles there is a rule of its own."""
-    for call in _ours(draft):
+    """Reject aggregates without exactly one argument; quantiles have a rule of their own."""
+    for call in _known_calls(draft):
         name = call.name.upper()
         if call.of_quantiles:
             continue
@@ -196,9 +199,9 @@ def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def distinct_arguments(draft: Draft) -> Iterator[Problem]:
-    """DISTINCT is for COUNT(DISTINCT privacy unit)."""
+    """Reject DISTINCT except in COUNT(DISTINCT privacy unit)."""
     unit = sorted(draft.stream.privacy_unit) if draft.stream and draft.stream.privacy_unit else None
-    for call in _ours(draft):
+    for call in _known_calls(draft):
         if call.distinct is None:
             continue
         if call.name != "count":
@@ -228,9 +231,10 @@ def distinct_arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def named_arguments(draft: Draft) -> Iterator[Problem]:
-    """Bounds per row or per group, once, where values are added."""
-    for call in _ours(draft):
-        for argument in call.named:
+    """Reject named arguments other than bounds per row or per group, written once, where values are
+    added."""
+    for call in _known_calls(draft):
+        for argument in call.named_arguments:
             name = argument_name(argument)
             span = draft.span(argument)
             if hint := FOREIGN_ARGUMENTS.get(name):
@@ -258,27 +262,29 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def bounds_given(draft: Draft) -> Iterator[Problem]:
-    """Values need bounds: two finite number literals in order."""
-    for call in _ours(draft):
+    """Reject values without bounds: two finite number literals in order."""
+    for call in _known_calls(draft):
         if not (call.function in BOUNDED or call.of_quantiles or call.per_group) or call.distinct:
             continue
-        written = call.bounds_arguments
-        if not written and call.named:
+        bounds_arguments = call.bounds_arguments
+        if not bounds_arguments and call.named_arguments:
             continue  # a named argument with another name: its own rule says so
-        if not written:
-            shown = call.item.root.expressions[0].sql(dialect="spark") if call.positional else "x"
+        if not bounds_arguments:
+            argument_sql = (
+                call.item.root.expressions[0].sql(dialect="spark") if call.positional else "x"
+            )
             yield problem(
                 call.item.span,
                 f"{call.name.upper()} needs bounds for one record's value",
-                f"write {_example(call, shown).replace('(lo, hi)', '(0, 100)')}; values outside are clamped",
+                f"write {_example(call, argument_sql).replace('(lo, hi)', '(0, 100)')}; values outside are clamped",
             )
             continue
-        bounds = read_bounds(written[0])
+        bounds = read_bounds(bounds_arguments[0])
         if bounds is None:
             yield problem(
-                draft.span(written[0]),
+                draft.span(bounds_arguments[0]),
                 "The bounds must be two number literals",
-                f"write {argument_name(written[0])} => (0, 100)",
+                f"write {argument_name(bounds_arguments[0])} => (0, 100)",
             )
         elif (
             call.per_group
@@ -286,12 +292,12 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
             and not (bounds[0] == 0 and bounds[1].is_integer() and bounds[1] <= MOST_COUNTED)
         ):
             message = f"The bounds of a COUNT per group are 0 and a whole number of at most {MOST_COUNTED:,}"
-            yield problem(draft.span(written[0]), message, f"write {PER_GROUP} => (0, 5)")
+            yield problem(draft.span(bounds_arguments[0]), message, f"write {PER_GROUP} => (0, 5)")
 
 
 def bounds_ordered(draft: Draft) -> Iterator[Problem]:
-    """lo below hi."""
-    for call in _ours(draft):
+    """Reject bounds whose lower end is not below the upper one."""
+    for call in _known_calls(draft):
         bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
         if bounds and bounds[0] >= bounds[1]:
             yield problem(
@@ -302,8 +308,8 @@ def bounds_ordered(draft: Draft) -> Iterator[Problem]:
 
 
 def numeric_arguments(draft: Draft) -> Iterator[Problem]:
-    """Numbers are added, or ranked."""
-    for call in _ours(draft):
+    """Reject aggregates over values that are not numbers."""
+    for call in _known_calls(draft):
         if call.name == "count" or len(call.positional) != (2 if call.of_quantiles else 1):
             continue
         kind = value_type(draft.scope, call.positional[0])

@@ -86,26 +86,28 @@ FOREIGN_ARGUMENTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Call:
-    """One aggregate call as written; `plain` are the canonical twins of the positional arguments."""
+    """One aggregate call as written; `canonical_arguments` are the canonical twins of the positional arguments."""
 
     item: Item
     name: str
     positional: tuple[exp.Expr, ...]
-    plain: tuple[exp.Expr, ...]
-    named: tuple[exp.Kwarg, ...]
+    canonical_arguments: tuple[exp.Expr, ...]
+    named_arguments: tuple[exp.Kwarg, ...]
     distinct: exp.Distinct | None
 
     @property
     def bounds_arguments(self) -> tuple[exp.Kwarg, ...]:
         """The bounds as written; more than one is a mistake."""
         return tuple(
-            argument for argument in self.named if argument_name(argument) in (BOUNDS, PER_GROUP)
+            argument
+            for argument in self.named_arguments
+            if argument_name(argument) in (BOUNDS, PER_GROUP)
         )
 
     @property
     def per_group(self) -> bool:
         """Whether they are of what a unit's rows add to a group."""
-        return any(argument_name(argument) == PER_GROUP for argument in self.named)
+        return any(argument_name(argument) == PER_GROUP for argument in self.named_arguments)
 
     @property
     def function(self) -> AggregateFunction | None:
@@ -118,15 +120,15 @@ class Call:
             and isinstance(self.positional[0], exp.Star)
         ):
             return AggregateFunction.COUNT_ROWS
-        plain = {
+        functions = {
             "count": AggregateFunction.COUNT,
             "sum": AggregateFunction.SUM,
             "avg": AggregateFunction.AVG,
             **SPREAD_NAMES,
         }
-        plain["approx_quantiles"] = AggregateFunction.APPROX_QUANTILES
-        return plain.get(self.name) or next(
-            (each for each in SKETCHES if each.lower() == self.name), None
+        functions["approx_quantiles"] = AggregateFunction.APPROX_QUANTILES
+        return functions.get(self.name) or next(
+            (sketch for sketch in SKETCHES if sketch.lower() == self.name), None
         )
 
     @property
@@ -145,14 +147,18 @@ class Call:
         return self.function in SKETCHES
 
     @property
-    def counted(self) -> tuple[exp.Expr, ...]:
-        """Of a sketch: what is counted, the parts of a STRUCT each for itself."""
+    def counted_values(self) -> tuple[exp.Expr, ...]:
+        """The values that a sketch counts; the parts of a STRUCT each by itself."""
         return _parts(self.positional[0]) if self.of_values and self.positional else ()
 
     @property
-    def counted_plain(self) -> tuple[exp.Expr, ...]:
-        """Their canonical twins."""
-        return _parts(self.plain[0]) if self.of_values and self.plain else ()
+    def canonical_values(self) -> tuple[exp.Expr, ...]:
+        """The canonical twins of `counted_values`."""
+        return (
+            _parts(self.canonical_arguments[0])
+            if self.of_values and self.canonical_arguments
+            else ()
+        )
 
     @property
     def weight(self) -> int | None:
@@ -165,7 +171,9 @@ class Call:
     def row_local(self) -> tuple[exp.Expr, ...]:
         """All that it computes of a record."""
         if self.of_values:
-            return self.counted + (() if self.weight is None else (self.positional[self.weight],))
+            return self.counted_values + (
+                () if self.weight is None else (self.positional[self.weight],)
+            )
         return (
             self.positional[:1]
             if self.of_quantiles
@@ -193,7 +201,7 @@ def read_call(item: Item) -> Call | None:
     if call_name(item.root) is None:
         return None
     arguments = [bare(argument) for argument in item.root.expressions]
-    plain = [bare(argument) for argument in item.canonical.expressions]
+    canonical_arguments = [bare(argument) for argument in item.canonical.expressions]
     distinct = next(
         (argument for argument in arguments if isinstance(argument, exp.Distinct)), None
     )
@@ -206,26 +214,32 @@ def read_call(item: Item) -> Call | None:
         item=item,
         name=call_name(item.root) or "",
         positional=tuple(arguments[i] for i in places),
-        plain=tuple(plain[i] for i in places),
-        named=tuple(argument for argument in arguments if isinstance(argument, exp.Kwarg)),
+        canonical_arguments=tuple(canonical_arguments[i] for i in places),
+        named_arguments=tuple(
+            argument for argument in arguments if isinstance(argument, exp.Kwarg)
+        ),
         distinct=distinct,
     )
 
 
 def read_parts(call: Call) -> int | None:
-    """Of APPROX_QUANTILES: into how many parts, where that is a whole number."""
-    written = call.positional[1] if call.of_quantiles and len(call.positional) > 1 else None
-    whole = (
-        isinstance(written, exp.Literal)
-        and not written.is_string
-        and written.name.isascii()
-        and written.name.isdigit()
+    """Return the number of parts of APPROX_QUANTILES, where that is a whole number."""
+    argument = call.positional[1] if call.of_quantiles and len(call.positional) > 1 else None
+    is_whole = (
+        isinstance(argument, exp.Literal)
+        and not argument.is_string
+        and argument.name.isascii()
+        and argument.name.isdigit()
     )
-    return int(written.name) if whole and written is not None and len(written.name) < 10 else None
+    return (
+        int(argument.name)
+        if is_whole and argument is not None and len(argument.name) < 10
+        else None
+    )
 
 
 def read_bounds(argument: exp.Kwarg) -> tuple[float, float] | None:
-    """(lo, hi) of two finite number literals, None for anything else."""
+    """Return (lo, hi) of two finite number literals, None for anything else."""
     value = bare(argument.expression)
     if not isinstance(value, exp.Tuple) or len(value.expressions) != 2:
         return None

@@ -26,8 +26,8 @@ from sqlglot import exp
 class Signature:
     """How many arguments a function takes, and which of them (from 0) must be literals."""
 
-    least: int
-    most: int | None
+    min_arguments: int
+    max_arguments: int | None
     constant: frozenset[int]
 
 
@@ -241,7 +241,7 @@ ALLOWED_NODES: frozenset[type[exp.Expr]] = frozenset(
 
 @dataclass(frozen=True)
 class Refusal:
-    """What is said of a construct that is not accepted."""
+    """Message and hint about a construct that is not accepted."""
 
     message: str
     hint: str

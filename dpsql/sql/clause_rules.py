@@ -22,7 +22,7 @@ SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def clause_missing(draft: Draft) -> Iterator[Problem]:
-    """A plain SELECT."""
+    """Reject a plain SELECT without the clause."""
     if draft.clause.args.get("absent"):
         yield problem(
             draft.clause_span,
@@ -32,7 +32,7 @@ def clause_missing(draft: Draft) -> Iterator[Problem]:
 
 
 def options_missing(draft: Draft) -> Iterator[Problem]:
-    """The clause without OPTIONS."""
+    """Reject the clause without OPTIONS."""
     if not draft.clause.args.get("has_options") and not draft.clause.args.get("absent"):
         yield problem(
             draft.clause_span,
@@ -49,135 +49,135 @@ def _example(draft: Draft) -> str:
 
 
 def option_names_quoted(draft: Draft) -> Iterator[Problem]:
-    """Names in quotes: sqlglot reads them, the dialect does not have them."""
-    for given in draft.givens:
-        if given.name_token.token_type in (
+    """Reject option names in quotes: sqlglot reads them, the dialect does not have them."""
+    for entry in draft.entries:
+        if entry.name_token.token_type in (
             TokenType.STRING,
             TokenType.IDENTIFIER,
             TokenType.NUMBER,
         ):
             yield problem(
-                given.name_span,
+                entry.name_span,
                 "Option names are written without quotes",
-                f"write {given.name} = ...",
+                f"write {entry.name} = ...",
             )
 
 
 def option_operators(draft: Draft) -> Iterator[Problem]:
-    """`==`, `=>`, `:=`."""
-    for given in draft.givens:
-        if given.operator.text != "=":
+    """Reject `==`, `=>` and `:=` after the name of an option."""
+    for entry in draft.entries:
+        if entry.operator.text != "=":
             yield problem(
-                token_span(given.operator),
-                f"Options are written with `=`, not with `{given.operator.text}`",
-                f"write {given.name} = ...",
+                token_span(entry.operator),
+                f"Options are written with `=`, not with `{entry.operator.text}`",
+                f"write {entry.name} = ...",
             )
 
 
 def unknown_options(draft: Draft) -> Iterator[Problem]:
-    """Names that no system has."""
-    known = [option.name for option in draft.options]
-    for given in draft.givens:
+    """Reject option names that no system has."""
+    option_names = [option.name for option in draft.options]
+    for entry in draft.entries:
         if (
-            given.name not in (*known, options.STRATEGY)
-            and given.name not in options.FOREIGN_OPTIONS
+            entry.name not in (*option_names, options.STRATEGY)
+            and entry.name not in options.FOREIGN_OPTIONS
         ):
-            guess = nearest(given.name, known)
-            hint = f"did you mean {guess}?" if guess else f"the options are {', '.join(known)}"
+            guess = nearest(entry.name, option_names)
+            hint = (
+                f"did you mean {guess}?" if guess else f"the options are {', '.join(option_names)}"
+            )
             yield problem(
-                given.name_span, f"Unknown differential privacy option: {given.name}", hint
+                entry.name_span, f"Unknown differential privacy option: {entry.name}", hint
             )
 
 
 def foreign_options(draft: Draft) -> Iterator[Problem]:
-    """Names of GoogleSQL and its relatives."""
-    for given in draft.givens:
-        if hint := options.FOREIGN_OPTIONS.get(given.name):
+    """Reject option names of GoogleSQL and its relatives."""
+    for entry in draft.entries:
+        if hint := options.FOREIGN_OPTIONS.get(entry.name):
             yield problem(
-                given.name_span, f"The option {given.name} is not part of this dialect", hint
+                entry.name_span, f"The option {entry.name} is not part of this dialect", hint
             )
 
 
 def duplicate_options(draft: Draft) -> Iterator[Problem]:
-    """The same option twice."""
-    seen: set[str] = set()
-    for given in draft.givens:
-        if given.name in seen:
+    """Reject an option that is written twice."""
+    names: set[str] = set()
+    for entry in draft.entries:
+        if entry.name in names:
             yield problem(
-                given.name_span,
-                f"Duplicate differential privacy option specified for '{given.name}'",
+                entry.name_span,
+                f"Duplicate differential privacy option specified for '{entry.name}'",
                 "keep one of them",
             )
-        seen.add(given.name)
+        names.add(entry.name)
 
 
 def option_values(draft: Draft) -> Iterator[Problem]:
-    """Types, ranges and enum values."""
-    known = {option.name: option for option in draft.options}
-    for given in draft.givens:
-        if given.name in known and given is draft.given(given.name):
-            _, wrong = read_option(known[given.name], given)
+    """Reject option values of a wrong type, range or enum."""
+    options_by_name = {option.name: option for option in draft.options}
+    for entry in draft.entries:
+        if entry.name in options_by_name and entry is draft.entry(entry.name):
+            _, wrong = read_option(options_by_name[entry.name], entry)
             if wrong is not None:
-                yield problem(given.value_span, *wrong)
+                yield problem(entry.value_span, *wrong)
 
 
 def strategy_holds(draft: Draft) -> Iterator[Problem]:
-    """GoogleSQL's word for how groups are found says what holds without it."""
-    given = draft.given(options.STRATEGY)
-    word = given.words[0].text.upper() if given and len(given.words) == 1 else ""
-    if not given or word in (
+    """Reject GoogleSQL's word for how groups are found where it contradicts the query."""
+    entry = draft.entry(options.STRATEGY)
+    word = entry.words[0].text.upper() if entry and len(entry.words) == 1 else ""
+    if not entry or word in (
         ("PUBLIC_GROUPS",) if draft.listed else ("THRESHOLD", "LAPLACE_THRESHOLD")
     ):
         return
     if word == "PUBLIC_GROUPS":
         yield problem(
-            given.value_span,
+            entry.value_span,
             "PUBLIC_GROUPS needs the list of groups",
             "add public_groups = (SELECT page FROM pages)",
         )
     else:
-        what = "are listed" if draft.listed else "are selected by a noisy threshold"
+        selection = "are listed" if draft.listed else "are selected by a noisy threshold"
         yield problem(
-            given.value_span,
-            f"The groups of this query {what}",
-            f"leave {given.name} out: public_groups = (...) alone lists groups",
+            entry.value_span,
+            f"The groups of this query {selection}",
+            f"leave {entry.name} out: public_groups = (...) alone lists groups",
         )
 
 
 def unit_declared(draft: Draft) -> Iterator[Problem]:
-    """The privacy unit is the one that the source declares."""
-    given = draft.given("privacy_unit_column")
+    """Reject a privacy unit other than the one that the source declares."""
+    entry = draft.entry("privacy_unit_column")
     columns = draft.values.get("privacy_unit_column")
-    if not given or not columns or not draft.stream:
+    if not entry or not columns or not draft.stream:
         return
     declared = draft.stream.privacy_unit
     if not declared:
         message = f"The source {draft.stream.name} declares no privacy unit"
         hint = f"add privacy_unit under sources.{draft.stream.name} in sources.yaml, or protect rows: privacy_level = EVENT without units"
-        yield problem(given.value_span, message, hint)
+        yield problem(entry.value_span, message, hint)
         return
     names = [column.name.lower() for column in columns]
     if sorted(names) != sorted(declared):
-        shown = declared[0] if len(declared) == 1 else f"({', '.join(declared)})"
-        message = (
-            f"The privacy unit of the source {draft.stream.name} is {shown}, not {', '.join(names)}"
-        )
-        yield problem(given.value_span, message, f"write privacy_unit_column = {shown}")
+        unit_text = declared[0] if len(declared) == 1 else f"({', '.join(declared)})"
+        message = f"The privacy unit of the source {draft.stream.name} is {unit_text}, not {', '.join(names)}"
+        yield problem(entry.value_span, message, f"write privacy_unit_column = {unit_text}")
 
 
 def unit_untouched(draft: Draft) -> Iterator[Problem]:
-    """The privacy unit's columns come straight from the source."""
-    given = draft.given("privacy_unit_column")
+    """Reject a privacy unit whose columns do not come straight from the source."""
+    entry = draft.entry("privacy_unit_column")
     columns = draft.values.get("privacy_unit_column")
-    if not given or not columns or not draft.stream:
+    if not entry or not columns or not draft.stream:
         return
     for column in columns:
         name = column.name.lower()
-        found = draft.scope.find(column)
+        fields = draft.scope.find(column)
         judged = name in draft.stream.privacy_unit and not any(
             relation.unknown for relation in draft.scope.relations
         )
-        if judged and [field.origin for field in found] != [(draft.stream.name, name)]:
+        if judged and [field.origin for field in fields] != [(draft.stream.name, name)]:
             message = f"The privacy unit may not be computed or renamed: FROM does not pass `{name}` on as {draft.stream.name} has it"
             yield problem(
                 draft.span(column),
@@ -187,20 +187,25 @@ def unit_untouched(draft: Draft) -> Iterator[Problem]:
 
 
 def missing_options(draft: Draft, required: Sequence[Option]) -> Iterator[Problem]:
-    """Options that a mechanism cannot do without; a misspelt one is not missing."""
+    """Reject a query without options that its mechanism needs; a misspelt one is not missing."""
     if not draft.clause.args.get("has_options"):
         return
-    known = [option.name for option in draft.options]
-    misspelt = {nearest(given.name, known) for given in draft.givens if given.name not in known}
+    option_names = [option.name for option in draft.options]
+    misspelt = {
+        nearest(entry.name, option_names)
+        for entry in draft.entries
+        if entry.name not in option_names
+    }
     for option in required:
-        if not draft.given(option.name) and option.name not in misspelt:
+        if not draft.entry(option.name) and option.name not in misspelt:
             yield problem(
                 draft.clause_span, f"The option {option.name} is required", f"add {option.example}"
             )
 
 
 def required_options(draft: Draft) -> Iterator[Problem]:
-    """Options without a default, in a query of windows; where one row is protected there is no unit to bound."""
+    """Reject a query of windows without its required options; where one row is protected there is
+    no unit to bound."""
     rows = () if options.all_rows(draft) else (options.MAX_ROWS_CONTRIBUTED,)
     of_units = (
         ()
@@ -211,41 +216,41 @@ def required_options(draft: Draft) -> Iterator[Problem]:
 
 
 def _above_rows(draft: Draft, name: str) -> Iterator[Problem]:
-    given = draft.given(name)
+    entry = draft.entry(name)
     value = draft.value(name)
     rows = draft.value("max_rows_contributed")
-    if given and value and rows and value > rows:
+    if entry and value and rows and value > rows:
         message = f"{name} is {value}, but a user has at most max_rows_contributed = {rows} records"
         yield problem(
-            given.value_span,
+            entry.value_span,
             message,
             f"write {name} = {rows} or less, or leave it out (the default is {rows})",
         )
 
 
 def rows_per_group_above_rows(draft: Draft) -> Iterator[Problem]:
-    """c above C."""
+    """Reject max_rows_per_group above max_rows_contributed."""
     return _above_rows(draft, "max_rows_per_group")
 
 
 def groups_above_rows(draft: Draft) -> Iterator[Problem]:
-    """G above C."""
+    """Reject max_groups_contributed above max_rows_contributed."""
     return _above_rows(draft, "max_groups_contributed")
 
 
 def delta_above_zero(draft: Draft) -> Iterator[Problem]:
-    """Gaussian noise keeps no promise with delta = 0."""
-    given = draft.given("delta")
-    if given and draft.value("delta") == 0:
+    """Reject delta = 0, with which Gaussian noise guarantees nothing."""
+    entry = draft.entry("delta")
+    if entry and draft.value("delta") == 0:
         yield problem(
-            given.value_span,
+            entry.value_span,
             "delta must be above 0",
             "write a small positive number, for example delta = 1e-9",
         )
 
 
 def selection_without_keys(draft: Draft) -> Iterator[Problem]:
-    """Options of key selection where no key is selected."""
+    """Reject options of key selection where no key is selected."""
     if not draft.listed and not draft.keyless:
         return
     where = "with public_groups"
@@ -254,8 +259,8 @@ def selection_without_keys(draft: Draft) -> Iterator[Problem]:
         where = "in a query without a key"
         hint = "leave it out: it belongs to a query with keys"
     for name, asks in SELECTION_OPTIONS.items():
-        given = draft.given(name)
-        if given and asks(draft.value(name)):
+        entry = draft.entry(name)
+        if entry and asks(draft.value(name)):
             yield problem(
-                given.name_span, f"{name} has no meaning {where}: no key is selected", hint
+                entry.name_span, f"{name} has no meaning {where}: no key is selected", hint
             )

@@ -72,7 +72,7 @@ class DpParser(SparkParser):
     def expression(
         self, instance: Any, token: Token | None = None, comments: list[str] | None = None
     ) -> Any:
-        """A leaf without a position (NULL, TRUE, a word) gets that of the token just read."""
+        """Give a leaf without a position (NULL, TRUE, a word) that of the token just read."""
         node = super().expression(instance, token, comments)
         leaf = not any(isinstance(value, (exp.Expr, list)) for value in node.args.values())
         if leaf and self._prev and "start" not in node.meta:
@@ -144,11 +144,11 @@ class DpGenerator(SparkGenerator):
     """The clause is written where a query stands inside another one, which rules refuse by name."""
 
     def literal_sql(self, expression: exp.Literal) -> str:
-        """Verbatim where the text has escapes: Spark and sqlglot do not agree on all of them."""
+        """Write a literal with escapes verbatim: Spark and sqlglot do not agree on all of them."""
         return expression.meta.get("verbatim") or super().literal_sql(expression)
 
     def rawstring_sql(self, expression: exp.RawString) -> str:
-        """Verbatim."""
+        """Write a raw string verbatim, as the analyst did."""
         return expression.meta.get("verbatim") or super().rawstring_sql(expression)
 
 

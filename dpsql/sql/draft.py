@@ -44,24 +44,24 @@ class Check:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: `read` makes a value of the written words, every check must hold for it; `default` makes one of the draft without it.
+    """One option: `reader` makes a value of the written words, every check must hold for it; `default` makes one of the draft without it.
 
-    `what` and `usually` are for the reference: what it says, and its default in words.
+    `description` and `usually` are for the reference: what it says, and its default in words.
     """
 
     name: str
-    read: Callable[[Given], Any]
+    reader: Callable[[Given], Any]
     example: str
-    what: str
+    description: str
     usually: str
     checks: tuple[Check, ...] = ()
     default: Callable[[Draft], Any] = lambda draft: None
 
 
-def read_option(option: Option, given: Given) -> tuple[Any, tuple[str, str] | None]:
+def read_option(option: Option, entry: Given) -> tuple[Any, tuple[str, str] | None]:
     """Return the value, and (message, hint) of what is wrong with it."""
     try:
-        value = option.read(given)
+        value = option.reader(entry)
     except Misread as misread:
         return None, (misread.message, misread.hint)
     for check in option.checks:
@@ -109,7 +109,7 @@ class Draft:
         return canonical(self.select)
 
     @cached_property
-    def givens(self) -> tuple[Given, ...]:
+    def entries(self) -> tuple[Given, ...]:
         """The options as written."""
         return tuple(
             Given(
@@ -122,33 +122,33 @@ class Draft:
             for node in self.clause.expressions
         )
 
-    def given(self, name: str) -> Given | None:
+    def entry(self, name: str) -> Given | None:
         """Return the first option of that name."""
-        return next((given for given in self.givens if given.name == name), None)
+        return next((entry for entry in self.entries if entry.name == name), None)
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
         """Values of the options that are right by themselves."""
-        known = {option.name: option for option in self.options}
-        found: dict[str, Any] = {}
-        for given in self.givens:
-            if given.name in known and given.name not in found:
-                value, wrong = read_option(known[given.name], given)
+        options = {option.name: option for option in self.options}
+        values: dict[str, Any] = {}
+        for entry in self.entries:
+            if entry.name in options and entry.name not in values:
+                value, wrong = read_option(options[entry.name], entry)
                 if wrong is None:
-                    found[given.name] = value
-        return found
+                    values[entry.name] = value
+        return values
 
     def value(self, name: str) -> Any:
         """Return an option's value, or its default; None when it is missing or wrong."""
         if name in self.values:
             return self.values[name]
         option = next((option for option in self.options if option.name == name), None)
-        return None if self.given(name) or option is None else option.default(self)
+        return None if self.entry(name) or option is None else option.default(self)
 
     @property
     def listed(self) -> bool:
         """Whether the query lists its groups; else they are selected, or there is one."""
-        return self.given("public_groups") is not None
+        return self.entry("public_groups") is not None
 
     @property
     def paper(self) -> bool:
@@ -162,19 +162,19 @@ class Draft:
 
     @property
     def scope(self) -> Scope:
-        """What the outer query can see."""
+        """The scope of the outer query."""
         return self.scopes[0]
 
     @cached_property
     def streams(self) -> tuple[Source, ...]:
         """The streaming sources in FROM, in order, once per mention."""
-        found = [
+        sources = [
             relation.source
             for scope in self.scopes
             for relation in scope.relations
             if relation.source
         ]
-        return tuple(source for source in found if not source.static)
+        return tuple(source for source in sources if not source.static)
 
     @property
     def stream(self) -> Source | None:
@@ -188,7 +188,7 @@ class Draft:
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
-        """The select list."""
+        """The items of the select list."""
         return read_items(self.select, self.canonical, self.tokens)
 
     @cached_property
@@ -214,7 +214,7 @@ class Draft:
         )
         changes = self.stream is not None and self.stream.change_feed is not None
         return (
-            (changes or self.given("trigger_interval") is not None) and not listed and not grouped
+            (changes or self.entry("trigger_interval") is not None) and not listed and not grouped
         )
 
     @cached_property
@@ -247,11 +247,11 @@ class Draft:
             for grouping in self.groupings
         ):
             return {}
-        cut = {
+        windows = {
             g.span: window_of_cut(g.key.root if g.key else g.root, self.time_column)
             for g in self.groupings
         }
-        return {span: window for span, window in cut.items() if window is not None}
+        return {span: window for span, window in windows.items() if window is not None}
 
     @cached_property
     def window_calls(self) -> tuple[exp.Anonymous, ...]:
@@ -268,9 +268,9 @@ class Draft:
         """(size, slide, offset) in microseconds, None when any of them cannot be read or is impossible."""
         if len(self.window_calls) != 1:
             return None
-        written = self.window_calls[0].expressions[1:4]
+        arguments = self.window_calls[0].expressions[1:4]
         try:
-            times = [read_duration(self.words(bare(node))) for node in written]
+            times = [read_duration(self.words(bare(node))) for node in arguments]
         except Misread:
             return None
         size = times[0] if times else 0
@@ -290,20 +290,20 @@ class Draft:
     @cached_property
     def sites(self) -> tuple[Site, ...]:
         """Every expression that must be row-local: FROM, WHERE, keys, arguments of aggregates."""
-        found = [Site(item.root, self.scope) for item in self.keys]
-        found += [Site(argument, self.scope) for call in self.calls for argument in call.row_local]
+        sites = [Site(item.root, self.scope) for item in self.keys]
+        sites += [Site(argument, self.scope) for call in self.calls for argument in call.row_local]
         if (
             self.stream is not None and self.stream.event_time is None
         ):  # else a rule of its own looks at it
-            found += [
+            sites += [
                 Site(bare(call.expressions[0]), self.scope)
                 for call in self.window_calls[:1]
                 if call.expressions
             ]
         listed = self.values.get("public_groups")
         if listed is not None and listed.args.get("where"):
-            found.append(Site(listed.args["where"].this, read_scopes(listed, self.sources)[0]))
-        return (*found, *(Site(node, scope) for scope in self.scopes for node in _row_local(scope)))
+            sites.append(Site(listed.args["where"].this, read_scopes(listed, self.sources)[0]))
+        return (*sites, *(Site(node, scope) for scope in self.scopes for node in _row_local(scope)))
 
 
 def _row_local(scope: Scope) -> Iterator[exp.Expr]:
@@ -312,7 +312,7 @@ def _row_local(scope: Scope) -> Iterator[exp.Expr]:
     if where := scope.select.args.get("where"):
         yield where.this
     for join in scope.select.args.get("joins") or ():
-        if on := join.args.get("on"):
-            yield on
+        if condition := join.args.get("on"):
+            yield condition
     for lateral in scope.select.args.get("laterals") or ():
         yield lateral.this

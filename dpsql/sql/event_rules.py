@@ -31,25 +31,25 @@ def event(draft: Draft) -> bool:
 
 
 def bounds_of(draft: Draft) -> dict[str, Any]:
-    """C, c and G; one row is one of each."""
+    """Return C, c and G; one row is one of each."""
     return {option.name: 1 if event(draft) else draft.value(option.name) for option in BOUNDS}
 
 
 def units_of_events(draft: Draft) -> Iterator[Problem]:
-    """EVENT knows no unit."""
-    for given in map(draft.given, OF_UNITS) if event(draft) else ():
-        if given:
+    """Reject options about units where one row is protected."""
+    for entry in map(draft.entry, OF_UNITS) if event(draft) else ():
+        if entry:
             message = "privacy_level EVENT protects one row, whoever it belongs to"
             yield problem(
-                given.name_span, message, f"remove {given.name}, or use privacy_level = USER"
+                entry.name_span, message, f"remove {entry.name}, or use privacy_level = USER"
             )
 
 
 def keys_of_events(draft: Draft) -> Iterator[Problem]:
-    """Keys are found by the units that have them, unless they are listed or declared."""
-    given = draft.given("privacy_level")
+    """Reject keys that units would have to prove where one row is protected."""
+    entry = draft.entry("privacy_level")
     if (
-        given
+        entry
         and event(draft)
         and not draft.keyless
         and not draft.listed
@@ -57,14 +57,14 @@ def keys_of_events(draft: Draft) -> Iterator[Problem]:
         and draft.grouping_sets is None
     ):
         yield problem(
-            given.name_span,
+            entry.name_span,
             "Unknown keys are found by the users that have them, and an event has none",
             "list them: public_groups = (SELECT page FROM pages)",
         )
 
 
 def counted_units_of_events(draft: Draft) -> Iterator[Problem]:
-    """COUNT(DISTINCT unit)."""
+    """Reject COUNT(DISTINCT unit) where one row is protected."""
     for call in draft.calls if event(draft) else ():
         if call.function is AggregateFunction.COUNT_DISTINCT_UNIT:
             yield problem(
@@ -75,7 +75,7 @@ def counted_units_of_events(draft: Draft) -> Iterator[Problem]:
 
 
 def rows_of_events(draft: Draft) -> Iterator[Problem]:
-    """FROM makes at most one row of an event."""
+    """Reject a FROM that can make several rows of one event."""
     message = "{} makes several rows of one event; EVENT protects one"
     hint = "{}, or use privacy_level = USER"
     for scope in draft.scopes if event(draft) else ():
@@ -94,20 +94,20 @@ def rows_of_events(draft: Draft) -> Iterator[Problem]:
             )
         for join in scope.select.args.get("joins") or ():
             if join.kind not in ("SEMI", "ANTI"):
-                what = "A join that may find several rows"
+                subject = "A join that may find several rows"
                 yield problem(
                     draft.span(join),
-                    message.format(what),
+                    message.format(subject),
                     hint.format("use LEFT SEMI JOIN or LEFT ANTI JOIN"),
                 )
 
 
 def cap_of_level(draft: Draft) -> Iterator[Problem]:
-    """A cap protects users or events."""
-    given = draft.given("privacy_level")
+    """Reject a query whose source has a cap of the other privacy level alone."""
+    entry = draft.entry("privacy_level")
     stream = draft.stream
     if (
-        given
+        entry
         and event(draft)
         and stream is not None
         and stream.cap is not None
@@ -116,7 +116,7 @@ def cap_of_level(draft: Draft) -> Iterator[Problem]:
         delta = "0" if draft.value("delta") == 0 else "1e-6"
         message = f"The cap of source {stream.name} protects users, this query protects events"
         hint = f"add `{{privacy_level: EVENT, epsilon: 1, delta: {delta}}}` to the list at sources.{stream.name}.cap"
-        yield problem(given.value_span, message, hint)
+        yield problem(entry.value_span, message, hint)
 
 
 RULES = (units_of_events, keys_of_events, rows_of_events, counted_units_of_events, cap_of_level)

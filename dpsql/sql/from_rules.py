@@ -36,7 +36,7 @@ EXPLODES = frozenset({"explode"}).union(
 
 
 def from_missing(draft: Draft) -> Iterator[Problem]:
-    """A query without FROM."""
+    """Reject a query without FROM."""
     for scope in draft.scopes:
         if scope.select.args.get("from_") is None:
             span = draft.clause_span if scope.outer else draft.span(scope.select)
@@ -55,7 +55,7 @@ def _each_item(draft: Draft) -> Iterator[exp.Expr]:
 
 
 def from_kinds(draft: Draft) -> Iterator[Problem]:
-    """Sources and sub-queries only."""
+    """Reject items of FROM other than sources and sub-queries."""
     for node in _each_item(draft):
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
             continue
@@ -86,7 +86,7 @@ def _set_operation(node: exp.Expr) -> bool:
 
 
 def from_set_operations(draft: Draft) -> Iterator[Problem]:
-    """UNION, INTERSECT, EXCEPT."""
+    """Reject UNION, INTERSECT and EXCEPT in FROM."""
     for node in _each_item(draft):
         if _set_operation(node):
             yield problem(
@@ -97,7 +97,7 @@ def from_set_operations(draft: Draft) -> Iterator[Problem]:
 
 
 def qualified_sources(draft: Draft) -> Iterator[Problem]:
-    """`db.table`, paths."""
+    """Reject paths and qualified names like `db.table` in FROM."""
     for node in _each_item(draft):
         if isinstance(node, exp.Table) and node.args.get("db") is not None:
             yield problem(
@@ -108,7 +108,7 @@ def qualified_sources(draft: Draft) -> Iterator[Problem]:
 
 
 def known_sources(draft: Draft) -> Iterator[Problem]:
-    """Names that sources.yaml has."""
+    """Reject names that sources.yaml does not have."""
     for node in _each_item(draft):
         if (
             not isinstance(node, exp.Table)
@@ -118,16 +118,16 @@ def known_sources(draft: Draft) -> Iterator[Problem]:
             continue
         if node.name.lower() not in draft.sources:
             guess = nearest(node.name, draft.sources)
-            known = ", ".join(sorted(draft.sources)) or "none: sources.yaml is empty"
+            names = ", ".join(sorted(draft.sources)) or "none: sources.yaml is empty"
             yield problem(
                 draft.span(node.this),
                 f"Unknown source `{node.name}`",
-                f"did you mean {guess}?" if guess else f"the sources are {known}",
+                f"did you mean {guess}?" if guess else f"the sources are {names}",
             )
 
 
 def decorations(draft: Draft) -> Iterator[Problem]:
-    """TABLESAMPLE, PIVOT, VERSION AS OF, ..."""
+    """Reject decorated sources: TABLESAMPLE, PIVOT, VERSION AS OF, ..."""
     for node in (inner for item in _each_item(draft) for inner in _layers(item)):
         for name, value in node.args.items():
             if name in DECORATIONS and value:
@@ -141,7 +141,8 @@ def decorations(draft: Draft) -> Iterator[Problem]:
 
 
 def _layers(node: exp.Expr) -> Iterator[exp.Expr]:
-    """A source; or a sub-query and the sub-queries that are nothing but parentheses around it."""
+    """Yield a source; or a sub-query and the sub-queries that are nothing but parentheses around
+    it."""
     while isinstance(node, exp.Subquery):
         yield node
         node = node.this
@@ -150,7 +151,7 @@ def _layers(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def alias_columns(draft: Draft) -> Iterator[Problem]:
-    """`AS t(a, b)` renames columns."""
+    """Reject `AS t(a, b)`, which renames columns."""
     for node in _each_item(draft):
         if isinstance(node, (exp.Table, exp.Subquery)) and renames_columns(node):
             yield problem(
@@ -161,7 +162,7 @@ def alias_columns(draft: Draft) -> Iterator[Problem]:
 
 
 def one_stream(draft: Draft) -> Iterator[Problem]:
-    """Exactly one stream."""
+    """Reject a query of no stream, or of several."""
     mentions = [
         (scope, relation.source)
         for scope in draft.scopes
@@ -188,13 +189,13 @@ def one_stream(draft: Draft) -> Iterator[Problem]:
         )
 
 
-def _source_span(draft: Draft, name: str, which: int) -> Span:
+def _source_span(draft: Draft, name: str, index: int) -> Span:
     tables = [
         node
         for node in _each_item(draft)
         if isinstance(node, exp.Table) and node.name.lower() == name
     ]
-    return draft.span(sorted(tables, key=draft.span)[which].this)
+    return draft.span(sorted(tables, key=draft.span)[index].this)
 
 
 def joins_row_by_row(join: exp.Join) -> bool:
@@ -207,7 +208,8 @@ def joins_row_by_row(join: exp.Join) -> bool:
 
 
 def join_kinds(draft: Draft) -> Iterator[Problem]:
-    """Joins with static tables: inner, left, cross, semi, anti; others make rows without a record."""
+    """Reject joins other than inner, left, cross, semi and anti with static tables: others make
+    rows without a record."""
     for scope in draft.scopes:
         for join in scope.select.args.get("joins") or ():
             if not joins_row_by_row(join):
@@ -220,7 +222,7 @@ def join_kinds(draft: Draft) -> Iterator[Problem]:
 
 
 def joined_tables(draft: Draft) -> Iterator[Problem]:
-    """Only static sources are joined, by name; the stream stands first."""
+    """Reject joins with anything but a static source by name; the stream stands first."""
     for scope in draft.scopes:
         for join in scope.select.args.get("joins") or ():
             source = (
@@ -228,17 +230,17 @@ def joined_tables(draft: Draft) -> Iterator[Problem]:
                 if isinstance(join.this, exp.Table)
                 else None
             )
-            told = isinstance(join.this, exp.Table) and (
+            is_reported_elsewhere = isinstance(join.this, exp.Table) and (
                 source is None or source.static or len(draft.streams) > 1
             )
-            if told or isinstance(join.this, exp.Unnest):
+            if is_reported_elsewhere or isinstance(join.this, exp.Unnest):
                 continue  # these have rules of their own
             hint = "write FROM stream JOIN static_table ON ..., with the static table named alone"
             yield problem(draft.span(join), "Only static sources can be joined to the stream", hint)
 
 
 def lateral_kinds(draft: Draft) -> Iterator[Problem]:
-    """LATERAL VIEW explode(...) only."""
+    """Reject LATERAL VIEW of anything but explode."""
     for scope in draft.scopes:
         for lateral in scope.select.args.get("laterals") or ():
             name = call_name(lateral.this)
@@ -251,7 +253,7 @@ def lateral_kinds(draft: Draft) -> Iterator[Problem]:
 
 
 def refused_clauses(draft: Draft) -> Iterator[Problem]:
-    """DISTINCT, HAVING, ORDER BY, LIMIT, ..."""
+    """Reject clauses like DISTINCT, HAVING, ORDER BY and LIMIT."""
     for scope in draft.scopes:
         place = allowed.OUTER if scope.outer else allowed.INNER
         for name, value in scope.select.args.items():
@@ -273,13 +275,13 @@ def refused_clauses(draft: Draft) -> Iterator[Problem]:
 
 
 def _clause_span(draft: Draft, scope: Scope, value: object, words: tuple[str, ...]) -> Span:
-    """From the clause's word to the end of what belongs to it."""
+    """Return the span from the clause's word to the end of what belongs to it."""
     nodes = [
         node
         for node in (value if isinstance(value, list) else [value])
         if isinstance(node, exp.Expr)
     ]
-    inside = [
+    spans = [
         draft.span(node) for node in nodes if any("start" in part.meta for part in node.walk())
     ]
     limit = draft.span(scope.select) if not scope.outer else (0, len(draft.text))
@@ -289,30 +291,30 @@ def _clause_span(draft: Draft, scope: Scope, value: object, words: tuple[str, ..
         if limit[0] - 200 <= token.start < limit[1] + 200
         and " ".join(token.text.upper().split()) in words
     ]
-    before = [token for token in starts if not inside or token.start <= inside[0][0]]
-    if not before:
-        return inside[0] if inside else limit
-    word = before[-1] if inside else before[0]
-    return word.start, max([word.end + 1, *(end for _, end in inside)])
+    openings = [token for token in starts if not spans or token.start <= spans[0][0]]
+    if not openings:
+        return spans[0] if spans else limit
+    word = openings[-1] if spans else openings[0]
+    return word.start, max([word.end + 1, *(end for _, end in spans)])
 
 
 def sub_query_columns(draft: Draft) -> Iterator[Problem]:
-    """Every column of a sub-query has one name, and no name is there twice."""
+    """Reject a sub-query with two columns of one name."""
     for scope in draft.scopes:
-        seen: set[str] = set()
+        names: set[str] = set()
         for projection in () if scope.outer else scope.select.expressions:
             name = "" if star_of(projection) else projection.alias_or_name.lower()
-            if name and name in seen:
+            if name and name in names:
                 yield problem(
                     draft.span(projection),
                     f"The sub-query has two columns `{name}`",
                     "give one of them another name",
                 )
-            seen.add(name)
+            names.add(name)
 
 
 def star_rewrites(draft: Draft) -> Iterator[Problem]:
-    """`* REPLACE`, `* RENAME`; `t.*` of an unknown table."""
+    """Reject `* REPLACE`, `* RENAME`, and `t.*` of an unknown table."""
     for scope in draft.scopes:
         for projection in () if scope.outer else scope.select.expressions:
             star = star_of(projection)
@@ -340,7 +342,8 @@ _JOIN = ("be joined by", "join by columns of the row")
 
 
 def feed_in_from_only(draft: Draft) -> Iterator[Problem]:
-    """What an image is, its place in the feed and its time pass through FROM: others' rows decide them, and an end has other ones than its begin."""
+    """Reject the feed's columns outside of FROM: others' rows decide them, and an end has other
+    ones than its begin."""
     if not any(stream.change_feed for stream in draft.streams):
         return
     for node, use, hint in _uses(draft):
@@ -354,7 +357,8 @@ def feed_in_from_only(draft: Draft) -> Iterator[Problem]:
 
 
 def _uses(draft: Draft) -> Iterator[Use]:
-    """Everything that reads columns, but projections of sub-queries that pass one on under its name."""
+    """Yield everything that reads columns, but projections of sub-queries that pass one on under
+    its name."""
     for item in draft.items:
         if item.kind is Kind.KEY:
             yield item.root, "be a key", "group by columns of the row"
@@ -382,7 +386,8 @@ def _uses(draft: Draft) -> Iterator[Use]:
 
 
 def of_records_alone(draft: Draft) -> Iterator[Problem]:
-    """Columns that engines give beside the records', by their names or where no schema tells them apart."""
+    """Reject columns that engines add to the records, by their names or where no schema tells them
+    apart."""
     passed = BESIDE if any(stream.change_feed for stream in draft.streams) else ()
     columns = [
         (site.scope, column) for site in draft.sites for column in site.node.find_all(exp.Column)
@@ -394,12 +399,12 @@ def of_records_alone(draft: Draft) -> Iterator[Problem]:
             for name in join.args.get("using") or ()
         ]
     for scope, column in columns:
-        name, source = scope.reached(column)
+        name, source = scope.column_and_source(column)
         if name not in passed and may_be_beside(name, source is None):
-            yield problem(draft.span(column), *_said(name, source))
+            yield problem(draft.span(column), *_message_and_hint(name, source))
 
 
-def _said(name: str, source: str | None) -> tuple[str, str]:
+def _message_and_hint(name: str, source: str | None) -> tuple[str, str]:
     if name in NOT_OF_RECORDS:
         message = f"`{name}` depends on the records of others or on how they are stored, not on the record"
         return message, "leave it out, or put the value into the records under another name"

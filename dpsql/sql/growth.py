@@ -46,11 +46,11 @@ class Growth:
     """How the value of a node is kept short.
 
     Args:
-        most: characters, bytes or elements of each argument that are looked at; None is all.
+        limit: characters, bytes or elements of each argument that are looked at; None is all.
         cuts_value: whether the value itself has to be cut to LONGEST.
     """
 
-    most: int | None = None
+    limit: int | None = None
     cuts_value: bool = False
 
 
@@ -58,25 +58,26 @@ AS_IT_IS = Growth()
 
 
 def growth(
-    kind: str, made: str, types: Sequence[str], literals: Mapping[int, str], fields: int = 1
+    kind: str, result_type: str, types: Sequence[str], literals: Mapping[int, str], fields: int = 1
 ) -> Growth | str:
     """Tell how a node's value is kept short; a text says why the node is refused.
 
     Args:
         kind: of the node, by Spark's name.
-        made: the name of its type, like `string`.
+        result_type: the name of its type, like `string`.
         types: those of its arguments.
         literals: the texts of arguments that are literals, by place from 0.
         fields: of a node that reads arrays, the fields that each element may have.
     """
-    if made not in LONG or kind in _NEVER_LONGER:
+    if result_type not in LONG or kind in _NEVER_LONGER:
         return AS_IT_IS
     nested = any(name in NESTED for name in types)
     if kind in _TOGETHER and nested:
         return f"{kind} of arrays, structs or maps can double what it holds at each level: name single values, or use to_json"
     if kind == "Cast":
         return Growth(
-            cuts_value=(nested and made == "string") or (types[0] == "string" and made == "binary")
+            cuts_value=(nested and result_type == "string")
+            or (types[0] == "string" and result_type == "binary")
         )
     if kind in _WRITTEN_ANEW:
         return Growth(cuts_value=True)

@@ -33,7 +33,7 @@ WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "
 
 
 class Kind(Enum):
-    """What an item of the select list is."""
+    """The kind of an item of the select list."""
 
     KEY = "key"
     AGGREGATE = "aggregate"
@@ -123,9 +123,9 @@ def _kind(root: exp.Expr) -> Kind:
         return Kind.STAR
     if names_window(root):
         return Kind.WINDOW
-    if call_name(_inside(root)) in WINDOW_CALLS:
+    if call_name(_unwrap(root)) in WINDOW_CALLS:
         return Kind.WINDOW_CALL
-    if call_name(_inside(root)) in AGGREGATES:
+    if call_name(_unwrap(root)) in AGGREGATES:
         return Kind.AGGREGATE
     calls = [
         call
@@ -135,7 +135,7 @@ def _kind(root: exp.Expr) -> Kind:
     return Kind.COMPUTED if any(call_name(call) in AGGREGATES for call in calls) else Kind.KEY
 
 
-def _inside(root: exp.Expr) -> exp.Expr:
+def _unwrap(root: exp.Expr) -> exp.Expr:
     """Return the call inside OVER, FILTER, IGNORE NULLS and field access."""
     while isinstance(root, (exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.Dot)):
         root = root.this
@@ -143,7 +143,7 @@ def _inside(root: exp.Expr) -> exp.Expr:
 
 
 def names_window(root: exp.Expr) -> bool:
-    """`window`, `window.start`, `window.end`."""
+    """Tell whether an expression is `window`, `window.start` or `window.end`."""
     if not isinstance(root, exp.Column) or not isinstance(root.this, exp.Identifier):
         return False
     parts = [part.name.lower() for part in root.parts]
@@ -157,10 +157,10 @@ def read_groupings(
 ) -> tuple[Grouping, ...]:
     """Return the items of GROUP BY, each with the key it names."""
     group = select.args.get("group")
-    plain = canonical.args.get("group")
-    if group is None or plain is None:
+    canonical_group = canonical.args.get("group")
+    if group is None or canonical_group is None:
         return ()
-    pairs = zip(group.expressions, plain.expressions, strict=True)
+    pairs = zip(group.expressions, canonical_group.expressions, strict=True)
     return tuple(read_grouping(bare(node), bare(twin), items, tokens) for node, twin in pairs)
 
 
@@ -170,13 +170,13 @@ def read_grouping(
     """Return one of them; `twin` is the same in the canonical tree."""
     sql = write(twin)
     keys = [item for item in items if item.kind is Kind.KEY]
-    named = [
+    by_name = [
         item
         for item in keys
         if isinstance(root, exp.Column) and len(root.parts) == 1 and item.name == root.name.lower()
     ]
-    same = [item for item in keys if item.sql == sql]
-    key = next(iter(named + same), None)
+    by_sql = [item for item in keys if item.sql == sql]
+    key = next(iter(by_name + by_sql), None)
     return Grouping(root, sql, node_span(root, tokens), key)
 
 
@@ -240,30 +240,30 @@ def read_sets(
 ) -> GroupingSets | None:
     """Return the sets where they are all of GROUP BY; None where there are none, or something beside them."""
     group = select.args.get("group")
-    plain = canonical.args.get("group")
+    canonical_group = canonical.args.get("group")
     if (
         group is None
-        or plain is None
+        or canonical_group is None
         or len(group.expressions) != 1
         or any(group.args.get(name) for name in SUFFIXES)
     ):
         return None
     root = bare(group.expressions[0])
-    twin = bare(plain.expressions[0])
+    twin = bare(canonical_group.expressions[0])
     word = WORDS.get(type(root))
     if word is None:
         return None
-    inside = [
+    parts = [
         (bare(one), bare(other))
         for one, other in zip(root.expressions, twin.expressions, strict=True)
     ]
-    lists = [_keys(*pair) for pair in inside] if word == "GROUPING SETS" else [inside]
-    read = tuple(tuple(read_grouping(*pair, items, tokens) for pair in each) for each in lists)
-    return GroupingSets(word, node_span(root, tokens, _span_of_word(tokens, word)), read)
+    lists = [_keys(*pair) for pair in parts] if word == "GROUPING SETS" else [parts]
+    sets = tuple(tuple(read_grouping(*pair, items, tokens) for pair in pairs) for pairs in lists)
+    return GroupingSets(word, node_span(root, tokens, _span_of_word(tokens, word)), sets)
 
 
 def _keys(node: exp.Expr, twin: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
-    """Of `(a, b)`, `(a)`, `()`, or `a`."""
+    """Return the entries of `(a, b)`, `(a)`, `()`, or `a`."""
     if not isinstance(node, exp.Tuple):
         return [(node, twin)]
     return [

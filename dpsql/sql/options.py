@@ -30,14 +30,19 @@ EXAMPLE_CLAUSE = "WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, 
 Default = Callable[[Draft], Any]
 
 
-def _none(draft: Draft) -> Any:
+def _no_default(draft: Draft) -> Any:
     return None
 
 
-def number_option(example: str, what: str, *checks: Check) -> Option:
+def number_option(example: str, description: str, *checks: Check) -> Option:
     """Return a number that has to be written."""
     return Option(
-        _name(example), lambda given: read_number(given, example), example, what, "required", checks
+        _name(example),
+        lambda entry: read_number(entry, example),
+        example,
+        description,
+        "required",
+        checks,
     )
 
 
@@ -46,7 +51,12 @@ def _name(example: str) -> str:
 
 
 def whole_option(
-    example: str, what: str, usually: str, most: int, default: Default = _none, *checks: Check
+    example: str,
+    description: str,
+    usually: str,
+    largest: int,
+    default: Default = _no_default,
+    *checks: Check,
 ) -> Option:
     """Return a whole number from 1."""
     name = _name(example)
@@ -55,15 +65,15 @@ def whole_option(
     )
     most_check = Check(
         "most",
-        lambda value: value <= most,
-        f"{name} must be at most {most:,}",
-        f"write a number up to {most}",
+        lambda value: value <= largest,
+        f"{name} must be at most {largest:,}",
+        f"write a number up to {largest}",
     )
     return Option(
         name,
-        lambda given: read_whole(given, example),
+        lambda entry: read_whole(entry, example),
         example,
-        what,
+        description,
         usually,
         (least_check, most_check, *checks),
         default,
@@ -71,19 +81,19 @@ def whole_option(
 
 
 def duration_option(
-    example: str, what: str, usually: str, zero: bool, default: Default = _none
+    example: str, description: str, usually: str, zero: bool, default: Default = _no_default
 ) -> Option:
     """Return a duration; `zero` says whether it may be none."""
     name = _name(example)
     if zero:
-        least = Check(
+        least_check = Check(
             "least", lambda us: us >= 0, f"{name} must not be negative", f"write {example}"
         )
     else:
-        least = Check(
+        least_check = Check(
             "least", lambda us: us > 0, f"{name} must be longer than zero", f"write {example}"
         )
-    most = Check(
+    most_check = Check(
         "most",
         lambda us: us <= LONGEST_US,
         f"{name} must be at most 36525 days",
@@ -91,29 +101,29 @@ def duration_option(
     )
     return Option(
         name,
-        lambda given: read_duration_option(given, example),
+        lambda entry: read_duration_option(entry, example),
         example,
-        what,
+        description,
         usually,
-        (least, most),
+        (least_check, most_check),
         default,
     )
 
 
 def word_option(
     example: str,
-    what: str,
+    description: str,
     usually: str,
     values: type,
     foreign: Mapping[str, str] | None = None,
-    default: Default = _none,
+    default: Default = _no_default,
 ) -> Option:
     """Return one of some words."""
     return Option(
         _name(example),
-        lambda given: read_word(given, values, dict(foreign or {})),
+        lambda entry: read_word(entry, values, dict(foreign or {})),
         example,
-        what,
+        description,
         usually,
         (),
         default,
@@ -151,23 +161,28 @@ _DELTA = (
 
 
 def all_rows(draft: Draft) -> float | None:
-    """C where it is not written. With c and G no more rows than G c can count, but where rows end and make room for others. With G alone none are
-    counted (infinity) where bounds per group hold what a unit adds, or it is counted itself."""
-    both = [
+    """Return C where it is not written. With c and G no more rows than G c can count, but where
+    rows end and make room for others. With G alone none are counted (infinity) where bounds per
+    group hold what a unit adds, or it is counted itself."""
+    limits = [
         draft.value(name)
         for name in ("max_rows_per_group", "max_groups_contributed")
-        if draft.given(name)
+        if draft.entry(name)
     ]
     ends = draft.stream is not None and draft.stream.change_feed
-    if len(both) == 2:
+    if len(limits) == 2:
         return (
-            both[0] * both[1] if all(both) and not ends and both[0] * both[1] <= MOST_ROWS else None
+            limits[0] * limits[1]
+            if all(limits) and not ends and limits[0] * limits[1] <= MOST_ROWS
+            else None
         )
     elsewhere = (
         ends or draft.paper or draft.keyless or draft.sketches or draft.grouping_sets is not None
     )
-    held = draft.calls and all(call.per_group or call.distinct for call in draft.calls)
-    return math.inf if held and draft.given("max_groups_contributed") and not elsewhere else None
+    is_bounded = draft.calls and all(call.per_group or call.distinct for call in draft.calls)
+    return (
+        math.inf if is_bounded and draft.entry("max_groups_contributed") and not elsewhere else None
+    )
 
 
 def _rows(draft: Draft) -> Any:
@@ -205,7 +220,7 @@ PRIVACY_LEVEL = word_option(
 )
 PRIVACY_UNIT_COLUMN = Option(
     "privacy_unit_column",
-    lambda given: read_columns(given, "privacy_unit_column = user_id"),
+    lambda entry: read_columns(entry, "privacy_unit_column = user_id"),
     "privacy_unit_column = user_id",
     "the column (or tuple of columns) that the source declares",
     "required",
@@ -252,7 +267,7 @@ ALLOWED_LATENESS = duration_option(
 )
 PUBLIC_GROUPS = Option(
     "public_groups",
-    lambda given: read_query(given, "public_groups = (SELECT page FROM pages)"),
+    lambda entry: read_query(entry, "public_groups = (SELECT page FROM pages)"),
     "public_groups = (SELECT page FROM pages)",
     "keys are those of a static source, one column per key, in every window from the source's `start` on",
     "none: the query finds keys",

@@ -45,17 +45,20 @@ from dpsql.sql.values import bare
 
 
 def unreadable_names(script: Script) -> Iterator[Problem]:
-    """RECURSIVE, column names after the name, one name twice, and names that FROM never mentions."""
-    written = script.tree.args.get("with_")
-    if written is None:
+    """Reject RECURSIVE, column names after the name, one name twice, and names that FROM never
+    mentions."""
+    with_clause = script.tree.args.get("with_")
+    if with_clause is None:
         return
-    if written.args.get("recursive"):
+    if with_clause.args.get("recursive"):
         yield problem(
-            _place(written.expressions[0]), "Recursive queries are not accepted", "delete RECURSIVE"
+            _place(with_clause.expressions[0]),
+            "Recursive queries are not accepted",
+            "delete RECURSIVE",
         )
         return
-    seen: set[str] = set()
-    for query in written.expressions:
+    earlier_names: set[str] = set()
+    for query in with_clause.expressions:
         name = query.alias.lower()
         if query.args["alias"].columns:
             yield problem(
@@ -63,7 +66,7 @@ def unreadable_names(script: Script) -> Iterator[Problem]:
                 "Column names after the name of a query are not accepted",
                 f"write WITH {name} AS (SELECT a AS b ...)",
             )
-        elif name in seen:
+        elif name in earlier_names:
             yield problem(
                 _place(query), f"WITH has two queries `{name}`", "give one of them another name"
             )
@@ -73,7 +76,7 @@ def unreadable_names(script: Script) -> Iterator[Problem]:
                 f"FROM does not read the query `{name}` of WITH",
                 f"write FROM {name}, or delete it",
             )
-        seen.add(name)
+        earlier_names.add(name)
 
 
 def written_out(select: exp.Select) -> exp.Select:
@@ -84,26 +87,26 @@ def written_out(select: exp.Select) -> exp.Select:
     if select.args.get("with_") is None:
         return select
     select = select.copy()
-    known: dict[str, exp.Expr] = {}
+    named_queries: dict[str, exp.Expr] = {}
     for query in select.args["with_"].expressions:
-        _replace(query.this, known)
-        known[query.alias.lower()] = query.this
+        _replace(query.this, named_queries)
+        named_queries[query.alias.lower()] = query.this
     select.set("with_", None)
-    _replace(select, known)
+    _replace(select, named_queries)
     return select
 
 
-def _replace(node: exp.Expr, known: Mapping[str, exp.Expr]) -> None:
+def _replace(node: exp.Expr, named_queries: Mapping[str, exp.Expr]) -> None:
     for table in list(node.find_all(exp.Table)):
         name = table.name.lower()
-        if name in known and _mentions(table, name):
-            rest = {
+        if name in named_queries and _mentions(table, name):
+            other_args = {
                 part: value
                 for part, value in table.args.items()
                 if value and part not in ("this", "alias")
             }
             alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(name))
-            table.replace(exp.Subquery(this=known[name].copy(), alias=alias, **rest))
+            table.replace(exp.Subquery(this=named_queries[name].copy(), alias=alias, **other_args))
 
 
 def _mentions(table: exp.Table, name: str) -> bool:
@@ -216,13 +219,13 @@ RULES: tuple[Rule, ...] = (
 # From a draft without problems to the ParsedQuery.
 
 
-def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
+def build(draft: Draft, mechanism: str, choices: Any) -> ParsedQuery[Any]:
     """Return the value of an accepted query: defaults filled in, everything in its canonical spelling.
 
     Args:
         draft: without problems.
         mechanism: whose query it is.
-        asked: what that has read.
+        choices: what that has read.
     """
     if draft.stream is None or (draft.window_times is None) != draft.windowless:
         raise AssertionError("a rule let a query without stream or window pass")
@@ -251,7 +254,7 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
         if draft.stream.max_ahead_us is None
         else draft.stream.max_ahead_us,
         public_groups=public_groups_sql(value("public_groups")),
-        keys=_counted(draft)
+        keys=_sketch_keys(draft)
         if draft.sketches
         else tuple(Key(item.name or "", item.sql) for item in draft.keys),
         aggregates=tuple(_aggregate(call) for call in draft.calls),
@@ -261,7 +264,7 @@ def build(draft: Draft, mechanism: str, asked: Any) -> ParsedQuery[Any]:
         columns_in_order=tuple(
             item.name or "" for item in draft.items if item.kind in (Kind.KEY, Kind.AGGREGATE)
         ),
-        asked=asked,
+        asked=choices,
     )
 
 
@@ -276,10 +279,10 @@ def _window(size: int, slide: int, offset: int) -> WindowSpec:
     return WindowSpec(size, slide, offset % slide)
 
 
-def _counted(draft: Draft) -> tuple[Key, ...]:
+def _sketch_keys(draft: Draft) -> tuple[Key, ...]:
     """Return what the sketches count, by the path that it has in the public table: no column is called so."""
     first = draft.sketches[0]
-    parts = [write(part) for part in first.counted_plain]
+    parts = [write(part) for part in first.canonical_values]
     path = f"{first.item.name}.value"
     return (
         (Key(path, parts[0]),)
@@ -292,7 +295,9 @@ def _counted(draft: Draft) -> tuple[Key, ...]:
 
 def names_of(call: Call) -> tuple[str, ...]:
     """Return the fields of a compound value: columns by their names, others by their place."""
-    columns = [part.name.lower() if isinstance(part, exp.Column) else "" for part in call.counted]
+    columns = [
+        part.name.lower() if isinstance(part, exp.Column) else "" for part in call.counted_values
+    ]
     return tuple(
         name if name and columns.count(name) == 1 else f"col{i}"
         for i, name in enumerate(columns, 1)
@@ -302,7 +307,7 @@ def names_of(call: Call) -> tuple[str, ...]:
 def _aggregate(call: Call) -> Aggregate:
     if call.function is None or call.item.name is None:
         raise AssertionError("a rule let an unknown aggregate pass")
-    argument = None if call.weight is None else write(call.plain[call.weight])
+    argument = None if call.weight is None else write(call.canonical_arguments[call.weight])
     bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
     if (parts := read_parts(call)) is not None:
         return Quantiles(call.item.name, call.function, argument, bounds, parts)
@@ -312,7 +317,7 @@ def _aggregate(call: Call) -> Aggregate:
 
 
 class QueryReader(Protocol):
-    """What the front end asks of a mechanism (`dpsql.mechanisms.protocol.Mechanism`)."""
+    """The part of a mechanism that the front end needs (`dpsql.mechanisms.protocol.Mechanism`)."""
 
     name: str
     takes: str
@@ -323,19 +328,19 @@ class QueryReader(Protocol):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """What judges them."""
+        """The rules that judge its queries."""
 
     def claims(self, draft: Draft) -> bool:
         """Tell whether a query is this mechanism's."""
 
-    def read(self, draft: Draft) -> Any:
-        """What is asked of it."""
+    def read_choices(self, draft: Draft) -> Any:
+        """Return what a query asks of it."""
 
 
 def parse_query(
     text: str, sources: Mapping[str, Source], readers: Sequence[QueryReader], name: str = "query"
 ) -> ParsedQuery[Any]:
-    """Read one query.
+    """Read one query of the dialect.
 
     Args:
         text: one SELECT WITH DIFFERENTIAL_PRIVACY statement; comments and a final `;` are fine.
@@ -358,7 +363,7 @@ def parse_query(
         if not problems and not reader.claims(draft):
             raise AssertionError("no mechanism claims a query that no rule refuses")
         if not problems:
-            return build(draft, reader.name, reader.read(draft))
+            return build(draft, reader.name, reader.read_choices(draft))
     except Refused as refused:
         raise QueryError(text, refused.problems, name) from None
     except RecursionError:
@@ -391,13 +396,13 @@ def options_of(readers: Sequence[QueryReader]) -> tuple[Option, ...]:
 def options_of_others(
     draft: Draft, reader: QueryReader, readers: Sequence[QueryReader]
 ) -> Iterator[Problem]:
-    """Options that other mechanisms know and the query's own does not."""
-    own = {option.name for option in reader.options}
-    known = {option.name for option in options_of(readers)}
-    for given in draft.givens:
-        if given.name in known - own:
-            message = f"The option {given.name} is not supported in {reader.takes}"
-            yield problem(given.name_span, message, "omit it")
+    """Reject options that other mechanisms know and the query's own does not."""
+    own_names = {option.name for option in reader.options}
+    other_names = {option.name for option in options_of(readers)}
+    for entry in draft.entries:
+        if entry.name in other_names - own_names:
+            message = f"The option {entry.name} is not supported in {reader.takes}"
+            yield problem(entry.name_span, message, "omit it")
 
 
 def claiming(draft: Draft, readers: Sequence[QueryReader]) -> QueryReader:
@@ -406,21 +411,21 @@ def claiming(draft: Draft, readers: Sequence[QueryReader]) -> QueryReader:
     Raises:
         AssertionError: two claim it; a test over all golden queries looks for that.
     """
-    found = [reader for reader in readers if reader.claims(draft)]
-    if len(found) > 1:
+    claimants = [reader for reader in readers if reader.claims(draft)]
+    if len(claimants) > 1:
         raise AssertionError(
-            f"{' and '.join(reader.name for reader in found)} both claim one query"
+            f"{' and '.join(reader.name for reader in claimants)} both claim one query"
         )
-    return (found or readers)[0]
+    return (claimants or readers)[0]
 
 
-def read_draft(text: str, sources: Mapping[str, Source], known: tuple[Option, ...] = ()) -> Draft:
+def read_draft(text: str, sources: Mapping[str, Source], options: tuple[Option, ...] = ()) -> Draft:
     """Return the draft of a text that is one SELECT with the clause.
 
     Args:
         text: of the query.
         sources: what FROM may name.
-        known: the options whose values are read; others are only seen.
+        options: the options whose values are read; others are only seen.
 
     Raises:
         Refused: it is not.
@@ -431,14 +436,14 @@ def read_draft(text: str, sources: Mapping[str, Source], known: tuple[Option, ..
             raise Refused(*problems)
     assert isinstance(script.tree, exp.Select)
     select = written_out(script.tree)
-    written = select.args.get("hint")
+    clause = select.args.get("hint")
     return Draft(
         text,
         script.tokens,
         select,
-        written if isinstance(written, DpClause) else _no_clause(script),
+        clause if isinstance(clause, DpClause) else _no_clause(script),
         sources,
-        known,
+        options,
     )
 
 
@@ -457,7 +462,7 @@ _COMBINING = (TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT)
 
 
 def set_operation(script: Script) -> Iterator[Problem]:
-    """UNION, INTERSECT, EXCEPT of whole queries."""
+    """Reject UNION, INTERSECT and EXCEPT of whole queries."""
     if not isinstance(script.tree, exp.Select):
         words = [token for token in script.tokens if token.token_type in _COMBINING]
         yield problem(
@@ -472,7 +477,7 @@ SHAPE_RULES: tuple[Callable[[Script], Iterator[Problem]], ...] = (set_operation,
 
 
 def in_text_order(text: str, problems: list[Problem]) -> tuple[Problem, ...]:
-    """Sorted by place, each once, every place inside the text and not on a line end."""
+    """Sort problems by place, each once, every place inside the text and not on a line end."""
     last = max(len(text.rstrip()), 1)
     placed = {
         Problem(p.message, p.hint, min(p.start, last - 1), min(p.end, last)): None for p in problems
@@ -502,11 +507,13 @@ def edit_options(text: str, sources: Mapping[str, Source], changes: Mapping[str,
         changes: option -> value as it is to be written. An option that is not there is added after the last one.
     """
     draft = read_draft(text, sources)
-    options = {name: draft.given(name) for name in changes}
+    options = {name: draft.entry(name) for name in changes}
     edits = [(option.value_span, changes[name]) for name, option in options.items() if option]
-    added = "".join(f", {name} = {value}" for name, value in changes.items() if not options[name])
-    end = max(given.value_span[1] for given in draft.givens)
-    edits.append(((end, end), added))
+    additions = "".join(
+        f", {name} = {value}" for name, value in changes.items() if not options[name]
+    )
+    end = max(entry.value_span[1] for entry in draft.entries)
+    edits.append(((end, end), additions))
     # from the last to the first, so that places stay what they are; at the same end the value goes before what is added after it
     for (start, stop), value in sorted(edits, key=lambda edit: edit[0], reverse=True):
         text = text[:start] + value + text[stop:]

@@ -67,7 +67,7 @@ _EVERY = frozenset(range(_BEYOND + 1))
 
 @dataclass(frozen=True)
 class Effort:
-    """What a pattern can cost.
+    """The effort that a pattern can cost.
 
     Args:
         degree: a search takes time like this power of the text's length.
@@ -89,15 +89,15 @@ class _Part:
     Args:
         chars: the characters, where it is one.
         branches: the sequences, where it is a group; one empty sequence is a place like `^` or `\\b`.
-        least, most: how often; `most` is 1 for what is not repeated.
+        minimum, maximum: how often; `maximum` is 1 for what is not repeated.
         keeps: what it has matched is not tried in other ways (possessive, atomic, looking ahead or behind).
         width: whether it moves on (looking ahead or behind does not).
     """
 
     chars: frozenset[int] = frozenset()
     branches: tuple[tuple[_Part, ...], ...] = ()
-    least: float = 1
-    most: float = 1
+    minimum: float = 1
+    maximum: float = 1
     keeps: bool = False
     width: bool = True
 
@@ -106,11 +106,11 @@ class _Part:
         if not self.width:
             return frozenset({_NOTHING})
         found = self.chars.union(*(_next(branch, {_NOTHING}) for branch in self.branches))
-        return found if self.least else found | {_NOTHING}
+        return found if self.minimum else found | {_NOTHING}
 
     def repeats(self, or_chooses: bool = False) -> bool:
         """Tell whether it can match texts of different lengths, itself or within; or in different ways."""
-        own = self.least != self.most and (or_chooses or self.most > 1)
+        own = self.minimum != self.maximum and (or_chooses or self.maximum > 1)
         within = any(part.repeats(or_chooses) for branch in self.branches for part in branch)
         return own or within or (or_chooses and len(self.branches) > 1)
 
@@ -126,23 +126,24 @@ class _Cost:
 
 def effort(pattern: str) -> Effort:
     """Read a regular expression of Java that is looked for anywhere in a text; never raises."""
-    pattern = _QUOTED.sub(lambda found: found[1] or re.escape(found[2]), pattern)
+    pattern = _QUOTED.sub(lambda match: match[1] or re.escape(match[2]), pattern)
     flagged = bool(_ANY_FLAGS.search(pattern))
-    whole = _read(pattern, flagged)
-    if isinstance(whole, str):
-        return Effort(endless=whole)
-    cost = _cost(whole, _EVERY | {_NOTHING}, last=True)
+    root = _parse(pattern, flagged)
+    if isinstance(root, str):
+        return Effort(endless=root)
+    cost = _cost(root, _EVERY | {_NOTHING}, last=True)
     anchored = (
         re.match(r"\^|\\A", pattern)
-        and len(whole.branches) == 1
+        and len(root.branches) == 1
         and not flagged
         and not _QUANTIFIER.match(pattern, 1)
     )
-    return Effort(cost.steps + (not anchored), cost.choices, whole.repeats())
+    return Effort(cost.steps + (not anchored), cost.choices, root.repeats())
 
 
 def like_effort(pattern: str) -> Effort:
-    """The same for a pattern of LIKE, which is held against the whole text: each `%` but the last takes its turn."""
+    """Read a pattern of LIKE, which is held against the whole text: each `%` but the last takes its
+    turn."""
     gaps = re.sub(r"\\.", "x", pattern, flags=re.DOTALL).rstrip("%").count("%")
     return Effort(gaps, repeats=gaps > 1)
 
@@ -152,10 +153,16 @@ def searched(pattern: str, like: bool = False) -> int | None:
 
     Of patterns that are refused (`refusal`) it is the least number.
     """
-    known = like_effort(pattern) if like else effort(pattern)
-    if not (known.endless or known.repeats) and known.degree <= 1 and known.choices <= FEW_CHOICES:
+    pattern_effort = like_effort(pattern) if like else effort(pattern)
+    if (
+        not (pattern_effort.endless or pattern_effort.repeats)
+        and pattern_effort.degree <= 1
+        and pattern_effort.choices <= FEW_CHOICES
+    ):
         return None
-    return next((characters for characters in SEARCHED if _within(known, characters)), SEARCHED[-1])
+    return next(
+        (characters for characters in SEARCHED if _within(pattern_effort, characters)), SEARCHED[-1]
+    )
 
 
 def refusal(pattern: str, like: bool = False) -> str | None:
@@ -166,78 +173,90 @@ def refusal(pattern: str, like: bool = False) -> str | None:
     return None if _within(known, SEARCHED[-1]) else TOO_SLOW
 
 
-def _within(known: Effort, characters: int) -> bool:
-    return not known.endless and known.choices + known.degree * log2(characters) <= log2(MOST_STEPS)
+def _within(pattern_effort: Effort, characters: int) -> bool:
+    return not pattern_effort.endless and pattern_effort.choices + pattern_effort.degree * log2(
+        characters
+    ) <= log2(MOST_STEPS)
 
 
-def _next(parts: Sequence[_Part], after: Set[int]) -> frozenset[int]:
-    """Return what a sequence may begin with, if `after` comes after it."""
-    found: frozenset[int] = frozenset()
+def _next(parts: Sequence[_Part], followers: Set[int]) -> frozenset[int]:
+    """Return what a sequence may begin with, if `followers` comes after it."""
+    firsts: frozenset[int] = frozenset()
     for part in parts:
-        own = part.first()
-        found |= own - {_NOTHING}
-        if _NOTHING not in own:
-            return found
-    return found | after
+        part_firsts = part.first()
+        firsts |= part_firsts - {_NOTHING}
+        if _NOTHING not in part_firsts:
+            return firsts
+    return firsts | followers
 
 
-def _apart(one: Set[int], other: Set[int]) -> bool:
+def _disjoint(chars: Set[int], other_chars: Set[int]) -> bool:
     """Tell whether one character tells which of both it is."""
-    return _NOTHING not in one | other and not one & other
+    return _NOTHING not in chars | other_chars and not chars & other_chars
 
 
-def _cost(part: _Part, after: Set[int], last: bool) -> _Cost:
-    """Return what it takes to match a part before `after`; `last`: with it the whole pattern is matched, and nothing is tried again."""
+def _cost(part: _Part, followers: Set[int], last: bool) -> _Cost:
+    """Return what it takes to match a part before `followers`; `last`: with it the whole pattern is matched, and nothing is tried again."""
     # A repetition that ends where a character comes that it cannot match has one way only to go on.
-    sure = part.keeps or part.least == part.most or _apart(replace(part, least=1).first(), after)
-    if part.most > MAX_TIMES:
-        exact = part.least == part.most and part.most <= MAX_WIDTH
-        return _Cost(not sure, not (exact or (last and part.width)))
+    sure = (
+        part.keeps
+        or part.minimum == part.maximum
+        or _disjoint(replace(part, minimum=1).first(), followers)
+    )
+    if part.maximum > MAX_TIMES:
+        is_exact = part.minimum == part.maximum and part.maximum <= MAX_WIDTH
+        return _Cost(not sure, not (is_exact or (last and part.width)))
     if part.keeps:
-        after = _EVERY | {_NOTHING}
+        followers = _EVERY | {_NOTHING}
         last = False
-    each = [_sequence(branch, after, last) for branch in part.branches] or [_Cost()]
-    firsts = [_next(branch, after) for branch in part.branches]
-    told_apart = all(_apart(one, other) for i, one in enumerate(firsts) for other in firsts[:i])
+    branch_costs = [_sequence(branch, followers, last) for branch in part.branches] or [_Cost()]
+    firsts = [_next(branch, followers) for branch in part.branches]
+    told_apart = all(
+        _disjoint(first, earlier) for i, first in enumerate(firsts) for earlier in firsts[:i]
+    )
     counts = (
         0
-        if sure or (last and part.most == 1 and not part.branches)
-        else log2(part.most - part.least + 1)
+        if sure or (last and part.maximum == 1 and not part.branches)
+        else log2(part.maximum - part.minimum + 1)
     )
-    choices = max(cost.choices for cost in each) + (0 if told_apart else log2(len(each))) + counts
+    choices = (
+        max(cost.choices for cost in branch_costs)
+        + (0 if told_apart else log2(len(branch_costs)))
+        + counts
+    )
     return _Cost(
-        0 if part.keeps else max(cost.ends for cost in each),
-        max(cost.steps for cost in each),
+        0 if part.keeps else max(cost.ends for cost in branch_costs),
+        max(cost.steps for cost in branch_costs),
         choices,
     )
 
 
-def _sequence(parts: Sequence[_Part], after: Set[int], last: bool) -> _Cost:
+def _sequence(parts: Sequence[_Part], followers: Set[int], last: bool) -> _Cost:
     ends = 0.0
     steps = 0.0
     choices = 0.0
     for i, part in enumerate(parts):
-        cost = _cost(part, _next(parts[i + 1 :], after), last and i + 1 == len(parts))
+        cost = _cost(part, _next(parts[i + 1 :], followers), last and i + 1 == len(parts))
         steps = max(steps, ends + cost.steps)
         ends = ends + cost.ends
         choices = choices + cost.choices
     return _Cost(ends, steps, choices)
 
 
-def _read(pattern: str, flagged: bool) -> _Part | str:
+def _parse(pattern: str, flagged: bool) -> _Part | str:
     """Return the parts of a pattern, or which of them may take exponential time, and why."""
     groups: list[tuple[int, str, list[list[_Part]]]] = [(0, "", [[]])]
-    at = 0
-    while at < len(pattern) or len(groups) > 1:
-        piece = _PIECE.match(pattern, at) if at < len(pattern) else _PIECE.match(")")
+    position = 0
+    while position < len(pattern) or len(groups) > 1:
+        piece = _PIECE.match(pattern, position) if position < len(pattern) else _PIECE.match(")")
         if piece is None or len(groups) > MAX_DEPTH:
-            return f"what begins at character {at + 1} is too deep, or has no end"
+            return f"what begins at character {position + 1} is too deep, or has no end"
         kind = piece.lastgroup
         text = piece.group()
-        start = at
+        start = position
         branches = groups[-1][2]
-        at += len(text)
-        quantifier = _QUANTIFIER.match(pattern, at)
+        position += len(text)
+        quantifier = _QUANTIFIER.match(pattern, position)
         if kind in ("refers", "flags", "opens"):
             if kind == "refers":
                 return f"`{text}` refers to a group"
@@ -259,23 +278,26 @@ def _read(pattern: str, flagged: bool) -> _Part | str:
             )
             # Java looks behind from every place that could be the beginning.
             if opening.startswith(("(?<=", "(?<!")) and once.repeats():
-                return f"`{pattern[start:at]}` looks behind for what repeats"
+                return f"`{pattern[start:position]}` looks behind for what repeats"
         elif kind == "place":
             once = _Part(branches=((),))
         elif (
             kind == "several" and not quantifier
         ):  # a line break or a grapheme is one character or several
-            once = _Part(_EVERY, most=2, keeps=True)
+            once = _Part(_EVERY, maximum=2, keeps=True)
         else:
             once = _Part(_chars(text, flagged))
         if quantifier:
-            at = quantifier.end()
-            least, most = _times(quantifier.group(1))
-            if most > 1 and once.repeats(or_chooses=True):
-                return f"`{pattern[start:at]}` repeats what itself repeats or chooses"
-            once = once if once.width and once.most == 1 else _Part(branches=((once,),))
+            position = quantifier.end()
+            minimum, maximum = _times(quantifier.group(1))
+            if maximum > 1 and once.repeats(or_chooses=True):
+                return f"`{pattern[start:position]}` repeats what itself repeats or chooses"
+            once = once if once.width and once.maximum == 1 else _Part(branches=((once,),))
             once = replace(
-                once, least=least, most=most, keeps=once.keeps or quantifier.group(2) == "+"
+                once,
+                minimum=minimum,
+                maximum=maximum,
+                keeps=once.keeps or quantifier.group(2) == "+",
             )
         groups[-1][2][-1].append(once)
     return _Part(branches=tuple(map(tuple, groups[0][2])))
@@ -293,12 +315,12 @@ def _chars(text: str, flagged: bool) -> frozenset[int]:
         ]
     except re.error:
         return _EVERY
-    beyond = (
+    beyond_chars = (
         frozenset({_BEYOND})
         if flagged or not text.isascii() or ways[0].match("\uffff")
         else frozenset()
     )
-    return beyond | frozenset(
+    return beyond_chars | frozenset(
         code for code in range(_BEYOND) if any(way.match(chr(code)) for way in ways)
     )
 

@@ -48,20 +48,20 @@ COMPARISONS: Mapping[type[exp.Expr], Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked.
+    """One question about a public table.
 
     Args:
         table: in FROM.
         column: of the public table, lower case; None: COUNT(*).
         products: the condition; no two share a cell. None at all: no cell.
-        by: places of the keys of GROUP BY, as selected.
+        group_keys: places of the keys of GROUP BY, as selected.
         with_null: keys of which <> or NOT has counted `other`, and so NULL, which SQL's <> and NOT never count.
     """
 
     table: str
     column: str | None
     products: tuple[Chosen, ...]
-    by: tuple[int, ...]
+    group_keys: tuple[int, ...]
     with_null: tuple[str, ...] = ()
 
 
@@ -75,7 +75,7 @@ def table_of(text: str) -> str:
 
 
 def read_question(text: str, keys: Mapping[str, Sequence[str | int]]) -> Question:
-    """Read one question.
+    """Read one question about a public table.
 
     Args:
         text: of the question.
@@ -90,18 +90,21 @@ def read_question(text: str, keys: Mapping[str, Sequence[str | int]]) -> Questio
 def per_cell(
     question: Question, keys: Mapping[str, Sequence[str | int]]
 ) -> Iterator[tuple[dict[str, str | int], list[dict[int, Weights]]]]:
-    """The cells of GROUP BY that the condition reaches: the values of their keys, and what is counted there, as weights."""
-    groups = [(list(keys)[key], list(keys.values())[key], key) for key in question.by]
+    """Yield the cells of GROUP BY that the condition reaches: the values of their keys, and what is
+    counted there, as weights."""
+    groups = [(list(keys)[key], list(keys.values())[key], key) for key in question.group_keys]
     for cell in itertools.product(*(enumerate(values) for _, values, _ in groups)):
-        one = {
-            key: np.arange(len(values)) == at
-            for (_, values, key), (at, _) in zip(groups, cell, strict=True)
+        masks = {
+            key: np.arange(len(values)) == place
+            for (_, values, key), (place, _) in zip(groups, cell, strict=True)
         }
-        products = intersection(question.products, [one])
+        products = intersection(question.products, [masks])
         if products or not groups:
-            named = {name: value for (name, _, _), (_, value) in zip(groups, cell, strict=True)}
+            key_values = {
+                name: value for (name, _, _), (_, value) in zip(groups, cell, strict=True)
+            }
             yield (
-                named,
+                key_values,
                 [
                     {key: chosen.astype(np.float64) for key, chosen in product.items()}
                     for product in products
@@ -109,46 +112,46 @@ def per_cell(
             )
 
 
-def disjoint(either: Sequence[Chosen], other: Sequence[Chosen]) -> list[Chosen]:
+def disjoint(first: Sequence[Chosen], second: Sequence[Chosen]) -> list[Chosen]:
     """Return the union of two lists of products, each without a common cell."""
-    return [*either, *intersection(complement(either), other)]
+    return [*first, *intersection(complement(first), second)]
 
 
-def intersection(either: Sequence[Chosen], other: Sequence[Chosen]) -> list[Chosen]:
+def intersection(first: Sequence[Chosen], second: Sequence[Chosen]) -> list[Chosen]:
     """Return what is in both; products without a cell are left out."""
-    both = []
-    for one in either:
-        for two in other:
-            product = dict(one)
-            for key, chosen in two.items():
+    products = []
+    for base in first:
+        for extra in second:
+            product = dict(base)
+            for key, chosen in extra.items():
                 product[key] = product[key] & chosen if key in product else chosen
             if all(chosen.any() for chosen in product.values()):
-                both.append(product)
-    return both
+                products.append(product)
+    return products
 
 
 def complement(products: Sequence[Chosen]) -> list[Chosen]:
     """Return all other cells."""
-    rest: list[Chosen] = [{}]
+    remaining: list[Chosen] = [{}]
     for product in products:
         outside = list[Chosen]()
-        before = Chosen()
+        prefix = Chosen()
         for key, chosen in product.items():
             if not chosen.all():
-                outside.append({**before, key: ~chosen})
-            before = {**before, key: chosen}
-        rest = intersection(rest, outside)
-        if len(rest) > MOST_PRODUCTS:
+                outside.append({**prefix, key: ~chosen})
+            prefix = {**prefix, key: chosen}
+        remaining = intersection(remaining, outside)
+        if len(remaining) > MOST_PRODUCTS:
             raise TooManyError
-    return rest
+    return remaining
 
 
 class TooManyError(Exception):
-    """More than `MOST_PRODUCTS`."""
+    """More than `MOST_PRODUCTS` products."""
 
 
 class _Reader:
-    """One text."""
+    """The reader of one text."""
 
     def __init__(self, text: str, keys: Mapping[str, Sequence[str | int]]) -> None:
         self.text = text
@@ -182,9 +185,9 @@ class _Reader:
 
     def question(self) -> Question:
         for clause in self.tree.find_all(*KNOWN):
-            for name, given in clause.args.items():
-                if given and name not in KNOWN[type(clause)]:
-                    node = given[0] if isinstance(given, list) else given
+            for name, argument in clause.args.items():
+                if argument and name not in KNOWN[type(clause)]:
+                    node = argument[0] if isinstance(argument, list) else argument
                     self._refuse(
                         node if isinstance(node, exp.Expr) else clause,
                         "A question has SELECT, FROM, WHERE and GROUP BY only, in their plain forms",
@@ -200,8 +203,10 @@ class _Reader:
             )
         group = self.tree.args.get("group")
         grouped = [bare(node) for node in group.expressions] if group is not None else []
-        by = tuple(self._key(node) for node in selected if isinstance(node, exp.Column))
-        if sorted(self._key(node) for node in grouped) != sorted(by) or len({*by}) < len(by):
+        group_keys = tuple(self._key(node) for node in selected if isinstance(node, exp.Column))
+        if sorted(self._key(node) for node in grouped) != sorted(group_keys) or len(
+            {*group_keys}
+        ) < len(group_keys):
             self._refuse(
                 group or self.tree,
                 "Keys of the select list and of GROUP BY are the same",
@@ -210,33 +215,43 @@ class _Reader:
         where = self.tree.args.get("where")
         products = self._condition(bare(where.this)) if where is not None else [Chosen()]
         return Question(
-            self.table(), self._column(sums[0]), tuple(products), by, self._with_null(where)
+            self.table(), self._column(sums[0]), tuple(products), group_keys, self._with_null(where)
         )
 
     def _with_null(self, where: exp.Expr | None) -> tuple[str, ...]:
         """Return keys with `other` in a test that is turned round."""
         turned = [*where.find_all(exp.NEQ, exp.Not)] if where is not None else []
-        found = {column.name.lower() for node in turned for column in node.find_all(exp.Column)}
+        tested_names = {
+            column.name.lower() for node in turned for column in node.find_all(exp.Column)
+        }
         return tuple(
             name
             for name, values in zip(self.names, self.values, strict=True)
-            if name in found and OTHER in values
+            if name in tested_names and OTHER in values
         )
 
     def _column(self, node: exp.Expr) -> str | None:
-        inside = node.expressions if isinstance(node, exp.Anonymous) else []
-        if call_name(node) == "count" and len(inside) == 1 and isinstance(inside[0], exp.Star):
+        arguments = node.expressions if isinstance(node, exp.Anonymous) else []
+        if (
+            call_name(node) == "count"
+            and len(arguments) == 1
+            and isinstance(arguments[0], exp.Star)
+        ):
             return None
-        if call_name(node) == "sum" and len(inside) == 1 and isinstance(inside[0], exp.Column):
-            return str(inside[0].name).lower()
+        if (
+            call_name(node) == "sum"
+            and len(arguments) == 1
+            and isinstance(arguments[0], exp.Column)
+        ):
+            return str(arguments[0].name).lower()
         self._refuse(
             node, "A question asks for COUNT(*), or the SUM of a published column", f"write {FORM}"
         )
 
     def _condition(self, node: exp.Expr) -> list[Chosen]:
         try:
-            if len(found := self._read(node)) <= MOST_PRODUCTS:
-                return _merged(found)
+            if len(products := self._products(node)) <= MOST_PRODUCTS:
+                return _merged(products)
         except (TooManyError, RecursionError):
             pass
         self._refuse(
@@ -245,32 +260,32 @@ class _Reader:
             "ask its parts, or use IN in the place of OR",
         )
 
-    def _read(self, node: exp.Expr) -> list[Chosen]:
+    def _products(self, node: exp.Expr) -> list[Chosen]:
         if isinstance(node, exp.And):
-            found = intersection(
+            products = intersection(
                 self._condition(bare(node.this)), self._condition(bare(node.expression))
             )
         elif isinstance(node, exp.Or):
-            found = disjoint(
+            products = disjoint(
                 self._condition(bare(node.this)), self._condition(bare(node.expression))
             )
         elif isinstance(node, exp.Not):
-            found = complement(self._condition(bare(node.this)))
+            products = complement(self._condition(bare(node.this)))
         elif isinstance(node, exp.Boolean):
-            found = [{}] if node.this else []
+            products = [{}] if node.this else []
         else:
             key, chosen = self._test(node)
-            found = [{key: chosen}] if chosen.any() else []
-        return found
+            products = [{key: chosen}] if chosen.any() else []
+        return products
 
     def _test(self, node: exp.Expr) -> tuple[int, npt.NDArray[np.bool_]]:
         """Return one key and which of its values."""
         if isinstance(node, (exp.EQ, exp.NEQ, *COMPARISONS)):
-            left = bare(node.this)
+            column = bare(node.this)
             right = bare(node.expression)
-            if not isinstance(left, exp.Column):
+            if not isinstance(column, exp.Column):
                 self._refuse(node, "A condition has a key on its left", f"write it as {TESTS}")
-            key = self._key(left)
+            key = self._key(column)
             value = self._value(key, right)
             if isinstance(node, (exp.EQ, exp.NEQ)):
                 return key, self._among(key, [value]) ^ isinstance(node, exp.NEQ)
@@ -288,7 +303,7 @@ class _Reader:
         ):
             key = self._key(bare(node.this))
             return key, self._among(
-                key, [self._value(key, bare(each)) for each in node.expressions]
+                key, [self._value(key, bare(item)) for item in node.expressions]
             )
         hint = f"write it as {TESTS}; NULL is in no domain, or in `other`"
         self._refuse(node, "This is no condition on a key", hint)
@@ -310,11 +325,11 @@ class _Reader:
 
     def _value(self, key: int, node: exp.Expr) -> str | int:
         sign, inner = (-1, bare(node.this)) if isinstance(node, exp.Neg) else (1, node)
-        whole = isinstance(self.values[key][0], int)
+        is_whole = isinstance(self.values[key][0], int)
         if isinstance(inner, exp.Literal):
-            if whole and not inner.is_string and str(inner.this).isdigit():
+            if is_whole and not inner.is_string and str(inner.this).isdigit():
                 return sign * int(inner.this)
-            if not whole and inner.is_string and sign == 1:
+            if not is_whole and inner.is_string and sign == 1:
                 if (
                     inner.this not in self.values[key]
                 ):  # it may be among the other values, or nowhere
@@ -326,25 +341,27 @@ class _Reader:
                 return str(inner.this)
         self._refuse(
             node,
-            f"The values of `{self.names[key]}` are {'whole numbers' if whole else 'texts'}",
+            f"The values of `{self.names[key]}` are {'whole numbers' if is_whole else 'texts'}",
             f"like {self.values[key][0]!r}",
         )
 
-    def _among(self, key: int, wanted: Sequence[str | int]) -> npt.NDArray[np.bool_]:
-        among = {*wanted}
+    def _among(self, key: int, values: Sequence[str | int]) -> npt.NDArray[np.bool_]:
+        among = {*values}
         return np.array([value in among for value in self.values[key]], bool)
 
     def _compared(
         self, key: int, node: exp.Expr, holds: Callable[[int, int], bool], value: str | int
     ) -> npt.NDArray[np.bool_]:
-        known = self.values[key]
+        key_values = self.values[key]
         if isinstance(value, str):
             self._refuse(
                 node,
                 f"Texts like those of `{self.names[key]}` have no order here",
                 "list them: IN ('a', 'b')",
             )
-        return np.array([isinstance(each, int) and holds(each, value) for each in known])
+        return np.array(
+            [isinstance(candidate, int) and holds(candidate, value) for candidate in key_values]
+        )
 
     def _refuse(self, node: exp.Expr, message: str, hint: str) -> NoReturn:
         raise QueryError(
@@ -353,7 +370,7 @@ class _Reader:
 
 
 def _merged(products: list[Chosen]) -> list[Chosen]:
-    """Products over one and the same key are one."""
+    """Merge products over one and the same key."""
     keys = {*products[0]} if products else set()
     if len(products) > 1 and len(keys) == 1 and all({*product} == keys for product in products):
         (key,) = keys

@@ -12,7 +12,7 @@ from dpsql.sql.aggregates import read_call
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import Item, Kind
 from dpsql.sql.relations import write
-from dpsql.sql.select_rules import named
+from dpsql.sql.select_rules import output_items
 from dpsql.sql.text import problem
 from dpsql.sql.values import bare
 
@@ -39,12 +39,12 @@ _HINT = (
 
 
 def having_reads_released(draft: Draft) -> Iterator[Problem]:
-    """Comparisons of released columns with literals."""
+    """Reject HAVING but for comparisons of released columns with literals."""
     having = draft.canonical.args.get("having")
     if having is None:
         return
     span = draft.span(draft.select.args["having"].this)
-    released, unknown = _named(draft, having.this)
+    released, unknown = _with_released_columns(draft, having.this)
     if unknown:
         yield problem(
             span,
@@ -58,7 +58,7 @@ def having_reads_released(draft: Draft) -> Iterator[Problem]:
     else:
         arrays = {
             item.name
-            for item in named(draft)
+            for item in output_items(draft)
             if (call := read_call(item)) and call.function in _ARRAYS
         }
         compared = [
@@ -75,9 +75,9 @@ def having_reads_released(draft: Draft) -> Iterator[Problem]:
 
 
 def order_reads_released(draft: Draft) -> Iterator[Problem]:
-    """Released columns, by name or place, up or down."""
+    """Reject ORDER BY but for released columns, by name or place, up or down."""
     order = draft.select.args.get("order")
-    for written, twin in (
+    for ordering, twin in (
         zip(order.expressions, draft.canonical.args["order"].expressions, strict=True)
         if order is not None
         else ()
@@ -85,14 +85,14 @@ def order_reads_released(draft: Draft) -> Iterator[Problem]:
         if _ordered(draft, twin) is None:
             message = f"ORDER BY names keys and aggregates of the select list, and `{write(twin.this)}` is neither"
             yield problem(
-                draft.span(written),
+                draft.span(ordering),
                 message,
                 f"write {_listed(draft)}; windows are shown newest first",
             )
 
 
 def limit_is_a_number(draft: Draft) -> Iterator[Problem]:
-    """A whole number from 1."""
+    """Reject a LIMIT that is no whole number from 1."""
     limit = draft.select.args.get("limit")
     if limit is not None and _limit(limit) is None:
         place = (
@@ -108,15 +108,18 @@ def limit_is_a_number(draft: Draft) -> Iterator[Problem]:
 
 
 def read_reading(draft: Draft) -> Reading:
-    """Of a draft without problems; conditions and orders in DuckDB's SQL, which reads the rows."""
+    """Return how a draft without problems is read; conditions and orders in DuckDB's SQL, which
+    reads the rows."""
     having, order, limit = (draft.canonical.args.get(name) for name in ("having", "order", "limit"))
-    named = _named(draft, having.this)[0] if having is not None else None
-    ordered = [_ordered(draft, each) for each in order.expressions] if order is not None else []
+    condition = _with_released_columns(draft, having.this)[0] if having is not None else None
+    ordered = (
+        [_ordered(draft, ordering) for ordering in order.expressions] if order is not None else []
+    )
     return Reading(
-        named.sql(dialect="duckdb") if named is not None else None,
-        tuple(each.sql(dialect="duckdb") for each in ordered if each is not None),
+        condition.sql(dialect="duckdb") if condition is not None else None,
+        tuple(ordering.sql(dialect="duckdb") for ordering in ordered if ordering is not None),
         _limit(limit) if limit else None,
-        named is not None and _private(draft, named),
+        condition is not None and _private(draft, condition),
     )
 
 
@@ -132,12 +135,12 @@ def _quoted(item: Item) -> exp.Column:
 
 
 def _listed(draft: Draft) -> str:
-    return ", ".join(item.name or "" for item in named(draft))
+    return ", ".join(item.name or "" for item in output_items(draft))
 
 
 def _column(draft: Draft, node: exp.Expr) -> exp.Column | None:
     """Return the released column that a piece of text means: its name, or the same expression."""
-    for item in named(draft):
+    for item in output_items(draft):
         if (isinstance(node, exp.Column) and node.name.lower() == item.name) or write(
             node
         ) == item.sql:
@@ -145,19 +148,19 @@ def _column(draft: Draft, node: exp.Expr) -> exp.Column | None:
     return None
 
 
-def _named(draft: Draft, node: exp.Expr) -> tuple[exp.Expr, list[str]]:
+def _with_released_columns(draft: Draft, node: exp.Expr) -> tuple[exp.Expr, list[str]]:
     """Return a condition with released columns in the place of what means them, and what means nothing."""
-    whole = exp.Paren(this=node.copy())
+    condition = exp.Paren(this=node.copy())
     unknown = []
-    for part in list(whole.find_all(exp.Column, exp.Anonymous)):
+    for part in list(condition.find_all(exp.Column, exp.Anonymous)):
         if part.parent is None or part.find_ancestor(exp.Anonymous) is not None:
             continue  # an argument of an aggregate
-        found = _column(draft, part)
-        if found is None:
+        column = _column(draft, part)
+        if column is None:
             unknown.append(write(part))
         else:
-            part.replace(found)
-    return whole, unknown
+            part.replace(column)
+    return condition, unknown
 
 
 def _ordered(draft: Draft, node: exp.Expr) -> exp.Expr | None:
@@ -165,13 +168,13 @@ def _ordered(draft: Draft, node: exp.Expr) -> exp.Expr | None:
     if isinstance(target, exp.Literal):
         place = int(target.name) if target.name.isdigit() else 0
         item = draft.items[place - 1] if 1 <= place <= len(draft.items) else None
-        found = _quoted(item) if item in named(draft) and item is not None else None
+        column = _quoted(item) if item in output_items(draft) and item is not None else None
     else:
-        found = _column(draft, target)
-    if found is None:
+        column = _column(draft, target)
+    if column is None:
         return None
     ordered = node.copy()
-    ordered.set("this", found)
+    ordered.set("this", column)
     return ordered
 
 

@@ -86,7 +86,7 @@ def write(node: exp.Expr) -> str:
 
 
 def write_from(select: exp.Select) -> str:
-    """Everything from the word FROM on up to GROUP BY."""
+    """Write everything from the word FROM on up to GROUP BY."""
     parts = {name: select.args.get(name) for name in ("from_", "joins", "laterals", "where")}
     whole = exp.Select(
         expressions=[exp.Star()], **{name: part for name, part in parts.items() if part}
@@ -120,13 +120,13 @@ def _drop_qualifier(column: exp.Column) -> None:
     parts = column.parts
     if parts[0].name.lower() != clause.this.alias_or_name.lower():
         return
-    rest = list(parts[1:])
+    remaining_parts = list(parts[1:])
     for place in ("this", "table", "db", "catalog"):
-        column.set(place, rest.pop() if rest else None)
+        column.set(place, remaining_parts.pop() if remaining_parts else None)
 
 
 def _lean_left(chain: exp.Expr) -> None:
-    """`a AND (b AND c)` as `(a AND b) AND c`: the parentheses never matter."""
+    """Write `a AND (b AND c)` as `(a AND b) AND c`: the parentheses never matter."""
     kind = type(chain)
     if isinstance(chain.parent, kind):
         return
@@ -228,8 +228,8 @@ class Relation:
 
     def find(self, name: str) -> list[Field]:
         """Return the columns of that name."""
-        if found := [field for field in self.fields if field.name == name]:
-            return found
+        if matches := [field for field in self.fields if field.name == name]:
+            return matches
         if self.passes and name not in self.hidden:
             return [Field(name, None, (self.passes, name))]
         return [Field(name)] if self.unknown else []
@@ -246,23 +246,25 @@ class Scope:
     def find(self, column: exp.Column) -> list[Field]:
         """Return the columns that a reference may mean: one is right, none is missing, several are ambiguous."""
         parts = [part.name.lower() for part in column.parts]
-        if len(parts) > 1 and (named := [r for r in self.relations if r.name == parts[0]]):
+        if len(parts) > 1 and (matching := [r for r in self.relations if r.name == parts[0]]):
             return [
-                _inside(field, parts[2:]) for relation in named for field in relation.find(parts[1])
+                _nested_field(field, parts[2:])
+                for relation in matching
+                for field in relation.find(parts[1])
             ]
         return [
-            _inside(field, parts[1:])
+            _nested_field(field, parts[1:])
             for relation in self.relations
             for field in relation.find(parts[0])
         ]
 
-    def reached(self, column: exp.Column) -> tuple[str, str | None]:
+    def column_and_source(self, column: exp.Column) -> tuple[str, str | None]:
         """Return the name of the column that a reference means or reaches into, and the source whose undeclared one it may be."""
-        first, *others = (part.name.lower() for part in column.parts)
-        named = [relation for relation in self.relations if others and relation.name == first]
-        name, relations = (others[0], named) if named else (first, self.relations)
-        known = any(field.name == name for relation in relations for field in relation.fields)
-        return name, None if known else next(
+        first, *path = (part.name.lower() for part in column.parts)
+        matching = [relation for relation in self.relations if path and relation.name == first]
+        name, relations = (path[0], matching) if matching else (first, self.relations)
+        is_declared = any(field.name == name for relation in relations for field in relation.fields)
+        return name, None if is_declared else next(
             (relation.passes for relation in relations if relation.passes), None
         )
 
@@ -271,7 +273,7 @@ class Scope:
         return [field.name for relation in self.relations for field in relation.fields]
 
 
-def _inside(field: Field, path: list[str]) -> Field:
+def _nested_field(field: Field, path: list[str]) -> Field:
     return Field(path[-1]) if path else field
 
 
@@ -287,7 +289,7 @@ def read_scopes(select: exp.Select, sources: Mapping[str, Source]) -> tuple[Scop
 
 
 def from_items(select: exp.Select) -> Iterator[exp.Expr]:
-    """The items of FROM: the first one, then the joined ones."""
+    """Yield the items of FROM: the first one, then the joined ones."""
     clause = select.args.get("from_")
     if clause is not None and clause.this is not None:
         yield clause.this
@@ -309,9 +311,9 @@ def _relation(node: exp.Expr, sources: Mapping[str, Source], inner: list[Scope])
     query = sub_select(node)
     if query is None:
         return Relation(name, unknown=True)
-    found = read_scopes(query, sources)
-    scope = replace(found[0], outer=False)
-    inner.extend((scope, *found[1:]))
+    scopes = read_scopes(query, sources)
+    scope = replace(scopes[0], outer=False)
+    inner.extend((scope, *scopes[1:]))
     return _of_select(scope, node.alias.lower() or None)
 
 
@@ -395,8 +397,8 @@ def _projected(scope: Scope, projection: exp.Expr) -> Field:
     name = projection.alias_or_name.lower()
     kind = value_type(scope, value)
     origin = None
-    if isinstance(value, exp.Column) and len(found := scope.find(value)) == 1:
-        origin = found[0].origin
+    if isinstance(value, exp.Column) and len(fields := scope.find(value)) == 1:
+        origin = fields[0].origin
     return Field(name, kind, origin)
 
 

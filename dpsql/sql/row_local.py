@@ -38,12 +38,12 @@ _STOPS = (
 
 
 def nodes(draft: Draft) -> Iterator[exp.Expr]:
-    """The nodes of all sites; nothing inside a construct that is refused as a whole."""
+    """Yield the nodes of all sites; nothing inside a construct that is refused as a whole."""
     return (node for site in draft.sites for node in _nodes_of(site))
 
 
 def calls(draft: Draft) -> Iterator[exp.Anonymous]:
-    """The plain function calls of all sites."""
+    """Yield the plain function calls of all sites."""
     return (node for node in nodes(draft) if isinstance(node, exp.Anonymous))
 
 
@@ -56,7 +56,7 @@ def _nodes_of(site: Site) -> Iterator[exp.Expr]:
 
 
 def refused_constructs(draft: Draft) -> Iterator[Problem]:
-    """Node types that are refused by name, and all that are not on the allow-list."""
+    """Reject node types that are refused by name, and all that are not on the allow-list."""
     for node in nodes(draft):
         refusal = next(
             (refusal for kind, refusal in allowed.REFUSED_NODES.items() if type(node) is kind), None
@@ -79,7 +79,7 @@ def refused_constructs(draft: Draft) -> Iterator[Problem]:
 
 
 def unusual_forms(draft: Draft) -> Iterator[Problem]:
-    """Variants of accepted constructs that Spark does not have."""
+    """Reject variants of accepted constructs that Spark does not have."""
     for node in nodes(draft):
         if any(node.args.get(name) for name in allowed.UNUSUAL_FORMS.get(type(node), ())):
             yield problem(
@@ -88,7 +88,7 @@ def unusual_forms(draft: Draft) -> Iterator[Problem]:
 
 
 def sub_query_lists(draft: Draft) -> Iterator[Problem]:
-    """`x IN (SELECT ...)`, where sqlglot keeps the query outside the expressions."""
+    """Reject `x IN (SELECT ...)`, where sqlglot keeps the query outside the expressions."""
     for node in nodes(draft):
         if isinstance(node, exp.In) and not node.args.get("query") and not node.expressions:
             yield problem(draft.span(node), "IN needs a list of values", "write x IN (1, 2, 3)")
@@ -114,7 +114,7 @@ def _called(node: exp.Expr) -> str | None:
 
 
 def refused_families(draft: Draft) -> Iterator[Problem]:
-    """Functions that are refused by name, each family for its own reason."""
+    """Reject functions that are refused by name, each family for its own reason."""
     for site in draft.sites:
         for node in _nodes_of(site):
             family = _family(node)
@@ -128,7 +128,8 @@ def refused_families(draft: Draft) -> Iterator[Problem]:
 
 
 def unknown_functions(draft: Draft) -> Iterator[Problem]:
-    """Functions that are on no list: user-defined ones, and built-in ones that were not examined."""
+    """Reject functions that are on no list: user-defined ones, and built-in ones that were not
+    examined."""
     for call in calls(draft):
         name = call_name(call) or ""
         if _family(call) is None and name not in allowed.FUNCTIONS and name != EXPLODE:
@@ -142,14 +143,15 @@ def unknown_functions(draft: Draft) -> Iterator[Problem]:
 
 
 def explode_places(draft: Draft) -> Iterator[Problem]:
-    """explode makes rows, so it stands alone: after LATERAL VIEW, or as a column of a sub-query."""
+    """Reject explode but after LATERAL VIEW, or as a column of a sub-query: it makes rows, so it
+    stands alone."""
     for site in draft.sites:
         for call in _nodes_of(site):
             parent = call.parent.parent if isinstance(call.parent, exp.Alias) else call.parent
-            alone = isinstance(parent, exp.Lateral) or (
+            is_allowed = isinstance(parent, exp.Lateral) or (
                 isinstance(parent, exp.Select) and not site.scope.outer
             )
-            if call_name(call) == EXPLODE and not alone:
+            if call_name(call) == EXPLODE and not is_allowed:
                 yield problem(
                     draft.span(call),
                     "`explode` cannot stand here",
@@ -158,12 +160,13 @@ def explode_places(draft: Draft) -> Iterator[Problem]:
 
 
 def argument_counts(draft: Draft) -> Iterator[Problem]:
-    """Too few or too many arguments."""
+    """Reject calls with too few or too many arguments."""
     for call in calls(draft):
         signature = allowed.FUNCTIONS.get(call_name(call) or "")
         count = len(call.expressions)
         if signature and (
-            count < signature.least or (signature.most is not None and count > signature.most)
+            count < signature.min_arguments
+            or (signature.max_arguments is not None and count > signature.max_arguments)
         ):
             expected = _expected(signature)
             message = f"`{call_name(call)}` takes {expected}, not {count}"
@@ -176,15 +179,16 @@ def argument_counts(draft: Draft) -> Iterator[Problem]:
 
 
 def _expected(signature: allowed.Signature) -> str:
-    if signature.most is None:
-        return f"at least {signature.least} argument{'' if signature.least == 1 else 's'}"
-    if signature.least == signature.most:
-        return f"{signature.least} argument{'' if signature.least == 1 else 's'}"
-    return f"{signature.least} to {signature.most} arguments"
+    if signature.max_arguments is None:
+        return f"at least {signature.min_arguments} argument{'' if signature.min_arguments == 1 else 's'}"
+    if signature.min_arguments == signature.max_arguments:
+        return f"{signature.min_arguments} argument{'' if signature.min_arguments == 1 else 's'}"
+    return f"{signature.min_arguments} to {signature.max_arguments} arguments"
 
 
 def constant_arguments(draft: Draft) -> Iterator[Problem]:
-    """Patterns, formats and lengths must be literals: a bad one taken from a record would end the job."""
+    """Reject patterns, formats and lengths that are no literals: a bad one taken from a record
+    would end the job."""
     for call in calls(draft):
         signature = allowed.FUNCTIONS.get(call_name(call) or "")
         for place, argument in enumerate(call.expressions):
@@ -194,7 +198,7 @@ def constant_arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def constant_patterns(draft: Draft) -> Iterator[Problem]:
-    """The same for LIKE, ILIKE and RLIKE."""
+    """Reject patterns of LIKE, ILIKE and RLIKE that are no literals."""
     for node in nodes(draft):
         if isinstance(node, _PATTERNS) and not is_literal(node.expression):
             message = "A pattern must be a string literal: one taken from a record could make the job fail"
@@ -214,7 +218,7 @@ def is_literal(node: exp.Expr) -> bool:
 
 
 def known_columns(draft: Draft) -> Iterator[Problem]:
-    """Columns that FROM does not have, or has twice."""
+    """Reject columns that FROM does not have, or has twice."""
     for site in draft.sites:
         for node in _nodes_of(site):
             if (
@@ -223,7 +227,9 @@ def known_columns(draft: Draft) -> Iterator[Problem]:
                 or _family(node) is not None
             ):
                 continue
-            if site.scope.reached(node)[0] not in NOT_OF_RECORDS:  # which have a rule of their own
+            if (
+                site.scope.column_and_source(node)[0] not in NOT_OF_RECORDS
+            ):  # which have a rule of their own
                 yield from column_problems(draft, site, node)
 
 
@@ -248,14 +254,14 @@ def _ambiguity(scope: Scope, name: str) -> tuple[str, str]:
 
 
 def column_problems(draft: Draft, site: Site, column: exp.Column) -> Iterator[Problem]:
-    """What is wrong with one reference to a column."""
-    found = site.scope.find(column)
-    if len(found) == 1:
+    """Yield what is wrong with one reference to a column."""
+    fields = site.scope.find(column)
+    if len(fields) == 1:
         return
     parts = column.parts
-    shown = ".".join(part.name for part in parts)
-    if found:
-        yield problem(draft.span(column), *_ambiguity(site.scope, shown))
+    spelling = ".".join(part.name for part in parts)
+    if fields:
+        yield problem(draft.span(column), *_ambiguity(site.scope, spelling))
         return
     names = site.scope.names()
     relations = [relation.name for relation in site.scope.relations if relation.name]
@@ -266,7 +272,7 @@ def column_problems(draft: Draft, site: Site, column: exp.Column) -> Iterator[Pr
         hint = f"the columns are {', '.join(sorted(set(names))[:20])}"
     else:
         hint = f"FROM has {', '.join(relations)}" if relations else "name a source in FROM"
-    yield problem(draft.span(column), f"FROM has no column `{shown}`", hint)
+    yield problem(draft.span(column), f"FROM has no column `{spelling}`", hint)
 
 
 # Literals that Spark would stumble over at some record: group numbers, time formats, time zones,
@@ -301,7 +307,7 @@ _DIGITS = dict.fromkeys(("round", "bround", "ceil", "ceiling", "floor"), (1, 400
 
 
 def endless_patterns(draft: Draft) -> Iterator[Problem]:
-    """Patterns for which the text of one record could take for ever."""
+    """Reject patterns that could search the text of one record without end."""
     for node in nodes(draft):
         pattern = node.expression if isinstance(node, exp.RegexpLike) else None
         if (
@@ -312,22 +318,22 @@ def endless_patterns(draft: Draft) -> Iterator[Problem]:
             pattern = node.expressions[1]
         like = isinstance(node, (exp.Like, exp.ILike))
         pattern = node.expression if like else pattern
-        found = refusal(bare(pattern).name, like) if pattern is not None else None
-        if pattern is not None and found is not None:
-            yield problem(draft.span(pattern), found, _FEWER if found == TOO_SLOW else _ONCE)
+        reason = refusal(bare(pattern).name, like) if pattern is not None else None
+        if pattern is not None and reason is not None:
+            yield problem(draft.span(pattern), reason, _FEWER if reason == TOO_SLOW else _ONCE)
 
 
 def huge_lengths(draft: Draft) -> Iterator[Problem]:
-    """Texts made long enough to use up the memory: a job that ends would tell of the record."""
+    """Reject texts long enough to use up the memory: a job that ends would tell of the record."""
     for call in calls(draft):
         name = call_name(call) or ""
-        place, most = (_LENGTHS | _DIGITS).get(name, (len(call.expressions), 0))
-        if place < len(call.expressions) and _number(call.expressions[place]) > most:
+        place, limit = (_LENGTHS | _DIGITS).get(name, (len(call.expressions), 0))
+        if place < len(call.expressions) and _number(call.expressions[place]) > limit:
             message = f"`{name}` makes texts that are too long: a key has at most 4096 bytes"
             if name in _DIGITS:
                 message = f"`{name}` would write out more digits than any number has"
             yield problem(
-                draft.span(call.expressions[place]), message, f"write a number up to {most}"
+                draft.span(call.expressions[place]), message, f"write a number up to {limit}"
             )
         place = _TEXTS.get(name, len(call.expressions))
         if place < len(call.expressions) and len(bare(call.expressions[place]).name) > _MOST_TEXT:
@@ -348,15 +354,15 @@ def _number(node: exp.Expr) -> float:
 
 
 def time_formats(draft: Draft) -> Iterator[Problem]:
-    """Letters that Spark's time formats do not have."""
+    """Reject letters that Spark's time formats do not have."""
     for call in calls(draft):
         letters = _FORMATS.get(call_name(call) or "")
-        written = _second(call)
-        if letters is None or written is None:
+        format_text = _second(call)
+        if letters is None or format_text is None:
             continue
         wrong = [
             char
-            for char in re.sub(r"'[^']*'", "", written)
+            for char in re.sub(r"'[^']*'", "", format_text)
             if char.isalpha() and char not in letters
         ]
         if wrong:
@@ -369,7 +375,8 @@ def time_formats(draft: Draft) -> Iterator[Problem]:
 
 
 def times_by_the_clock(draft: Draft) -> Iterator[Problem]:
-    """`DATE 'today'` is another date tomorrow, and `TIMESTAMP '12:00'` is at today's noon."""
+    """Reject times that the clock decides: `DATE 'today'` is another date tomorrow, and `TIMESTAMP
+    '12:00'` is at today's noon."""
     for node in nodes(draft):
         text = bare(node.this) if isinstance(node, (exp.Cast, exp.TryCast)) else None
         if isinstance(text, (exp.Literal, exp.RawString)) and reads_the_clock(
@@ -393,7 +400,7 @@ def _time_type(cast: exp.Expr) -> str:
 
 
 def time_zones(draft: Draft) -> Iterator[Problem]:
-    """Names that are no time zone."""
+    """Reject names that are no time zone."""
     for call in calls(draft):
         zone = _second(call) if call_name(call) in _ZONED else None
         if (
@@ -416,11 +423,12 @@ def _second(call: exp.Anonymous) -> str | None:
 
 
 def pattern_groups(draft: Draft) -> Iterator[Problem]:
-    """A group number that the pattern does not have fails at the first record that matches."""
+    """Reject a group number that the pattern does not have: it fails at the first record that
+    matches."""
     for call in calls(draft):
-        wanted = _wanted_group(call)
-        if wanted is not None and wanted > _groups(bare(call.expressions[1]).name):
-            message = f"The pattern of `{call_name(call)}` has no group {wanted}: the first record that matches would end the job"
+        group_number = _wanted_group(call)
+        if group_number is not None and group_number > _groups(bare(call.expressions[1]).name):
+            message = f"The pattern of `{call_name(call)}` has no group {group_number}: the first record that matches would end the job"
             yield problem(
                 draft.span(call),
                 message,

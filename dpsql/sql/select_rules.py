@@ -42,7 +42,7 @@ KEY_TYPES = frozenset((*WHOLE_TYPES, *TEXT_TYPES, *TIME_TYPES, *_OTHER_TYPES))
 
 
 def stars(draft: Draft) -> Iterator[Problem]:
-    """`*` in the select list."""
+    """Reject `*` in the select list."""
     for item in draft.items:
         if item.kind is Kind.STAR:
             yield problem(
@@ -53,7 +53,7 @@ def stars(draft: Draft) -> Iterator[Problem]:
 
 
 def aliases_missing(draft: Draft) -> Iterator[Problem]:
-    """Aggregates and computed keys have an alias."""
+    """Reject aggregates and computed keys without an alias."""
     for item in draft.items:
         if item.alias is None and item.kind is Kind.AGGREGATE:
             yield problem(
@@ -71,18 +71,19 @@ def _free_alias(draft: Draft, root: exp.Expr) -> str:
     columns = {column.name.lower() for column in root.find_all(exp.Column)} | set(
         draft.scope.names()
     )
-    taken = {other.name for other in draft.items if other.name} | RESERVED_NAMES | columns
+    used_names = {item.name for item in draft.items if item.name} | RESERVED_NAMES | columns
     alias = proposed_alias(root)
     alias = f"{alias}_key" if alias in columns else alias
     return next(
         name
         for n in range(1, len(draft.items) + 9)
-        if (name := alias if n == 1 else f"{alias}_{n}") not in taken
+        if (name := alias if n == 1 else f"{alias}_{n}") not in used_names
     )
 
 
 def window_aliases(draft: Draft) -> Iterator[Problem]:
-    """`window.start AS day`: the output has its own names for the window."""
+    """Reject an alias of the window, as in `window.start AS day`: the output has its own names for
+    it."""
     for item in draft.items:
         if item.kind is Kind.WINDOW and item.alias is not None:
             yield problem(
@@ -93,8 +94,8 @@ def window_aliases(draft: Draft) -> Iterator[Problem]:
 
 
 def legal_names(draft: Draft) -> Iterator[Problem]:
-    """Letters, digits, underscores."""
-    for item in named(draft):
+    """Reject names with anything but letters, digits and underscores."""
+    for item in output_items(draft):
         name = item.name or ""
         if not name.isidentifier() or len(name) > LONGEST_NAME:
             yield problem(
@@ -104,50 +105,50 @@ def legal_names(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def named(draft: Draft) -> list[Item]:
+def output_items(draft: Draft) -> list[Item]:
     """Return the items that become columns of a table."""
     return [item for item in draft.items if item.name and item.kind in (Kind.KEY, Kind.AGGREGATE)]
 
 
 def reserved_names(draft: Draft) -> Iterator[Problem]:
-    """Names that the histogram's own columns have."""
-    taken = {
-        f"{item.name}_{end}": (item.name, what)
+    """Reject names that the histogram's own columns have."""
+    column_owners = {
+        f"{item.name}_{end}": (item.name, statistic)
         for item in draft.items
         if item.kind is Kind.AGGREGATE
-        for end, what in ENDINGS.items()
+        for end, statistic in ENDINGS.items()
     }
-    for item in named(draft):
+    for item in output_items(draft):
         if item.name in RESERVED_NAMES:
             yield problem(
                 item.alias_span,
                 f"The histogram has a column `{item.name}` of its own",
                 "choose another alias",
             )
-        elif item.name in taken:
-            alias, what = taken[item.name]
+        elif item.name in column_owners:
+            alias, statistic = column_owners[item.name]
             yield problem(
                 item.alias_span,
-                f"`{item.name}` is the column of the {what} of `{alias}`",
+                f"`{item.name}` is the column of the {statistic} of `{alias}`",
                 "choose another alias",
             )
 
 
 def unique_names(draft: Draft) -> Iterator[Problem]:
-    """Output names differ."""
-    seen: set[str | None] = set()
-    for item in named(draft):
-        if item.name in seen:
+    """Reject two output columns of one name."""
+    names: set[str | None] = set()
+    for item in output_items(draft):
+        if item.name in names:
             yield problem(
                 item.alias_span,
                 f"The output has two columns `{item.name}`",
                 "choose another alias for one of them",
             )
-        seen.add(item.name)
+        names.add(item.name)
 
 
 def shadowing_aliases(draft: Draft) -> Iterator[Problem]:
-    """An alias that is also a column of FROM: GROUP BY would mean the column in Spark."""
+    """Reject an alias that is also a column of FROM: GROUP BY would mean the column in Spark."""
     for item in draft.keys:
         columns = {node.name.lower() for node in item.root.find_all(exp.Column)} | set(
             draft.scope.names()
@@ -165,13 +166,13 @@ def shadowing_aliases(draft: Draft) -> Iterator[Problem]:
 
 
 def names_no_key(draft: Draft) -> bool:
-    """GROUP BY ALL."""
+    """Tell whether the query says GROUP BY ALL."""
     group = draft.select.args.get("group")
     return group is not None and group.args.get("all") is not None
 
 
 def keys_grouped(draft: Draft) -> Iterator[Problem]:
-    """Every key of the select list is in GROUP BY."""
+    """Reject keys of the select list that are not in GROUP BY."""
     grouped = [grouping.key for grouping in draft.groupings]
     unclear = names_no_key(draft) or any(
         isinstance(grouping.root, _SPECIAL) for grouping in draft.groupings
@@ -186,7 +187,7 @@ def keys_grouped(draft: Draft) -> Iterator[Problem]:
 
 
 def groupings_selected(draft: Draft) -> Iterator[Problem]:
-    """Every key of GROUP BY is in the select list."""
+    """Reject keys of GROUP BY that are not in the select list."""
     starred = any(item.kind is Kind.STAR for item in draft.items)
     for grouping in draft.groupings:
         if (
@@ -195,12 +196,12 @@ def groupings_selected(draft: Draft) -> Iterator[Problem]:
             and not _has_own_rule(grouping.root)
             and not starred
         ):
-            named = [
+            aggregates = [
                 item
                 for item in draft.items
                 if item.kind is Kind.AGGREGATE and item.name == grouping.root.name.lower()
             ]
-            if named and isinstance(grouping.root, exp.Column):
+            if aggregates and isinstance(grouping.root, exp.Column):
                 yield problem(
                     grouping.span,
                     f"`{grouping.root.name}` is an aggregate and cannot be grouped by",
@@ -224,7 +225,7 @@ def _has_own_rule(root: exp.Expr) -> bool:
 
 
 def groupings_twice(draft: Draft) -> Iterator[Problem]:
-    """Every key once."""
+    """Reject a key that stands in GROUP BY twice."""
     seen = Counter[int]()
     for grouping in draft.groupings:
         if grouping.key is not None:
@@ -234,7 +235,7 @@ def groupings_twice(draft: Draft) -> Iterator[Problem]:
 
 
 def keys_selected_twice(draft: Draft) -> Iterator[Problem]:
-    """The same column as two keys."""
+    """Reject the same column as two keys."""
     seen: set[str] = set()
     for item in draft.keys:
         if item.sql in seen and item.name is not None:
@@ -243,7 +244,7 @@ def keys_selected_twice(draft: Draft) -> Iterator[Problem]:
 
 
 def grouped_by_position(draft: Draft) -> Iterator[Problem]:
-    """GROUP BY 1."""
+    """Reject positions, as in GROUP BY 1."""
     for grouping in draft.groupings:
         if isinstance(grouping.root, exp.Literal):
             yield problem(grouping.span, "GROUP BY a position is not accepted", "name the key")
@@ -261,7 +262,7 @@ def grouped_by_window_name(draft: Draft) -> Iterator[Problem]:
 
 
 def grouping_sets(draft: Draft) -> Iterator[Problem]:
-    """ALL, ROLLUP, CUBE, GROUPING SETS, tuples."""
+    """Reject ALL, ROLLUP, CUBE, GROUPING SETS and tuples in GROUP BY."""
     group = draft.select.args.get("group")
     if group is None:
         return
@@ -303,39 +304,40 @@ def _group_start(draft: Draft) -> int:
 def _suffix_span(draft: Draft) -> Span:
     words = ("ROLLUP", "CUBE", "GROUPING SETS", "TOTALS")
     start = _group_start(draft)
-    found = [
+    keywords = [
         token
         for token in draft.tokens
         if token.start > start and " ".join(token.text.upper().split()) in words
     ]
-    return (found[-1].start, found[-1].end + 1) if found else draft.clause_span
+    return (keywords[-1].start, keywords[-1].end + 1) if keywords else draft.clause_span
 
 
 def key_types(draft: Draft) -> Iterator[Problem]:
-    """Types that a key can have."""
+    """Reject types that a key cannot have."""
     for item in draft.keys:
         yield from type_problems(draft, "A key", item.root, item.span, item.sql)
 
 
 def type_problems(
-    draft: Draft, what: str, node: exp.Expr, span: Span, sql: str
+    draft: Draft, subject: str, node: exp.Expr, span: Span, sql: str
 ) -> Iterator[Problem]:
-    """What is said of a value that is to be encoded, if its type is known and has no encoding."""
+    """Yield what is wrong with a value that is to be encoded, if its type is known and has no
+    encoding."""
     kind = value_type(draft.scope, node)
     if kind is None:
         return
-    shown = kind.sql(dialect="spark")
+    type_name = kind.sql(dialect="spark")
     if kind.this not in KEY_TYPES:
         yield problem(
-            span, f"{what} cannot be {shown}", f"cast it, for example CAST({sql} AS STRING)"
+            span, f"{subject} cannot be {type_name}", f"cast it, for example CAST({sql} AS STRING)"
         )
     elif _scale_of(kind) > 6:
-        message = f"{what} cannot be {shown}: at most 6 decimal places are accepted"
+        message = f"{subject} cannot be {type_name}: at most 6 decimal places are accepted"
         yield problem(span, message, f"cast it: CAST({sql} AS DECIMAL(18, 6))")
 
 
 def _scale_of(kind: exp.DataType) -> int:
-    """Decimal places; 0 of what is no DECIMAL."""
+    """Return the decimal places of a type; 0 of what is no DECIMAL."""
     sizes = [size.name for size in kind.expressions] if kind.this == exp.DType.DECIMAL else []
     return int(sizes[1]) if len(sizes) == 2 and sizes[1].isdigit() else 0
 
@@ -351,11 +353,12 @@ def _extra(node: exp.Expr, accepted: frozenset[str]) -> list[str]:
 
 
 def public_groups_query(draft: Draft) -> Iterator[Problem]:
-    """Plain columns of one static source, as many as the query has keys."""
+    """Reject public groups that are not plain columns of one static source, as many as the query
+    has keys."""
     query = draft.values.get("public_groups")
     if query is None:
         return
-    wanted = len(draft.sketches[0].counted) if draft.sketches else len(draft.keys)
+    key_count = len(draft.sketches[0].counted_values) if draft.sketches else len(draft.keys)
     span = draft.span(query)
     hint = "write public_groups = (SELECT page FROM pages)"
     table = query.args["from_"].this if query.args.get("from_") else None
@@ -389,8 +392,8 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
         yield problem(
             span, "The list of public groups must be plain columns of one static source", hint
         )
-    elif len(query.expressions) != wanted:
-        message = f"The list of public groups has columns: {len(query.expressions)}, the query has keys: {wanted}"
+    elif len(query.expressions) != key_count:
+        message = f"The list of public groups has columns: {len(query.expressions)}, the query has keys: {key_count}"
         yield problem(span, message, "select one column per key, in the order of the select list")
     else:
         scope = read_scopes(query, draft.sources)[0]
@@ -404,7 +407,7 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
 
 
 def unit_as_key(draft: Draft) -> Iterator[Problem]:
-    """Grouping by the privacy unit: every group would be one person."""
+    """Reject grouping by the privacy unit: every group would be one person."""
     stream = draft.stream
     if (
         stream is None
@@ -413,35 +416,38 @@ def unit_as_key(draft: Draft) -> Iterator[Problem]:
         or draft.value("privacy_level") is PrivacyLevel.EVENT
     ):
         return
-    plain = {
+    key_columns = {
         item.root.name.lower(): item for item in draft.keys if isinstance(item.root, exp.Column)
     }
-    named = [plain[column] for column in stream.privacy_unit if column in plain]
-    if len(named) == len(stream.privacy_unit) and not any(
+    unit_keys = [key_columns[column] for column in stream.privacy_unit if column in key_columns]
+    if len(unit_keys) == len(stream.privacy_unit) and not any(
         relation.unknown for relation in draft.scope.relations
     ):
         message = (
             "A group of one privacy unit is one person, and what one person did is never published"
         )
         yield problem(
-            named[0].span, message, "leave the privacy unit out of the select list and of GROUP BY"
+            unit_keys[0].span,
+            message,
+            "leave the privacy unit out of the select list and of GROUP BY",
         )
 
 
 def start_declared(draft: Draft) -> Iterator[Problem]:
-    """Without key selection every window from the stream's declared start on is released: the first record must not tell where to begin."""
-    given = draft.given("public_groups")
+    """Reject a stream without a declared start where every window from the start on is released:
+    the first record must not tell where to begin."""
+    entry = draft.entry("public_groups")
     if (
         not draft.stream
         or draft.stream.start_us is not None
-        or not (given or draft.keyless)
+        or not (entry or draft.keyless)
         or draft.windowless
     ):
         return  # without a window the start is needed always: `table_rules`
     hint = f"add a line like `start: 2026-01-01` to sources.{draft.stream.name}"
-    if given:
+    if entry:
         message = f"With public_groups every window from the start of the stream on is released, and the source {draft.stream.name} declares no start"
-        yield problem(given.name_span, message, hint)
+        yield problem(entry.name_span, message, hint)
     else:
         message = (
             f"A query without a key releases every window from the start of the stream on, "

@@ -28,12 +28,13 @@ Span = tuple[int, int]
 
 
 def token_span(*tokens: Token) -> Span:
-    """From the first token to the last."""
+    """Return the span from the first token to the last."""
     return tokens[0].start, tokens[-1].end + 1
 
 
 def node_span(node: exp.Expr, tokens: Sequence[Token], default: Span = (0, 1)) -> Span:
-    """From the first to the last positioned descendant, grown until its parentheses are closed."""
+    """Return the span from the first to the last positioned descendant, grown until its parentheses
+    are closed."""
     found = [part.meta for part in node.walk() if "start" in part.meta]
     if not found:
         return default
@@ -90,15 +91,15 @@ def blank_comments(text: str) -> str:
         OpenComment: a comment is not closed.
     """
     parts = []
-    at = 0
-    while match := _NEXT.search(text, at):
-        parts.append(text[at : match.start()])
+    position = 0
+    while match := _NEXT.search(text, position):
+        parts.append(text[position : match.start()])
         end = _comment_end(text, match.start()) if match.group() == "/*" else match.end()
         piece = text[match.start() : end]
         comment = piece.startswith("--") or (piece.startswith("/*") and not piece.startswith("/*+"))
         parts.append(re.sub(r"[^\r\n]", " ", piece) if comment else piece)
-        at = end
-    return "".join([*parts, text[at:]])
+        position = end
+    return "".join([*parts, text[position:]])
 
 
 def _comment_end(text: str, start: int) -> int:
@@ -144,16 +145,16 @@ _RUNS: dict[type[exp.Expr], frozenset[str]] = {
 
 def place_openings(tree: exp.Expr, tokens: Sequence[Token]) -> None:
     """Stamp the nodes whose opening words are found, innermost first."""
-    at = {token.start: i for i, token in enumerate(tokens)}
+    token_index = {token.start: i for i, token in enumerate(tokens)}
     for node in reversed(list(tree.walk())):
         if type(node) not in _EXACT and type(node) not in _RUNS:
             continue
         start, end = node_span(node, tokens)
-        first = at.get(start, 0)
+        first = token_index.get(start, 0)
         if type(node) in _RUNS:
             opening = _run(tokens, first, _RUNS[type(node)])
         else:
-            opening = _exact(tokens, first, _EXACT[type(node)], type(node) is exp.Kwarg)
+            opening = _exact_opening(tokens, first, _EXACT[type(node)], type(node) is exp.Kwarg)
         if opening is not None:
             if type(node) is exp.Case:
                 end = next(
@@ -167,17 +168,17 @@ def place_openings(tree: exp.Expr, tokens: Sequence[Token]) -> None:
             node.meta.update(start=tokens[opening].start, end=max(end - 1, tokens[opening].end))
 
 
-def _exact(
-    tokens: Sequence[Token], first: int, words: tuple[frozenset[str], ...], named: bool
+def _exact_opening(
+    tokens: Sequence[Token], first: int, words: tuple[frozenset[str], ...], has_name: bool
 ) -> int | None:
     count = len(words)
-    before = [token.text.upper() for token in tokens[max(0, first - count) : first]]
-    matches = len(before) == count and all(
-        text in word for text, word in zip(reversed(before), words, strict=True)
+    previous_words = [token.text.upper() for token in tokens[max(0, first - count) : first]]
+    matches = len(previous_words) == count and all(
+        text in word for text, word in zip(reversed(previous_words), words, strict=True)
     )
     if not matches:
         return None
-    return max(0, first - count - named)  # a named argument starts at its name
+    return max(0, first - count - has_name)  # a named argument starts at its name
 
 
 def _run(tokens: Sequence[Token], first: int, words: frozenset[str]) -> int | None:
@@ -221,7 +222,8 @@ class Lexed:
 
 
 def control_characters(lexed: Lexed) -> Iterator[Problem]:
-    """NUL and its kin, half characters of broken UTF-8, and line ends that editors do not agree on."""
+    """Reject NUL and its kin, half characters of broken UTF-8, and line ends that editors do not
+    agree on."""
     for match in re.finditer(
         "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]|\r(?!\n)", lexed.text
     ):
@@ -234,11 +236,11 @@ def control_characters(lexed: Lexed) -> Iterator[Problem]:
 
 
 def blank_characters(lexed: Lexed) -> Iterator[Problem]:
-    """Blanks that are not a space: they look like one, and are read as part of a name."""
+    """Reject blanks that are not a space: they look like one, and are read as part of a name."""
     for token in lexed.tokens:
-        for at, char in enumerate(token.text if token.token_type == TokenType.VAR else ""):
+        for index, char in enumerate(token.text if token.token_type == TokenType.VAR else ""):
             if unicodedata.category(char) == "Cf":
-                place = (token.start + at, token.start + at + 1)
+                place = (token.start + index, token.start + index + 1)
                 yield problem(
                     place,
                     f"The invisible character U+{ord(char):04X} stands in the text",
@@ -247,13 +249,13 @@ def blank_characters(lexed: Lexed) -> Iterator[Problem]:
 
 
 def parameters(lexed: Lexed) -> Iterator[Problem]:
-    """`@p`, `:p`, `?`, `{{ p }}`, `${p}`: a file holds one concrete query."""
+    """Reject `@p`, `:p`, `?`, `{{ p }}` and `${p}`: a file holds one concrete query."""
     hint = "write the value itself: a file holds one concrete query"
-    inside = 0
+    parameter_end = 0
     for i, token in enumerate(lexed.tokens):
-        written = lexed.text[token.start : token.end + 1]
+        spelling = lexed.text[token.start : token.end + 1]
         quoted = token.token_type in (TokenType.STRING, TokenType.RAW_STRING, TokenType.IDENTIFIER)
-        if quoted and "${" in written:
+        if quoted and "${" in spelling:
             yield problem(token_span(token), "Spark would replace `${...}` inside quotes", hint)
         starts = token.token_type in (
             TokenType.PARAMETER,
@@ -261,9 +263,9 @@ def parameters(lexed: Lexed) -> Iterator[Problem]:
             TokenType.PLACEHOLDER,
             TokenType.L_BRACE,
         )
-        if starts and token.start >= inside:
+        if starts and token.start >= parameter_end:
             last = _parameter_end(lexed.tokens, i)
-            inside = last.end + 1
+            parameter_end = last.end + 1
             yield problem(token_span(token, last), "Parameters are not accepted", hint)
 
 
@@ -271,24 +273,24 @@ def _parameter_end(tokens: Sequence[Token], i: int) -> Token:
     if any(token.token_type == TokenType.L_BRACE for token in tokens[i : i + 2]):
         closing = [token for token in tokens[i:] if token.token_type == TokenType.R_BRACE]
         last = closing[0] if closing else tokens[i]
-        after = tokens.index(last) + 1
+        next_index = tokens.index(last) + 1
         return (
-            tokens[after]
-            if after < len(tokens) and tokens[after].token_type == TokenType.R_BRACE
+            tokens[next_index]
+            if next_index < len(tokens) and tokens[next_index].token_type == TokenType.R_BRACE
             else last
         )
-    named = tokens[i].token_type != TokenType.PLACEHOLDER and i + 1 < len(tokens)
-    return tokens[i + 1] if named else tokens[i]
+    has_name = tokens[i].token_type != TokenType.PLACEHOLDER and i + 1 < len(tokens)
+    return tokens[i + 1] if has_name else tokens[i]
 
 
 def empty_file(lexed: Lexed) -> Iterator[Problem]:
-    """Nothing but comments."""
+    """Reject a file that holds nothing but comments."""
     if not _statements(lexed.tokens):
         yield problem((0, 1), "The file holds no query", f"write one query: {EXAMPLE}")
 
 
 def several_statements(lexed: Lexed) -> Iterator[Problem]:
-    """One file is one query."""
+    """Reject a file of several statements: one file is one query."""
     statements = _statements(lexed.tokens)
     if len(statements) > 1:
         yield problem(
@@ -299,7 +301,7 @@ def several_statements(lexed: Lexed) -> Iterator[Problem]:
 
 
 def other_statements(lexed: Lexed) -> Iterator[Problem]:
-    """INSERT, CREATE, SHOW, ..."""
+    """Reject INSERT, CREATE, SHOW and other statements."""
     first = next((token for token in lexed.tokens if token.token_type != TokenType.SEMICOLON), None)
     if first is not None and first.token_type not in (TokenType.SELECT, TokenType.WITH):
         word = first.text.upper()
@@ -309,7 +311,7 @@ def other_statements(lexed: Lexed) -> Iterator[Problem]:
 
 
 def pipes(lexed: Lexed) -> Iterator[Problem]:
-    """`|>`: sqlglot would rewrite it silently."""
+    """Reject `|>`: sqlglot would rewrite it silently."""
     for token in lexed.tokens:
         if token.token_type == TokenType.PIPE_GT:
             yield problem(
@@ -361,9 +363,9 @@ def _tokens(text: str) -> tuple[Token, ...]:
 
 
 def _token_problem(text: str, cause: str) -> Problem:
-    """sqlglot says `Missing ' from line:offset` or `Numeric string ... from line:offset`."""
-    found = re.search(r" from \d+:(\d+)$", cause)
-    start = min(int(found.group(1)), len(text.rstrip()) - 1) if found else 0
+    """Translate sqlglot's `Missing ' from line:offset` or `Numeric string ... from line:offset`."""
+    match = re.search(r" from \d+:(\d+)$", cause)
+    start = min(int(match.group(1)), len(text.rstrip()) - 1) if match else 0
     if missing := re.search(r"Missing (.+) from", cause):
         closing = missing.group(1)
         return problem(
@@ -452,8 +454,8 @@ def _keep_spelling(tree: exp.Expr, text: str) -> None:
     for node in tree.find_all(exp.Literal, exp.RawString):
         if "start" not in node.meta:
             continue
-        written = text[node.meta["start"] : node.meta["end"] + 1]
+        spelling = text[node.meta["start"] : node.meta["end"] + 1]
         if isinstance(node, exp.RawString) or (
-            node.is_string and re.search(r"[\\'\"]", written[1:-1])
+            node.is_string and re.search(r"[\\'\"]", spelling[1:-1])
         ):
-            node.meta["verbatim"] = written
+            node.meta["verbatim"] = spelling

@@ -42,13 +42,13 @@ def made_of_panes(draft: Draft) -> bool:
     record counts in one pane, and in no copy: for a day by hours a standard error of 71 in the place of 316. Of rows, and with delta = 0, they
     are panes unless something else is asked."""
     if draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0:
-        other = draft.given("trigger_interval") or any(
+        needs_windows = draft.entry("trigger_interval") or any(
             call.function is not None and not _of_panes(call) for call in draft.calls
         )
-        return draft.value("delta") == 0 or not other
+        return draft.value("delta") == 0 or not needs_windows
     if (
         not draft.window_times
-        or draft.given("trigger_interval")
+        or draft.entry("trigger_interval")
         or not (draft.listed or draft.keyless)
     ):
         return False
@@ -66,7 +66,7 @@ def _of_panes(call: Call) -> bool:
 
 
 def window_missing(draft: Draft) -> Iterator[Problem]:
-    """No window() in GROUP BY; a rule of the mechanisms that need one."""
+    """Reject a GROUP BY without window(); a rule of the mechanisms that need one."""
     window = f"window({draft.time_column}, '1 day')"
     if draft.select.args.get("group") is None:
         yield problem(
@@ -75,8 +75,8 @@ def window_missing(draft: Draft) -> Iterator[Problem]:
             f"add GROUP BY {window} and the keys, {_NO_WINDOW}",
         )
     elif draft.cuts:
-        for span, cut in draft.cuts.items():
-            hint = f"write {cut} in GROUP BY, and window.start in the select list or nothing: the output has {START} and {END}"
+        for span, equivalent in draft.cuts.items():
+            hint = f"write {equivalent} in GROUP BY, and window.start in the select list or nothing: the output has {START} and {END}"
             yield problem(span, "The event time is cut by window() only", hint)
     elif not any(
         call_name(g.root) in WINDOW_CALLS or names_window(g.root) for g in draft.groupings
@@ -87,13 +87,13 @@ def window_missing(draft: Draft) -> Iterator[Problem]:
 
 
 def second_window(draft: Draft) -> Iterator[Problem]:
-    """At most one window() in GROUP BY."""
+    """Reject a second window() in GROUP BY."""
     for call in draft.window_calls[1:]:
         yield problem(draft.span(call), "GROUP BY has a second window", "keep one window()")
 
 
 def other_windows(draft: Draft) -> Iterator[Problem]:
-    """session_window, tumble, hop."""
+    """Reject session_window, tumble and hop."""
     for grouping in draft.groupings:
         name = call_name(grouping.root)
         if name in WINDOW_CALLS and name != "window":
@@ -105,7 +105,7 @@ def other_windows(draft: Draft) -> Iterator[Problem]:
 
 
 def window_in_list(draft: Draft) -> Iterator[Problem]:
-    """A call of window() in the select list."""
+    """Reject a call of window() in the select list."""
     for item in draft.items:
         if item.kind is Kind.WINDOW_CALL:
             yield problem(
@@ -116,7 +116,7 @@ def window_in_list(draft: Draft) -> Iterator[Problem]:
 
 
 def window_arguments(draft: Draft) -> Iterator[Problem]:
-    """window(event_time, size[, slide[, start offset]])."""
+    """Reject arguments other than window(event_time, size[, slide[, start offset]])."""
     for call in draft.window_calls[:1]:
         count = len(call.expressions)
         if not 2 <= count <= 4:
@@ -148,7 +148,7 @@ def _window_time(draft: Draft, name: str, node: exp.Expr) -> Iterator[Problem]:
 
 
 def slide_above_size(draft: Draft) -> Iterator[Problem]:
-    """Windows with gaps between them."""
+    """Reject windows with gaps between them."""
     for call in draft.window_calls[:1]:
         if len(call.expressions) < 3:
             continue
@@ -166,7 +166,7 @@ def slide_above_size(draft: Draft) -> Iterator[Problem]:
 
 
 def event_time_column(draft: Draft) -> Iterator[Problem]:
-    """The first argument of window() is a plain column that FROM has."""
+    """Reject a first argument of window() that is no plain column of FROM."""
     for call in draft.window_calls[:1]:
         node = bare(call.expressions[0]) if call.expressions else call
         if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
@@ -183,7 +183,7 @@ def _declared(draft: Draft) -> str | None:
 
 
 def event_time_untouched(draft: Draft) -> Iterator[Problem]:
-    """The event time is the source's, straight from it: the clock rules rely on it."""
+    """Reject an event time that is not the source's, straight from it: the clock rules rely on it."""
     for call in draft.window_calls[:1]:
         node = bare(call.expressions[0]) if call.expressions else None
         declared = _declared(draft)
@@ -194,11 +194,11 @@ def event_time_untouched(draft: Draft) -> Iterator[Problem]:
             or any(r.unknown for r in draft.scope.relations)
         ):
             continue
-        found = draft.scope.find(node)
+        fields = draft.scope.find(node)
         if node.name.lower() != declared:
             message = f"The event time of the source {draft.stream.name} is {declared}, not {node.name.lower()}"
             yield problem(draft.span(node), message, f"write window({declared}, ...)")
-        elif [field.origin for field in found] != [(draft.stream.name, declared)]:
+        elif [field.origin for field in fields] != [(draft.stream.name, declared)]:
             message = f"The event time may not be computed or renamed: FROM does not pass `{declared}` on as {draft.stream.name} has it"
             yield problem(
                 draft.span(node),
@@ -208,29 +208,29 @@ def event_time_untouched(draft: Draft) -> Iterator[Problem]:
 
 
 def event_time_type(draft: Draft) -> Iterator[Problem]:
-    """Windows are cut by timestamps."""
+    """Reject an event time that is no timestamp."""
     for call in draft.window_calls[:1]:
         node = bare(call.expressions[0]) if call.expressions else None
         if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
             continue
-        found = draft.scope.find(node)
-        kind = found[0].type if len(found) == 1 else None
+        fields = draft.scope.find(node)
+        kind = fields[0].type if len(fields) == 1 else None
         if kind is not None and kind.this not in TIME_TYPES:
             message = f"The event time `{node.name}` is {kind.sql(dialect='spark')}, not TIMESTAMP"
             yield problem(draft.span(node), message, "declare it as TIMESTAMP in sources.yaml")
 
 
 def trigger_fits_slide(draft: Draft) -> Iterator[Problem]:
-    """The slide is a multiple of the trigger interval."""
-    given = draft.given("trigger_interval")
+    """Reject a slide that is no multiple of the trigger interval."""
+    entry = draft.entry("trigger_interval")
     interval = draft.value("trigger_interval")
-    if not given or not interval or not draft.window_times or draft.window_times[1] % interval == 0:
+    if not entry or not interval or not draft.window_times or draft.window_times[1] % interval == 0:
         return
     slide = draft.window_times[1]
     name = "size" if slide == draft.window_times[0] else "slide"
     message = f"The window's {name} {show_duration(slide)} is not a multiple of trigger_interval = {show_duration(interval)}"
     yield problem(
-        given.value_span,
+        entry.value_span,
         message,
         f"write trigger_interval = '{show_duration(divisor_near(slide, interval))}'",
     )
@@ -241,7 +241,7 @@ def trigger_fits_slide(draft: Draft) -> Iterator[Problem]:
 
 
 def window_over_changes(draft: Draft) -> Iterator[Problem]:
-    """A rule of every query: a table with current contents is not cut by time."""
+    """Reject a window over a table with current contents; a rule of every query."""
     if draft.stream and draft.stream.change_feed:
         for call in draft.window_calls[:1]:
             message = f"{draft.stream.name} is a table with current contents and has no windows"
@@ -251,13 +251,13 @@ def window_over_changes(draft: Draft) -> Iterator[Problem]:
 
 
 def interval_given(draft: Draft) -> Iterator[Problem]:
-    """When to release."""
+    """Reject a query that does not say when to release."""
     if draft.stream and draft.stream.change_feed:
         yield from missing_options(draft, (TRIGGER_INTERVAL,))
 
 
 def change_passed(draft: Draft) -> Iterator[Problem]:
-    """FROM passes on what an image is and of which row."""
+    """Reject a FROM that does not pass on what an image is and of which row."""
     stream = draft.stream
     if (
         stream is None
@@ -267,10 +267,10 @@ def change_passed(draft: Draft) -> Iterator[Problem]:
         return
     tables = list(draft.select.args["from_"].find_all(exp.Table))
     span = draft.span(tables[0]) if tables else draft.clause_span
-    wanted = [name for name in (*BESIDE, *stream.primary_key) if name != stream.event_time]
+    required_names = [name for name in (*BESIDE, *stream.primary_key) if name != stream.event_time]
     missing = [
         name
-        for name in wanted
+        for name in required_names
         if [field.origin for field in draft.scope.find(exp.column(name))] != [(stream.name, name)]
     ]
     if missing:
@@ -283,7 +283,7 @@ def change_passed(draft: Draft) -> Iterator[Problem]:
 
 
 def one_row_each(draft: Draft) -> Iterator[Problem]:
-    """An image stays one row: rows that FROM makes of it have no name of their own."""
+    """Reject rows that FROM makes of an image: they have no name of their own."""
     if draft.stream and draft.stream.change_feed and draft.stream.primary_key:
         for scope in draft.scopes:
             for node in (
@@ -299,19 +299,19 @@ def one_row_each(draft: Draft) -> Iterator[Problem]:
 
 
 def spells_of_changes(draft: Draft) -> Iterator[Problem]:
-    """Where rows do not end, presence does not either; and no unit is present more often than it has rows."""
-    given = draft.given("max_spells_contributed")
+    """Reject a number of spells where rows do not end, or above the number of rows."""
+    entry = draft.entry("max_spells_contributed")
     value = draft.value("max_spells_contributed")
     rows = draft.value("max_rows_contributed")
-    if given and draft.stream and draft.stream.change_feed is None:
+    if entry and draft.stream and draft.stream.change_feed is None:
         message = f"max_spells_contributed has no meaning: rows of {draft.stream.name} do not end"
         yield problem(
-            given.name_span, message, "leave it out, or declare change_feed in sources.yaml"
+            entry.name_span, message, "leave it out, or declare change_feed in sources.yaml"
         )
-    elif given and value and rows and value > rows:
+    elif entry and value and rows and value > rows:
         message = f"max_spells_contributed is {value}, but a user has at most max_rows_contributed = {rows} row versions"
         yield problem(
-            given.value_span,
+            entry.value_span,
             message,
             f"write max_spells_contributed = {rows} or less, or leave it out (the default is {rows})",
         )
@@ -325,20 +325,20 @@ FEED_RULES = (interval_given, change_passed, one_row_each, spells_of_changes)
 
 
 def start_declared(draft: Draft) -> Iterator[Problem]:
-    """Triggers are counted from the declared start: the first record must not tell where to begin."""
-    given = draft.given("trigger_interval")
+    """Reject a stream without a declared start: the first record must not tell where to begin."""
+    entry = draft.entry("trigger_interval")
     stream = draft.stream
-    if given and stream and stream.start_us is None:
+    if entry and stream and stream.start_us is None:
         message = f"Without a window triggers are counted from the start of the stream, and the source {stream.name} declares no start"
         yield problem(
-            given.value_span,
+            entry.value_span,
             message,
             f"add a line like `start: 2026-01-01` to sources.{stream.name}",
         )
 
 
 def event_time_passed(draft: Draft) -> Iterator[Problem]:
-    """The event time is the source's, straight from it, as in a query with a window."""
+    """Reject an event time that is not the source's, straight from it, as in a query with a window."""
     stream = draft.stream
     if stream is None or any(relation.unknown for relation in draft.scope.relations):
         return
@@ -351,21 +351,21 @@ def event_time_passed(draft: Draft) -> Iterator[Problem]:
             f"add event_time under sources.{stream.name} in sources.yaml",
         )
         return
-    found = draft.scope.find(exp.column(stream.event_time))
-    if [field.origin for field in found] != [(stream.name, stream.event_time)]:
+    fields = draft.scope.find(exp.column(stream.event_time))
+    if [field.origin for field in fields] != [(stream.name, stream.event_time)]:
         message = f"The event time may not be computed or renamed: FROM does not pass `{stream.event_time}` on as {stream.name} has it"
         yield problem(
             span,
             message,
             f"select {stream.event_time} itself in the sub-query, under its own name and once",
         )
-    elif found[0].type is not None and found[0].type.this not in TIME_TYPES:
-        message = f"The event time `{stream.event_time}` is {found[0].type.sql(dialect='spark')}, not TIMESTAMP"
+    elif fields[0].type is not None and fields[0].type.this not in TIME_TYPES:
+        message = f"The event time `{stream.event_time}` is {fields[0].type.sql(dialect='spark')}, not TIMESTAMP"
         yield problem(span, message, "declare it as TIMESTAMP in sources.yaml")
 
 
 def keys_grouped(draft: Draft) -> Iterator[Problem]:
-    """Keys without any GROUP BY."""
+    """Reject keys without any GROUP BY."""
     for item in draft.keys if draft.select.args.get("group") is None else ():
         yield problem(
             item.span,
@@ -375,23 +375,23 @@ def keys_grouped(draft: Draft) -> Iterator[Problem]:
 
 
 def stream_period(draft: Draft) -> Iterator[Problem]:
-    """There is no window that an allowance could renew with."""
-    given = draft.given("contribution_period")
-    if given and draft.value("contribution_period") == ContributionPeriod.WINDOW:
+    """Reject an allowance that renews, where there is no window that it could renew with."""
+    entry = draft.entry("contribution_period")
+    if entry and draft.value("contribution_period") == ContributionPeriod.WINDOW:
         message = "The query has no window that a contribution period could be as long as"
         yield problem(
-            given.value_span, message, "write contribution_period = STREAM, or leave it out"
+            entry.value_span, message, "write contribution_period = STREAM, or leave it out"
         )
 
 
 def nothing_late(draft: Draft) -> Iterator[Problem]:
-    """A table never closes."""
-    given = draft.given("allowed_lateness")
+    """Reject lateness where no window closes."""
+    entry = draft.entry("allowed_lateness")
     lateness = draft.value("allowed_lateness")
-    if given and lateness:
+    if entry and lateness:
         message = f"Without a window nothing is late: allowed_lateness = {show_duration(lateness)} has no meaning"
         yield problem(
-            given.name_span, message, "leave it out: a late record counts from the next trigger on"
+            entry.name_span, message, "leave it out: a late record counts from the next trigger on"
         )
 
 

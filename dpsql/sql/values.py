@@ -76,20 +76,20 @@ def _unit(word: str) -> int:
     )
 
 
-def divisor_near(whole: int, part: int) -> int:
-    """Return a divisor of `whole` that is not above `part`: the largest of those that people say (20 minutes, 6 hours), or the largest of all."""
-    said = [
+def divisor_near(dividend: int, part: int) -> int:
+    """Return a divisor of `dividend` that is not above `part`: the largest of those that people say (20 minutes, 6 hours), or the largest of all."""
+    familiar_divisors = [
         count * unit
         for unit in UNITS_US.values()
         for count in _SAID
-        if count * unit <= part and whole % (count * unit) == 0
+        if count * unit <= part and dividend % (count * unit) == 0
     ]
-    if said and max(said) * 4 >= part:
-        return max(said)
-    for count in range(max(1, -(-whole // part)), 10_001):
-        if whole % count == 0:
-            return whole // count
-    return whole
+    if familiar_divisors and max(familiar_divisors) * 4 >= part:
+        return max(familiar_divisors)
+    for count in range(max(1, -(-dividend // part)), 10_001):
+        if dividend % count == 0:
+            return dividend // count
+    return dividend
 
 
 # Readers of option values: from the written words to a Python value, or a Misread that says what
@@ -133,64 +133,64 @@ class Given:
 
 
 def bare(node: exp.Expr) -> exp.Expr:
-    """Without redundant parentheses."""
+    """Remove redundant parentheses around an expression."""
     while isinstance(node, exp.Paren):
         node = node.this
     return node
 
 
-def read_number(given: Given, example: str) -> float:
+def read_number(entry: Given, example: str) -> float:
     """Return a number literal."""
-    text = "".join(word.text for word in given.words)
-    if any(word.token_type not in _SIGNED for word in given.words) or not NUMBER.fullmatch(text):
+    text = "".join(word.text for word in entry.words)
+    if any(word.token_type not in _SIGNED for word in entry.words) or not NUMBER.fullmatch(text):
         raise Misread(
-            f"The value of {given.name} is not a number literal",
+            f"The value of {entry.name} is not a number literal",
             f"write the number itself, for example {example}",
         )
     return float(text)
 
 
-def read_whole(given: Given, example: str) -> int:
+def read_whole(entry: Given, example: str) -> int:
     """Return a whole number, written with digits only."""
-    value = read_number(given, example)
-    text = "".join(word.text for word in given.words)
+    value = read_number(entry, example)
+    text = "".join(word.text for word in entry.words)
     if not re.fullmatch(r"[+-]?\d{1,30}", text):
         if math.isfinite(value) and value == int(value):
             raise Misread(
-                f"The value of {given.name} is not written as a whole number",
-                f"write {given.name} = {int(value)}",
+                f"The value of {entry.name} is not written as a whole number",
+                f"write {entry.name} = {int(value)}",
             )
         raise Misread(
-            f"The value of {given.name} is not a whole number",
+            f"The value of {entry.name} is not a whole number",
             f"write a whole number, for example {example}",
         )
     return int(text)
 
 
-def read_duration_option(given: Given, example: str) -> int:
+def read_duration_option(entry: Given, example: str) -> int:
     """Return a duration in microseconds."""
-    return read_duration(given.words)
+    return read_duration(entry.words)
 
 
-def read_word(given: Given, values: type[StrEnum], foreign: dict[str, str]) -> StrEnum:
+def read_word(entry: Given, values: type[StrEnum], foreign: dict[str, str]) -> StrEnum:
     """Return one of the values of an enum, as a bare word or a string, in any case."""
-    text = given.words[0].text.upper() if len(given.words) == 1 else ""
+    text = entry.words[0].text.upper() if len(entry.words) == 1 else ""
     if text in {value.value for value in values}:
         return values(text)
     if text in foreign:
         raise Misread(
-            f"{text} is not a value of {given.name}", f"write {given.name} = {foreign[text]}"
+            f"{text} is not a value of {entry.name}", f"write {entry.name} = {foreign[text]}"
         )
-    known = [value.value for value in values]
-    listed = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
-    guess = nearest(text, known)
+    accepted_words = [value.value for value in values]
+    listed = " or ".join(filter(None, (", ".join(accepted_words[:-1]), accepted_words[-1])))
+    guess = nearest(text, accepted_words)
     hint = f"did you mean {guess}?" if guess else f"write {listed}"
-    raise Misread(f"The value of {given.name} must be {listed}", hint)
+    raise Misread(f"The value of {entry.name} must be {listed}", hint)
 
 
-def read_columns(given: Given, example: str) -> tuple[exp.Column, ...]:
+def read_columns(entry: Given, example: str) -> tuple[exp.Column, ...]:
     """Return a column, or a tuple of columns."""
-    node = bare(given.node)
+    node = bare(entry.node)
     parts = [bare(part) for part in node.expressions] if isinstance(node, exp.Tuple) else [node]
     columns = tuple(
         part
@@ -199,26 +199,26 @@ def read_columns(given: Given, example: str) -> tuple[exp.Column, ...]:
     )
     if not columns or len(columns) < len(parts):
         raise Misread(
-            f"The value of {given.name} must be a column or a tuple of columns",
+            f"The value of {entry.name} must be a column or a tuple of columns",
             f"write the column's name: {example}",
         )
     return columns
 
 
-def read_query(given: Given, example: str) -> exp.Select:
+def read_query(entry: Given, example: str) -> exp.Select:
     """Return a SELECT in parentheses."""
-    node = given.node
+    node = entry.node
     while isinstance(node, (exp.Paren, exp.Subquery)):
         node = node.this
     if not isinstance(node, exp.Select):
         raise Misread(
-            f"The value of {given.name} must be a query in parentheses", f"write {example}"
+            f"The value of {entry.name} must be a query in parentheses", f"write {example}"
         )
     return node
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, candidates: Iterable[str]) -> str | None:
     """Return the known word that is most like `word`, ignoring case."""
-    spelled = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), list(spelled), n=1, cutoff=0.6)
-    return spelled[found[0]] if found else None
+    spelled = {name.lower(): name for name in candidates}
+    matches = difflib.get_close_matches(word.lower(), list(spelled), n=1, cutoff=0.6)
+    return spelled[matches[0]] if matches else None

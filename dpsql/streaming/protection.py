@@ -71,7 +71,9 @@ def check_event_log(place: str) -> None:
         ConfigError: somebody else may enter.
     """
     parts = urlsplit(place)
-    if parts.scheme in ("", "file") and not closed(path := Path(unquote(parts.path)), to=OTHERS):
+    if parts.scheme in ("", "file") and not closed(
+        path := Path(unquote(parts.path)), mode_bits=OTHERS
+    ):
         raise ConfigError(
             f"spark.eventLog.dir is {path}, which everybody may enter, and event logs have exact totals: chmod 700 {path}"
         )

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dpsql.description import PROPERTY, Published, read
+from dpsql.description import PROPERTY, Published, parse_description
 from dpsql.errors import DataError, LakeError, ReleaseConflict
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import delta_tables
@@ -83,7 +83,7 @@ class PublishedTable:
             else:
                 fields += [
                     T.StructField(column.name, self.kind_of(column))
-                    for column in self.shape.of(name)
+                    for column in self.shape.columns_of(name)
                 ]
         names = [field.name.lower() for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -113,7 +113,7 @@ class PublishedTable:
         table = DeltaTable(str(path))
         first = table.transaction_version(self.described) is None
         older_text = table.metadata().configuration.get(PROPERTY)
-        if older_text is None or (older_description := read(older_text)) is None:
+        if older_text is None or (older_description := parse_description(older_text)) is None:
             raise LakeError(
                 f"{path}: an earlier dpsql made this table: run the query under another name"
             )
@@ -123,7 +123,9 @@ class PublishedTable:
             raise LakeError(
                 f"{path}: {', '.join(retyped)} would have another type than in the rows of an earlier run: run the query under another name"
             )
-        if (description := published.after(older_description, first)) != older_description or first:
+        if (
+            description := published.merged_with(older_description, first)
+        ) != older_description or first:
             delta_tables.set_properties(path, description.properties, mark)
 
     def trigger_time(self, pair: Pair) -> int:
@@ -221,7 +223,7 @@ class PublishedTable:
                 columns.append(f"{decoded[name]} AS `{name}`")
             else:
                 columns += [
-                    f"{_value(column)} AS `{column.name}`" for column in self.shape.of(name)
+                    f"{_value(column)} AS `{column.name}`" for column in self.shape.columns_of(name)
                 ]
         return released.selectExpr(*columns, "key_bytes AS dpsql_key")
 

@@ -23,7 +23,7 @@ from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source, refused_schema
-from dpsql.sources.declared_types import loses_numbers, told
+from dpsql.sources.declared_types import loses_numbers, mismatch_text
 from dpsql.sources.reader_options import CATALOG, FILES_PER_BATCH, refused_option
 from dpsql.streaming import formats, internals
 from dpsql.streaming.failures import kind_of, reason_of, translate
@@ -339,7 +339,7 @@ def _check_first_file(session: SparkSession, source: Source) -> None:
         if declared_field is not None and loses_numbers(
             field.dataType.simpleString(), declared_field.dataType.simpleString()
         ):
-            mismatch = told(
+            mismatch = mismatch_text(
                 declared_field.name,
                 field.dataType.simpleString(),
                 source.name,

@@ -167,7 +167,7 @@ class _Guards:
         short = self._short(node, kind, operands)
         for place, child in enumerate(operands):
             max_size = min(
-                (size for size in (rule.most, short.get(place)) if size is not None), default=None
+                (size for size in (rule.limit, short.get(place)) if size is not None), default=None
             )
             if max_size is not None:
                 children[place] = self._shorten(children[place], child, max_size)

@@ -27,7 +27,7 @@ _SQRT_2_PI = np.sqrt(2 * np.pi)
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of every group: true value, bounded value, standard error, and the probability of a release."""
+    """True value, bounded value, standard error and probability of a release, of every group."""
 
     true: Float
     bounded: Float
@@ -37,7 +37,7 @@ class Outcome:
     widest: float = np.inf
 
     def absolute(self) -> Float:
-        """E|error| per group."""
+        """Return E|error| per group."""
         bias = self.bounded - self.true
         s = self.stderr
         error = s * 2 * _density(bias / s) + bias * (1 - 2 * ndtr(-bias / s))
@@ -48,15 +48,15 @@ class Outcome:
         )
 
     def squared(self) -> Float:
-        """E(error^2) per group."""
+        """Return E(error^2) per group."""
         m = self.bounded
         s = self.stderr
         t = self.true
         error = (m - t) ** 2 + s**2
         if self.never_negative:
-            below = ndtr(-m / s)
+            mass_below = ndtr(-m / s)
             density = s * _density(m / s)
-            error -= (m**2 + s**2) * below - m * density - 2 * t * (m * below - density)
+            error -= (m**2 + s**2) * mass_below - m * density - 2 * t * (m * mass_below - density)
         return (
             self.released * np.minimum(np.maximum(error, 0.0), self.widest**2)
             + (1 - self.released) * t**2
@@ -74,41 +74,42 @@ class Outcome:
         s = self.stderr
         for _ in range(40):
             x = (low + high) / 2
-            below = self.released * (ndtr((x - bias) / s) - ndtr((-x - bias) / s)) + (
+            share_within = self.released * (ndtr((x - bias) / s) - ndtr((-x - bias) / s)) + (
                 1 - self.released
             ) * (np.abs(self.true) <= x)
             with np.errstate(divide="ignore"):
-                low, high = (x, high) if np.log(below).sum() < np.log(0.5) else (low, x)
+                low, high = (x, high) if np.log(share_within).sum() < np.log(0.5) else (low, x)
         return min(high, self.widest)
 
 
-def thinned(horizon: int, most: int = 48) -> Int:
-    """Triggers 1..horizon, or `most` of them with the last: what the simulation of selection looks at."""
-    return np.unique(np.linspace(1, horizon, min(horizon, most)).round().astype(np.int64))
+def thinned(horizon: int, limit: int = 48) -> Int:
+    """Choose all triggers up to the horizon, or `limit` of them with the last: what the simulation
+    of selection looks at."""
+    return np.unique(np.linspace(1, horizon, min(horizon, limit)).round().astype(np.int64))
 
 
 def unit_paths(chosen: Counter, triggers: Int) -> Float:
-    """Simulated unit-noise paths at the given triggers; shape (PATHS, triggers). The same at every call."""
+    """Draw unit-noise paths at the given triggers; shape (PATHS, triggers). The same at every call."""
     key = bytes(32)
     number = np.arange(PATHS, dtype=np.int64)
     tag = randomness.tags(key, number, number)
     state = np.zeros((PATHS, chosen.width))
-    out: list[Float] = []
+    samples: list[Float] = []
     for step in range(1, int(triggers[-1]) + 1):
 
-        def draw(number: int, now: int = step) -> Float:
-            return randomness.normals(key, tag, randomness.SELECTION, 0, now, number)
+        def draw(number: int, current_step: int = step) -> Float:
+            return randomness.normals(key, tag, randomness.SELECTION, 0, current_step, number)
 
         state = chosen.advance(state, draw, step)
-        if step == triggers[len(out)]:
-            out.append(state[:, 0].copy())
-    return np.stack(out, axis=1)
+        if step == triggers[len(samples)]:
+            samples.append(state[:, 0].copy())
+    return np.stack(samples, axis=1)
 
 
 def selected(
     weight: Float, thresholds: Float, sd: Float, paths: Float, tested: np.ndarray
 ) -> Float:
-    """Probability that each group has been selected by the last trigger.
+    """Return the probability that each group has been selected by the last trigger.
 
     Args:
         weight: sum of users' weights, (groups, triggers).
@@ -116,18 +117,18 @@ def selected(
         paths: unit-noise paths times sigma, (paths, triggers).
         tested: whether the group is tested, (groups, triggers).
     """
-    above = np.where(tested, (weight - thresholds) / sd, -np.inf)
-    best = above.max(axis=1)
-    out = ndtr(above[:, -1])
-    out[best > CERTAIN] = 1.0
-    unsure = np.flatnonzero((best > -CERTAIN) & (best <= CERTAIN) & (out < 1 - 1e-6))
+    margin = np.where(tested, (weight - thresholds) / sd, -np.inf)
+    best = margin.max(axis=1)
+    probability = ndtr(margin[:, -1])
+    probability[best > CERTAIN] = 1.0
+    unsure = np.flatnonzero((best > -CERTAIN) & (best <= CERTAIN) & (probability < 1 - 1e-6))
     need = np.where(tested, thresholds - weight, np.inf)
     per = max(1, CHUNK // paths.size)
     for start in range(0, len(unsure), per):
         part = unsure[start : start + per]
         crossed = paths[None, :, :] >= need[part][:, None, :]
-        out[part] += (crossed[:, :, :-1].any(axis=2) & ~crossed[:, :, -1]).mean(axis=1)
-    return np.minimum(out, 1.0)
+        probability[part] += (crossed[:, :, :-1].any(axis=2) & ~crossed[:, :, -1]).mean(axis=1)
+    return np.minimum(probability, 1.0)
 
 
 def _density(x: Float) -> Float:

@@ -39,7 +39,7 @@ class Sample:
 
     @property
     def users(self) -> int:
-        """Different privacy units."""
+        """The number of different privacy units."""
         return len(np.unique(self.rows.column("user").to_numpy()))
 
 
@@ -48,7 +48,7 @@ def read_sample(
     inputs: Mapping[str, Sequence[Path]],
     progress: Callable[[int], None] | None = None,
 ) -> Sample:
-    """Read the sample.
+    """Read the records of a sample.
 
     Args:
         query: from `dpsql.compile`.
@@ -60,16 +60,16 @@ def read_sample(
     """
     reader = RowReader(query.plan, query.sources, NO_SALT, inputs)
     tables = []
-    read = 0
+    count = 0
     for rows in reader.files(source_files(query.source, inputs)):
         tables.append(rows)
-        read += rows.num_rows
-        if read > MOST_RECORDS:
+        count += rows.num_rows
+        if count > MOST_RECORDS:
             raise DataError(
                 f"the sample has over {MOST_RECORDS:,} records: take the records of fewer users, and say --scale"
             )
         if progress:
-            progress(read)
+            progress(count)
     rows = pa.concat_tables(tables) if tables else None
     code = rows.column("drop").to_numpy() if rows is not None else np.zeros(0, np.int8)
     drops = {
@@ -77,7 +77,7 @@ def read_sample(
     }
     if rows is None or not (code == 0).any():
         raise DataError(
-            f"the sample has no record of `{query.parsed.stream}` that the query reads ({read:,} rows in all)"
+            f"the sample has no record of `{query.parsed.stream}` that the query reads ({count:,} rows in all)"
         )
     rows = rows.filter(pa.array(code == 0)).combine_chunks()
     public = reader.public_groups(query.source)

@@ -58,89 +58,99 @@ Told = Callable[[int, float], None]
 """Called with the number of settings measured so far and the least cost."""
 
 
-def search(bench: Workbench, told: Told | None = None) -> Setting:
+def search(bench: Workbench, report: Told | None = None) -> Setting:
     """Return the best setting that line searches find; as written where nothing is better.
 
     Args:
         bench: the query and the sample.
-        told: progress.
+        report: progress.
     """
-    bench, whole = bench.of_fewer(MOST_RECORDS), bench
+    bench, full_bench = bench.of_fewer(MOST_RECORDS), bench
     tried: dict[Setting, float] = {}
 
     def cost(setting: Setting) -> float:
         if setting not in tried:
             tried[setting] = bench.cost(setting)
-            if told:
-                told(len(tried), min(tried.values()))
+            if report:
+                report(len(tried), min(tried.values()))
         return tried[setting]
 
     for start in _starts(bench):
-        here = start
+        current = start
         while True:
-            before = cost(here)
+            previous_cost = cost(current)
             for name in _searched(bench):
-                for candidate in line(bench, here, name):
-                    if cost(candidate) < cost(here) * (1 - BETTER):
-                        here = candidate
-            if not cost(here) < before * (1 - BETTER):
+                for candidate in line(bench, current, name):
+                    if cost(candidate) < cost(current) * (1 - BETTER):
+                        current = candidate
+            if not cost(current) < previous_cost * (1 - BETTER):
                 break
     best = min(tried, key=lambda setting: tried[setting])
-    return best if whole.cost(best) < whole.cost(whole.written) * (1 - BETTER) else whole.written
+    return (
+        best
+        if full_bench.cost(best) < full_bench.cost(full_bench.written) * (1 - BETTER)
+        else full_bench.written
+    )
 
 
-def line(bench: Workbench, here: Setting, name: str) -> list[Setting]:
+def line(bench: Workbench, current: Setting, name: str) -> list[Setting]:
     """Return the settings that differ from one in a single option, and in what has to follow: c and G are at most C, C at most G c."""
-    most = bench.longest
-    longest = most[name]
+    limits = bench.longest
+    longest = limits[name]
     if not bench.query.parsed.keys:  # one key: all records of a user are records of it
         values = steps_up_to(longest, STEPS)
         return [
             dataclasses.replace(
-                here,
+                current,
                 max_rows_contributed=value,
                 max_rows_per_group=value,
                 max_groups_contributed=min(bench.written.max_groups_contributed, value),
             )
             for value in values
         ]
-    out = [_with(here, name, value) for value in steps_up_to(longest, STEPS)]
+    settings = [_with(current, name, value) for value in steps_up_to(longest, STEPS)]
     if name != ROWS:
         # also with C / (G c) as it is: C alone would be in the way
-        full = here.max_rows_contributed / (here.max_rows_per_group * here.max_groups_contributed)
+        full = current.max_rows_contributed / (
+            current.max_rows_per_group * current.max_groups_contributed
+        )
         for value in steps_up_to(longest, STEPS):
-            moved = dataclasses.replace(here, **{name: value})
-            rows = max(value, round(full * moved.max_rows_per_group * moved.max_groups_contributed))
-            out.append(
+            changed = dataclasses.replace(current, **{name: value})
+            rows = max(
+                value, round(full * changed.max_rows_per_group * changed.max_groups_contributed)
+            )
+            settings.append(
                 _with(
-                    dataclasses.replace(moved, max_rows_contributed=min(rows, most[ROWS])),
+                    dataclasses.replace(changed, max_rows_contributed=min(rows, limits[ROWS])),
                     name,
-                    min(value, most[ROWS]),
+                    min(value, limits[ROWS]),
                 )
             )
-    return list(dict.fromkeys(out))
+    return list(dict.fromkeys(settings))
 
 
-def around(bench: Workbench, here: Setting) -> Iterator[tuple[str, list[Setting]]]:
-    """For every option the settings that differ from one in this option alone: what `dpsql tune` shows."""
+def around(bench: Workbench, current: Setting) -> Iterator[tuple[str, list[Setting]]]:
+    """Yield for every option the settings that differ from one in this option alone: what `dpsql
+    tune` shows."""
     for name in _searched(bench):
-        yield name, _near(here, name, line(bench, here, name), 7)
+        yield name, _near(current, name, line(bench, current, name), 7)
     epsilons = [
-        dataclasses.replace(here, epsilon=min(here.epsilon * factor, 20.0)) for factor in EPSILONS
+        dataclasses.replace(current, epsilon=min(current.epsilon * factor, 20.0))
+        for factor in EPSILONS
     ]
     yield EPSILON, list(dict.fromkeys(epsilons))
     slide = bench.query.parsed.windows.slide_us
     intervals = sorted(
-        {slide // part for part in PARTS if slide % part == 0} | {here.trigger_interval_us}
+        {slide // part for part in PARTS if slide % part == 0} | {current.trigger_interval_us}
     )
     longer = bench.query.parsed.windows.size_us + bench.query.parsed.allowed_lateness_us
     possible = [us for us in intervals if -(-longer // us) <= 2000]
     yield (
         INTERVAL,
         _near(
-            here,
+            current,
             INTERVAL,
-            [dataclasses.replace(here, trigger_interval_us=us) for us in possible],
+            [dataclasses.replace(current, trigger_interval_us=us) for us in possible],
             7,
         ),
     )
@@ -159,9 +169,9 @@ def edited(bench: Workbench, setting: Setting) -> str:
     for _ in range(
         2
     ):  # c and G that are not written follow C: the second time they are written out
-        written = Setting.of(parse_query(text, query.sources))
+        current = Setting.of_query(parse_query(text, query.sources))
         for name in (ROWS, PER_GROUP, GROUPS, EPSILON):
-            if getattr(written, name) != getattr(setting, name):
+            if getattr(current, name) != getattr(setting, name):
                 changes[name] = (
                     f"{getattr(setting, name):g}"
                     if name == EPSILON
@@ -174,34 +184,34 @@ def edited(bench: Workbench, setting: Setting) -> str:
 
 
 def _starts(bench: Workbench) -> Iterator[Setting]:
-    written = bench.written
-    yield written
-    most = bench.longest
+    first = bench.written
+    yield first
+    limits = bench.longest
     if not bench.query.parsed.keys:
         return
     for per_group, groups in ((1, 4), (2, 16), (8, 2)):
-        per_group = min(per_group, most[PER_GROUP])
-        groups = min(groups, most[GROUPS])
+        per_group = min(per_group, limits[PER_GROUP])
+        groups = min(groups, limits[GROUPS])
         yield dataclasses.replace(
-            written,
+            first,
             max_rows_contributed=per_group * groups,
             max_rows_per_group=per_group,
             max_groups_contributed=groups,
         )
 
 
-def steps_up_to(most: int, steps: Iterable[int]) -> tuple[int, ...]:
-    """Return the steps below `most`, and `most`."""
-    return (*(step for step in steps if step < most), most)
+def steps_up_to(largest: int, steps: Iterable[int]) -> tuple[int, ...]:
+    """Return the steps below `largest`, and `largest`."""
+    return (*(step for step in steps if step < largest), largest)
 
 
-def _with(here: Setting, name: str, value: int) -> Setting:
-    changed = dataclasses.replace(here, **{name: value})
+def _with(current: Setting, name: str, value: int) -> Setting:
+    changed = dataclasses.replace(current, **{name: value})
     if name == ROWS:
         return dataclasses.replace(
             changed,
-            max_rows_per_group=min(here.max_rows_per_group, value),
-            max_groups_contributed=min(here.max_groups_contributed, value),
+            max_rows_per_group=min(current.max_rows_per_group, value),
+            max_groups_contributed=min(current.max_groups_contributed, value),
         )
     rows = max(changed.max_rows_contributed, value)
     return dataclasses.replace(
@@ -210,13 +220,13 @@ def _with(here: Setting, name: str, value: int) -> Setting:
     )
 
 
-def _near(here: Setting, name: str, settings: list[Setting], most: int) -> list[Setting]:
-    """At most so many settings by the option's value, those next to the present one."""
+def _near(current: Setting, name: str, settings: list[Setting], limit: int) -> list[Setting]:
+    """Choose at most so many settings by the option's value, those next to the present one."""
     by_value: dict[Any, Setting] = {}
     for setting in settings:
         by_value.setdefault(getattr(setting, name), setting)
-    by_value[getattr(here, name)] = here
+    by_value[getattr(current, name)] = current
     values = sorted(by_value)
-    at = values.index(getattr(here, name))
-    start = max(0, min(at - most // 2, len(values) - most))
-    return [by_value[value] for value in values[start : start + most]]
+    position = values.index(getattr(current, name))
+    start = max(0, min(position - limit // 2, len(values) - limit))
+    return [by_value[value] for value in values[start : start + limit]]

@@ -41,7 +41,7 @@ AFTER_ALL_US = 1 << 60
 
 @dataclass(frozen=True)
 class Setting:
-    """What tuning looks at, under the names of the options."""
+    """The options that tuning looks at, under their names."""
 
     max_rows_contributed: int
     max_rows_per_group: int
@@ -50,15 +50,16 @@ class Setting:
     trigger_interval_us: int
 
     @classmethod
-    def of(cls, query: ParsedQuery) -> Setting:
+    def of_query(cls, query: ParsedQuery) -> Setting:
         """Return the setting that a query has."""
-        given = vars(query) | vars(query.asked)
-        return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls)})
+        values = vars(query) | vars(query.asked)
+        return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a setting does to the sample, counted as the whole stream (`scale`), at each window's last trigger.
+    """The effect of a setting on the sample, counted as the whole stream (`scale`), at each
+    window's last trigger.
 
     Args:
         setting: the setting.
@@ -87,7 +88,7 @@ def check_tunable(query: Query) -> None:
         ConfigError: another mechanism's query, `mechanism = PAPER`, `carry_windows` above 1, or records that are not counted.
     """
     if query.parsed.mechanism != PrivacyPlan.mechanism:
-        takes = registry.named(PrivacyPlan.mechanism).takes
+        takes = registry.mechanism_named(PrivacyPlan.mechanism).takes
         raise ConfigError(
             f"tune measures {takes}; what another setting does to {query.mechanism.takes}, `dpsql try` shows"
         )
@@ -145,23 +146,24 @@ class Workbench:
             aggregate.alias for aggregate in self._aggregates if aggregate.function not in AVERAGED
         )
         self.counted = (column,) if column is not None else sizes or tuple(aliases)
-        self.written = Setting.of(query.parsed)
+        self.written = Setting.of_query(query.parsed)
         self._true, self._seen = self._truth()
         self._measured = lru_cache(maxsize=None)(self._measure)
 
     def of_fewer(self, records: int) -> Workbench:
-        """The same for a share of the users, with about so many records at most; they stand for all."""
+        """Return the bench for a share of the users, with about so many records at most; they stand
+        for all."""
         rows = self.sample.rows
         user = rows.column("user").to_numpy()
         users = np.unique(user)  # ids are hashes: any range of them is a random share
-        some = users[: -(-len(users) * records // rows.num_rows)]
-        if len(some) == len(users):
+        chosen = users[: -(-len(users) * records // rows.num_rows)]
+        if len(chosen) == len(users):
             return self
         sample = dataclasses.replace(
-            self.sample, rows=rows.filter(pa.array(user <= some[-1])).combine_chunks()
+            self.sample, rows=rows.filter(pa.array(user <= chosen[-1])).combine_chunks()
         )
         return Workbench(
-            self.query, sample, self.scale * len(users) / len(some), self._column, self.goal
+            self.query, sample, self.scale * len(users) / len(chosen), self._column, self.goal
         )
 
     def parsed(self, setting: Setting) -> ParsedQuery:
@@ -184,32 +186,33 @@ class Workbench:
         return unnamed_plan(self.parsed(setting), self.query.source)
 
     def measure(self, setting: Setting) -> Measured:
-        """Expected errors of one setting, l_inf included."""
+        """Measure the expected errors of one setting, l_inf included."""
         return self._measured(setting, True)
 
     def cost(self, setting: Setting) -> float:
-        """`Measurement.cost`; infinite for a setting that the planner refuses."""
+        """Return the cost of a setting; infinite for one that the planner refuses."""
         try:
             return self._measured(setting, False).cost
         except ConfigError:
             return float("inf")
 
     def clamped(self) -> dict[str, dict[str, float]]:
-        """Alias -> share of the values that the bounds per row clamp, and how much of the sum of |values| that takes away."""
-        out = {}
+        """Return, by alias, the share of the values that the bounds per row clamp, and how much of
+        the sum of |values| that takes away."""
+        shares = {}
         for aggregate in self._aggregates:
             if aggregate.bounds is not None and not isinstance(aggregate, PerGroup):
                 x = self.sample.rows.column(
                     f"a{self.query.plan.arguments.index(aggregate.argument or '')}"
                 ).to_numpy()
                 x = x[np.isfinite(x)]
-                lost = np.abs(x - np.clip(x, *aggregate.bounds))
-                whole = np.abs(x).sum()
-                out[aggregate.alias] = {
-                    "clamped": float((lost > 0).mean()) if len(x) else 0.0,
-                    "lost": float(lost.sum() / whole) if whole else 0.0,
+                excess = np.abs(x - np.clip(x, *aggregate.bounds))
+                total = np.abs(x).sum()
+                shares[aggregate.alias] = {
+                    "clamped": float((excess > 0).mean()) if len(x) else 0.0,
+                    "lost": float(excess.sum() / total) if total else 0.0,
                 }
-        return out
+        return shares
 
     @cached_property
     def longest(self) -> dict[str, int]:
@@ -228,25 +231,29 @@ class Workbench:
             .aggregate([([], "count_all")])
         )
         users = keys.group_by(["period", "user"]).aggregate(
-            [("count_all", which) for which in ("sum", "max", "count")]
+            [("count_all", statistic) for statistic in ("sum", "max", "count")]
         )
-        most = (
-            max(users.column(f"count_all_{which}").to_pylist()) for which in ("sum", "max", "count")
+        largest = (
+            max(users.column(f"count_all_{statistic}").to_pylist())
+            for statistic in ("sum", "max", "count")
         )
-        return dict(zip((ROWS, PER_GROUP, GROUPS), most, strict=True))
+        return dict(zip((ROWS, PER_GROUP, GROUPS), largest, strict=True))
 
     def _measure(self, setting: Setting, largest: bool) -> Measured:
         plan = self.plan(setting)
         rows = self.sample.rows
         intake, release = stages(plan, self.sample.public)
         bounded = intake.step(intake.empty(), rows, Clock(), bytes(32))
-        found = bounded.rows
+        contributions = bounded.rows
         group = self._true.index.get_indexer(
-            pd.MultiIndex.from_arrays([found.column(name).to_numpy() for name in ("window", "key")])
+            pd.MultiIndex.from_arrays(
+                [contributions.column(name).to_numpy() for name in ("window", "key")]
+            )
         )
-        released = self._released(plan, group, found)
+        released = self._released(plan, group, contributions)
         sums: list[Any] = [
-            np.bincount(group, found.column(f"v{j}").to_numpy(), len(self._true)) * self.scale
+            np.bincount(group, contributions.column(f"v{j}").to_numpy(), len(self._true))
+            * self.scale
             for j in range(len(plan.perturbations))
         ]
         columns = {}
@@ -284,12 +291,12 @@ class Workbench:
             if largest:
                 columns[alias]["l_inf"] = outcome.largest()
         dropped = {reason: bounded.counted["drops"].get(reason, 0) for reason in DROP_REASONS[-4:]}
-        kept = 1 - sum(dropped.values()) / rows.num_rows
+        kept_share = 1 - sum(dropped.values()) / rows.num_rows
         keys_kept = float(released[self._seen].sum())
         return Measured(
             setting,
             plan.horizon,
-            kept,
+            kept_share,
             dropped,
             int(self._seen.sum()),
             keys_kept,
@@ -300,28 +307,28 @@ class Workbench:
     def _cost(self, columns: Mapping[str, Mapping[str, float]], keys_kept: float) -> float:
         if self.goal == "keys":
             return 1 - keys_kept / self._seen.sum()
-        whole = {"l_1": "true", "l_2": "true_l_2"}[self.goal]
+        norm_name = {"l_1": "true", "l_2": "true_l_2"}[self.goal]
         return float(
             np.mean(
                 [
-                    columns[alias][self.goal] / max(columns[alias][whole], 1e-300)
+                    columns[alias][self.goal] / max(columns[alias][norm_name], 1e-300)
                     for alias in self.counted
                 ]
             )
         )
 
-    def _released(self, plan: PrivacyPlan, group: Int, found: pa.Table) -> Float:
-        """Probability that each group has been released by its last trigger."""
+    def _released(self, plan: PrivacyPlan, group: Int, contributions: pa.Table) -> Float:
+        """Return the probability that each group has been released by its last trigger."""
         selection = plan.selection
         groups = len(self._true)
         if selection is None:
             return np.ones(groups)
         triggers = thinned(plan.horizon)
         place = group * len(triggers) + np.searchsorted(
-            triggers, found.column("trigger").to_numpy()
+            triggers, contributions.column("trigger").to_numpy()
         )
         weight, users = (
-            np.bincount(place, found.column(name).to_numpy(), groups * len(triggers))
+            np.bincount(place, contributions.column(name).to_numpy(), groups * len(triggers))
             .reshape(groups, -1)
             .cumsum(axis=1)
             * self.scale
@@ -338,7 +345,7 @@ class Workbench:
         """Return the exact values of every group by window and key, without bounds, and whether it has a record: a listed group may have none."""
         truth = Truth(self.query, AFTER_ALL_US)
         list(truth.watch([self.sample.rows]))
-        found = (
+        groups = (
             truth.groups()
             .drop(["key_bytes"])
             .to_pandas()
@@ -346,15 +353,15 @@ class Workbench:
             .fillna(0.0)
             .astype(float)
         )
-        found.columns = [aggregate.alias for aggregate in self._aggregates]
+        groups.columns = [aggregate.alias for aggregate in self._aggregates]
         public = self.sample.public
         if public is None:
-            return found, np.ones(len(found), bool)
-        found = found[found.index.get_level_values("win") >= public.first_window_us]
-        every = pd.MultiIndex.from_product(
-            [found.index.get_level_values("win").unique(), public.keys]
+            return groups, np.ones(len(groups), bool)
+        groups = groups[groups.index.get_level_values("win") >= public.first_window_us]
+        all_groups = pd.MultiIndex.from_product(
+            [groups.index.get_level_values("win").unique(), public.keys]
         )
-        return found.reindex(every, fill_value=0.0), every.isin(found.index)
+        return groups.reindex(all_groups, fill_value=0.0), all_groups.isin(groups.index)
 
 
 @lru_cache(maxsize=64)

@@ -317,7 +317,9 @@ def _promise_cards(standing: Standing) -> Iterator[Card]:
     if week is not None:
         runs = f"{len(budget.lines)} run{'' if len(budget.lines) == 1 else 's'} of ledger {budget.ledger}"
         runs += (
-            f"; not in it: {budget.beside[0]} that protect rows only" if budget.beside[0] else ""
+            f"; not in it: {budget.rows_only[0]} that protect rows only"
+            if budget.rows_only[0]
+            else ""
         )
         yield Card(
             "All runs, in any 7 days",

@@ -217,6 +217,6 @@ def _row(row: Mapping[Any, Any], published: Published) -> dict[str, str]:
         | keys
         | {
             _headed(column.name, published): text_of(row, column, published)
-            for column in published.shown
+            for column in published.display_columns
         }
     )

@@ -394,7 +394,7 @@ def _cells(
     for drawing, path, row in zip(drawings, paths, rows.to_dict("records"), strict=True):
         remarks = [
             f"{ending} {text_of(row, column, published)}"
-            for ending, column in published.beside(alias).items()
+            for ending, column in published.extra_columns(alias).items()
         ]
         previous_row = context.previous_rows.get(_key(row, context.names))
         change = _change(row, previous_row, measure, published, len(context.newest))
@@ -419,7 +419,7 @@ def _value_text(row: Mapping[Any, Any], alias: str, published: Published) -> tup
 
 def _range_cells(name: str, rows: pd.DataFrame, published: Published) -> list[Cell]:
     """Return the cells of a column of quantiles, one for each of the rows."""
-    column = next(column for column in published.shown if column.name == name)
+    column = next(column for column in published.display_columns if column.name == name)
     return [
         Cell(text_of(row, column, published), NONE, False, (), Drawing(), Drawing())
         for row in rows.to_dict("records")

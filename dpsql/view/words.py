@@ -88,7 +88,7 @@ def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str
             if isinstance(value, Integral | str)
             else amount(value, Z95 * row[published.stderr(alias)], is_count)
         )
-    if ranks := published.of(alias, Role.RANK_STDERR):
+    if ranks := published.columns_of(alias, Role.RANK_STDERR):
         early = published.windows is not None and row["trigger"] < published.windows.triggers
         return quantiles_text(value, row[ranks[0]], AT_END if early else TOO_FEW)
     if alias in published.fitted:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from dpsql.mechanisms.histogram.accounting import gaussian_delta, spent
+from dpsql.mechanisms.histogram.accounting import gaussian_delta, recompute
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod
 from dpsql.parts.key_selection import thresholds
@@ -133,7 +133,7 @@ def test_200_random_plans_by_integration() -> None:
         delta = integrated_delta(mu, plan.epsilon)
         assert delta == pytest.approx(gaussian_delta(mu, plan.epsilon), rel=1e-6)
         assert delta <= plan.delta_noise * (1 + 1e-6)
-        cost = spent(plan, source())
+        cost = recompute(plan, source())
         assert mu <= cost.mu * (1 + 1e-9)
         failures = threshold_failures(plan)
         assert failures <= plan.delta_threshold * (1 + 1e-9)

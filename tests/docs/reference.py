@@ -26,7 +26,7 @@ def functions() -> str:
     for name, signature in sorted(FUNCTIONS.items()):
         taken = arities(name)
         if taken is None or taken >= set(
-            range(signature.least, (signature.most or signature.least) + 1)
+            range(signature.min_arguments, (signature.max_arguments or signature.min_arguments) + 1)
         ):
             local.append(f"`{name}`")
         elif taken:
@@ -52,7 +52,7 @@ def options() -> str:
         kinds = "all" if len(takers) == len(MECHANISMS) else ", ".join(takers)
         checks = "; ".join(check.message.removeprefix(f"{option.name} ") for check in option.checks)
         rows.append(
-            f"| `{option.example}` | {option.what} | {option.usually} | {checks} | {kinds} |"
+            f"| `{option.example}` | {option.description} | {option.usually} | {checks} | {kinds} |"
         )
     return "\n".join(rows) + "\n"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpsql.errors import AccountingError
-from dpsql.mechanisms.registry import MECHANISMS, named
+from dpsql.mechanisms.registry import MECHANISMS, mechanism_named
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.privacy import ledger_line
 from dpsql.privacy.ledger_line import line_from
@@ -63,7 +63,7 @@ def test_the_document_is_the_whole_plan(golden: Golden) -> None:
 def test_less_noise_or_a_lower_threshold_is_refused(golden: Golden) -> None:
     """Catches: a number that the accountant does not look at. Each is a thousandth too small, alone."""
     query = compiled(golden)
-    mechanism = named(query.parsed.mechanism)
+    mechanism = mechanism_named(query.parsed.mechanism)
     changes = list(smaller(query.plan))
     assert changes
     for what, plan in changes:

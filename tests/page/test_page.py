@@ -246,7 +246,7 @@ def test_a_cap_is_a_bar(published: Published, tmp_path: Path) -> None:
     found = budgets(Ledger.beside(published.secret).lines(), load_sources(file).values())
     (budget,) = [each for each in found if each.ledger == "wiki"]
     assert budget.cap is not None
-    budget = dataclasses.replace(budget, beside=(3, ()))
+    budget = dataclasses.replace(budget, rows_only=(3, ()))
     text = page(dataclasses.replace(at(published, NOON, "running"), budget=budget), published.rows)
     assert "of ledger wiki; not in it: 3 that protect rows only" in Seen(text).text
     assert f"Budget spent {budget.cap.spent_share:.0%} of epsilon 20 per 7 days" in Seen(text).text

@@ -77,7 +77,7 @@ def any_plan(pick: np.random.Generator, number: int) -> tuple[Plan, Source]:
 
 def apart(plan: Plan, stream: Source) -> float:
     """How far the accountant's number and the lemma's are apart, relatively."""
-    cost = registry.named(plan.mechanism).account(plan, stream)
+    cost = registry.mechanism_named(plan.mechanism).account(plan, stream)
     charge = CHARGES[type(plan)](plan)
     both = (
         (cost.mu2, charge.mu2),

@@ -220,7 +220,7 @@ def moved_by_a_sum(per_key: int, triggers: Sequence[int], values: Sequence[float
     plan = plan_windows(
         windows(**bounds, public_groups="SELECT page FROM pages", aggregates=(CAPPED,)), source()
     )
-    stage, _ = registry.named(plan.mechanism).stages(plan, RunFacts(contract.listed()))
+    stage, _ = registry.mechanism_named(plan.mechanism).stages(plan, RunFacts(contract.listed()))
     state, d, (part,) = stage.empty(), np.zeros(plan.horizon), plan.perturbations
     for trigger, value in zip(triggers, values, strict=True):  # a micro-batch each
         row = contract.records(stage, 1, 1, contract.START, contract.START + 1).set_column(
@@ -269,7 +269,7 @@ OF_ROWS: dict[str, Any] = {
 def moved_by_one_row(name: str) -> float:
     """The largest |C d|^2 / sigma^2 of one row among others, there or not, over what is charged. It is at one trigger of each group."""
     plan = OF_ROWS[name]
-    mechanism = registry.named(OF_ROWS[name].mechanism)
+    mechanism = registry.mechanism_named(OF_ROWS[name].mechanism)
     stage, _ = mechanism.stages(plan, RunFacts(contract.listed()))
     rows = contract.records(stage, 3, 40, contract.START + DAY, contract.START + 2 * DAY).select(
         stage.takes.names
@@ -325,7 +325,9 @@ def test_a_row_that_counts_as_two_is_found() -> None:
 )
 def test_sums_of_rows_wrap_with_their_noise(plan: Any) -> None:
     """No bound is on how many rows there are: sums and noise are modulo 2^64, so four times 2^62 is nothing."""
-    intake, release = registry.named(plan.mechanism).stages(plan, RunFacts(contract.listed()))
+    intake, release = registry.mechanism_named(plan.mechanism).stages(
+        plan, RunFacts(contract.listed())
+    )
     rows = contract.records(intake, 3, 40, contract.START + DAY, contract.START + 2 * DAY).select(
         intake.takes.names
     )

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType
 
 from dpsql.compiled import Query, compile_query
-from dpsql.description import PROPERTY, Role, Rows, read
+from dpsql.description import PROPERTY, Role, Rows, parse_description
 from dpsql.errors import LakeError
 from dpsql.lake.marks import described_mark
 from dpsql.published import words
@@ -26,7 +26,7 @@ ACCEPTED = {golden.stem: golden for golden in goldens("accepted")}
 def test_a_description_is_read_as_it_was_written_and_names_every_column_once(stem: str) -> None:
     query = compiled(ACCEPTED[stem])
     published = query.published
-    assert read(published.text()) == published
+    assert parse_description(published.text()) == published
     names = [column.name for column in published.columns]
     assert len({*names}) == len(names)
     aggregates = {each.alias for each in query.parsed.aggregates}
@@ -35,8 +35,8 @@ def test_a_description_is_read_as_it_was_written_and_names_every_column_once(ste
     for key in query.parsed.output_keys:
         assert key.name in published.names(Role.KEY)
     for alias in aggregates:
-        values = published.of(alias, Role.VALUE)
-        errors = published.of(alias, Role.STDERR, Role.RANK_STDERR)
+        values = published.columns_of(alias, Role.VALUE)
+        errors = published.columns_of(alias, Role.STDERR, Role.RANK_STDERR)
         assert len(values) == len(errors) == (published.rows is not Rows.LISTS)
 
 
@@ -46,7 +46,7 @@ def test_what_a_table_says_is_frozen_for_each_kind_of_rows(rows: Rows) -> None:
     path = TABLES / f"{rows}.json"
     published = tables()[path]
     assert json.loads(path.read_text()) == json.loads(published.text())
-    assert read(published.text()) == published
+    assert parse_description(published.text()) == published
     assert all(said for _, said in words.columns(published))
 
 
@@ -54,7 +54,7 @@ def test_cells_are_described_with_what_their_readers_need() -> None:
     query = compiled(ACCEPTED["sketch_user"])
     assert query.shape.sketch is not None
     published = of_cells(query.published, query.shape.sketch, [("top.value", "string")])
-    assert read(published.text()) == published
+    assert parse_description(published.text()) == published
     assert published.sketch is not None and published.sketch.value == (("top.value", "string"),)
     assert (published.rows, published.protects) == (Rows.CELLS, query.published.protects)
 
@@ -107,12 +107,12 @@ def test_a_start_says_it_anew_only_where_something_is_new(tmp_path: Path) -> Non
     for _ in range(2):
         _table(path, one, "a").create()
         assert DeltaTable(str(path)).version() == 0
-        assert read(json.dumps(_said(path))) == one.published
+        assert parse_description(json.dumps(_said(path))) == one.published
     _table(path, other, "a").create()
-    assert read(json.dumps(_said(path))) == other.published
+    assert parse_description(json.dumps(_said(path))) == other.published
     for version in (2, 2):
         _table(path, other, "b").create()
-        found = read(json.dumps(_said(path)))
+        found = parse_description(json.dumps(_said(path)))
         assert found is not None and found.protects == (
             *one.published.protects,
             *other.published.protects,

@@ -62,7 +62,9 @@ def calls(session: SparkSession) -> list[str]:
     """Calls of every function over x that make something of no fixed length, as texts."""
     made = []
     for name, signature in FUNCTIONS.items():
-        count = max(signature.least, len(signature.constant) + 1) + (signature.most is None)
+        count = max(signature.min_arguments, len(signature.constant) + 1) + (
+            signature.max_arguments is None
+        )
         literal = [
             place
             for place in range(count)

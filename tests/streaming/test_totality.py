@@ -81,7 +81,9 @@ def test_there_are_forty_values_of_every_type_and_calls_of_every_function() -> N
         *totality.of_more_arguments(each=1),
     }
     without_columns = {
-        name for name, signature in FUNCTIONS.items() if signature.most == len(signature.constant)
+        name
+        for name, signature in FUNCTIONS.items()
+        if signature.max_arguments == len(signature.constant)
     }
     assert set(FUNCTIONS) - without_columns <= {called(expression) for expression in every}
 

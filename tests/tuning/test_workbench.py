@@ -86,7 +86,7 @@ def test_what_is_expected_is_what_the_engine_does(name: str) -> None:
     """Catches: weights or units of another trigger or window, a value without its centre, noise of another trigger, a truth with bounds."""
     query = QUERIES[name]
     given = sample()
-    expected = Workbench(query, given).measure(Setting.of(query.parsed))
+    expected = Workbench(query, given).measure(Setting.of_query(query.parsed))
     runs = []
     for number in range(RUNS):
         truth = Truth(query, LATEST_US)

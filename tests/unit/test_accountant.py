@@ -14,7 +14,7 @@ from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
 from scipy.stats import norm
 
 from dpsql.errors import AccountingError, ConfigError
-from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, spent
+from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, recompute
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import (
@@ -310,7 +310,7 @@ def test_the_hash_charge_is_refused_above_a_tenth() -> None:
     """Catches: collisions of ids that are not in delta."""
     with pytest.raises(ConfigError, match=r"max_users"):
         make_plan(query(), source(max_users=10**11))
-    cost = spent(good(), source())
+    cost = recompute(good(), source())
     assert cost.delta_hash == pytest.approx(
         (10**6 + 4 * (1 + 10**4 / 2**32) * 10**4) / 2**64, rel=1e-12
     )

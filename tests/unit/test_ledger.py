@@ -17,7 +17,7 @@ from scipy.special import ndtr
 from dpsql.errors import BudgetError
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, shifted
 from dpsql.privacy.curve import epsilon_of
-from dpsql.privacy.ledger import Ledger, Line, spent
+from dpsql.privacy.ledger import Ledger, Line, cost_in_period
 from dpsql.sources.config import Cap
 
 DAY = 86_400_000_000
@@ -109,11 +109,13 @@ def test_contribution_periods_that_days_in_a_row_can_touch(
 
 def test_spending_is_joint_and_gaussian() -> None:
     """Seven days of epsilon 6 are not epsilon 42."""
-    together = spent([LINE, costing(LINE, period="STREAM", mu2=2.0)], Cap(1.0, 1e-6, 7 * DAY))
+    together = cost_in_period(
+        [LINE, costing(LINE, period="STREAM", mu2=2.0)], Cap(1.0, 1e-6, 7 * DAY)
+    )
     assert together.mu == pytest.approx(3.0)
     assert together.failure == pytest.approx(8 * 1.01e-8)
     one = next(mu / 1000 for mu in range(1, 9999) if curve(mu / 1000, 6.0) > 1e-9)
-    week = spent([costing(LINE, mu2=one**2)], Cap(1.0, 1e-6, 7 * DAY))
+    week = cost_in_period([costing(LINE, mu2=one**2)], Cap(1.0, 1e-6, 7 * DAY))
     assert epsilon_of(week.mu, 1e-9) == pytest.approx(18.3, abs=0.1)
 
 

@@ -5,7 +5,7 @@ from scipy.stats import norm
 
 import dpsql
 import dpsql.sources.config
-from dpsql.mechanisms.histogram.missing_keys import facts, needed, why_missing
+from dpsql.mechanisms.histogram.missing_keys import facts, units_needed, why_missing
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 
 SOURCES = dpsql.sources.config.Sources(
@@ -35,25 +35,25 @@ def test_half_and_nearly_all_pass_with_so_many_units() -> None:
     """Catches: the threshold of another trigger, a one-sided quantile of another share, weights in other units."""
     made = plan()
     assert made.selection is not None
-    rows = needed(made, shown=24)
+    rows = units_needed(made, count=24)
     assert [row.trigger for row in rows] == list(range(1, 25))
     first = made.selection.weights[0] / 2**20
     for row in rows:
         tau = made.selection.thresholds[row.trigger - 1] / 2**20
         sd = made.selection.sd[row.trigger - 1]
-        for units, share in ((row.half, 0.5), (row.most, 0.95)):
+        for units, share in ((row.half, 0.5), (row.units_95, 0.95)):
             assert (
                 norm.cdf((units * first - tau) / sd)
                 >= share
                 > norm.cdf(((units - 1) * first - tau) / sd)
             )
-    assert [row.trigger for row in needed(made)][:: len(needed(made)) - 1] == [1, 24]
+    assert [row.trigger for row in units_needed(made)][:: len(units_needed(made)) - 1] == [1, 24]
 
 
 def test_a_least_number_of_units_is_the_least() -> None:
     assert all(
-        row.half >= 500 and row.most >= 500
-        for row in needed(plan(", min_privacy_units_per_group = 500"))
+        row.half >= 500 and row.units_95 >= 500
+        for row in units_needed(plan(", min_privacy_units_per_group = 500"))
     )
     assert "fewer than 500 units it never passes" in why_missing(
         plan(", min_privacy_units_per_group = 500")

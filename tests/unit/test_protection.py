@@ -33,7 +33,7 @@ def test_event_logs_go_where_not_everybody_may_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        protection, "closed", lambda path, to: not path.stat().st_mode & to
+        protection, "closed", lambda path, mode_bits: not path.stat().st_mode & mode_bits
     )  # pytest's own folders are closed
     settings = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{tmp_path}"}
     tmp_path.chmod(0o755)

@@ -79,7 +79,7 @@ each_file = pytest.mark.parametrize(
 @each_file
 def test_what_is_written_is_read(value: Any, tmp_path: Path) -> None:
     record.write(tmp_path / "file.json", value, 5)
-    assert record.read(tmp_path / "file.json", type(value), 5) == value
+    assert record.load(tmp_path / "file.json", type(value), 5) == value
 
 
 @each_file
@@ -90,7 +90,7 @@ def test_every_other_type_and_field_is_refused(value: Any, tmp_path: Path) -> No
     for mutant in mutants:
         path.write_text(json.dumps(mutant))
         with pytest.raises(LakeError, match=r"damaged; put it back|written by another release"):
-            record.read(path, type(value), 5, "put it back")
+            record.load(path, type(value), 5, "put it back")
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_what_is_no_such_file_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text(text)
     with pytest.raises(record.DamagedRecord, match="damaged; put back the original file"):
-        record.read(path, Overruns, 5)
-    assert record.read(tmp_path / "none.json", Overruns, 5) is None
+        record.load(path, Overruns, 5)
+    assert record.load(tmp_path / "none.json", Overruns, 5) is None
     with pytest.raises(LakeError, match="Is a directory"):
-        record.read(tmp_path, Overruns, 5)
+        record.load(tmp_path, Overruns, 5)
 
 
 def test_a_line_is_read_as_strictly() -> None:
@@ -120,7 +120,7 @@ def test_what_has_a_default_may_be_missing(tmp_path: Path) -> None:
     given = json.loads(record.content(FILES[0], 1))
     del given["ledger_id"], given["first_window_us"]
     path.write_text(json.dumps(given))
-    assert record.read(path, Run, 1) == replace(FILES[0], ledger_id="", first_window_us=None)
+    assert record.load(path, Run, 1) == replace(FILES[0], ledger_id="", first_window_us=None)
 
 
 @dataclass(frozen=True)

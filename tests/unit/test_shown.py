@@ -70,7 +70,7 @@ def test_what_says_nothing_is_not_read_as_a_value(function: str, most: float) ->
         published,
         measures=(Measure("views", AggregateFunction(function), False, (0.0, 60.0), None),),
     )
-    (column,) = published.shown
+    (column,) = published.display_columns
     whole, half = (
         text_of({"views": end / 2, "views_stderr": end / 2 / Z95}, column, published)
         for end in (most, most / 2)

@@ -42,7 +42,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
     query = plan.query
-    asked = plan.query.asked
+    choices = plan.query.asked
     if query.contribution_period is not ContributionPeriod.STREAM:
         raise AccountingError("a table without windows has one contribution period, STREAM")
     if [p.mechanism for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
@@ -52,12 +52,14 @@ def account(plan: TablePlan, source: Source) -> Cost:
     if plan.selection is None and query.selects:
         raise AccountingError("the plan releases unknown keys without selecting them")
     finite = (
-        None if asked.max_triggers is None else factorisation(CounterName.BLT, asked.max_triggers)
+        None
+        if choices.max_triggers is None
+        else factorisation(CounterName.BLT, choices.max_triggers)
     )
     norm = column_norm(BltInf()) if finite is None else finite[0]
     if plan.changes and finite is not None:
-        _check_that_rows_may_end(asked.max_triggers or 0)
-    groups = int(min(asked.max_rows_contributed, asked.max_groups_contributed))
+        _check_that_rows_may_end(choices.max_triggers or 0)
+    groups = int(min(choices.max_rows_contributed, choices.max_groups_contributed))
     ends = plan.changes is not None
     counts = plan.changes.max_spells_contributed if plan.changes else groups
     ratios = (
@@ -74,8 +76,8 @@ def account(plan: TablePlan, source: Source) -> Cost:
         ratios.append(
             presence_ratio([w / 2.0**20 for w in chosen.weights], ends, norm, chosen.sigma)
         )
-        least = asked.min_privacy_units_per_group * chosen.weights[0]
-        last = asked.max_triggers or LAST_STEP
+        min_weight = choices.min_privacy_units_per_group * chosen.weights[0]
+        last = choices.max_triggers or LAST_STEP
         end = _ends(chosen.first, chosen.thresholds, last)
         deviations = (
             path_deviations(BltInf(), end)
@@ -83,7 +85,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
             else [finite[1][trigger - 1] for trigger in end]
         )
         threshold = groups * _failures(
-            chosen.sigma, chosen.first, end, deviations, chosen.thresholds, least
+            chosen.sigma, chosen.first, end, deviations, chosen.thresholds, min_weight
         )
     mu = math.sqrt(math.fsum(ratio**2 for ratio in ratios))
     noise = gaussian_delta(mu, plan.epsilon)
@@ -94,21 +96,25 @@ def account(plan: TablePlan, source: Source) -> Cost:
         if (
             ends
             or plan.selection is not None
-            or {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed}
+            or {
+                choices.max_rows_contributed,
+                choices.max_rows_per_group,
+                choices.max_groups_contributed,
+            }
             != {1}
         ):
             raise AccountingError(
                 "one row has no unit: it stays, is one row, of one key, and proves none"
             )
         ids = 0.0  # no id is asked
-    found = {
+    recomputed = {
         "mu": mu,
         "delta_noise": noise,
         "delta_threshold": threshold,
         "delta_hash": ids,
         "delta": noise + threshold + ids,
     }
-    check_promise(plan, found)
+    check_promise(plan, recomputed)
     if not query.privacy_unit:
         return Cost(PrivacyLevel.EVENT, mu**2, 0.0, 0.0, Overlap.EVENTS, mu**2, 0.0)
     return Cost(
@@ -118,19 +124,21 @@ def account(plan: TablePlan, source: Source) -> Cost:
 
 def _ratio(column: TableColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
     """Return the sensitivity over sigma of all noisy sums of an aggregate: sum by sum, or as one vector where rows end and that is less."""
-    apart = math.hypot(
+    separate = math.hypot(
         *(_ratio_of_sum(p, column, plan, norm, counts) for p in column.perturbations)
     )
-    asked = plan.query.asked
+    choices = plan.query.asked
     if plan.changes is None or (squared := _longest_vector(column.perturbations)) is None:
-        return apart
+        return separate
     return min(
-        apart, norm * math.sqrt(2 * asked.max_rows_per_group * asked.max_rows_contributed * squared)
+        separate,
+        norm * math.sqrt(2 * choices.max_rows_per_group * choices.max_rows_contributed * squared),
     )
 
 
 def _longest_vector(parts: Sequence[NoisySum]) -> float | None:
-    """b^2 + eta of the vectors (value, square, 1), over the noise (docs/privacy/lemma.md); None: these are other sums."""
+    """Return b^2 + eta of the vectors (value, square, 1), over the noise (docs/privacy/lemma.md);
+    None: these are other sums."""
     if [p.rule for p in parts] not in (["sum", "valid"], ["sum", "squares", "valid"]) or len(
         {(p.argument, p.centre) for p in parts[:-1]}
     ) > 1:
@@ -151,10 +159,15 @@ def _longest_vector(parts: Sequence[NoisySum]) -> float | None:
 def _ratio_of_sum(
     p: NoisySum, column: TableColumnPlan, plan: TablePlan, norm: float, counts: int
 ) -> float:
-    """Of one sum, from the query's bounds; a unit can begin to count so many times."""
-    asked = plan.query.asked
+    """Return the ratio of one sum, from the query's bounds; a unit can begin to count so many
+    times."""
+    choices = plan.query.asked
     ends = plan.changes is not None
-    bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+    bounds = (
+        choices.max_rows_contributed,
+        choices.max_rows_per_group,
+        choices.max_groups_contributed,
+    )
     if isinstance(p, QuantileSum):
         return math.sqrt(levels(p)) * row_ratio(*bounds, ends, (0.0, 1.0), norm, p.sigma)
     rule, _, per_group = p.rule.partition("_per_")
@@ -179,31 +192,34 @@ def _tree_ratios(plan: TreePlan, norm: float) -> list[float]:
     Raises:
         AccountingError: the plan has keys to select, an end, or sums that are no sums of versions.
     """
-    asked = plan.query.asked
+    choices = plan.query.asked
     if (
         plan.changes is None
         or plan.selection is not None
-        or asked.max_triggers is not None
+        or choices.max_triggers is not None
         or len(plan.removed) != len(plan.perturbations)
     ):
         raise AccountingError(
             "an interval tree is for listed keys of a table whose rows end, without a last trigger"
         )
-    found = [asked.max_rows_contributed / plan.size, norm * asked.max_rows_contributed / plan.gone]
+    ratios = [
+        choices.max_rows_contributed / plan.size,
+        norm * choices.max_rows_contributed / plan.gone,
+    ]
     for p, removed in zip(plan.perturbations, plan.removed, strict=True):
         if p.rule not in ("rows", "valid", "sum"):
             raise AccountingError(f"an interval tree has no sums of {p.rule}")
         height = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule == "sum" else 1.0
-        found += [
-            asked.max_rows_contributed * height / p.sigma,
-            norm * asked.max_rows_contributed * height / removed,
+        ratios += [
+            choices.max_rows_contributed * height / p.sigma,
+            norm * choices.max_rows_contributed * height / removed,
         ]
     # Sigmas grow with level times round: the squares add up to those of level 1 and round 1, times the sum of 1 / k^2 for each of the two.
-    return [ratio * math.pi**2 / 6 for ratio in found]
+    return [ratio * math.pi**2 / 6 for ratio in ratios]
 
 
 def _check_that_rows_may_end(horizon: int) -> None:
-    """With a last trigger.
+    """Check that rows may end under a counter with a last trigger.
 
     Raises:
         AccountingError: C is not convex and falling, or B negative.
@@ -262,7 +278,8 @@ def group_ratio(
     norm: float,
     sigma: float,
 ) -> float:
-    """Likewise, where what a unit's rows add up to in a group lies in `sums`, above zero and below each for itself; no entry of C is negative.
+    """Return the ratio of a sum where what a unit's rows add up to in a group lies in `sums`, above
+    zero and below each for itself; no entry of C is negative.
 
     Raises:
         AccountingError: zero is not in `sums`.
@@ -272,14 +289,17 @@ def group_ratio(
             "bounds per group without zero: a unit that is not there would be outside"
         )
     row = max(-values[0], values[1])
-    above = min(sums[1], per_group * row)
-    below = min(-sums[0], per_group * row)
+    positive = min(sums[1], per_group * row)
+    negative = min(-sums[0], per_group * row)
     # Of two paths without a negative inner product the squares add up: in min(C, G) groups; or those of min(C, G c) rows of one side.
     all_rows = min(max_rows, max_groups * per_group) * row
     return (
         norm
         * math.sqrt(
-            min(min(max_rows, max_groups) * (above**2 + below**2), all_rows * max(above, below))
+            min(
+                min(max_rows, max_groups) * (positive**2 + negative**2),
+                all_rows * max(positive, negative),
+            )
         )
         / sigma
     )
@@ -314,12 +334,13 @@ def _failures(
     end: tuple[int, ...],
     deviations: Sequence[float],
     thresholds: Sequence[int],
-    others: int,
+    min_weight: int,
 ) -> float:
-    """Summed over triggers. Within a block tau is one number and the deviation grows: the last trigger, whose `deviations` are, is the worst."""
+    """Add up the failures of all triggers. Within a block tau is one number and the deviation
+    grows: the last trigger, whose `deviations` are, is the worst."""
     from scipy.stats import norm  # slow to import
 
-    margin = (np.array(thresholds, dtype=np.float64) - others) / 2.0**20
+    margin = (np.array(thresholds, dtype=np.float64) - min_weight) / 2.0**20
     failures = norm.sf(margin / (sigma * np.array(deviations)))
     return math.fsum(
         (last - begin + 1) * float(q) for begin, last, q in zip(first, end, failures, strict=True)

@@ -11,6 +11,7 @@ from dpsql.mechanisms.dynamic.planner import HIDE_BELOW
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parts.words import (
+    aggregate_text,
     allowance,
     bounding,
     bounds_of_rows,
@@ -18,13 +19,13 @@ from dpsql.parts.words import (
     clamp,
     clamps,
     counter_said,
+    divisor_text,
     growing,
     how_often,
     live_runs,
     main,
     of_quantiles,
     of_several,
-    over,
     page,
     promise,
     promise_to_rows,
@@ -33,7 +34,6 @@ from dpsql.parts.words import (
     shares,
     stages,
     triggers,
-    written,
 )
 from dpsql.sources.config import Source
 from dpsql.text import Z95, number, percent
@@ -51,12 +51,12 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
 
     Numbers by trigger are `{"trigger": .., ..}` for powers of ten, and for the last trigger where there is one.
     """
-    asked = plan.query.asked
+    choices = plan.query.asked
     return {
         **promised(plan, account(plan, source)),
         "periods": [],
         "start": timestamp(plan.start_us),
-        "max_triggers": asked.max_triggers,
+        "max_triggers": choices.max_triggers,
         **dict(zip(BOUNDS, bounds_told(plan.query), strict=True)),
         **(_change_facts(plan.changes) if plan.changes else {}),
         "query_identity": plan.identity,
@@ -73,11 +73,11 @@ def facts(plan: TablePlan, source: Source) -> dict[str, Any]:
     }
 
 
-def _change_facts(asked: ChangeChoices) -> dict[str, Any]:
+def _change_facts(choices: ChangeChoices) -> dict[str, Any]:
     return {
-        "max_spells_contributed": asked.max_spells_contributed,
-        "change_feed": str(asked.feed.form),
-        "primary_key": list(asked.feed.primary_key),
+        "max_spells_contributed": choices.max_spells_contributed,
+        "change_feed": str(choices.feed.form),
+        "primary_key": list(choices.feed.primary_key),
     }
 
 
@@ -155,13 +155,13 @@ def _time(plan: TablePlan) -> str:
 
 
 def _bounds(plan: TablePlan, source: Source) -> str:
-    asked = plan.query.asked
+    choices = plan.query.asked
     if not plan.query.privacy_unit:
         return bounds_of_rows(plan.query)
-    used = "" if asked.max_rows_contributed == math.inf else ": who has used C adds nothing more"
+    used = "" if choices.max_rows_contributed == math.inf else ": who has used C adds nothing more"
     lines = [
         "What each unit may contribute",
-        f"  {allowance(asked, 'for ever')}",
+        f"  {allowance(choices, 'for ever')}",
         f"  the earliest count, the rest are dropped (and counted for the operator){used},",
         "  however long the query runs.",
     ]
@@ -173,10 +173,10 @@ def _bounds(plan: TablePlan, source: Source) -> str:
         )
         lines = [
             "What each unit may contribute",
-            f"  C = {asked.max_rows_contributed} row versions for ever, c = {asked.max_rows_per_group} with one key at the same time, "
-            f"G = {asked.max_groups_contributed} keys.",
+            f"  C = {choices.max_rows_contributed} row versions for ever, c = {choices.max_rows_per_group} with one key at the same time, "
+            f"G = {choices.max_groups_contributed} keys.",
             "  An insert begins a version, a delete ends one, an update does both; one of columns not read here is none.",
-            f"  After {asked.max_rows_contributed} versions a unit's further rows are not counted, for ever; nor are rows for which a key had no room",
+            f"  After {choices.max_rows_contributed} versions a unit's further rows are not counted, for ever; nor are rows for which a key had no room",
             "  when they began. Rows that count stop counting when they end, whatever the unit has used.",
             f"  S = {plan.changes.max_spells_contributed}: a unit that comes to keys, all its rows there end, and it comes again, is counted as a unit so many",
             "  times; then its rows still count, but not the unit.",
@@ -192,22 +192,22 @@ def _bounds(plan: TablePlan, source: Source) -> str:
 
 
 def _keys(plan: TablePlan) -> str:
-    asked = plan.query.asked
+    choices = plan.query.asked
     if plan.selection is None:
-        what = (
+        subject = (
             "Those that public_groups lists when the run first starts, each one"
             if plan.query.keys
             else "There is no key: one row"
         )
-        return f"Which keys appear\n  {what} at every trigger, with or without records."
-    needed = ", ".join(
+        return f"Which keys appear\n  {subject} at every trigger, with or without records."
+    units_text = ", ".join(
         f"{users_needed(plan, trigger):,} by trigger {trigger:,}"
         for trigger in triggers(plan.query)
     )
     lines = [
         "Which keys appear",
         "  No key is known beforehand. A key appears once about so many units have it (half of the keys with so many do):",
-        f"  {needed}.",
+        f"  {units_text}.",
         "  That it has appeared stays public; it is shown at each trigger at which its noisy number of units",
         f"  is at least {percent(HIDE_BELOW)} of what it takes then.",
         *(
@@ -219,13 +219,13 @@ def _keys(plan: TablePlan) -> str:
     times = len(plan.selection.weights)
     if plan.selection.weights[-1] < plan.selection.weights[0]:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
-        what = "first time in a key" if plan.changes else "first key"
+        subject = "first time in a key" if plan.changes else "first key"
         lines.append(
-            f"  A unit's {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
+            f"  A unit's {subject} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
         )
-    if asked.min_privacy_units_per_group > 1:
+    if choices.min_privacy_units_per_group > 1:
         lines.append(
-            f"  A key with fewer than {asked.min_privacy_units_per_group} units never appears."
+            f"  A key with fewer than {choices.min_privacy_units_per_group} units never appears."
         )
     return "\n".join(lines)
 
@@ -239,13 +239,17 @@ def _columns(plan: TablePlan, source: Source) -> str:
     ]
     for column in plan.columns:
         parts = _parts(plan, column)
-        each = " rows" if column.perturbations[0] in plan.trees else over(column.aggregate)
+        divisor = (
+            " rows" if column.perturbations[0] in plan.trees else divisor_text(column.aggregate)
+        )
         noisy = parts[column.perturbations.index(main(column.perturbations))]
         cells = "".join(
-            f"{f'± {number(Z95 * noisy.stderr(trigger))}{each}':>17}"
+            f"{f'± {number(Z95 * noisy.stderr(trigger))}{divisor}':>17}"
             for trigger in triggers(plan.query)
         )
-        lines.append(f"  {column.aggregate.alias:<{width}}  {written(column.aggregate):<15}{cells}")
+        lines.append(
+            f"  {column.aggregate.alias:<{width}}  {aggregate_text(column.aggregate):<15}{cells}"
+        )
     for column in plan.columns:
         counts = [
             number(Z95 * _parts(plan, column)[-1].stderr(trigger))
@@ -272,18 +276,18 @@ def _columns(plan: TablePlan, source: Source) -> str:
 
 def _quantiles(plan: TablePlan, column: TableColumnPlan, source: Source) -> list[str]:
     """Return what the numbers of quantiles mean."""
-    (tree,) = (each for each in plan.trees if each in column.perturbations)
+    (tree,) = (part for part in plan.trees if part in column.perturbations)
     name = column.aggregate.alias
-    each = quantiles.NODES * plan.counter.width * 8 / 1e6
+    megabytes = quantiles.NODES * plan.counter.width * 8 / 1e6
     groups = (
-        f"; all {source.max_keys:,} declared keys {number(each * source.max_keys / 1e3)} GB"
+        f"; all {source.max_keys:,} declared keys {number(megabytes * source.max_keys / 1e3)} GB"
         if plan.query.keys
         else ""
     )
-    (noise,) = (each for each in quantile_noise(plan) if each.mechanism == tree.mechanism)
+    (noise,) = (noise for noise in quantile_noise(plan) if noise.mechanism == tree.mechanism)
     return [
         *of_quantiles(name, noise, tree.grid),
-        f"  A key that is shown keeps {quantiles.NODES:,} counters for it, {each:.1f} MB{groups}.",
+        f"  A key that is shown keeps {quantiles.NODES:,} counters for it, {megabytes:.1f} MB{groups}.",
     ]
 
 

@@ -37,15 +37,15 @@ class Dynamic(Mechanism[TableChoices, TablePlan]):
 
     name: str = TablePlan.mechanism
     takes: str = "queries without a window"
-    own: Own = Own(query, query, planner, accounting, explain, document, missing)
+    modules: Own = Own(query, query, planner, accounting, explain, document, missing)
 
     def claims(self, draft: Draft) -> bool:
-        """A query without a window that says when to release, of one set of keys."""
+        """Tell whether a query has no window, says when to release, and has one set of keys."""
         return draft.windowless and not draft.sketches and draft.grouping_sets is None
 
     def shape(self, plan: TablePlan) -> Shape:
         """Return no windows; each aggregate and its error bar."""
-        asked = plan.query.asked
+        choices = plan.query.asked
         tree = plan.query.asked.release if isinstance(plan.query.asked, TreeChoices) else ""
         nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
         intake = stages.admission_stage(plan, nobody)
@@ -67,13 +67,13 @@ class Dynamic(Mechanism[TableChoices, TablePlan]):
             ),
             facts=TableFacts(
                 noise=NoiseKind(
-                    tree or ("BLT" if asked.max_triggers else "BLT_INF"), asked.max_triggers
+                    tree or ("BLT" if choices.max_triggers else "BLT_INF"), choices.max_triggers
                 ),
                 bounds=bounds_told(plan.query),
                 sums=len(plan.perturbations),
                 units_needed=None
                 if plan.selection is None
-                else stages.users_needed(plan, asked.max_triggers or 1),
+                else stages.users_needed(plan, choices.max_triggers or 1),
                 grids={
                     column.aggregate.alias: column.perturbations[0].grid
                     for column in plan.columns
@@ -87,7 +87,7 @@ class Dynamic(Mechanism[TableChoices, TablePlan]):
         )
 
     def stages(self, plan: TablePlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """Contribution bounding for ever; key selection and perturbation."""
+        """Return contribution bounding for ever; key selection and perturbation."""
         return stages.stages(plan, run.public)
 
 

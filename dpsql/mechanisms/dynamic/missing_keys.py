@@ -18,7 +18,7 @@ def missing(plan: TablePlan) -> tuple[str, dict[str, Any]]:
 
 
 def facts(plan: TablePlan) -> dict[str, Any]:
-    """The same under stable names (`dpsql explain --missing --json`)."""
+    """Return the public reasons under stable names (`dpsql explain --missing --json`)."""
     weights = plan.selection.weights if plan.selection else ()
     steps = triggers(plan.query) if plan.selection else ()
     return {
@@ -33,10 +33,12 @@ def facts(plan: TablePlan) -> dict[str, Any]:
 
 def why_missing(plan: TablePlan) -> str:
     """Return all public reasons as plain text."""
-    asked = plan.query.asked
+    choices = plan.query.asked
     if plan.selection is None:
-        what = "Every key of public_groups is" if plan.query.keys else "There is no key: one row is"
-        return f"Why is my key missing?\n  {what} released at every trigger from the source's `start` on: none is missing.\n"
+        subject = (
+            "Every key of public_groups is" if plan.query.keys else "There is no key: one row is"
+        )
+        return f"Why is my key missing?\n  {subject} released at every trigger from the source's `start` on: none is missing.\n"
     weights = plan.selection.weights
     shares = [
         f"number {i} counts {percent(weight / weights[0])}"
@@ -54,24 +56,24 @@ def why_missing(plan: TablePlan) -> str:
         "     Each trigger tests anew: a key may come later.",
         f"     Afterwards it is hidden at triggers at which its noisy number is below {percent(HIDE_BELOW)} of that.",
     ]
-    if asked.min_privacy_units_per_group > 1:
+    if choices.min_privacy_units_per_group > 1:
         lines.append(
-            f"     With fewer than {asked.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group)."
+            f"     With fewer than {choices.min_privacy_units_per_group:,} units it never passes (min_privacy_units_per_group)."
         )
     lines += ["", "  2. Units that count less, or not at all."]
     if weights[-1] < weights[0]:
         lines.append(f"     Of a unit's keys the first counts in full, {', '.join(shares)}.")
     if plan.changes:
         lines += [
-            f"     A unit's row versions after its first {asked.max_rows_contributed:,} (C), rows that began while {asked.max_rows_per_group:,} were there",
-            f"     with that key (c), and keys after its first {asked.max_groups_contributed:,} (G) are not counted, however long the query runs;",
+            f"     A unit's row versions after its first {choices.max_rows_contributed:,} (C), rows that began while {choices.max_rows_per_group:,} were there",
+            f"     with that key (c), and keys after its first {choices.max_groups_contributed:,} (G) are not counted, however long the query runs;",
             f"     nor is the unit itself after {plan.changes.max_spells_contributed:,} times of presence in keys (S).",
             "",
             "  3. Rows that have ended: the table is released as it is then. WHERE, a join without a match, no privacy unit.",
         ]
         return "\n".join(lines) + "\n"
     lines += [
-        f"     {not_counted(asked)}",
+        f"     {not_counted(choices)}",
         "     are dropped before anybody is counted, however long the query runs.",
         "",
         "  3. Records that never got there: WHERE, a join without a match, no privacy unit or event time, an event time",

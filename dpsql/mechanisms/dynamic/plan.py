@@ -31,7 +31,8 @@ class TableChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeChoices(TableChoices):
-    """Of a table whose rows end; `max_spells_contributed`: times of presence of one unit that count, over all keys."""
+    """The choices about a table whose rows end; `max_spells_contributed`: times of presence of one
+    unit that count, over all keys."""
 
     max_spells_contributed: int
     feed: Feed
@@ -39,7 +40,7 @@ class ChangeChoices(TableChoices):
 
 @dataclass(frozen=True, kw_only=True)
 class TreeChoices(ChangeChoices):
-    """Likewise, by the mechanism of Qiu and Yi: a baseline."""
+    """The choices about a table whose rows end, by the mechanism of Qiu and Yi: a baseline."""
 
     release: str = "INTERVAL_TREE"
 
@@ -97,19 +98,20 @@ class TablePlan(MadeOfSums, Plan):
 
     @property
     def changes(self) -> ChangeChoices | None:
-        """What is asked of a table whose rows end; None: it only grows."""
+        """The choices about a table whose rows end; None: it only grows."""
         return self.query.asked if isinstance(self.query.asked, ChangeChoices) else None
 
     @property
     def counter(self) -> Counter | BltInf:
-        """Of every path: without a last trigger BLT_INF."""
+        """The counter of every path: without a last trigger BLT_INF."""
         last = self.query.asked.max_triggers
         return BltInf() if last is None else counter(CounterName.BLT, last)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreePlan(TablePlan):
-    """Of an interval tree: all sigmas are those of a node of level 1 in its first round, and grow with level times round.
+    """The plan of an interval tree: all sigmas are those of a node of level 1 in its first round,
+    and grow with level times round.
 
     Args:
         size: sigma of a node's number of rows.

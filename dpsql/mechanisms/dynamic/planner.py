@@ -59,7 +59,7 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class TableBounds:
-    """What one privacy unit may add to a table.
+    """The most that one privacy unit may add to a table.
 
     Args:
         max_rows: C; with ends: row versions.
@@ -96,7 +96,8 @@ class TableBounds:
 
 
 def row_sensitivity(bounds: TableBounds, lower: float, upper: float) -> float:
-    """Of a sum of values in [lower, upper] (a count: [0, 1]), as a multiple of the counter's column norm (docs/privacy/dynamic.md, theorem 16)."""
+    """Return the sensitivity of a sum of values in [lower, upper] (a count: [0, 1]), as a multiple
+    of the counter's column norm (docs/privacy/dynamic.md, theorem 16)."""
     per_group = bounds.max_rows_per_group
     if not bounds.ends:
         return math.sqrt(per_group * bounds.rows) * max(abs(lower), abs(upper))
@@ -105,7 +106,8 @@ def row_sensitivity(bounds: TableBounds, lower: float, upper: float) -> float:
 
 
 def measure_sensitivity(bounds: TableBounds, sums: int, lower: float, upper: float) -> float:
-    """The same of one of the `sums` of an average or a spread, each with as much of mu^2 as the others.
+    """Return the sensitivity of one of the `sums` of an average or a spread, each with as much of
+    mu^2 as the others.
 
     Where rows end their shifts are one vector (docs/privacy/lemma.md, a measure whose rows end), and signs cost nothing as long as the count has as
     much of mu^2 as the sum; of a spread 9 parts, as sum and squares have 8 each.
@@ -119,7 +121,7 @@ def measure_sensitivity(bounds: TableBounds, sums: int, lower: float, upper: flo
 
 
 def presence_sensitivity(bounds: TableBounds, weights: Sequence[float]) -> float:
-    """Of a sum to which a unit adds its i-th weight while it is present, likewise."""
+    """Return the sensitivity of a sum to which a unit adds its i-th weight while it is present."""
     return math.sqrt((2 if bounds.ends else 1) * math.fsum(w * w for w in weights))
 
 
@@ -133,7 +135,8 @@ def blocks() -> tuple[int, ...]:
 
 
 def failure_probability(total: float, trigger: int) -> float:
-    """beta_i = total (6 / pi^2) / ((k + 1)^2 2^k), k = floor(lg i): over all triggers without end they add up to `total`."""
+    """Return beta_i = total (6 / pi^2) / ((k + 1)^2 2^k), k = floor(lg i): over all triggers
+    without end they add up to `total`."""
     octave = trigger.bit_length() - 1
     return total * (6 / math.pi**2) / ((octave + 1) ** 2 * 2**octave)
 
@@ -141,7 +144,8 @@ def failure_probability(total: float, trigger: int) -> float:
 def endless_thresholds(
     chosen: BltInf, sigma: float, largest_weight: int, min_units: int, failure: float
 ) -> tuple[int, ...]:
-    """tau of every block: m w_1 + sd Phi^-1(1 - beta), sd at the block's last trigger, rounded up to multiples of 2^-20; in units of 2^-20.
+    """Return tau of every block: m w_1 + sd Phi^-1(1 - beta), sd at the block's last trigger,
+    rounded up to multiples of 2^-20; in units of 2^-20.
 
     Args:
         chosen: counter of the selection path.
@@ -194,16 +198,16 @@ def make_plan(query: ParsedQuery[TableChoices], source: Source) -> TablePlan:
     Raises:
         ConfigError: the source declares no start, the id hash would cost over 10% of delta, or clamps or noise could overflow.
     """
-    asked = query.asked
+    choices = query.asked
     if source.start_us is None:
         raise ConfigError(
             f"without a window triggers are counted from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
-    bounds = _bounds(asked)
+    bounds = _bounds(choices)
     delta_hash = hash_charge(query, source, source.max_users, bounds.keys)
-    rest = query.delta - delta_hash
-    delta_threshold = rest * THRESHOLD_DELTA_SHARE if query.selects else 0.0
-    delta_noise = (rest - delta_threshold) * (1 - 1e-12)
+    delta_left = query.delta - delta_hash
+    delta_threshold = delta_left * THRESHOLD_DELTA_SHARE if query.selects else 0.0
+    delta_noise = (delta_left - delta_threshold) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
     share = SELECTION_SHARE if query.selects else 0.0
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
@@ -222,8 +226,8 @@ def make_plan(query: ParsedQuery[TableChoices], source: Source) -> TablePlan:
         arguments=arguments,
         identity="",
     )
-    if isinstance(asked, TreeChoices):
-        plan = _tree(plan, source, asked)
+    if isinstance(choices, TreeChoices):
+        plan = _tree(plan, source, choices)
         return dataclasses.replace(plan, identity=identity(plan))
     norm = norm_of(plan.counter)
     selection = (
@@ -241,39 +245,41 @@ def identity(plan: TablePlan) -> str:
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
-def _bounds(asked: TableChoices) -> TableBounds:
-    if isinstance(asked, ChangeChoices):
-        more = True, asked.max_spells_contributed
+def _bounds(choices: TableChoices) -> TableBounds:
+    if isinstance(choices, ChangeChoices):
+        more = True, choices.max_spells_contributed
         return TableBounds(
-            asked.max_rows_contributed,
-            asked.max_rows_per_group,
-            asked.max_groups_contributed,
+            choices.max_rows_contributed,
+            choices.max_rows_per_group,
+            choices.max_groups_contributed,
             *more,
         )
     return TableBounds(
-        asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
+        choices.max_rows_contributed, choices.max_rows_per_group, choices.max_groups_contributed
     )
 
 
 def _selection(
     plan: TablePlan, bounds: TableBounds, share: float, norm: float, failure: float
 ) -> TableSelectionPlan:
-    asked = plan.query.asked
+    choices = plan.query.asked
     chosen = plan.counter
     weights = selection_weights(bounds.counts, SELECTION_DECAY)
     sensitivity = norm * presence_sensitivity(
         bounds, (1.0,)
     )  # the squares of the weights add up to at most 1
     sigma = round_up(sensitivity / (plan.mu * math.sqrt(share)) * (1 + 1e-12))
-    least = asked.min_privacy_units_per_group
-    each = failure / bounds.keys
+    min_units = choices.min_privacy_units_per_group
+    group_failure = failure / bounds.keys
     if isinstance(chosen, BltInf):
         first = blocks()
-        taus = endless_thresholds(chosen, sigma, weights[0], least, each)
+        taus = endless_thresholds(chosen, sigma, weights[0], min_units, group_failure)
     else:
         first = tuple(range(1, chosen.horizon + 1))
         sd = tuple(sigma * v for v in path_sd(chosen))
-        taus = thresholds(weights, sd, failure_probabilities(each, chosen.horizon), least)
+        taus = thresholds(
+            weights, sd, failure_probabilities(group_failure, chosen.horizon), min_units
+        )
     return TableSelectionPlan(
         share=share,
         weights=weights,
@@ -295,15 +301,15 @@ def _columns(
         [] if isinstance(a, Quantiles) else increments_of(a, plan.arguments, c)
         for a, c in zip(query.aggregates, clamps, strict=True)
     ]
-    plain = sum(len(each) for each in increments)
-    wanted = [a for a in query.aggregates if isinstance(a, Quantiles)]
-    part = mu / math.sqrt(plain + len(wanted))
+    plain_count = sum(len(parts) for parts in increments)
+    quantile_aggregates = [a for a in query.aggregates if isinstance(a, Quantiles)]
+    part = mu / math.sqrt(plain_count + len(quantile_aggregates))
     columns: list[TableColumnPlan] = []
     number = 0
-    for aggregate, each in zip(query.aggregates, increments, strict=True):
+    for aggregate, parts in zip(query.aggregates, increments, strict=True):
         perturbations: list[NoisySum] = []
         if isinstance(aggregate, Quantiles):
-            mechanism = plain + wanted.index(aggregate) + 1
+            mechanism = plain_count + quantile_aggregates.index(aggregate) + 1
             sensitivity = round_up(
                 row_sensitivity(bounds, 0.0, 1.0) * math.sqrt(quantiles.LEVELS) * norm * (1 + 1e-12)
             )
@@ -312,54 +318,58 @@ def _columns(
                 if isinstance(plan.counter, BltInf)
                 else max(path_sd(plan.counter)) ** 2
             )
-            most = math.sqrt(last), source.max_users * bounds.rows
+            sd_and_rows = math.sqrt(last), source.max_users * bounds.rows
             perturbations.append(
-                quantile_sum(aggregate, plan.arguments, mechanism, sensitivity, part, *most)
+                quantile_sum(aggregate, plan.arguments, mechanism, sensitivity, part, *sd_and_rows)
             )
-        for added in each:
+        for increment in parts:
             number += 1
-            if added.per_group:
+            if increment.per_group:
                 per_row = per_group_sensitivity(
-                    added, bounds.max_rows_per_group, bounds.rows, bounds.keys
+                    increment, bounds.max_rows_per_group, bounds.rows, bounds.keys
                 )
             else:
                 per_row = measure_sensitivity(
-                    bounds, len(each), added.lower * added.grid, added.upper * added.grid
+                    bounds,
+                    len(parts),
+                    increment.lower * increment.grid,
+                    increment.upper * increment.grid,
                 )
             by_unit = presence_sensitivity(bounds, (1.0,) * bounds.counts)
-            sensitivity = round_up((by_unit if added.rule == "users" else per_row) * norm)
+            sensitivity = round_up((by_unit if increment.rule == "users" else per_row) * norm)
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             perturbation = NoisySum(
-                **vars(added), mechanism=number, sensitivity=sensitivity, sigma=sigma
+                **vars(increment), mechanism=number, sensitivity=sensitivity, sigma=sigma
             )
-            check_noise(aggregate.alias, sigma, added.grid, reach_of(plan.counter))
+            check_noise(aggregate.alias, sigma, increment.grid, reach_of(plan.counter))
             perturbations.append(perturbation)
         columns.append(TableColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
 
 
-def _tree(plan: TablePlan, source: Source, asked: TreeChoices) -> TreePlan:
-    """Of mu^2 a node of level l has in its round r the share (6 / (pi^2 l r))^2: an eighth for its size, three for its sums, three for what goes
-    from these, one for the count of rows that go."""
-    rows = asked.max_rows_contributed
+def _tree(plan: TablePlan, source: Source, choices: TreeChoices) -> TreePlan:
+    """Plan an interval tree. Of mu^2 a node of level l has in its round r the share (6 / (pi^2 l
+    r))^2: an eighth for its size, three for its sums, three for what goes from these, one for the
+    count of rows that go."""
+    rows = choices.max_rows_contributed
     norm = norm_of(plan.counter)
     once = plan.mu * 6 / math.pi**2 * (1 - 1e-12)
-    each = once * math.sqrt(3 / 8 / len(plan.query.aggregates))
+    sum_mu = once * math.sqrt(3 / 8 / len(plan.query.aggregates))
     columns = []
     removed = []
     for number, aggregate in enumerate(plan.query.aggregates, start=1):
-        (added,) = increments_of(aggregate, plan.arguments, of_width(source, rows))
-        sensitivity = round_up(rows * added.largest)
+        (increment,) = increments_of(aggregate, plan.arguments, of_width(source, rows))
+        sensitivity = round_up(rows * increment.largest)
         sum_ = NoisySum(
-            **vars(added),
+            **vars(increment),
             mechanism=number,
             sensitivity=sensitivity,
-            sigma=round_up(sensitivity / each),
+            sigma=round_up(sensitivity / sum_mu),
         )
-        removed.append(round_up(norm * sensitivity / each * (1 + 1e-12)))
+        removed.append(round_up(norm * sensitivity / sum_mu * (1 + 1e-12)))
         deviation = (
             math.hypot(sum_.sigma, removed[-1] * math.sqrt(BltInf().path_variance(LAST_STEP)))
-            / added.grid
+            / increment.grid
         )
         if not LAST_STEP.bit_length() * MOST_ROUNDS * BEYOND * deviation < 2.0**62:
             raise ConfigError(
@@ -367,12 +377,16 @@ def _tree(plan: TablePlan, source: Source, asked: TreeChoices) -> TreePlan:
             )
         columns.append(TableColumnPlan(aggregate=aggregate, perturbations=(sum_,)))
     eighth = once / math.sqrt(8)
-    given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)} | {
+    plan_fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)} | {
         "columns": tuple(columns)
     }
-    gone = round_up(norm * rows / eighth * (1 + 1e-12))
+    sigma_gone = round_up(norm * rows / eighth * (1 + 1e-12))
     return TreePlan(
-        **given, size=round_up(rows / eighth), gone=gone, removed=tuple(removed), beta=TREE_BETA
+        **plan_fields,
+        size=round_up(rows / eighth),
+        gone=sigma_gone,
+        removed=tuple(removed),
+        beta=TREE_BETA,
     )
 
 

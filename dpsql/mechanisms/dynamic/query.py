@@ -30,17 +30,17 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
-def read(draft: Draft) -> TableChoices:
+def read_choices(draft: Draft) -> TableChoices:
     """Return what an accepted query asks, every default filled in."""
-    own = (options.MIN_PRIVACY_UNITS_PER_GROUP, options.MAX_TRIGGERS)
-    given = bounds_of(draft) | {option.name: draft.value(option.name) for option in own}
+    own_options = (options.MIN_PRIVACY_UNITS_PER_GROUP, options.MAX_TRIGGERS)
+    settings = bounds_of(draft) | {option.name: draft.value(option.name) for option in own_options}
     stream = draft.stream
     if stream is None or stream.change_feed is None:
-        return TableChoices(**given)
+        return TableChoices(**settings)
     spells = draft.value("max_spells_contributed")
     kind = TreeChoices if draft.paper else ChangeChoices
     return kind(
-        **given, max_spells_contributed=spells, feed=Feed(stream.change_feed, stream.primary_key)
+        **settings, max_spells_contributed=spells, feed=Feed(stream.change_feed, stream.primary_key)
     )
 
 
@@ -48,20 +48,21 @@ def read(draft: Draft) -> TableChoices:
 
 
 def of_the_paper(draft: Draft) -> Iterator[Problem]:
-    """The paper has counts and sums of listed keys, rows that end, no last trigger."""
-    given = draft.given("mechanism")
-    if not given or not draft.paper:
+    """Reject what the paper does not have: it has counts and sums of listed keys, rows that end, no
+    last trigger."""
+    entry = draft.entry("mechanism")
+    if not entry or not draft.paper:
         return
     if draft.stream and draft.stream.change_feed is None:
         message = f"The paper is on tables whose rows end, and those of {draft.stream.name} do not"
-        yield problem(given.name_span, message, "leave mechanism out")
+        yield problem(entry.name_span, message, "leave mechanism out")
     elif not draft.listed and not draft.keyless:
         yield problem(
-            given.name_span,
+            entry.name_span,
             "The paper does not select keys",
             "list them with public_groups, or leave mechanism out",
         )
-    if last := draft.given("max_triggers"):
+    if last := draft.entry("max_triggers"):
         yield problem(
             last.name_span,
             "The paper's counters have no last trigger",
@@ -81,12 +82,13 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
 
 
 def rows_that_end(draft: Draft) -> Iterator[Problem]:
-    """A row that is changed or deleted is more than one event."""
-    given = draft.given("privacy_level")
-    if given and event_rules.event(draft) and draft.stream and draft.stream.change_feed:
+    """Reject privacy of one event where rows end: a row that is changed or deleted is more than one
+    event."""
+    entry = draft.entry("privacy_level")
+    if entry and event_rules.event(draft) and draft.stream and draft.stream.change_feed:
         hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
         yield problem(
-            given.value_span,
+            entry.value_span,
             f"privacy_level EVENT protects a row that stays, and rows of {draft.stream.name} end",
             hint,
         )

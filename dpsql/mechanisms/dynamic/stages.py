@@ -38,13 +38,13 @@ def stages(
 
 def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> BoundingParameters:
     """Return parameters of `dpsql.udfs.intake.contribution_bounding.admit`: the whole stream is one period; `public` where no key is selected."""
-    asked = plan.query.asked
+    choices = plan.query.asked
     return BoundingParameters(
         grid=grid(plan.query, plan.start_us),
         renews=False,
-        max_rows=asked.max_rows_contributed,
-        max_rows_per_group=asked.max_rows_per_group,
-        max_groups=asked.max_groups_contributed,
+        max_rows=choices.max_rows_contributed,
+        max_rows_per_group=choices.max_rows_per_group,
+        max_groups=choices.max_groups_contributed,
         weights=plan.selection.weights if plan.selection else (0,) * plan.max_groups,
         increments=bare(plan.perturbations),
         public_keys=tuple(sorted(public.keys)) if public else None,
@@ -52,20 +52,20 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
 
 
 def feed_parameters(
-    plan: TablePlan, asked: ChangeChoices, public: PublicGroups | None = None
+    plan: TablePlan, choices: ChangeChoices, public: PublicGroups | None = None
 ) -> FeedParameters:
     """Return parameters of `dpsql.udfs.dynamic.changes.admit_changes`; likewise."""
     return FeedParameters(
         grid=grid(plan.query, plan.start_us),
-        max_rows=int(asked.max_rows_contributed),
-        max_rows_per_group=int(asked.max_rows_per_group),
-        max_groups=asked.max_groups_contributed,
-        weights=plan.selection.weights if plan.selection else (0,) * asked.max_spells_contributed,
+        max_rows=int(choices.max_rows_contributed),
+        max_rows_per_group=int(choices.max_rows_per_group),
+        max_groups=choices.max_groups_contributed,
+        weights=plan.selection.weights if plan.selection else (0,) * choices.max_spells_contributed,
         increments=(
             *((Increment("rows"),) if isinstance(plan, TreePlan) else ()),
             *bare(plan.perturbations),
         ),
-        copies=not asked.feed.primary_key,
+        copies=not choices.feed.primary_key,
         public_keys=tuple(sorted(public.keys)) if public else None,
         by_level=isinstance(plan, TreePlan),
     )
@@ -131,7 +131,8 @@ def selection(plan: TablePlan) -> Selection | None:
 
 
 def users_needed(plan: TablePlan, trigger: int) -> int:
-    """Units (each with this key as first key) that bring the noiseless sum to the threshold."""
+    """Count the units (each with this key as first key) that bring the noiseless sum to the
+    threshold."""
     chosen = selection(plan)
     if plan.selection is None or chosen is None:
         return 0

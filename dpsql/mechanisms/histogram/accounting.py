@@ -31,7 +31,8 @@ from dpsql.udfs.noise.counters import counter, impulse_response
 
 @dataclass(frozen=True)
 class Spent:
-    """What a finished plan really costs one privacy unit: the total Gaussian-DP mu, and delta at the plan's epsilon, by part."""
+    """The cost of a finished plan for one privacy unit: the total Gaussian-DP mu, and delta at the
+    plan's epsilon, by part."""
 
     mu: float
     delta_noise: float
@@ -40,11 +41,11 @@ class Spent:
 
     @property
     def delta(self) -> float:
-        """All parts together."""
+        """The sum of all parts of delta."""
         return self.delta_noise + self.delta_threshold + self.delta_hash
 
 
-def spent(plan: PrivacyPlan, source: Source) -> Spent:
+def recompute(plan: PrivacyPlan, source: Source) -> Spent:
     """Recompute the cost of a plan.
 
     Args:
@@ -75,9 +76,9 @@ def account(plan: PrivacyPlan, source: Source) -> Cost:
 
 def cost(plan: PrivacyPlan, source: Source) -> Cost:
     """Return what a plan costs one privacy unit in one contribution period, and in several (docs/privacy/index.md, theorem 4)."""
-    found = spent(plan, source)
-    mu2 = found.mu**2
-    failure = found.delta_threshold + found.delta_hash
+    recomputed = recompute(plan, source)
+    mu2 = recomputed.mu**2
+    failure = recomputed.delta_threshold + recomputed.delta_hash
     if plan.query.protects is PrivacyLevel.EVENT:
         return Cost(PrivacyLevel.EVENT, mu2, 0.0, failure, Overlap.EVENTS, mu2, failure)
     if plan.query.contribution_period is ContributionPeriod.STREAM:
@@ -91,7 +92,7 @@ def cost(plan: PrivacyPlan, source: Source) -> Cost:
     if plan.selection:
         shared += _selection_ratio(plan.selection, plan, _times_counted(plan)) ** 2
     # And a group that only this unit has takes up two of the times that it counts.
-    met = max(found.delta_threshold, _threshold_failure(plan, 1) / 2)
+    met = max(recomputed.delta_threshold, _threshold_failure(plan, 1) / 2)
     return Cost(
         PrivacyLevel.USER,
         mu2,
@@ -99,7 +100,7 @@ def cost(plan: PrivacyPlan, source: Source) -> Cost:
         failure,
         Overlap.WINDOWS,
         max(mu2, shared),
-        met + found.delta_hash,
+        met + recomputed.delta_hash,
     )
 
 
@@ -110,7 +111,7 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
     _check_carried(plan)
-    cost = spent(plan, source)
+    cost = recompute(plan, source)
     mechanisms = [p.mechanism for p in plan.perturbations]
     if mechanisms != list(range(1, len(mechanisms) + 1)):
         raise AccountingError(
@@ -135,16 +136,22 @@ def _ratios(plan: PrivacyPlan) -> list[float]:
 
 
 def _threshold_failure(plan: PrivacyPlan, more: int) -> float:
-    """Probability that a group is selected where `more` periods of a unit count beside those that the exact test wants at least."""
+    """Return the probability that a group is selected where `more` periods of a unit count beside
+    those that the exact test wants at least."""
     if plan.selection is None:
         return 0.0
     units = plan.query.asked.min_privacy_units_per_group
     # The exact test counts units' periods. Where a window meets two of them, m - 1 units can count 2 (m - 1) times: it wants one more.
-    least = (2 * (units - 1) + 1 if _periods_meet(plan) else units) + more
-    own = _threshold_failures(plan.selection, plan, least)
-    carried = plan.selection.carried
+    min_periods = (2 * (units - 1) + 1 if _periods_meet(plan) else units) + more
+    own_failures = _threshold_failures(plan.selection, plan, min_periods)
+    carried_plan = plan.selection.carried
     return _times_counted(plan) * math.fsum(
-        own + (_carried_failures(carried, plan.selection, plan, least) if carried else [])
+        own_failures
+        + (
+            _carried_failures(carried_plan, plan.selection, plan, min_periods)
+            if carried_plan
+            else []
+        )
     )
 
 
@@ -165,13 +172,13 @@ def _is_one_row(plan: PrivacyPlan) -> bool:
     Raises:
         AccountingError: with bounds of a unit, or with keys that units are to prove.
     """
-    asked = plan.query.asked
+    choices = plan.query.asked
     if plan.query.privacy_unit:
         return False
     if plan.selection is not None or {
-        asked.max_rows_contributed,
-        asked.max_rows_per_group,
-        asked.max_groups_contributed,
+        choices.max_rows_contributed,
+        choices.max_rows_per_group,
+        choices.max_groups_contributed,
     } != {1}:
         raise AccountingError("one row has no unit: it is one row, of one key, and proves none")
     return True
@@ -187,7 +194,7 @@ def _periods_meet(plan: PrivacyPlan) -> bool:
 
 
 def _groups(plan: PrivacyPlan) -> int:
-    """K: groups one privacy unit can be in, from the bounds."""
+    """Return K: groups one privacy unit can be in, from the bounds."""
     query = plan.query
     return plan.windows_per_record * int(
         min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
@@ -279,7 +286,8 @@ def _selection_ratio(selection: SelectionPlan, plan: PrivacyPlan, times: int) ->
 
 
 def _threshold_failures(selection: SelectionPlan, plan: PrivacyPlan, weights: int) -> list[float]:
-    """Per trigger: probability that a group with so many times the largest weight reaches tau."""
+    """Return per trigger the probability that a group with so many times the largest weight reaches
+    tau."""
     sd = selection.sigma * np.array(factorisation(selection.counter, plan.horizon)[1])
     margin = np.array(selection.thresholds) / 2.0**20 - weights * selection.weights[0] / 2.0**20
     from scipy.stats import norm  # slow to import
@@ -288,23 +296,24 @@ def _threshold_failures(selection: SelectionPlan, plan: PrivacyPlan, weights: in
 
 
 def _check_carried(plan: PrivacyPlan) -> None:
-    """Theorem 29 is about windows that do not overlap, keys that stay known, and counters whose noise adds up with no negative factor."""
-    carried = plan.selection.carried if plan.selection else None
+    """Check what theorem 29 is about: windows that do not overlap, keys that stay known, and
+    counters whose noise adds up with no negative factor."""
+    carried_plan = plan.selection.carried if plan.selection else None
     if (plan.query.asked.carry_windows if plan.selection else 1) != (
-        carried.windows if carried else 1
+        carried_plan.windows if carried_plan else 1
     ):
         raise AccountingError(
             "the plan carries evidence over another number of windows than the query asks for"
         )
-    if carried is None or plan.selection is None:
+    if carried_plan is None or plan.selection is None:
         return
     if plan.windows_per_record > 1 or plan.query.asked.release is ReleaseRule.RESELECT:
         raise AccountingError(
             "evidence is carried over windows that overlap, or in rounds: no theorem says what that costs"
         )
     if (
-        tuple(map(len, carried.thresholds)) != carried.lengths
-        or max(carried.lengths) > carried.windows
+        tuple(map(len, carried_plan.thresholds)) != carried_plan.lengths
+        or max(carried_plan.lengths) > carried_plan.windows
     ):
         raise AccountingError(
             "the plan does not have a threshold for each number of windows that a test can read"
@@ -321,15 +330,16 @@ def _check_carried(plan: PrivacyPlan) -> None:
 
 
 def _carried_failures(
-    carried: CarriedPlan, selection: SelectionPlan, plan: PrivacyPlan, least: int
+    carried_plan: CarriedPlan, selection: SelectionPlan, plan: PrivacyPlan, min_periods: int
 ) -> list[float]:
-    """Per length d: d ranges hold one group of a unit, each with at most `least` units in each of its 1 to d windows."""
+    """Return, per length d, the probability of a failure: d ranges hold one group of a unit, each
+    with at most `min_periods` units in each of its 1 to d windows."""
     sd = selection.sigma * factorisation(selection.counter, plan.horizon)[1][-1]
     from scipy.stats import norm  # slow to import
 
     failures = []
-    for d, taus in zip(carried.lengths, carried.thresholds, strict=True):
+    for d, taus in zip(carried_plan.lengths, carried_plan.thresholds, strict=True):
         k = np.arange(1, d + 1)
-        margin = (np.array(taus) - k * least * selection.weights[0]) / 2.0**20
+        margin = (np.array(taus) - k * min_periods * selection.weights[0]) / 2.0**20
         failures.append(d * float(np.max(norm.sf(margin / (np.sqrt(k) * sd)))))
     return failures

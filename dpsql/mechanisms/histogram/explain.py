@@ -25,12 +25,14 @@ from dpsql.parsed_query import ContributionPeriod, CounterName, Quantiles
 from dpsql.parts.words import (
     NOT_HIDDEN,
     adds_up,
+    aggregate_text,
     allowance,
     bounding,
     bounds_of_rows,
     budget,
     clamp,
     clamps,
+    divisor_text,
     in_days,
     live_runs,
     main,
@@ -38,14 +40,12 @@ from dpsql.parts.words import (
     of_periods,
     of_quantiles,
     of_several,
-    over,
     page,
     promise_to_rows,
     promised,
     shares,
     stages,
     without_infinity,
-    written,
 )
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import by_window
@@ -70,13 +70,13 @@ def in_short(plan: PrivacyPlan, days: Sequence[dict[str, Any]]) -> str:
     size = duration(query.windows.size_us)
     key = ", ".join(key.name for key in query.keys)
     period = "for ever" if query.contribution_period is ContributionPeriod.STREAM else f"in {size}"
-    who = (
+    protected = (
         f"everything that one {unit} does {period}"
         if unit
         else f"one row of {query.stream}, not one person"
     )
     lines = {
-        "Protected": f"{who}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
+        "Protected": f"{protected}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
         **({"Adds up to": adds_up(days)} if unit else {}),
         "When": f"windows of {size}, released every {duration(query.trigger_interval_us)}.",
         "Keys": _keys_in_short(plan, unit, key),
@@ -89,12 +89,12 @@ def in_short(plan: PrivacyPlan, days: Sequence[dict[str, Any]]) -> str:
 def _keys_in_short(plan: PrivacyPlan, unit: str, key: str) -> str:
     if plan.selection is None:
         return "the listed ones, all of them." if key else "none: one row per window."
-    carried = plan.selection.carried
-    if carried is not None:
-        alone = plan.selection.users_needed(plan.horizon)
-        together = carried.users_needed(-1, plan.selection.weights[0])
+    carried_plan = plan.selection.carried
+    if carried_plan is not None:
+        units_alone = plan.selection.users_needed(plan.horizon)
+        units_together = carried_plan.users_needed(-1, plan.selection.weights[0])
         return (
-            f"{key} appears once about {alone:,} different {unit} have it in a window, or {together:,} in each of {carried.windows}; "
+            f"{key} appears once about {units_alone:,} different {unit} have it in a window, or {units_together:,} in each of {carried_plan.windows}; "
             "what is missing is not zero."
         )
     return (
@@ -104,13 +104,13 @@ def _keys_in_short(plan: PrivacyPlan, unit: str, key: str) -> str:
 
 
 def _noise(plan: PrivacyPlan) -> str:
-    each = []
+    errors = []
     for column in plan.columns:
         if tree := quantiles_of(plan, column):
-            each.append(f"{column.aggregate.alias} ± {number(Z95 * tree.stderr(1))} rows")
+            errors.append(f"{column.aggregate.alias} ± {number(Z95 * tree.stderr(1))} rows")
             continue
-        each.append(
-            f"{column.aggregate.alias} ± {number(Z95 * stderr(main(column.perturbations))[-1])}{over(column.aggregate)}"
+        errors.append(
+            f"{column.aggregate.alias} ± {number(Z95 * stderr(main(column.perturbations))[-1])}{divisor_text(column.aggregate)}"
         )
     average = (
         " (n: values of the average)"
@@ -119,21 +119,21 @@ def _noise(plan: PrivacyPlan) -> str:
     )
     if any(len(column.perturbations) > 2 for column in plan.columns):
         average = " (n: how many values there are, s: their deviation)"
-    return f"{', '.join(each)}{average} at a window's end, 95%."
+    return f"{', '.join(errors)}{average} at a window's end, 95%."
 
 
 def _left_out(plan: PrivacyPlan, unit: str, key: str, period: str) -> str:
-    asked = plan.query.asked
-    most = asked.max_rows_contributed
-    each = asked.max_rows_per_group
-    groups = asked.max_groups_contributed
-    if most == math.inf:
+    choices = plan.query.asked
+    max_rows = choices.max_rows_contributed
+    max_per_group = choices.max_rows_per_group
+    groups = choices.max_groups_contributed
+    if max_rows == math.inf:
         return f"values of {key} in which one {unit} counts: at most {groups:,} {period}. Further ones are dropped, and no error bar says so."
-    most = most if key else min(most, each)  # the one, empty key is a key
-    counted = f"records of one {unit} that count: at most {most:,} {period}"
-    counted += f", {each:,} with one {key}" if key and each < most else ""
-    counted += f"; values of {key}: at most {groups:,}" if key and groups < most else ""
-    return f"{counted}. Further ones are dropped, and no error bar says so."
+    max_rows = max_rows if key else min(max_rows, max_per_group)  # the one, empty key is a key
+    sentence = f"records of one {unit} that count: at most {max_rows:,} {period}"
+    sentence += f", {max_per_group:,} with one {key}" if key and max_per_group < max_rows else ""
+    sentence += f"; values of {key}: at most {groups:,}" if key and groups < max_rows else ""
+    return f"{sentence}. Further ones are dropped, and no error bar says so."
 
 
 # Explain a plan to somebody who knows no differential privacy: what is promised, how noisy, and
@@ -159,13 +159,13 @@ def facts(plan: PrivacyPlan, source: Source) -> dict[str, Any]:
     `periods` in several, `days` in all that so many days can touch (none for STREAM): `failure` is part of that delta, at which `epsilon` is what `mu` gives.
     """
     query = plan.query
-    one = cost(plan, source)
+    period_cost = cost(plan, source)
     return {
-        **promised(plan, one),
-        "periods": [of_periods(one, plan.delta_noise, n) for n in (1, 2, *PERIODS)]
+        **promised(plan, period_cost),
+        "periods": [of_periods(period_cost, plan.delta_noise, n) for n in (1, 2, *PERIODS)]
         if _renews(plan)
         else [],
-        "days": [without_infinity(each) for each in _days(plan, one)],
+        "days": [without_infinity(day) for day in _days(plan, period_cost)],
         "horizon": plan.horizon,
         **dict(zip(BOUNDS, bounds_told(query), strict=True)),
         "query_identity": plan.identity,
@@ -198,12 +198,13 @@ def explain(plan: PrivacyPlan, source: Source) -> str:
 def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
     if plan.selection is None:
         return None
-    carried = plan.selection.carried
+    carried_plan = plan.selection.carried
     several = (
         []
-        if carried is None
+        if carried_plan is None
         else [
-            carried.users_needed(i, plan.selection.weights[0]) for i in range(len(carried.lengths))
+            carried_plan.users_needed(i, plan.selection.weights[0])
+            for i in range(len(carried_plan.lengths))
         ]
     )
     return {
@@ -212,8 +213,12 @@ def _selection_facts(plan: PrivacyPlan) -> dict[str, Any] | None:
         "users_needed_first_trigger": plan.selection.users_needed(1),
         "users_needed_last_trigger": plan.selection.users_needed(plan.horizon),
         **(
-            {"users_needed_in_each_of": dict(zip(map(str, carried.lengths), several, strict=True))}
-            if carried
+            {
+                "users_needed_in_each_of": dict(
+                    zip(map(str, carried_plan.lengths), several, strict=True)
+                )
+            }
+            if carried_plan
             else {}
         ),
     }
@@ -239,9 +244,9 @@ def _column_facts(column: ColumnPlan) -> dict[str, Any]:
 
 def _part_facts(part: PerturbationPlan | QuantilePlan) -> dict[str, Any]:
     errors = stderr(part)
-    of = part.rule if part.rule in ("sum", "squares") else "count"
+    statistic = part.rule if part.rule in ("sum", "squares") else "count"
     return {
-        "of": of,
+        "of": statistic,
         "sigma": part.sigma,
         "stderr_first_trigger": errors[0],
         "stderr_last_trigger": errors[-1],
@@ -257,9 +262,9 @@ def _renews(plan: PrivacyPlan) -> bool:
     return plan.query.contribution_period is ContributionPeriod.WINDOW
 
 
-def _days(plan: PrivacyPlan, one: Cost) -> list[dict[str, Any]]:
+def _days(plan: PrivacyPlan, period_cost: Cost) -> list[dict[str, Any]]:
     """Return what one unit pays in the windows that some days touch; nothing where they are one period."""
-    return of_days(one, plan.delta_noise, plan.query.windows) if _renews(plan) else []
+    return of_days(period_cost, plan.delta_noise, plan.query.windows) if _renews(plan) else []
 
 
 def _promise(plan: PrivacyPlan, source: Source) -> str:
@@ -279,11 +284,11 @@ def _promise(plan: PrivacyPlan, source: Source) -> str:
         f"  up to (epsilon, delta) = ({plan.epsilon:g}, {plan.delta:g}), on this run alone: what all runs cost together, dpsql budget says.",
     ]
     if _renews(plan):
-        what = f"periods of {length}" if sliding else "windows"
-        one = cost(plan, source)
-        lines += in_days(_days(plan, one), what)
+        windows_text = f"periods of {length}" if sliding else "windows"
+        period_cost = cost(plan, source)
+        lines += in_days(_days(plan, period_cost), windows_text)
         if sliding:
-            window = of_periods(one, plan.delta_noise, 2)
+            window = of_periods(period_cost, plan.delta_noise, 2)
             lines += [
                 "  A window can hold records of two periods; their contributions add up:",
                 f"  one whole window, like any stretch of {length}, has epsilon {number(window['epsilon'])}, delta {window['delta']:.2g}.",
@@ -336,8 +341,10 @@ def _bounds(plan: PrivacyPlan, source: Source) -> str:
         "  the earliest count, the rest are dropped (and counted for the operator).",
     ]
     if not query.keys:
-        most = min(query.asked.max_rows_contributed, query.asked.max_rows_per_group)
-        lines.append(f"  All records have the same, empty key: at most {most:,} of one unit count.")
+        max_rows = min(query.asked.max_rows_contributed, query.asked.max_rows_per_group)
+        lines.append(
+            f"  All records have the same, empty key: at most {max_rows:,} of one unit count."
+        )
     if plan.windows_per_record > 1 or not renews:
         lines.append(
             f"  Of one unit at most {plan.max_groups:,} pairs of window and key count {period}; further ones add nothing."
@@ -365,21 +372,21 @@ def _keys(plan: PrivacyPlan, source: Source) -> str:
         f"  No key is known beforehand. A key appears once about {first} units have it by the first trigger, {last} by the last",
         f"  (half of the keys with exactly that many appear); {later}.",
     ]
-    lines += [*_with_fewer_groups(plan, source), *_carried(plan)]
+    lines += [*_with_fewer_groups(plan, source), *_carried_lines(plan)]
     times = len(plan.selection.weights)
     if plan.selection.falls:
         share = plan.selection.weights[-1] / plan.selection.weights[0]
-        what = "record" if plan.query.asked.release is ReleaseRule.RESELECT else "key"
-        what += " (and window)" if plan.windows_per_record > 1 else ""
+        subject = "record" if plan.query.asked.release is ReleaseRule.RESELECT else "key"
+        subject += " (and window)" if plan.windows_per_record > 1 else ""
         lines.append(
-            f"  A unit's first {what} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
+            f"  A unit's first {subject} counts in full, later ones less and less; number {times} counts {percent(share)} of the first."
         )
     if plan.periods_meet:
-        who = (
+        unit_text = (
             "In each round a unit" if plan.query.asked.release is ReleaseRule.RESELECT else "A unit"
         )
         lines.append(
-            f"  {who} counts once per period of {duration(plan.query.windows.size_us)}, so up to twice where a window holds records of two periods."
+            f"  {unit_text} counts once per period of {duration(plan.query.windows.size_us)}, so up to twice where a window holds records of two periods."
         )
     if plan.query.asked.min_privacy_units_per_group > 1 and not plan.carries:
         lines.append(
@@ -390,61 +397,63 @@ def _keys(plan: PrivacyPlan, source: Source) -> str:
 
 def _with_fewer_groups(plan: PrivacyPlan, source: Source) -> list[str]:
     """Return what a smaller G would change: a unit that may count with fewer keys weighs more with each."""
-    asked = plan.query.asked
-    if asked.max_groups_contributed <= FEW_GROUPS:
+    choices = plan.query.asked
+    if choices.max_groups_contributed <= FEW_GROUPS:
         return []
     fewer = unnamed_plan(
-        replace(plan.query, asked=replace(asked, max_groups_contributed=FEW_GROUPS)), source
+        replace(plan.query, asked=replace(choices, max_groups_contributed=FEW_GROUPS)), source
     )
     assert fewer.selection is not None
     return [
-        f"  With max_groups_contributed = {FEW_GROUPS} in the place of {asked.max_groups_contributed}: about "
+        f"  With max_groups_contributed = {FEW_GROUPS} in the place of {choices.max_groups_contributed}: about "
         f"{fewer.selection.users_needed(plan.horizon)} by the last; a unit's further keys are dropped."
     ]
 
 
 def _other_ways(plan: PrivacyPlan) -> str:
-    asked = plan.query.asked
-    if plan.selection is not None or asked.counter is not CounterName.BLT:
+    choices = plan.query.asked
+    if plan.selection is not None or choices.counter is not CounterName.BLT:
         return ""
-    rows = min(asked.max_rows_contributed, asked.max_groups_contributed * asked.max_rows_per_group)
+    rows = min(
+        choices.max_rows_contributed, choices.max_groups_contributed * choices.max_rows_per_group
+    )
     event = not plan.query.privacy_unit
     return Ways(
         query=plan.query,
         rows=rows,
-        per_key=asked.max_rows_per_group,
-        mine=asked.counter,
+        per_key=choices.max_rows_per_group,
+        query_way=choices.counter,
         event=event,
-    ).said()
+    ).describe()
 
 
-def _carried(plan: PrivacyPlan) -> list[str]:
+def _carried_lines(plan: PrivacyPlan) -> list[str]:
     """Return what windows do together, and what a row of a known key means."""
     selection = plan.selection
     m = plan.query.asked.min_privacy_units_per_group
     if selection is None or selection.carried is None:
         return []
-    carried = selection.carried
-    needed = [
-        f"{carried.users_needed(i, selection.weights[0]):,} over {d}"
-        for i, d in enumerate(carried.lengths)
+    carried_plan = selection.carried
+    needs = [
+        f"{carried_plan.users_needed(i, selection.weights[0]):,} over {d}"
+        for i, d in enumerate(carried_plan.lengths)
     ]
-    said = [
-        f"Windows prove a key together, at the end of each; units needed in every window: {', '.join(needed)} windows.",
+    sentences = [
+        f"Windows prove a key together, at the end of each; units needed in every window: {', '.join(needs)} windows.",
         "From then on it is shown in every window from the first trigger on, at no cost, until its last windows no longer support it: a carried "
         "key may have no record now, so read its number with its error bar. A key whose records end goes after some windows.",
-        f"The declared max_keys counts all keys of {carried.windows} windows, and all known ones.",
+        f"The declared max_keys counts all keys of {carried_plan.windows} windows, and all known ones.",
     ]
     if m > 1:
-        said.insert(
+        sentences.insert(
             2,
-            f"No key becomes known that did not have {m:,} different units within one of the last {carried.windows} windows; once known it may "
+            f"No key becomes known that did not have {m:,} different units within one of the last {carried_plan.windows} windows; once known it may "
             "be shown longer.",
         )
     return [
         line
-        for each in said
-        for line in textwrap.wrap(each, 112, initial_indent="  ", subsequent_indent="  ")
+        for sentence in sentences
+        for line in textwrap.wrap(sentence, 112, initial_indent="  ", subsequent_indent="  ")
     ]
 
 
@@ -453,7 +462,7 @@ def _columns(plan: PrivacyPlan) -> str:
         "How noisy each column is (95% of released values are this close to the bounded truth)"
     ]
     width = max(len(column.aggregate.alias) for column in plan.columns)
-    wide = max(16, *(len(written(column.aggregate)) for column in plan.columns))
+    wide = max(16, *(len(aggregate_text(column.aggregate)) for column in plan.columns))
     lines.append(
         f"  {'column':<{max(width, 6)}}  {'aggregate':<{wide}} {'first trigger':>16} {'last trigger':>16}"
     )
@@ -462,10 +471,10 @@ def _columns(plan: PrivacyPlan) -> str:
             cells = ["", f"± {number(Z95 * tree.stderr(1))} rows"]
         else:
             errors = _errors(column)
-            each = over(column.aggregate)
-            cells = [f"± {number(Z95 * errors[i])}{each}" for i in (0, -1)]
+            divisor = divisor_text(column.aggregate)
+            cells = [f"± {number(Z95 * errors[i])}{divisor}" for i in (0, -1)]
         lines.append(
-            f"  {column.aggregate.alias:<{max(width, 6)}}  {written(column.aggregate):<{wide}} {cells[0]:>16} {cells[1]:>16}"
+            f"  {column.aggregate.alias:<{max(width, 6)}}  {aggregate_text(column.aggregate):<{wide}} {cells[0]:>16} {cells[1]:>16}"
         )
     for column in plan.columns:
         if tree := quantiles_of(plan, column):
@@ -503,10 +512,10 @@ def _choice(plan: PrivacyPlan) -> str:
             if query.public_groups
             else "one group per window"
         )
-    by = "".join(", " + key.name for key in query.keys)
+    key_names = "".join(", " + key.name for key in query.keys)
     rounds = ", in rounds" if query.asked.release is ReleaseRule.RESELECT else ""
     triggers = f"{plan.horizon} trigger{'' if plan.horizon == 1 else 's'}"
-    return f"key selection{rounds}, by (window{by}): counter {query.asked.counter}, thresholds for {triggers}"
+    return f"key selection{rounds}, by (window{key_names}): counter {query.asked.counter}, thresholds for {triggers}"
 
 
 def _stages(plan: PrivacyPlan) -> str:

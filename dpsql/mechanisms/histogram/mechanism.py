@@ -37,18 +37,19 @@ class Histogram(Mechanism[HistogramChoices, PrivacyPlan]):
 
     name: str = PrivacyPlan.mechanism
     takes: str = "queries with a window"
-    own: Own = Own(options, rules, planner, accounting, explain, document, missing)
+    modules: Own = Own(options, rules, planner, accounting, explain, document, missing)
 
     def claims(self, draft: Draft) -> bool:
-        """A query with a window, unless panes make its windows, or it writes an option of another mechanism alone."""
-        others = {option.name for option in draft.options} - {
+        """Tell whether a query has a window, unless panes make its windows, or it writes an option
+        of another mechanism alone."""
+        other_names = {option.name for option in draft.options} - {
             option.name for option in self.options
         }
         return (
             bool(draft.window_calls)
             and not draft.sketches
             and not made_of_panes(draft)
-            and not any(map(draft.given, others))
+            and not any(map(draft.entry, other_names))
         )
 
     def shape(self, plan: PrivacyPlan) -> Shape:
@@ -93,7 +94,7 @@ class Histogram(Mechanism[HistogramChoices, PrivacyPlan]):
     def stages(
         self, plan: PrivacyPlan, run: RunFacts
     ) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """Contribution bounding; key selection and perturbation."""
+        """Return contribution bounding; key selection and perturbation."""
         return stages.stages(plan, run.public, run.first_window_us)
 
 

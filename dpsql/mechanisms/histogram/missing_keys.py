@@ -28,33 +28,35 @@ class Needed:
     Args:
         trigger: number in the window, from 1.
         half: with so many, half of the keys pass at this trigger; never below what the exact test wants.
-        most: with so many, 95% pass.
+        units_95: with so many, 95% pass.
     """
 
     trigger: int
     half: int
-    most: int
+    units_95: int
 
 
-def needed(plan: PrivacyPlan, shown: int = SHOWN) -> tuple[Needed, ...]:
-    """Return what it takes at up to `shown` triggers, the first and the last among them; nothing where keys are public."""
+def units_needed(plan: PrivacyPlan, count: int = SHOWN) -> tuple[Needed, ...]:
+    """Return what it takes at up to `count` triggers, the first and the last among them; nothing where keys are public."""
     if plan.selection is None:
         return ()
-    steps = min(shown, plan.horizon)
+    steps = min(count, plan.horizon)
     triggers = {round(1 + i * (plan.horizon - 1) / max(1, steps - 1)) for i in range(steps)}
-    return tuple(_needed(plan.selection, trigger, plan.min_counted) for trigger in sorted(triggers))
+    return tuple(
+        _units_at(plan.selection, trigger, plan.min_counted) for trigger in sorted(triggers)
+    )
 
 
 def carried_needs(selection: SelectionPlan) -> str:
     """Return how many units a key needs in each of several windows, where windows prove keys together."""
-    carried = selection.carried
-    if carried is None:
+    carried_plan = selection.carried
+    if carried_plan is None:
         return ""
-    each = [
-        f"{carried.users_needed(i, selection.weights[0]):,} units over {d}"
-        for i, d in enumerate(carried.lengths)
+    needs = [
+        f"{carried_plan.users_needed(i, selection.weights[0]):,} units over {d}"
+        for i, d in enumerate(carried_plan.lengths)
     ]
-    return f"half of the keys pass with {', '.join(each)} windows, in each of them"
+    return f"half of the keys pass with {', '.join(needs)} windows, in each of them"
 
 
 def missing(plan: PrivacyPlan) -> tuple[str, dict[str, Any]]:
@@ -63,13 +65,13 @@ def missing(plan: PrivacyPlan) -> tuple[str, dict[str, Any]]:
 
 
 def facts(plan: PrivacyPlan) -> dict[str, Any]:
-    """The same under stable names (`dpsql explain --missing --json`)."""
+    """Return the public reasons under stable names (`dpsql explain --missing --json`)."""
     weights = plan.selection.weights if plan.selection else ()
     return {
         "keys": "selected" if plan.selection else "public" if plan.query.keys else "none",
         "users_needed": [
-            {"trigger": each.trigger, "half_pass": each.half, "95_percent_pass": each.most}
-            for each in needed(plan)
+            {"trigger": each.trigger, "half_pass": each.half, "95_percent_pass": each.units_95}
+            for each in units_needed(plan)
         ],
         "weight_of_a_users_nth_key": [weight / weights[0] for weight in weights[:RANKS]],
         "min_privacy_units_per_group": plan.query.asked.min_privacy_units_per_group,
@@ -81,12 +83,12 @@ def why_missing(plan: PrivacyPlan) -> str:
     query = plan.query
     selection = plan.selection
     if selection is None:
-        what = (
+        subject = (
             "Every key of public_groups is"
             if query.keys
             else "There is no key: one row per window is"
         )
-        return f"Why is my key missing?\n  {what} released at every trigger of every window from the source's `start` on: none is missing.\n"
+        return f"Why is my key missing?\n  {subject} released at every trigger of every window from the source's `start` on: none is missing.\n"
     parts = [_takes(plan, selection), _counts(plan, selection), _dropped(plan)]
     return (
         "\n\n".join(
@@ -99,23 +101,23 @@ def why_missing(plan: PrivacyPlan) -> str:
     )
 
 
-def _needed(selection: SelectionPlan, trigger: int, least: int) -> Needed:
+def _units_at(selection: SelectionPlan, trigger: int, min_units: int) -> Needed:
     first = selection.weights[0]
-    half = max(least, selection.users_needed(trigger))
-    most = math.ceil(
+    half = max(min_units, selection.users_needed(trigger))
+    units_95 = math.ceil(
         (selection.thresholds[trigger - 1] + Z_MOST * selection.sd[trigger - 1] * (1 << 20)) / first
     )
-    return Needed(trigger, half, max(half, most))
+    return Needed(trigger, half, max(half, units_95))
 
 
 def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
-    rows = needed(plan)
+    rows = units_needed(plan)
     lines = [
         "  1. Too few units. A key is shown once a noisy number of its units passes a threshold:",
         "",
         f"     {'trigger':>7}  {'after':<14} {'half of keys pass with':>22} {'95% pass with':>14}",
         *(
-            f"     {row.trigger:>7,}  {duration(row.trigger * plan.query.trigger_interval_us):<14} {row.half:>16,} units {row.most:>8,} units"
+            f"     {row.trigger:>7,}  {duration(row.trigger * plan.query.trigger_interval_us):<14} {row.half:>16,} units {row.units_95:>8,} units"
             for row in rows
         ),
         "",
@@ -151,10 +153,10 @@ def _counts(plan: PrivacyPlan, selection: SelectionPlan) -> str:
             f"number {i} counts {percent(weight / weights[0])}"
             for i, weight in enumerate(weights[1:RANKS], start=2)
         ]
-        what = "record" if query.asked.release is ReleaseRule.RESELECT else "key"
+        subject = "record" if query.asked.release is ReleaseRule.RESELECT else "key"
         lines += [
-            f"     Of a unit's {what}s the first counts in full, {', '.join(shares)}:",
-            f"     {what}s that people come to later need more of them.",
+            f"     Of a unit's {subject}s the first counts in full, {', '.join(shares)}:",
+            f"     {subject}s that people come to later need more of them.",
         ]
     renews = query.contribution_period is ContributionPeriod.WINDOW
     lines += [

@@ -63,7 +63,8 @@ class CarriedPlan:
     kept: tuple[tuple[int, int], ...]
 
     def users_needed(self, place: int, weight: int) -> int:
-        """Units in each window, with this key as their first, that bring the noiseless sum of a full range to its threshold."""
+        """Count the units in each window, with this key as their first, that bring the noiseless
+        sum of a full range to its threshold."""
         return -(-self.thresholds[place][-1] // (self.lengths[place] * weight))
 
 
@@ -97,7 +98,8 @@ class SelectionPlan:
         return self.weights[-1] < self.weights[0]
 
     def users_needed(self, trigger: int) -> int:
-        """Users (each with this key as first key) that bring the noiseless sum to the threshold: ceil(tau / w_1)."""
+        """Count the users (each with this key as first key) that bring the noiseless sum to the
+        threshold: ceil(tau / w_1)."""
         return -(-self.thresholds[trigger - 1] // self.weights[0])
 
 
@@ -168,12 +170,12 @@ class PrivacyPlan(MadeOfSums, Plan):
 
 def document(plan: PrivacyPlan) -> dict[str, Any]:
     """Return the plan as JSON values: what its identity digests. What is asked of the histogram stands among what every query says."""
-    given = asdict(plan)
-    query = given["query"]
+    content = asdict(plan)
+    query = content["query"]
     del query["mechanism"]
     query["window"]["event_time"] = query.pop("event_time")
     query |= query.pop("asked")
-    return given
+    return content
 
 
 __all__ = [

@@ -59,20 +59,20 @@ KEPT_FROM = 4
 
 
 def lengths(windows: int) -> tuple[int, ...]:
-    """2, 4, 8, ... below L, and L."""
+    """Return 2, 4, 8, ... below L, and L."""
     return (*(2**i for i in range(1, windows.bit_length()) if 2**i < windows), windows)
 
 
 def carried_plan(
-    windows: int, weight: int, sd: float, least: int, groups: int, delta: float
+    windows: int, weight: int, sd: float, min_units: int, groups: int, delta: float
 ) -> CarriedPlan:
-    """Plan the tests.
+    """Plan the tests over several windows.
 
     Args:
         windows: L, 2 to 64.
         weight: w_1 in units of 2^-20.
         sd: standard deviation of the noise of one window's sum at its last trigger, in users' weight.
-        least: m.
+        min_units: m.
         groups: K, groups one unit can count in.
         delta: what all of them may fail.
     """
@@ -87,15 +87,17 @@ def carried_plan(
         quantile = round_up(float(norm.isf(beta)) * (1 + 1e-12))
         k = np.arange(1, d + 1)
         noise = np.ceil(np.sqrt(k) * sd * quantile * (1 + 1e-12) * 2.0**20)
-        taus.append(tuple(int(n) * least * weight + int(v) for n, v in zip(k, noise, strict=True)))
+        taus.append(
+            tuple(int(n) * min_units * weight + int(v) for n, v in zip(k, noise, strict=True))
+        )
     weakest = taus[-1][-1] / windows
-    kept = tuple(
+    kept_sums = tuple(
         (d, math.floor(d * weakest - KEPT_Z * sd * math.sqrt(d) * 2.0**20))
         for d in tested
         if d >= KEPT_FROM or (d == windows < KEPT_FROM)
     )
     return CarriedPlan(
-        windows=windows, lengths=tested, betas=betas, thresholds=tuple(taus), kept=kept
+        windows=windows, lengths=tested, betas=betas, thresholds=tuple(taus), kept=kept_sums
     )
 
 
@@ -115,7 +117,7 @@ def make_plan(
     share: float | None = None,
     decay: float | None = None,
 ) -> PrivacyPlan:
-    """Plan one query.
+    """Plan one query with windows.
 
     Args:
         query: an accepted query.
@@ -139,7 +141,8 @@ def unnamed_plan(
     share: float | None = None,
     decay: float | None = None,
 ) -> PrivacyPlan:
-    """As `make_plan`, without an identity: enough for who compares many plans and runs none."""
+    """Plan a query as `make_plan` does, without an identity: enough for who compares many plans and
+    runs none."""
     horizon = -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.windows.size_us // query.windows.slide_us)
     groups = windows * int(
@@ -147,9 +150,9 @@ def unnamed_plan(
     )
     meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
     delta_hash = _hash_charge(query, source, groups, meet)
-    rest = query.delta - delta_hash
-    delta_threshold = rest * THRESHOLD_DELTA_SHARE if query.selects else 0.0
-    delta_noise = (rest - delta_threshold) * (1 - 1e-12)
+    delta_left = query.delta - delta_hash
+    delta_threshold = delta_left * THRESHOLD_DELTA_SHARE if query.selects else 0.0
+    delta_noise = (delta_left - delta_threshold) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
     paper = query.asked.counter is CounterName.HONAKER
     if share is None:
@@ -199,7 +202,7 @@ def identity(plan: PrivacyPlan) -> str:
 def _hash_charge(
     query: ParsedQuery[HistogramChoices], source: Source, groups: int, meet: bool
 ) -> float:
-    """Colliding 64-bit ids could displace records or print a private name: that probability goes to delta.
+    """Charge delta with colliding 64-bit ids, which could displace records or print a private name.
 
     K ids of one user can become more through keys that share 32 bits with one of them: K * (1 + max_keys / 2^32) on average. Where periods
     meet, rounds tell users apart by 63 bits.
@@ -240,16 +243,16 @@ def _selection(
     weights = selection_weights(times, decay)
     sigma = round_up(column_norm(chosen) / (mu * math.sqrt(share)) * (1 + 1e-12))
     sd = tuple(sigma * v for v in path_sd(chosen))
-    least = query.asked.min_privacy_units_per_group
-    carried = None
+    min_units = query.asked.min_privacy_units_per_group
+    carried_tests = None
     if query.asked.carry_windows > 1:
         delta_carried = delta_threshold * CARRIED_SHARE
         delta_threshold -= delta_carried
-        carried = carried_plan(
-            query.asked.carry_windows, weights[0], sd[-1], least, times, delta_carried
+        carried_tests = carried_plan(
+            query.asked.carry_windows, weights[0], sd[-1], min_units, times, delta_carried
         )
     betas = failure_probabilities(delta_threshold / times, horizon)
-    taus = thresholds(weights, sd, betas, 2 * least - 1 if meet else least)
+    taus = thresholds(weights, sd, betas, 2 * min_units - 1 if meet else min_units)
     return SelectionPlan(
         counter=query.asked.counter,
         share=share,
@@ -258,7 +261,7 @@ def _selection(
         sd=sd,
         betas=betas,
         thresholds=taus,
-        carried=carried,
+        carried=carried_tests,
     )
 
 
@@ -290,12 +293,12 @@ def _columns(
         [] if isinstance(a, Quantiles) else increments_of(a, arguments, c)
         for a, c in zip(query.aggregates, clamps, strict=True)
     ]
-    plain = sum(map(len, increments))
-    wanted = [a for a in query.aggregates if isinstance(a, Quantiles)]
-    part = mu / math.sqrt(plain + len(wanted))
+    plain_count = sum(map(len, increments))
+    quantile_aggregates = [a for a in query.aggregates if isinstance(a, Quantiles)]
+    part = mu / math.sqrt(plain_count + len(quantile_aggregates))
     columns = []
     number = 0
-    for aggregate, each in zip(query.aggregates, increments, strict=True):
+    for aggregate, parts in zip(query.aggregates, increments, strict=True):
         perturbations: list[PerturbationPlan | QuantilePlan] = []
         if isinstance(aggregate, Quantiles):
             sensitivity = round_up(
@@ -304,7 +307,7 @@ def _columns(
             tree = quantile_sum(
                 aggregate,
                 arguments,
-                plain + wanted.index(aggregate) + 1,
+                plain_count + quantile_aggregates.index(aggregate) + 1,
                 sensitivity,
                 part,
                 1.0,
@@ -313,19 +316,19 @@ def _columns(
             perturbations.append(
                 QuantilePlan(**vars(tree), counter=CounterName.BLT, releases=1, sd=(tree.sigma,))
             )
-        for added in each:
+        for increment in parts:
             number += 1
-            if added.per_group:
+            if increment.per_group:
                 of_sum = per_group_sensitivity(
-                    added, query.asked.max_rows_per_group, windows * rows, groups
+                    increment, query.asked.max_rows_per_group, windows * rows, groups
                 )
             else:
-                of_sum = by_users if added.rule == "users" else by_rows * added.largest
+                of_sum = by_users if increment.rule == "users" else by_rows * increment.largest
             sensitivity = round_up(of_sum * column_norm(chosen))
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             sd = tuple(sigma * v for v in path_sd(chosen))
             perturbation = PerturbationPlan(
-                **vars(added),
+                **vars(increment),
                 mechanism=number,
                 counter=query.asked.counter,
                 sensitivity=sensitivity,
@@ -333,7 +336,7 @@ def _columns(
                 sd=sd,
             )
             check_noise(
-                aggregate.alias, sigma, added.grid, len(sd)
+                aggregate.alias, sigma, increment.grid, len(sd)
             )  # a path adds one draw per step, with a factor of at most 1
             perturbations.append(perturbation)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))

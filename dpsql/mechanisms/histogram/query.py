@@ -29,12 +29,12 @@ CARRY_WINDOWS = whole_option(
 OPTIONS: tuple[Option, ...] = (*options.USUAL, options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
 
 
-def read(draft: Draft) -> HistogramChoices:
+def read_choices(draft: Draft) -> HistogramChoices:
     """Return what an accepted query asks, every default filled in."""
-    own = (options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
+    own_options = (options.MIN_PRIVACY_UNITS_PER_GROUP, CARRY_WINDOWS)
     return HistogramChoices(
         **bounds_of(draft),
-        **{option.name: draft.value(option.name) for option in own},
+        **{option.name: draft.value(option.name) for option in own_options},
         release=ReleaseRule.RESELECT
         if draft.paper and not draft.listed and not draft.keyless
         else ReleaseRule.EVERY_TRIGGER,
@@ -47,28 +47,28 @@ def read(draft: Draft) -> HistogramChoices:
 
 
 def carried_over(draft: Draft) -> Iterator[Problem]:
-    """Windows prove a key together where they are disjoint and a key that is known stays so."""
-    given = draft.given("carry_windows")
-    if not given or (draft.value("carry_windows") or 1) == 1:
+    """Reject carried evidence unless windows are disjoint and a key that is known stays so."""
+    entry = draft.entry("carry_windows")
+    if not entry or (draft.value("carry_windows") or 1) == 1:
         return
     if draft.paper:
         yield problem(
-            given.name_span,
+            entry.name_span,
             "The paper's rounds start every key anew",
             "leave mechanism out, or carry_windows",
         )
     if draft.window_times and draft.window_times[1] < draft.window_times[0]:
         yield problem(
-            given.name_span,
+            entry.name_span,
             "Windows that overlap carry nothing over",
             "leave out the slide, or write carry_windows = 1",
         )
 
 
 def horizon_limit(draft: Draft) -> Iterator[Problem]:
-    """At most 10,000 triggers per window."""
-    given = draft.given("trigger_interval") or draft.given("allowed_lateness")
-    if not draft.horizon or draft.horizon <= HORIZON_LIMIT or not given or not draft.window_times:
+    """Reject more than 10,000 triggers per window."""
+    entry = draft.entry("trigger_interval") or draft.entry("allowed_lateness")
+    if not draft.horizon or draft.horizon <= HORIZON_LIMIT or not entry or not draft.window_times:
         return
     size, slide, _ = draft.window_times
     span = size + draft.value("allowed_lateness")
@@ -86,7 +86,7 @@ def horizon_limit(draft: Draft) -> Iterator[Problem]:
         if fitting
         else "write a shorter allowed_lateness"
     )
-    yield problem(given.value_span, message, hint)
+    yield problem(entry.value_span, message, hint)
 
 
 RULES = (

@@ -88,8 +88,10 @@ def release_parameters(
     if plan.selection:
         chosen = counter(plan.selection.counter, plan.horizon)
         rounds = plan.query.asked.release is ReleaseRule.RESELECT
-        carried = (
-            _carried(plan.selection.carried, first_window_us) if plan.selection.carried else None
+        carried_tests = (
+            _carried_parameters(plan.selection.carried, first_window_us)
+            if plan.selection.carried
+            else None
         )
         selection = SelectionParameters(
             chosen,
@@ -97,12 +99,12 @@ def release_parameters(
             plan.selection.thresholds,
             plan.min_counted,
             rounds,
-            carried,
+            carried_tests,
         )
-    plain = [p for p in plan.perturbations if isinstance(p, PerturbationPlan)]
+    sums = [p for p in plan.perturbations if isinstance(p, PerturbationPlan)]
     perturbations = tuple(
         PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid)
-        for p in plain
+        for p in sums
     )
     columns = tuple(
         output_column(
@@ -117,10 +119,12 @@ def release_parameters(
 
 def quantile_noise(plan: PrivacyPlan) -> tuple[QuantileTree, ...]:
     """Return the columns of quantiles, in mechanism order."""
-    of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
+    column_of = {
+        p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations
+    }
     return tuple(
         QuantileTree(
-            of[p.mechanism],
+            column_of[p.mechanism],
             p.mechanism,
             counter(p.counter, p.releases),
             p.sigma,
@@ -132,13 +136,13 @@ def quantile_noise(plan: PrivacyPlan) -> tuple[QuantileTree, ...]:
     )
 
 
-def _carried(plan: CarriedPlan, first_window_us: int | None) -> CarriedParameters:
+def _carried_parameters(plan: CarriedPlan, first_window_us: int | None) -> CarriedParameters:
     first = NO_CLOCK if first_window_us is None else first_window_us
     return CarriedParameters(plan.windows, plan.lengths, plan.thresholds, plan.kept, first)
 
 
 def quantiles_of(plan: PrivacyPlan, column: ColumnPlan) -> QuantileTree | None:
-    """Of a column of quantiles."""
+    """Return the noise of a column of quantiles."""
     return next(
         (
             each

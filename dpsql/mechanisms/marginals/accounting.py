@@ -24,25 +24,27 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
     query = plan.query
-    asked = plan.query.asked
+    choices = plan.query.asked
     if query.contribution_period is not ContributionPeriod.STREAM:
         raise AccountingError("a growing table has one contribution period, STREAM")
-    if [each.mechanism for each in plan.sums] != list(range(1, len(plan.sums) + 1)):
+    if [measured.mechanism for measured in plan.sums] != list(range(1, len(plan.sums) + 1)):
         raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
-    _check_tables(plan.tables, len(asked.domains))
+    _check_tables(plan.tables, len(choices.domains))
     norm = (
         column_norm(BltInf())
-        if asked.max_triggers is None
-        else factorisation(CounterName.BLT, asked.max_triggers)[0]
+        if choices.max_triggers is None
+        else factorisation(CounterName.BLT, choices.max_triggers)[0]
     )
-    moved = [_rows_squared(asked, table) for table in plan.tables]
-    mu = math.sqrt(math.fsum(_squared(each, moved, norm) for each in plan.sums))
+    row_squares = [_rows_squared(choices, table) for table in plan.tables]
+    mu = math.sqrt(math.fsum(_squared(measured, row_squares, norm) for measured in plan.sums))
     noise = gaussian_delta(mu, plan.epsilon)
     ids = source.max_users / 2.0**64
     if not query.privacy_unit:
-        if {asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed} != {
-            1
-        }:
+        if {
+            choices.max_rows_contributed,
+            choices.max_rows_per_group,
+            choices.max_groups_contributed,
+        } != {1}:
             raise AccountingError("one row has no unit: it is one row, of one cell of each table")
         ids = 0.0  # no id is asked
     check_promise(plan, {"mu": mu, "delta_noise": noise, "delta_hash": ids, "delta": noise + ids})
@@ -51,50 +53,54 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     return Cost(PrivacyLevel.USER, mu**2, 0.0, ids, Overlap.STREAM, mu**2, ids)
 
 
-def _rows_squared(asked: CubeChoices, table: MeasuredTable) -> int:
-    """The largest sum of squares of one unit's rows in the cells of a table is at most the most rows in one cell times all rows.
+def _rows_squared(choices: CubeChoices, table: MeasuredTable) -> int:
+    """Bound the sum of squares of one unit's rows in the cells of a table: the most rows in one
+    cell times all rows.
 
     A cell of the table holds all cells of all keys that agree with it on its own keys: of these a unit is in G at most, c rows in each.
     """
-    together = math.prod(
-        len(domain.values) for key, domain in enumerate(asked.domains) if key not in table.keys
+    merged_cells = math.prod(
+        len(domain.values) for key, domain in enumerate(choices.domains) if key not in table.keys
     )
     in_a_cell = min(
-        asked.max_rows_contributed,
-        asked.max_rows_per_group * asked.max_groups_contributed,
-        asked.max_rows_per_group * together,
+        choices.max_rows_contributed,
+        choices.max_rows_per_group * choices.max_groups_contributed,
+        choices.max_rows_per_group * merged_cells,
     )
     return in_a_cell * min(
-        asked.max_rows_contributed, asked.max_rows_per_group * asked.max_groups_contributed
+        choices.max_rows_contributed, choices.max_rows_per_group * choices.max_groups_contributed
     )
 
 
-def _squared(each: MeasuredSum, moved: list[int], norm: float) -> float:
+def _squared(measured: MeasuredSum, row_squares: list[int], norm: float) -> float:
     """Return the squared shift over all tables that one unit can cause in one sum, in units of its noise."""
-    if each.rule not in ("rows", "valid", "sum", "squares"):
+    if measured.rule not in ("rows", "valid", "sum", "squares"):
         raise AccountingError(
-            f"rule {each.rule} is unknown to the accountant: it is no sum over rows"
+            f"rule {measured.rule} is unknown to the accountant: it is no sum over rows"
         )
-    if len(each.sigmas) != len(moved) or not all(sigma > 0 for sigma in each.sigmas):
+    if len(measured.sigmas) != len(row_squares) or not all(sigma > 0 for sigma in measured.sigmas):
         raise AccountingError("every table needs noise")
     largest = (
-        max(-each.lower * each.grid, each.upper * each.grid, 0.0)
-        if each.rule in ("sum", "squares")
+        max(-measured.lower * measured.grid, measured.upper * measured.grid, 0.0)
+        if measured.rule in ("sum", "squares")
         else 1.0
     )
     # Every row moves one cell of each table, shown at all triggers from its own on.
     return math.fsum(
-        rows * (largest * norm / sigma) ** 2 for rows, sigma in zip(moved, each.sigmas, strict=True)
+        rows * (largest * norm / sigma) ** 2
+        for rows, sigma in zip(row_squares, measured.sigmas, strict=True)
     )
 
 
 def _check_tables(tables: tuple[MeasuredTable, ...], keys: int) -> None:
-    """What theorem 25 asks of tables."""
-    seen = [frozenset(table.keys) for table in tables]
+    """Check what theorem 25 asks of tables."""
+    key_sets = [frozenset(table.keys) for table in tables]
     if (
         not tables
-        or len({*seen}) != len(seen)
-        or any(len(one) != len(table.keys) for one, table in zip(seen, tables, strict=True))
+        or len({*key_sets}) != len(key_sets)
+        or any(
+            len(key_set) != len(table.keys) for key_set, table in zip(key_sets, tables, strict=True)
+        )
     ):
         raise AccountingError(
             "a table is measured twice, or a key is in it twice: equal cells share their noise"

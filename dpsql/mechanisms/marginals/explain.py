@@ -12,15 +12,16 @@ from dpsql.mechanisms.marginals.planner import BITS, ORDERS, energies_of
 from dpsql.mechanisms.protocol import BOUNDS, bounds_told
 from dpsql.parsed_query import Aggregate
 from dpsql.parts.words import (
+    aggregate_text,
     bounding,
     clamp,
     clamps,
     counter_said,
+    divisor_text,
     growing,
     live_runs,
     main,
     of_several,
-    over,
     page,
     promise,
     promise_to_rows,
@@ -28,7 +29,6 @@ from dpsql.parts.words import (
     schedule,
     stages,
     triggers,
-    written,
 )
 from dpsql.sources.config import Source
 from dpsql.text import Z95, in_short, number, percent
@@ -40,32 +40,33 @@ SHOWN = 40
 """So many tables are listed in words."""
 
 
-def typical_error(plan: MarginalsPlan, each: MeasuredSum, keys: int, trigger: int) -> float:
-    """Root of the mean variance over the default predicates of so many keys; infinite where some of them are not covered."""
+def typical_error(plan: MarginalsPlan, measured: MeasuredSum, keys: int, trigger: int) -> float:
+    """Return the root of the mean variance over the default predicates of so many keys; infinite
+    where some of them are not covered."""
     marginals = plan.marginals
-    known = LeastSquares(
-        marginals.sizes, marginals.tables, plan.noisy_tables(each).variances(trigger)
+    model = LeastSquares(
+        marginals.sizes, marginals.tables, plan.noisy_tables(measured).variances(trigger)
     )
     total = 0.0
     for part, energy in energies_of(plan.query.asked.domains, keys).items():
         if energy > 0:
-            total += energy / known.precision[part] if part in known.precision else math.inf
+            total += energy / model.precision[part] if part in model.precision else math.inf
     return math.sqrt(total)
 
 
 def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
     """Return the plan's public numbers under stable names (`dpsql explain --json`)."""
-    asked = plan.query.asked
+    choices = plan.query.asked
     names = [key.name for key in plan.query.keys]
     return {
         **promised(plan, account(plan, source)),
         "periods": [],
         "start": timestamp(plan.start_us),
-        "max_triggers": asked.max_triggers,
+        "max_triggers": choices.max_triggers,
         **dict(zip(BOUNDS, bounds_told(plan.query), strict=True)),
         "query_identity": plan.identity,
         "cells": plan.marginals.first[-1],
-        "domains": {name: domain.size for name, domain in zip(names, asked.domains, strict=True)},
+        "domains": {name: domain.size for name, domain in zip(names, choices.domains, strict=True)},
         "tables": [
             {
                 "keys": [names[key] for key in table.keys],
@@ -85,19 +86,22 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
                     {
                         "keys": keys,
                         "stderr": [
-                            {"trigger": t, "stderr": _finite(typical_error(plan, each, keys, t))}
+                            {
+                                "trigger": t,
+                                "stderr": _finite(typical_error(plan, measured, keys, t)),
+                            }
                             for t in triggers(plan.query)
                         ],
                     }
-                    for each in parts
+                    for measured in parts
                     for keys in (_orders(plan) if len(parts) == 1 else ())
                 ],
                 "parts": [
                     {
-                        "of": {"sum": "sum", "squares": "squares"}.get(each.rule, "count"),
-                        "sigmas": list(each.sigmas),
+                        "of": {"sum": "sum", "squares": "squares"}.get(measured.rule, "count"),
+                        "sigmas": list(measured.sigmas),
                     }
-                    for each in parts
+                    for measured in parts
                 ]
                 if len(parts) > 1
                 else None,
@@ -148,25 +152,25 @@ def _finite(value: float) -> float | None:
 
 def _short(plan: MarginalsPlan) -> str:
     query = plan.query
-    asked = plan.query.asked
+    choices = plan.query.asked
     unit = ", ".join(plan.query.privacy_unit)
     last = triggers(plan.query)[-1]
-    found = [
-        (aggregate.alias, Z95 * typical_error(plan, each, 1, last))
-        for aggregate, each in _additive(plan)
+    errors = [
+        (aggregate.alias, Z95 * typical_error(plan, measured, 1, last))
+        for aggregate, measured in _additive(plan)
     ]
     noise = ", ".join(
         f"{alias} {f'± {number(error)}' if math.isfinite(error) else 'not covered'}"
-        for alias, error in found
+        for alias, error in errors
     )
     noise = (
         f"{noise} in an answer about one key at trigger {last:,}, 95%."
-        if found
+        if errors
         else "every cell says its own."
     )
-    until = "for ever" if asked.max_triggers is None else f"{asked.max_triggers:,} times"
+    until = "for ever" if choices.max_triggers is None else f"{choices.max_triggers:,} times"
     of_unit = {
-        "Left out": f"records of one {unit} that count: at most {asked.max_rows_contributed:,} for ever. Further ones are dropped, and no error bar "
+        "Left out": f"records of one {unit} that count: at most {choices.max_rows_contributed:,} for ever. Further ones are dropped, and no error bar "
         "says so."
     }
     protected = (
@@ -193,12 +197,12 @@ def _promise(plan: MarginalsPlan, source: Source) -> str:
 
 
 def _bounds(plan: MarginalsPlan, source: Source) -> str:
-    asked = plan.query.asked
+    choices = plan.query.asked
     of_units = bool(plan.query.privacy_unit)
     bounds = [
         "What each unit may contribute",
-        f"  C = {asked.max_rows_contributed} records for ever, c = {asked.max_rows_per_group} of them in one cell of all keys,",
-        f"  G = {asked.max_groups_contributed} such cells; the earliest count, the rest are dropped (and counted for the operator).",
+        f"  C = {choices.max_rows_contributed} records for ever, c = {choices.max_rows_per_group} of them in one cell of all keys,",
+        f"  G = {choices.max_groups_contributed} such cells; the earliest count, the rest are dropped (and counted for the operator).",
     ]
     lines = [
         *(
@@ -218,49 +222,54 @@ def _bounds(plan: MarginalsPlan, source: Source) -> str:
 
 
 def _tables(plan: MarginalsPlan) -> str:
-    asked = plan.query.asked
+    choices = plan.query.asked
     names = [key.name for key in plan.query.keys]
     declared = ", ".join(
-        f"{name} {domain.size:,}" for name, domain in zip(names, asked.domains, strict=True)
+        f"{name} {domain.size:,}" for name, domain in zip(names, choices.domains, strict=True)
     )
     errors = [
-        [f"± {number(error)}{over(each)} ({each.alias})" for error in _errors(plan, main(parts))]
-        for each, parts in plan.columns
+        [
+            f"± {number(error)}{divisor_text(aggregate)} ({aggregate.alias})"
+            for error in _errors(plan, main(parts))
+        ]
+        for aggregate, parts in plan.columns
     ]
-    told = [", ".join(of_table) for of_table in zip(*errors, strict=True)]
-    width = max(32, *map(len, told))
+    error_texts = [", ".join(of_table) for of_table in zip(*errors, strict=True)]
+    width = max(32, *map(len, error_texts))
     lines = [
         "What is measured",
         f"  Values of each key: {declared}. Released at every trigger: all {plan.marginals.first[-1]:,} cells, records or not.",
         f"  {'share of mu^2':>13}  {'cells':>11}  {'95% of one cell at trigger ' + f'{triggers(plan.query)[-1]:,}':<{width}}  keys",
     ]
-    for table, cells, error in [*zip(plan.tables, plan.marginals.cells, told, strict=True)][:SHOWN]:
+    for table, cells, error in [*zip(plan.tables, plan.marginals.cells, error_texts, strict=True)][
+        :SHOWN
+    ]:
         lines.append(
-            f"  {percent(table.share / 2**BITS):>13}  {cells:>11,}  {error:<{width}}  {_named(plan, table.keys)}"
+            f"  {percent(table.share / 2**BITS):>13}  {cells:>11,}  {error:<{width}}  {_keys_text(plan, table.keys)}"
         )
     if len(plan.tables) > SHOWN:
         lines.append(f"  and {len(plan.tables) - SHOWN:,} more (dpsql explain --json lists all)")
-    left = [keys for keys in asked.grouping_sets if keys not in plan.marginals.tables]
-    if left:
-        shown = ", ".join(_named(plan, keys) for keys in left[:SHOWN]) + (
-            ", ..." if len(left) > SHOWN else ""
+    unmeasured = [keys for keys in choices.grouping_sets if keys not in plan.marginals.tables]
+    if unmeasured:
+        names_text = ", ".join(_keys_text(plan, keys) for keys in unmeasured[:SHOWN]) + (
+            ", ..." if len(unmeasured) > SHOWN else ""
         )
-        lines.append(f"  Not measured, because the others tell as much: {shown}.")
+        lines.append(f"  Not measured, because the others tell as much: {names_text}.")
     for aggregate, parts in plan.columns:
         counts = _errors(plan, parts[-1])
         lines += of_several(aggregate, f"± {number(min(counts))} to {number(max(counts))}")
     return "\n".join(lines)
 
 
-def _errors(plan: MarginalsPlan, each: MeasuredSum) -> list[float]:
-    """95% of one cell of each table, at the last trigger that is told of."""
+def _errors(plan: MarginalsPlan, measured: MeasuredSum) -> list[float]:
+    """Return 95% of one cell of each table, at the last trigger that is told of."""
     return [
         Z95 * math.sqrt(variance)
-        for variance in plan.noisy_tables(each).variances(triggers(plan.query)[-1])
+        for variance in plan.noisy_tables(measured).variances(triggers(plan.query)[-1])
     ]
 
 
-def _named(plan: MarginalsPlan, keys: Keys) -> str:
+def _keys_text(plan: MarginalsPlan, keys: Keys) -> str:
     return f"({', '.join(plan.query.keys[key].name for key in keys)})"
 
 
@@ -271,22 +280,25 @@ def _answers(plan: MarginalsPlan) -> str:
         "How far off free answers are (dpsql ask, over ranges and sets of values; 95% are this close to the bounded truth)",
         f"  {'column':<{width}}  {'aggregate':<15}{'keys':>5}{heads}",
     ]
-    for aggregate, each in _additive(plan):
+    for aggregate, measured in _additive(plan):
         for keys in _orders(plan):
             errors = [
-                Z95 * typical_error(plan, each, keys, trigger) for trigger in triggers(plan.query)
+                Z95 * typical_error(plan, measured, keys, trigger)
+                for trigger in triggers(plan.query)
             ]
             cells = "".join(
                 f"{f'± {number(e)}' if math.isfinite(e) else 'not covered':>17}" for e in errors
             )
-            lines.append(f"  {aggregate.alias:<{width}}  {written(aggregate):<15}{keys:>5}{cells}")
+            lines.append(
+                f"  {aggregate.alias:<{width}}  {aggregate_text(aggregate):<15}{keys:>5}{cells}"
+            )
     last = triggers(plan.query)[-1]
-    for first in [each for _, each in _additive(plan) if each.rule != "sum"][:1]:
-        needed = [
+    for first in [measured for _, measured in _additive(plan) if measured.rule != "sum"][:1]:
+        rows_needed = [
             (keys, 100 * Z95 * typical_error(plan, first, keys, last)) for keys in _orders(plan)
         ]
         sizes = ", ".join(
-            f"{keys} {'key' if keys == 1 else 'keys'}: {number(n)}" for keys, n in needed
+            f"{keys} {'key' if keys == 1 else 'keys'}: {number(n)}" for keys, n in rows_needed
         )
         lines.append(f"  Rows in the table at trigger {last:,} of which that is 1%: {sizes}.")
     if quotients := [aggregate.alias for aggregate, parts in plan.columns if len(parts) > 1]:
@@ -303,12 +315,14 @@ def _answers(plan: MarginalsPlan) -> str:
 
 def _budget(plan: MarginalsPlan) -> str:
     ids = f" + {plan.delta_hash:.2g} for id collisions" if plan.delta_hash else ""
-    each = f"1/{len(plan.sums)} for each noisy number, shared" if len(plan.sums) > 1 else "Shared"
+    share_text = (
+        f"1/{len(plan.sums)} for each noisy number, shared" if len(plan.sums) > 1 else "Shared"
+    )
     return "\n".join(
         [
             "How the budget is spent",
             f"  All noise is Gaussian and accounted for together: mu = {plan.mu:.4f}, the most noise-saving way to ({plan.epsilon:g}, {plan.delta_noise:.3g}).",
-            f"  {each} among measured tables so that answers over one to three keys are best on average.",
+            f"  {share_text} among measured tables so that answers over one to three keys are best on average.",
             f"  delta = {plan.delta_noise:.3g} for the noise{ids}. Cells have numbers and do not collide.",
         ]
     )

@@ -33,16 +33,16 @@ class MarginalsMechanism(Mechanism[CubeChoices, MarginalsPlan]):
 
     name: str = MarginalsPlan.mechanism
     takes: str = "queries with CUBE, ROLLUP or GROUPING SETS"
-    own: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
+    modules: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
 
     def claims(self, draft: Draft) -> bool:
-        """A query without a window whose GROUP BY is one of the three words."""
+        """Tell whether a query has no window and one of the three words in GROUP BY."""
         return draft.windowless and draft.grouping_sets is not None and not draft.sketches
 
     def shape(self, plan: MarginalsPlan) -> Shape:
         """Return no windows; each aggregate and its error bar; which keys a row has."""
-        asked = plan.query.asked
-        both = (stages.intake(plan), stages.release(plan))
+        choices = plan.query.asked
+        stage_pair = (stages.intake(plan), stages.release(plan))
         first = plan.query.aggregates[0].alias
         columns = [PublicColumn(first, GROUPING_ID, "BIGINT", GROUPING_ID, Role.SET)]
         for i, aggregate in enumerate(plan.query.aggregates):
@@ -53,11 +53,11 @@ class MarginalsMechanism(Mechanism[CubeChoices, MarginalsPlan]):
                 map(Argument, plan.arguments, presence_only(plan.arguments, plan.sums))
             ),
             listed=False,
-            contributions=both[0].gives,
-            state={stage.operator: stage.tables for stage in both},
+            contributions=stage_pair[0].gives,
+            state={stage.operator: stage.tables for stage in stage_pair},
             columns=tuple(columns),
             facts=TableFacts(
-                noise=NoiseKind("BLT" if asked.max_triggers else "BLT_INF", asked.max_triggers),
+                noise=NoiseKind("BLT" if choices.max_triggers else "BLT_INF", choices.max_triggers),
                 bounds=(
                     bounds_told(plan.query)[0],
                     None,
@@ -82,7 +82,7 @@ class MarginalsMechanism(Mechanism[CubeChoices, MarginalsPlan]):
     def stages(
         self, plan: MarginalsPlan, run: RunFacts
     ) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """Contribution bounding for ever; cells and their noise."""
+        """Return contribution bounding for ever; cells and their noise."""
         return stages.intake(plan), stages.release(plan)
 
 

@@ -91,13 +91,15 @@ class MarginalsPlan(Plan):
 
     @property
     def counter(self) -> Counter | BltInf:
-        """Of every cell: without a last trigger BLT_INF."""
+        """The counter of every cell: without a last trigger BLT_INF."""
         last = self.query.asked.max_triggers
         return BltInf() if last is None else counter(CounterName.BLT, last)
 
-    def noisy_tables(self, each: MeasuredSum) -> NoisyTables:
+    def noisy_tables(self, measured: MeasuredSum) -> NoisyTables:
         """Return the numbers of one sum for its release."""
-        return NoisyTables(self.marginals, each.sigmas, self.counter, each.mechanism, each.grid)
+        return NoisyTables(
+            self.marginals, measured.sigmas, self.counter, measured.mechanism, measured.grid
+        )
 
 
 # CUBE as sets of keys.
@@ -113,9 +115,9 @@ def cube(sizes: Sequence[int], max_grouping_keys: int) -> tuple[Keys, ...]:
     """
     keys = range(len(sizes))
     few = [
-        some
+        key_set
         for size in range(1, max_grouping_keys + 1)
-        for some in itertools.combinations(keys, size)
+        for key_set in itertools.combinations(keys, size)
     ]
-    whole = tuple(keys)
-    return tuple(few) if whole in few or math.prod(sizes) > MAX_CELLS else (*few, whole)
+    all_keys = tuple(keys)
+    return tuple(few) if all_keys in few or math.prod(sizes) > MAX_CELLS else (*few, all_keys)

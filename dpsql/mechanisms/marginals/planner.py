@@ -57,15 +57,15 @@ def shares(
     Raises:
         ConfigError: some part of the workload is in no table.
     """
-    found = _rounded(sizes, tables, energies, costs)
-    whole = tuple(range(len(sizes)))
+    rounded = _rounded(sizes, tables, energies, costs)
+    all_keys = tuple(range(len(sizes)))
     if (
-        len(found) > 1
-        and found.get(whole, 1 << BITS) < LEAST_OF_WHOLE * 2**BITS
-        and _covered(found.keys() - {whole}, energies)
+        len(rounded) > 1
+        and rounded.get(all_keys, 1 << BITS) < LEAST_OF_WHOLE * 2**BITS
+        and _covered(rounded.keys() - {all_keys}, energies)
     ):
-        found = _rounded(sizes, [keys for keys in tables if keys != whole], energies, costs)
-    return found
+        rounded = _rounded(sizes, [keys for keys in tables if keys != all_keys], energies, costs)
+    return rounded
 
 
 def _rounded(
@@ -78,29 +78,31 @@ def _rounded(
         raise ConfigError(
             "no marginal has all the keys that questions may name together: name GROUPING SETS with more keys, or a `workload`"
         )
-    given = [part for part in energies if energies[part] > 0]
-    energy = np.array([energies[part] for part in given])
+    workload_parts = [part for part in energies if energies[part] > 0]
+    energy = np.array([energies[part] for part in workload_parts])
     outside = np.array(
         [
             math.prod(n for key, n in enumerate(sizes) if key not in keys) / costs[keys]
             for keys in tables
         ]
     )
-    inside = np.array([[{*part} <= {*keys} for keys in tables] for part in given]) * outside
+    covered_share = (
+        np.array([[{*part} <= {*keys} for keys in tables] for part in workload_parts]) * outside
+    )
     p = np.full(len(tables), 1 / len(tables))
     # With the square root each round lowers the sum of energy / lambda (Yu 2010, arXiv 0911.0108); no library's last digits are in it.
     for _ in range(ROUNDS):
-        precision = (inside * p).sum(axis=1)
-        gain = (inside * (energy / precision**2)[:, None]).sum(axis=0)
-        before = p
+        precision = (covered_share * p).sum(axis=1)
+        gain = (covered_share * (energy / precision**2)[:, None]).sum(axis=0)
+        previous = p
         p = p * np.sqrt(gain)
         p = p / p.sum()
-        if np.abs(p - before).max() < STILL:
+        if np.abs(p - previous).max() < STILL:
             break
-    whole = {
+    rounded = {
         keys: math.floor(share * 2**BITS) for keys, share in zip(tables, p.tolist(), strict=True)
     }
-    return {keys: share for keys, share in whole.items() if share}
+    return {keys: share for keys, share in rounded.items() if share}
 
 
 def _covered(tables: Collection[Keys], energies: Mapping[Keys, float]) -> bool:
@@ -128,27 +130,27 @@ def default_energies(domains: Sequence[Domain]) -> dict[Keys, float]:
 
 
 def energies_of(domains: Sequence[Domain], size: int) -> dict[Keys, float]:
-    """The same of predicates that name so many keys, each set of them alike.
+    """Return the energies of predicates that name so many keys, each set of them alike.
 
     An ordered key has a range between two values, each drawn from all; another key one value, or half of all values. A predicate is a product over
     independent parts, so means multiply.
     """
-    both = [_moments(domain) for domain in domains]
-    named = [*itertools.combinations(range(len(domains)), size)]
-    out: dict[Keys, float] = {}
-    for keys in named:
+    moments = [_moments(domain) for domain in domains]
+    key_sets = [*itertools.combinations(range(len(domains)), size)]
+    energies: dict[Keys, float] = {}
+    for keys in key_sets:
         base = math.prod(
             domain.size for key, domain in enumerate(domains) if key not in keys
-        ) / len(named)
+        ) / len(key_sets)
         for part in parts(keys):
-            out[part] = out.get(part, 0.0) + base * math.prod(
-                both[key][key in part] for key in keys
+            energies[part] = energies.get(part, 0.0) + base * math.prod(
+                moments[key][key in part] for key in keys
             )
-    return out
+    return energies
 
 
 def _moments(domain: Domain) -> tuple[float, float]:
-    """Mean of (sum f)^2 / n, and of |f|^2 less that."""
+    """Return the mean of (sum f)^2 / n, and of |f|^2 less that."""
     n = domain.size
     if domain.ordered:
         lengths = {1: 1 / n} | {length: 2 * (n - length + 1) / n**2 for length in range(2, n + 1)}
@@ -181,12 +183,12 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
     Raises:
         ConfigError: the source declares no start, there are too many cells, or a number does not fit.
     """
-    asked = query.asked
+    choices = query.asked
     if source.start_us is None:
         raise ConfigError(
             f"all cells are released from the declared start on: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
-    if math.prod(domain.size for domain in asked.domains) > MAX_PLACES:
+    if math.prod(domain.size for domain in choices.domains) > MAX_PLACES:
         raise ConfigError(
             "the grouped keys have more than 2^62 combinations of values: group by fewer keys, or give them smaller domains"
         )
@@ -222,61 +224,63 @@ def identity(plan: MarginalsPlan) -> str:
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
-def _shift(asked: CubeChoices, keys: Keys) -> float:
+def _shift(choices: CubeChoices, keys: Keys) -> float:
     """Return how far one unit moves a table with rows of height 1: of N rows M at most are in one cell (docs/privacy/marginals.md, theorem 25)."""
-    rows = asked.max_rows_contributed
-    per_group = asked.max_rows_per_group
-    groups = asked.max_groups_contributed
-    finest = math.prod(domain.size for key, domain in enumerate(asked.domains) if key not in keys)
+    rows = choices.max_rows_contributed
+    per_group = choices.max_rows_per_group
+    groups = choices.max_groups_contributed
+    finest = math.prod(domain.size for key, domain in enumerate(choices.domains) if key not in keys)
     return math.sqrt(min(rows, per_group * min(groups, finest)) * min(rows, per_group * groups))
 
 
 def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
-    asked = plan.query.asked
-    sizes = tuple(domain.size for domain in asked.domains)
+    choices = plan.query.asked
+    sizes = tuple(domain.size for domain in choices.domains)
     # What no set can tell does not count: GROUPING SETS say what may be asked.
-    told = {part for keys in asked.grouping_sets for part in parts(keys)}
+    known_parts = {part for keys in choices.grouping_sets for part in parts(keys)}
     energies = {
-        part: energy for part, energy in default_energies(asked.domains).items() if part in told
+        part: energy
+        for part, energy in default_energies(choices.domains).items()
+        if part in known_parts
     }
     costs = {
-        keys: (_shift(asked, keys) / asked.max_rows_contributed) ** 2
-        for keys in asked.grouping_sets
+        keys: (_shift(choices, keys) / choices.max_rows_contributed) ** 2
+        for keys in choices.grouping_sets
     }
-    found = shares(sizes, asked.grouping_sets, energies, costs)
-    marginals = MeasuredTables(sizes, tuple(found))
+    table_shares = shares(sizes, choices.grouping_sets, energies, costs)
+    marginals = MeasuredTables(sizes, tuple(table_shares))
     return tuple(
         MeasuredTable(keys=keys, grouping_id=marginals.grouping_id(t), share=share)
-        for t, (keys, share) in enumerate(found.items())
+        for t, (keys, share) in enumerate(table_shares.items())
     )
 
 
 def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
     query = plan.query
-    asked = plan.query.asked
+    choices = plan.query.asked
     norm = norm_of(plan.counter)
     base = math.sqrt(
         plan.mu**2 / sum(sums_of(aggregate.function) for aggregate in query.aggregates)
     )
-    out: list[MeasuredSum] = []
+    sums: list[MeasuredSum] = []
     for aggregate in query.aggregates:
         if aggregate.function not in (*ADDITIVE, *AVERAGED):
             raise ConfigError(
                 f"{aggregate.function} is not made of sums over rows, so marginals cannot have it"
             )
-        for added in increments_of(
-            aggregate, plan.arguments, of_width(source, asked.max_rows_contributed)
+        for increment in increments_of(
+            aggregate, plan.arguments, of_width(source, choices.max_rows_contributed)
         ):
             sigmas = tuple(
                 round_up(
-                    _shift(asked, table.keys)
-                    * added.largest
+                    _shift(choices, table.keys)
+                    * increment.largest
                     * norm
                     / (base * math.sqrt(table.share / 2**BITS))
                     * (1 + 1e-12)
                 )
                 for table in plan.tables
             )
-            check_noise(aggregate.alias, max(sigmas), added.grid, reach_of(plan.counter))
-            out.append(MeasuredSum(**vars(added), mechanism=len(out) + 1, sigmas=sigmas))
-    return tuple(out)
+            check_noise(aggregate.alias, max(sigmas), increment.grid, reach_of(plan.counter))
+            sums.append(MeasuredSum(**vars(increment), mechanism=len(sums) + 1, sigmas=sigmas))
+    return tuple(sums)

@@ -37,15 +37,17 @@ def domains_of(draft: Draft) -> tuple[Domain | None, ...]:
     return tuple(declared.get(item.name or "") for item in draft.keys)
 
 
-def sets_of(draft: Draft, written: GroupingSets) -> tuple[Keys, ...]:
+def sets_of(draft: Draft, grouping: GroupingSets) -> tuple[Keys, ...]:
     """Return the tables that may be measured, as places of keys in the select list."""
-    place = {id(item): at for at, item in enumerate(draft.keys)}
-    if written.word == "CUBE":
+    place = {id(item): index for index, item in enumerate(draft.keys)}
+    if grouping.word == "CUBE":
         return cube([domain.size for domain in domains_of(draft) if domain], GROUPING_KEYS)
-    return tuple(tuple(sorted(place[id(entry.key)] for entry in each)) for each in written.sets())
+    return tuple(
+        tuple(sorted(place[id(entry.key)] for entry in entries)) for entries in grouping.sets()
+    )
 
 
-def read(draft: Draft) -> CubeChoices:
+def read_choices(draft: Draft) -> CubeChoices:
     """Return what an accepted query asks, every default filled in."""
     if draft.grouping_sets is None:
         raise AssertionError("a query without grouping sets came to marginals")
@@ -61,19 +63,20 @@ def read(draft: Draft) -> CubeChoices:
 
 
 def plain_keys(draft: Draft) -> Iterator[Problem]:
-    """Every entry is a key of the select list, every key is an entry, and no set has one twice."""
-    written = draft.grouping_sets
-    if written is None:
+    """Reject an entry that is no key of the select list, a key that is no entry, and a key twice in
+    a set."""
+    grouping = draft.grouping_sets
+    if grouping is None:
         return
-    if not written.entries:
+    if not grouping.entries:
         yield problem(
-            written.span,
-            f"{written.word} names no key",
+            grouping.span,
+            f"{grouping.word} names no key",
             "name keys with declared domains, like CUBE(url, status)",
         )
-    for entry in written.entries:
+    for entry in grouping.entries:
         if isinstance(entry.root, LISTS):
-            message = f"An entry of {written.word} is one key here, no list of keys"
+            message = f"An entry of {grouping.word} is one key here, no list of keys"
             yield problem(
                 entry.span, message, "write each set of keys as one of GROUPING SETS ((a, b), (a))"
             )
@@ -85,38 +88,38 @@ def plain_keys(draft: Draft) -> Iterator[Problem]:
             )
     if len(draft.keys) > MOST_KEYS:
         yield problem(
-            written.span,
-            f"{written.word} has {len(draft.keys)} keys, and at most {MOST_KEYS} are accepted",
+            grouping.span,
+            f"{grouping.word} has {len(draft.keys)} keys, and at most {MOST_KEYS} are accepted",
             "name fewer keys",
         )
-    nested = any(entry.key is None for entry in written.entries)
+    nested = any(entry.key is None for entry in grouping.entries)
     for item in () if nested else draft.keys:
-        if not any(entry.key is item for entry in written.entries):
+        if not any(entry.key is item for entry in grouping.entries):
             yield problem(
                 item.span,
                 "This is neither an aggregate nor in GROUP BY",
-                f"add it to {written.word}, or leave it out",
+                f"add it to {grouping.word}, or leave it out",
             )
-    for each in written.lists:
-        for entry in each:
-            if entry.key is not None and [other.key for other in each].index(
+    for entries in grouping.lists:
+        for entry in entries:
+            if entry.key is not None and [peer.key for peer in entries].index(
                 entry.key
-            ) < each.index(entry):
+            ) < entries.index(entry):
                 yield problem(entry.span, "This key is in the set already", "leave it out")
-    seen = Counter[frozenset[int]]()
-    for each in written.lists:
-        keys = frozenset(id(entry.key) for entry in each)
-        seen[keys] += 1
-        if seen[keys] > 1:
+    counts = Counter[frozenset[int]]()
+    for entries in grouping.lists:
+        keys = frozenset(id(entry.key) for entry in entries)
+        counts[keys] += 1
+        if counts[keys] > 1:
             yield problem(
-                each[0].span if each else written.span,
+                entries[0].span if entries else grouping.span,
                 "This set of keys is there already",
                 "leave it out",
             )
 
 
 def domains_declared(draft: Draft) -> Iterator[Problem]:
-    """Every key has a domain of its type: all cells are released, records or not."""
+    """Reject a key without a domain of its type: all cells are released, records or not."""
     if draft.stream is None or len(draft.keys) > MOST_KEYS:
         return
     for item, domain in zip(draft.keys, domains_of(draft), strict=True):
@@ -129,8 +132,8 @@ def domains_declared(draft: Draft) -> Iterator[Problem]:
                 hint,
             )
         elif kind is not None and kind.this not in (WHOLE_TYPES if domain.whole else TEXT_TYPES):
-            wanted, cast = ("whole numbers", "BIGINT") if domain.whole else ("texts", "STRING")
-            message = f"The domain of `{item.name}` has {wanted}, and the key is {kind.sql(dialect='spark')}"
+            type_words, cast = ("whole numbers", "BIGINT") if domain.whole else ("texts", "STRING")
+            message = f"The domain of `{item.name}` has {type_words}, and the key is {kind.sql(dialect='spark')}"
             yield problem(
                 item.span,
                 message,
@@ -139,24 +142,28 @@ def domains_declared(draft: Draft) -> Iterator[Problem]:
 
 
 def few_cells(draft: Draft) -> Iterator[Problem]:
-    """A limit on what every trigger releases; the table of all keys is measured only where it fits."""
-    written = draft.grouping_sets
+    """Reject sets with more cells than a trigger may release; the table of all keys is measured
+    only where it fits."""
+    grouping = draft.grouping_sets
     domains = domains_of(draft)
     sizes = [domain.size for domain in domains if domain]
-    named = written is not None and all(entry.key is not None for entry in written.entries)
-    if written is None or not named or len(sizes) < len(domains) or len(sizes) > MOST_KEYS:
+    has_all_keys = grouping is not None and all(entry.key is not None for entry in grouping.entries)
+    if grouping is None or not has_all_keys or len(sizes) < len(domains) or len(sizes) > MOST_KEYS:
         return
-    whole = tuple(range(len(sizes)))
-    sets = [keys for keys in sets_of(draft, written) if keys != whole or written.word != "CUBE"]
+    all_keys = tuple(range(len(sizes)))
+    sets = [
+        keys for keys in sets_of(draft, grouping) if keys != all_keys or grouping.word != "CUBE"
+    ]
     cells = sum(math.prod(sizes[key] for key in keys) for keys in sets)
     if cells > MAX_CELLS:
-        hint = "name GROUPING SETS" if written.word == "CUBE" else "name sets of fewer keys"
+        hint = "name GROUPING SETS" if grouping.word == "CUBE" else "name sets of fewer keys"
         message = f"All sets together have {cells:,} cells, and each is released at every trigger: at most {MAX_CELLS:,} are accepted"
-        yield problem(written.span, message, hint)
+        yield problem(grouping.span, message, hint)
 
 
 def of_rows(draft: Draft) -> Iterator[Problem]:
-    """Aggregates of rows: only their sums in a set are the sums of the cells of a larger one."""
+    """Reject aggregates that are not of rows: only their sums in a set are the sums of the cells of
+    a larger one."""
     for call in draft.calls:
         if call.function is AggregateFunction.COUNT_DISTINCT_UNIT and not event_rules.event(draft):
             hint = f"use {' '.join(f'GROUP BY {item.name}' for item in draft.keys[:1]) or 'one GROUP BY'} in a query of its own"
@@ -168,7 +175,7 @@ def of_rows(draft: Draft) -> Iterator[Problem]:
 
 
 def own_names(draft: Draft) -> Iterator[Problem]:
-    """The public table has a column of that name."""
+    """Reject a name that a column of the public table has."""
     for item in draft.items:
         if item.name == GROUPING_ID:
             yield problem(
@@ -179,17 +186,17 @@ def own_names(draft: Draft) -> Iterator[Problem]:
 
 
 def records_stay(draft: Draft) -> Iterator[Problem]:
-    """Rows that end would need sensitivities of their own."""
+    """Reject rows that end: they would need sensitivities of their own."""
     if draft.stream and draft.stream.change_feed and draft.grouping_sets:
         message = f"{_word(draft)} is of tables that only grow, and rows of {draft.stream.name} end"
         yield problem(draft.grouping_sets.span, message, "GROUP BY the keys of one set")
 
 
 def of_the_paper(draft: Draft) -> Iterator[Problem]:
-    """The paper answers questions one by one, in a session of its own."""
-    if draft.paper and (given := draft.given("mechanism")):
+    """Reject the paper's mechanism, which answers questions one by one, in a session of its own."""
+    if draft.paper and (entry := draft.entry("mechanism")):
         yield problem(
-            given.name_span,
+            entry.name_span,
             f"The paper's mechanism for {_word(draft)} is not built",
             "leave mechanism out",
         )

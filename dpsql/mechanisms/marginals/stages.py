@@ -12,7 +12,7 @@ from dpsql.udfs.table.release import TableParameters, TableStage
 
 
 def domains(plan: MarginalsPlan) -> Domains:
-    """Their values as bytes."""
+    """Return the values of all domains as bytes."""
     declared = plan.query.asked.domains
     return Domains(
         tuple(tuple(value.encode() for value in domain.values) for domain in declared),
@@ -21,23 +21,23 @@ def domains(plan: MarginalsPlan) -> Domains:
 
 
 def intake(plan: MarginalsPlan) -> CellIntake:
-    """The whole stream is one period; groups are the cells that have all keys."""
-    asked = plan.query.asked
+    """Return the intake: the whole stream is one period; groups are the cells that have all keys."""
+    choices = plan.query.asked
     bounds = BoundingParameters(
         grid=grid(plan.query, plan.start_us),
         renews=False,
-        max_rows=asked.max_rows_contributed,
-        max_rows_per_group=asked.max_rows_per_group,
-        max_groups=asked.max_groups_contributed,
-        weights=(0,) * asked.max_groups_contributed,
+        max_rows=choices.max_rows_contributed,
+        max_rows_per_group=choices.max_rows_per_group,
+        max_groups=choices.max_groups_contributed,
+        weights=(0,) * choices.max_groups_contributed,
         increments=bare(plan.sums),
     )
-    made = CellIntake if plan.query.privacy_unit else CellRowIntake
-    return made(bounds, len(plan.arguments), plan.marginals, domains(plan))
+    intake_class = CellIntake if plan.query.privacy_unit else CellRowIntake
+    return intake_class(bounds, len(plan.arguments), plan.marginals, domains(plan))
 
 
 def release(plan: MarginalsPlan) -> TableStage:
-    """Noise of its own size for every table."""
+    """Return the release, with noise of its own size for every table."""
     noise = tuple(plan.noisy_tables(each) for each in plan.sums)
     columns = tuple(output_column(*column) for column in plan.columns)
     return TableStage(

@@ -17,7 +17,7 @@ from dpsql.sources.config import Source
 
 @dataclass(frozen=True)
 class SketchSpent:
-    """What a plan really costs: mu of all noise, and the parts of delta at the plan's epsilon.
+    """The real cost of a plan: mu of all noise, and the parts of delta at the plan's epsilon.
 
     `passing`: probability that a key which only the protected unit brings would pass the floor test, in the world without the unit.
     """
@@ -29,9 +29,9 @@ class SketchSpent:
     delta_hash: float
 
 
-def spent(plan: SketchPlan, source: Source) -> SketchSpent:
+def recompute(plan: SketchPlan, source: Source) -> SketchSpent:
     """Recompute the cost of a plan, for one unit in one contribution period, or for one event."""
-    mu = math.sqrt(math.fsum(_ratio(each, plan) ** 2 for each in plan.cells))
+    mu = math.sqrt(math.fsum(_ratio(cells, plan) ** 2 for cells in plan.cells))
     passing = 0.0 if plan.beta is None else plan.beta * _tests(plan)
     ids = 0.0 if plan.query.asked.level is PrivacyLevel.EVENT else source.max_users / 2.0**64
     return SketchSpent(mu, passing, gaussian_delta(mu, plan.epsilon), shifted(passing, mu), ids)
@@ -43,12 +43,12 @@ def account(plan: SketchPlan, source: Source) -> Cost:
     Raises:
         AccountingError: it is, or the plan is none that this module knows.
     """
-    found = check(plan, source)
-    mu2 = found.mu**2
-    failure = found.delta_floor + found.delta_hash
+    recomputed = check(plan, source)
+    mu2 = recomputed.mu**2
+    failure = recomputed.delta_floor + recomputed.delta_hash
     if plan.query.asked.level is PrivacyLevel.EVENT:
         return Cost(
-            PrivacyLevel.EVENT, mu2, 0.0, failure, Overlap.EVENTS, mu2, failure, found.passing
+            PrivacyLevel.EVENT, mu2, 0.0, failure, Overlap.EVENTS, mu2, failure, recomputed.passing
         )
     if plan.query.contribution_period is ContributionPeriod.STREAM:
         return Cost(PrivacyLevel.USER, mu2, 0.0, failure, Overlap.STREAM, mu2, failure)
@@ -65,19 +65,20 @@ def check(plan: SketchPlan, source: Source) -> SketchSpent:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
     query = plan.query
-    asked = plan.query.asked
-    if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
+    choices = plan.query.asked
+    if (choices.level is PrivacyLevel.EVENT) != (choices.bounds is None):
         raise AccountingError("one event has no bounds, and a unit needs them")
-    if [each.mechanism for each in plan.cells] != list(range(1, len(plan.cells) + 1)) or len(
+    if [cells.mechanism for cells in plan.cells] != list(range(1, len(plan.cells) + 1)) or len(
         plan.cells
-    ) != len(asked.wanted):
+    ) != len(choices.wanted):
         raise AccountingError(
             "sketches must be mechanisms 1, 2, ...: equal numbers share their noise"
         )
-    if (plan.beta is None) != (not asked.lists or query.public_groups is not None):
+    if (plan.beta is None) != (not choices.lists or query.public_groups is not None):
         raise AccountingError("unknown values need the floor test, and nothing else has one")
     if plan.beta is not None and (
-        query.windows.slide_us < query.windows.size_us or asked.kind is not SketchKind.COUNT_SKETCH
+        query.windows.slide_us < query.windows.size_us
+        or choices.kind is not SketchKind.COUNT_SKETCH
     ):
         raise AccountingError(
             "the floor test needs signs, and hash keys that are secret until their window closes"
@@ -87,15 +88,17 @@ def check(plan: SketchPlan, source: Source) -> SketchSpent:
         < query.windows.size_us + query.allowed_lateness_us
     ):
         raise AccountingError("a window has more triggers than the plan")
-    found = spent(plan, source)
-    parts = {name: getattr(found, name) for name in ("delta_noise", "delta_floor", "delta_hash")}
-    check_promise(plan, {"mu": found.mu, **parts, "delta": sum(parts.values())})
-    return found
+    recomputed = recompute(plan, source)
+    parts = {
+        name: getattr(recomputed, name) for name in ("delta_noise", "delta_floor", "delta_hash")
+    }
+    check_promise(plan, {"mu": recomputed.mu, **parts, "delta": sum(parts.values())})
+    return recomputed
 
 
 def _ratio(cells: CellsPlan, plan: SketchPlan) -> float:
     """Return the sensitivity over sigma of one sketch (theorem 21)."""
-    asked = plan.query.asked
+    choices = plan.query.asked
     if cells.rule not in ("rows", "sum", "sum_per_group"):
         raise AccountingError(f"rule {cells.rule} is unknown to the accountant")
     largest = 1.0 if cells.rule == "rows" else max(abs(cells.lower), abs(cells.upper)) * cells.grid
@@ -103,18 +106,19 @@ def _ratio(cells: CellsPlan, plan: SketchPlan) -> float:
         1 for k in range(10_000) if k * plan.query.windows.slide_us < plan.query.windows.size_us
     )
     # Per row and window: the owned keys of a unit lie in different cells, n_j <= c records in each, all together at most `rows`.
-    squares = copies * _squares(asked) * largest**2
+    squares = copies * _squares(choices) * largest**2
     if cells.rule == "sum_per_group":
         squares = _per_group(cells, plan, copies) * cells.grid**2
     return (
-        math.sqrt(asked.depth * squares)
+        math.sqrt(choices.depth * squares)
         * factorisation(CounterName.BLT, plan.triggers)[0]
         / cells.sigma
     )
 
 
 def _per_group(cells: CellsPlan, plan: SketchPlan, copies: int) -> int:
-    """Of each value and window what is above zero and what is below shift a cell's path by vectors without a negative inner product."""
+    """Bound the squared shift of a sum with bounds per group: of each value and window what is
+    above zero and what is below shift a cell's path by vectors without a negative inner product."""
     bounds = plan.query.asked.bounds
     size = plan.query.windows.size_us
     slide = plan.query.windows.slide_us
@@ -152,12 +156,13 @@ def _per_group(cells: CellsPlan, plan: SketchPlan, copies: int) -> int:
     )
 
 
-def _squares(asked: SketchChoices) -> int:
-    """Largest sum of n_j^2 over whole n_j <= c with sum n_j <= N = min(C, G c): c N, less what the one cell that is not full misses."""
-    if asked.bounds is None:
+def _squares(choices: SketchChoices) -> int:
+    """Return the largest sum of n_j^2 over whole n_j <= c with sum n_j <= N = min(C, G c): c N,
+    less what the one cell that is not full misses."""
+    if choices.bounds is None:
         return 1
-    c = asked.bounds.max_rows_per_key
-    rows = min(asked.bounds.max_rows, asked.bounds.max_keys * c)
+    c = choices.bounds.max_rows_per_key
+    rows = min(choices.bounds.max_rows, choices.bounds.max_keys * c)
     return c * rows - rows % c * (c - rows % c)
 
 

@@ -25,8 +25,8 @@ EVENTS = 10
 def explain(plan: SketchPlan, source: Source) -> str:
     """Return the whole explanation as plain text."""
     query = plan.query
-    asked = plan.query.asked
-    first, *rest = sentences(plan, source)
+    choices = plan.query.asked
+    first, *later = sentences(plan, source)
     period = (
         "in its whole life"
         if query.contribution_period is ContributionPeriod.STREAM
@@ -36,7 +36,7 @@ def explain(plan: SketchPlan, source: Source) -> str:
         *_short(plan, source).splitlines(),
         "",
         f"Promise: protects {first}",
-        *([rest.pop(0)] if asked.bounds is None else []),
+        *([later.pop(0)] if choices.bounds is None else []),
     ]
     lines += ["", live_runs(by_window(grid(plan))), ""]
     lines += [
@@ -44,42 +44,42 @@ def explain(plan: SketchPlan, source: Source) -> str:
         f"every {duration(query.trigger_interval_us)}. Every window from the one with the declared start on has its row and its cells at every "
         "trigger, records or not."
     ]
-    if asked.bounds is not None:
-        b = asked.bounds
+    if choices.bounds is not None:
+        b = choices.bounds
         lines += [
             f"Bounds: one {', '.join(query.privacy_unit)} counts with at most {b.max_rows:,} rows {period}, {b.max_rows_per_key:,} per value, "
-            f"in at most {b.max_keys:,} values of {asked.value}."
+            f"in at most {b.max_keys:,} values of {choices.value}."
         ]
     lines += ["", "What is published:"]
-    for wanted in asked.wanted:
-        what = "counts" if wanted.weight is None else f"sums of {wanted.weight}"
+    for sketch in choices.wanted:
+        unit_text = "counts" if sketch.weight is None else f"sums of {sketch.weight}"
         listed = (
-            f"the {wanted.number:,} largest {what} by {asked.value}"
-            if wanted.number
-            else f"no list: what is asked of {asked.value}"
+            f"the {sketch.number:,} largest {unit_text} by {choices.value}"
+            if sketch.number
+            else f"no list: what is asked of {choices.value}"
         )
-        lines += [f"  {wanted.alias}: {listed}."]
+        lines += [f"  {sketch.alias}: {listed}."]
     lines += clamps(query.aggregates)
-    lines += [f"  {line}" for line in rest]
+    lines += [f"  {line}" for line in later]
     lines += ["", f"Query identity: {plan.identity}"]
     return wrapped("\n".join(lines))
 
 
 def _short(plan: SketchPlan, source: Source) -> str:
     query = plan.query
-    asked = plan.query.asked
+    choices = plan.query.asked
     unit = ", ".join(plan.query.privacy_unit)
     for_ever = query.contribution_period is ContributionPeriod.STREAM
-    event = asked.level is PrivacyLevel.EVENT
+    event = choices.level is PrivacyLevel.EVENT
     period = "for ever" if for_ever else f"in {duration(query.windows.size_us)}"
-    who = (
+    protected = (
         f"one row of {query.stream}, not one person"
         if event
         else f"everything that one {unit} does {period}"
     )
-    largest = max((wanted.number for wanted in asked.wanted), default=0)
-    bounds = asked.bounds
-    left = (
+    largest = max((sketch.number for sketch in choices.wanted), default=0)
+    bounds = choices.bounds
+    left_out = (
         "no row by bounds"
         if bounds is None
         else f"records of one {unit} that count: at most {bounds.max_rows:,}; values: at most {bounds.max_keys:,}"
@@ -87,12 +87,12 @@ def _short(plan: SketchPlan, source: Source) -> str:
     noise = Z95 * figures(plan, source)["estimate_stderr"]
     return in_short(
         {
-            "Protected": f"{who}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
+            "Protected": f"{protected}: epsilon {plan.epsilon:g}, delta {plan.delta:g}.",
             **({} if event else {"Adds up to": adds_up(_days(plan, source))}),
             "When": f"windows of {duration(query.windows.size_us)}, released every {duration(query.trigger_interval_us)}.",
             "Keys": f"{f'at most {largest:,} values are listed; ' if largest else ''}dpsql ask gives the count of any value, listed or not.",
-            "Noise": f"{asked.wanted[0].alias} ± {number(noise)} at a window's end, 95%, and what collides with the value.",
-            "Left out": f"{left}. {'Further ones are dropped, and no error bar says so.' if bounds else ''}".strip(),
+            "Noise": f"{choices.wanted[0].alias} ± {number(noise)} at a window's end, 95%, and what collides with the value.",
+            "Left out": f"{left_out}. {'Further ones are dropped, and no error bar says so.' if bounds else ''}".strip(),
         }
     )
 
@@ -110,28 +110,28 @@ def _days(plan: SketchPlan, source: Source) -> list[dict[str, Any]]:
 
 def facts(plan: SketchPlan, source: Source) -> dict[str, Any]:
     """Return the plan's public numbers under stable names."""
-    asked = plan.query.asked
+    choices = plan.query.asked
     return {
         "epsilon": plan.epsilon,
         "delta": plan.delta,
-        "protects": str(asked.level),
+        "protects": str(choices.level),
         "mu": plan.mu,
         "cost": account(plan, source).document(),
-        "days": [without_infinity(each) for each in _days(plan, source)],
+        "days": [without_infinity(day) for day in _days(plan, source)],
         "triggers": plan.triggers,
         "counter": str(CounterName.BLT),
-        "sketch": str(asked.kind),
-        "sketch_depth": asked.depth,
-        "sketch_width": asked.width,
+        "sketch": str(choices.kind),
+        "sketch_depth": choices.depth,
+        "sketch_width": choices.width,
         "query_identity": plan.identity,
         "columns": [
             {
-                "alias": wanted.alias,
-                "listed": wanted.number,
+                "alias": sketch.alias,
+                "listed": sketch.number,
                 "cell_stderr": cells.sd[-1],
                 "estimate_stderr": cells.sd[-1] * plan.stderr,
             }
-            for wanted, cells in zip(asked.wanted, plan.cells, strict=True)
+            for sketch, cells in zip(choices.wanted, plan.cells, strict=True)
         ],
         **figures(plan, source),
     }
@@ -159,9 +159,9 @@ def missing(plan: SketchPlan) -> tuple[str, dict[str, Any]]:
 
 def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
     """Return numbers under stable names; errors are those at a window's last trigger, of the first sketch."""
-    asked = plan.query.asked
+    choices = plan.query.asked
     first = plan.cells[0]
-    cells = asked.depth * asked.width * len(plan.cells)
+    cells = choices.depth * choices.width * len(plan.cells)
     return {
         "cells": float(cells),
         "state_bytes_per_window": float(
@@ -170,7 +170,7 @@ def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
         "published_bytes_per_trigger": float(8 * cells),
         "cell_stderr": first.sd[-1],
         "estimate_stderr": first.sd[-1] * plan.stderr,
-        "left_out": collisions(asked.bounds.keys, asked.width) if asked.bounds else 0.0,
+        "left_out": collisions(choices.bounds.keys, choices.width) if choices.bounds else 0.0,
         "missed": missed_by_a_row(plan),
         "floor": _floor(plan) if plan.beta is not None else 0.0,
         "max_keys": float(source.max_keys),
@@ -179,10 +179,10 @@ def figures(plan: SketchPlan, source: Source) -> dict[str, float]:
 
 def sentences(plan: SketchPlan, source: Source) -> list[str]:
     """Return what is promised and how exact it is, a sentence each; the first ones are the promise."""
-    asked = plan.query.asked
-    said = figures(plan, source)
+    choices = plan.query.asked
+    numbers = figures(plan, source)
     promise = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}"
-    if asked.level is PrivacyLevel.EVENT:
+    if choices.level is PrivacyLevel.EVENT:
         ten = account(plan, source).periods(EVENTS)
         many = f"epsilon {epsilon_of(ten.mu, plan.delta):.4g} at the same delta"
         floor = (
@@ -190,40 +190,40 @@ def sentences(plan: SketchPlan, source: Source) -> list[str]:
             if plan.beta
             else ""
         )
-        out = [
+        lines = [
             f"one event (one row of `{plan.query.stream}`): {promise}.",
             f"Not one person: a person with {EVENTS} events has {many}{floor}.",
         ]
     else:
-        out = [f"everything that one privacy unit does in one contribution period: {promise}."]
-    out.append(
-        f"Sketch: {asked.depth} rows of {asked.width} cells; state {said['state_bytes_per_window'] / 1e6:.3g} MB per open window, whatever the "
-        f"number of values; {said['published_bytes_per_trigger'] / 1e6:.3g} MB published per trigger, before compression."
+        lines = [f"everything that one privacy unit does in one contribution period: {promise}."]
+    lines.append(
+        f"Sketch: {choices.depth} rows of {choices.width} cells; state {numbers['state_bytes_per_window'] / 1e6:.3g} MB per open window, whatever the "
+        f"number of values; {numbers['published_bytes_per_trigger'] / 1e6:.3g} MB published per trigger, before compression."
     )
-    out.append(
-        f"An estimate's noise has standard deviation {said['estimate_stderr']:.4g}; collisions with other values come on top."
+    lines.append(
+        f"An estimate's noise has standard deviation {numbers['estimate_stderr']:.4g}; collisions with other values come on top."
     )
     if plan.beta is not None:
-        out.append(
-            f"Values appear that stand out of the floor: {math.ceil(said['floor']):,} or more in an empty sketch, more in a full one."
+        lines.append(
+            f"Values appear that stand out of the floor: {math.ceil(numbers['floor']):,} or more in an empty sketch, more in a full one."
         )
-        out.append(
+        lines.append(
             "Hash key and cells of a window are published when it closes; until then only its list is."
         )
     else:
-        out.append(
+        lines.append(
             "The hash key is public from the first release: who knows it can make values that collide with one of their choice."
         )
-    if asked.bounds is not None:
-        out.append(
-            f"The one-cell rule leaves out up to {said['left_out']:.2%} of a unit's values in each row; of one value's counts up to "
-            f"{said['missed']:.2%}, by which intervals reach further."
+    if choices.bounds is not None:
+        lines.append(
+            f"The one-cell rule leaves out up to {numbers['left_out']:.2%} of a unit's values in each row; of one value's counts up to "
+            f"{numbers['missed']:.2%}, by which intervals reach further."
         )
     if (
-        asked.depth * asked.width > 2 * source.max_keys
+        choices.depth * choices.width > 2 * source.max_keys
     ):  # of one sketch: a histogram, too, has as many counters as there are columns
-        out.append("A histogram with GROUP BY is smaller and more accurate here.")
-    return out
+        lines.append("A histogram with GROUP BY is smaller and more accurate here.")
+    return lines
 
 
 def _floor(plan: SketchPlan) -> float:
@@ -231,18 +231,18 @@ def _floor(plan: SketchPlan) -> float:
     import numpy as np
     from scipy.special import ndtri
 
-    asked = plan.query.asked
+    choices = plan.query.asked
     first = plan.cells[0]
     # Quantiles in the place of noise: an empty sketch as it is on average.
     row = np.rint(
-        ndtri((np.arange(asked.width) + 0.5) / asked.width) * first.sd[-1] / first.grid
+        ndtri((np.arange(choices.width) + 0.5) / choices.width) * first.sd[-1] / first.grid
     ).astype(np.int64)
-    cells = np.tile(row, (asked.depth, 1))
+    cells = np.tile(row, (choices.depth, 1))
     tried = scales(cells, first.sd[-1] / first.grid)
     counts = []
     for scale in tried:
-        least = threshold(null_law(cells, scale), (plan.beta or 0.0) / len(tried))
-        per_row = math.ceil(least / asked.depth) - scale.half
+        floor_sum = threshold(null_law(cells, scale), (plan.beta or 0.0) / len(tried))
+        per_row = math.ceil(floor_sum / choices.depth) - scale.half
         if per_row <= scale.half:
             counts.append(per_row * scale.step * first.grid)
     return min(counts, default=math.inf)

@@ -32,16 +32,16 @@ class Sketch(Mechanism[SketchChoices, SketchPlan]):
 
     name: str = SketchPlan.mechanism
     takes: str = "queries with APPROX_TOP_COUNT, APPROX_TOP_SUM or COUNT_SKETCH"
-    own: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
+    modules: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
 
     def claims(self, draft: Draft) -> bool:
-        """A query that calls a sketch."""
+        """Tell whether a query calls a sketch."""
         return bool(draft.sketches)
 
     def shape(self, plan: SketchPlan) -> Shape:
         """Return windows with their triggers; a list for each sketch that has one, and the second table."""
-        asked = plan.query.asked
-        most = plan.query.asked.bounds
+        choices = plan.query.asked
+        bounds = plan.query.asked.bounds
         return Shape(
             schedule=by_window(stages.grid(plan)),
             arguments=tuple(map(Argument, plan.arguments)),
@@ -50,37 +50,37 @@ class Sketch(Mechanism[SketchChoices, SketchPlan]):
             state={ADMISSION: stages.intake(plan, 0).tables, RELEASE: SketchRelease.tables},
             columns=tuple(
                 PublicColumn(
-                    each.alias,
-                    each.alias,
-                    "TOP_COUNT" if each.weight is None else "TOP_SUM",
+                    sketch.alias,
+                    sketch.alias,
+                    "TOP_COUNT" if sketch.weight is None else "TOP_SUM",
                     f"c{i}",
                     Role.LIST,
                 )
-                for i, each in enumerate(asked.wanted)
-                if each.number
+                for i, sketch in enumerate(choices.wanted)
+                if sketch.number
             ),
             facts=TableFacts(
                 noise=NoiseKind("BLT", plan.triggers),
                 bounds=(None, None, None)
-                if most is None
-                else (most.max_rows, most.max_rows_per_key, most.max_keys),
+                if bounds is None
+                else (bounds.max_rows, bounds.max_rows_per_key, bounds.max_keys),
                 sums=len(plan.cells),
                 grids={
-                    each.alias: cells.grid
-                    for each, cells in zip(asked.wanted, plan.cells, strict=True)
+                    sketch.alias: cells.grid
+                    for sketch, cells in zip(choices.wanted, plan.cells, strict=True)
                 },
             ),
             drops=REASONS,
             forgets_us=None,
             sketch=SketchShape(
-                depth=asked.depth,
-                width=asked.width,
-                signed=asked.kind is SketchKind.COUNT_SKETCH,
+                depth=choices.depth,
+                width=choices.width,
+                signed=choices.kind is SketchKind.COUNT_SKETCH,
                 hash_scheme=plan.hash_scheme,
-                aliases=tuple(each.alias for each in asked.wanted),
-                counts=tuple(each.rule == "rows" for each in plan.cells),
-                grids=tuple(each.grid for each in plan.cells),
-                sd=tuple(each.sd for each in plan.cells),
+                aliases=tuple(sketch.alias for sketch in choices.wanted),
+                counts=tuple(cells.rule == "rows" for cells in plan.cells),
+                grids=tuple(cells.grid for cells in plan.cells),
+                sd=tuple(cells.sd for cells in plan.cells),
                 stderr=plan.stderr,
                 by_window=plan.unknown_keys,
                 missed=stages.missed_by_a_row(plan),
@@ -88,7 +88,7 @@ class Sketch(Mechanism[SketchChoices, SketchPlan]):
         )
 
     def stages(self, plan: SketchPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """Partial sketches; cells with noise, and lists."""
+        """Return partial sketches; cells with noise, and lists."""
         if run.public is None:
             raise ValueError("a sketch begins at the declared start of its stream")
         return stages.stages(plan, run.public)

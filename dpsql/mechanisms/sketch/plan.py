@@ -40,7 +40,8 @@ class WantedPerGroup(Wanted):
 
 @dataclass(frozen=True)
 class SketchLimits:
-    """What one unit may do in one contribution period: rows, rows with one value, values (C, c, G)."""
+    """The limits of one unit in one contribution period: rows, rows with one value, values (C, c,
+    G)."""
 
     max_rows: int
     max_rows_per_key: int
@@ -59,7 +60,7 @@ class SketchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class SketchChoices:
-    """One query.
+    """The choices of one query of sketches.
 
     Args:
         level: what neighbouring streams differ in.

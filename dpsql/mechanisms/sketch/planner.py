@@ -45,7 +45,8 @@ SMALLEST = {3: 0.74798, 5: 0.66898, 9: 0.59780, 17: 0.53809, 31: 0.49364}
 
 
 def stderr(kind: SketchKind, depth: int) -> float:
-    """Of an estimate from so many rows, per standard deviation of a cell's noise."""
+    """Return the standard error of an estimate from so many rows, per standard deviation of a
+    cell's noise."""
     return (MEDIAN if kind is SketchKind.COUNT_SKETCH else SMALLEST)[depth]
 
 
@@ -67,7 +68,7 @@ IDS_SHARE = 0.01
 
 
 def make_plan(query: ParsedQuery[SketchChoices], source: Source) -> SketchPlan:
-    """Plan one query.
+    """Plan one query of sketches.
 
     Args:
         query: an accepted query.
@@ -79,12 +80,12 @@ def make_plan(query: ParsedQuery[SketchChoices], source: Source) -> SketchPlan:
     Raises:
         ConfigError: no sketch keeps the promise, or none of this shape; says what would be accepted.
     """
-    asked = query.asked
+    choices = query.asked
     triggers = -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
     windows = -(-query.windows.size_us // query.windows.slide_us)
     _check(query, triggers, windows)
-    unknown = asked.lists and query.public_groups is None
-    delta_hash = source.max_users / 2.0**64 if asked.bounds else 0.0
+    unknown = choices.lists and query.public_groups is None
+    delta_hash = source.max_users / 2.0**64 if choices.bounds else 0.0
     if delta_hash > IDS_SHARE * query.delta:
         raise ConfigError(
             f"delta = {query.delta:g} is too small: collisions of 64-bit ids alone cost {delta_hash:.2g}, over 1% of it"
@@ -95,7 +96,7 @@ def make_plan(query: ParsedQuery[SketchChoices], source: Source) -> SketchPlan:
         raise ConfigError("a sketch has Gaussian noise: delta must be above 0")
     mu = round_down(total_mu(query.epsilon, delta_noise))
     arguments = tuple(
-        dict.fromkeys(each.weight for each in asked.wanted if each.weight is not None)
+        dict.fromkeys(sketch.weight for sketch in choices.wanted if sketch.weight is not None)
     )
     plan = SketchPlan(
         query=query,
@@ -108,11 +109,11 @@ def make_plan(query: ParsedQuery[SketchChoices], source: Source) -> SketchPlan:
         delta_hash=delta_hash,
         mu=mu,
         beta=_beta(query, triggers, mu, delta_floor) if unknown else None,
-        stderr=stderr(asked.kind, asked.depth),
+        stderr=stderr(choices.kind, choices.depth),
         hash_scheme=SCHEME,
         cells=tuple(
-            _cells(query, source, number, each, triggers, windows, arguments, mu)
-            for number, each in enumerate(asked.wanted, 1)
+            _cells(query, source, number, sketch, triggers, windows, arguments, mu)
+            for number, sketch in enumerate(choices.wanted, 1)
         ),
         arguments=arguments,
         identity="",
@@ -126,7 +127,8 @@ def identity(plan: SketchPlan) -> str:
 
 
 def collisions(keys: int, width: int) -> float:
-    """Share of a unit's values that a row leaves out, at most, by the one-cell rule, if all of them are different."""
+    """Return the share of a unit's values that a row leaves out, at most, by the one-cell rule, if
+    all of them are different."""
     return 1 - width * -math.expm1(keys * math.log1p(-1 / width)) / keys
 
 
@@ -136,37 +138,39 @@ def missed(keys: int, width: int) -> float:
 
 
 def _check(query: ParsedQuery[SketchChoices], triggers: int, windows: int) -> None:
-    asked = query.asked
-    if (asked.level is PrivacyLevel.EVENT) != (asked.bounds is None):
+    choices = query.asked
+    if (choices.level is PrivacyLevel.EVENT) != (choices.bounds is None):
         raise ConfigError("privacy_level = EVENT takes no bounds, and USER needs them")
-    if asked.depth not in MEDIAN or asked.width not in WIDTHS:
+    if choices.depth not in MEDIAN or choices.width not in WIDTHS:
         raise ConfigError(
-            f"a sketch has {', '.join(map(str, MEDIAN))} rows, and sketch_width is a power of two, 64 to 2^24; not {asked.depth} and {asked.width}"
+            f"a sketch has {', '.join(map(str, MEDIAN))} rows, and sketch_width is a power of two, 64 to 2^24; not {choices.depth} and {choices.width}"
         )
-    if asked.depth * asked.width * triggers * len(asked.wanted) > MOST_DRAWS:
+    if choices.depth * choices.width * triggers * len(choices.wanted) > MOST_DRAWS:
         raise ConfigError(
-            f"{asked.depth} x {asked.width} cells at {triggers} triggers are more than 2^36 draws of noise per window"
+            f"{choices.depth} x {choices.width} cells at {triggers} triggers are more than 2^36 draws of noise per window"
         )
-    if not asked.wanted or any(not 0 <= each.number <= MOST_LISTED for each in asked.wanted):
+    if not choices.wanted or any(
+        not 0 <= sketch.number <= MOST_LISTED for sketch in choices.wanted
+    ):
         raise ConfigError(f"a list has 1 to {MOST_LISTED:,} values")
-    if asked.bounds is not None and asked.width < APART * asked.bounds.keys:
-        share = collisions(asked.bounds.keys, asked.width)
-        need = min((w for w in WIDTHS if w >= APART * asked.bounds.keys), default=None)
+    if choices.bounds is not None and choices.width < APART * choices.bounds.keys:
+        share = collisions(choices.bounds.keys, choices.width)
+        need = min((w for w in WIDTHS if w >= APART * choices.bounds.keys), default=None)
         way = f"sketch_width = {need}" if need else "lower max_groups_contributed"
         raise ConfigError(
             f"a user's own values would collide: each row would miss up to {share:.1%} of the counts; {way}"
         )
-    if asked.lists and query.public_groups is None:
+    if choices.lists and query.public_groups is None:
         if windows > 1:
             raise ConfigError(
                 "the salt of a window must stay secret until it closes: slide = size, or public_groups"
             )
-        if asked.kind is SketchKind.COUNT_MIN:
+        if choices.kind is SketchKind.COUNT_MIN:
             raise ConfigError(
                 "COUNT_MIN has no signs, so a value that no record has cannot be told from others: public_groups"
             )
-    if asked.kind is SketchKind.COUNT_MIN and any(
-        each.bounds and each.bounds[0] < 0 for each in asked.wanted
+    if choices.kind is SketchKind.COUNT_MIN and any(
+        sketch.bounds and sketch.bounds[0] < 0 for sketch in choices.wanted
     ):
         raise ConfigError(
             "COUNT_MIN takes the smallest cell, which is nothing where values are negative: COUNT_SKETCH"
@@ -174,7 +178,8 @@ def _check(query: ParsedQuery[SketchChoices], triggers: int, windows: int) -> No
 
 
 def _beta(query: ParsedQuery[SketchChoices], triggers: int, mu: float, delta_floor: float) -> float:
-    """a = Phi(Phi^-1(delta_floor) - mu), shared by all tests that a unit's own keys can meet."""
+    """Return a = Phi(Phi^-1(delta_floor) - mu), shared by all tests that a unit's own keys can
+    meet."""
     from scipy.special import ndtr, ndtri  # slow to import
 
     all_tests = float(ndtr(ndtri(delta_floor) - mu)) * (1 - 1e-9)
@@ -182,7 +187,8 @@ def _beta(query: ParsedQuery[SketchChoices], triggers: int, mu: float, delta_flo
 
 
 def tests(query: ParsedQuery[SketchChoices]) -> int:
-    """(window, value) pairs of one unit in one period. With STREAM one value counts anew in every window, under another hash key."""
+    """Count the (window, value) pairs of one unit in one period. With STREAM one value counts anew
+    in every window, under another hash key."""
     bounds = query.asked.bounds
     if bounds is None:
         return 1
@@ -190,13 +196,15 @@ def tests(query: ParsedQuery[SketchChoices]) -> int:
 
 
 def _squares(bounds: SketchLimits) -> int:
-    """Most that the squares of a unit's rows per cell add up to: as many cells with c rows as there can be, and one with the rest."""
+    """Return the most that the squares of a unit's rows per cell add up to: as many cells with c
+    rows as there can be, and one with the rest."""
     full, rest = divmod(bounds.rows, bounds.max_rows_per_key)
     return full * bounds.max_rows_per_key**2 + rest**2
 
 
 def _groups(query: ParsedQuery[SketchChoices], windows: int) -> int:
-    """(window, value) pairs in which a unit's rows of one period are: windows that meet a period, as it begins with one where slides divide it."""
+    """Count the (window, value) pairs in which a unit's rows of one period are: windows that meet a
+    period, as it begins with one where slides divide it."""
     bounds = query.asked.bounds
     size = query.windows.size_us
     slide = query.windows.slide_us
@@ -215,35 +223,35 @@ def _cells(
     query: ParsedQuery[SketchChoices],
     source: Source,
     number: int,
-    wanted: Wanted,
+    sketch: Wanted,
     triggers: int,
     windows: int,
     arguments: tuple[str, ...],
     mu: float,
 ) -> CellsPlan:
-    asked = query.asked
+    choices = query.asked
     chosen = counter(CounterName.BLT, triggers)
-    rows = asked.bounds.rows if asked.bounds else 1
-    function = AggregateFunction.COUNT_ROWS if wanted.weight is None else AggregateFunction.SUM
-    per_group = isinstance(wanted, WantedPerGroup) and asked.bounds is not None
+    rows = choices.bounds.rows if choices.bounds else 1
+    function = AggregateFunction.COUNT_ROWS if sketch.weight is None else AggregateFunction.SUM
+    per_group = isinstance(sketch, WantedPerGroup) and choices.bounds is not None
     aggregate = (PerGroup if per_group else Aggregate)(
-        wanted.alias, function, wanted.weight, wanted.bounds
+        sketch.alias, function, sketch.weight, sketch.bounds
     )
-    (added,) = increments_of(aggregate, arguments, of_width(source, 1 if per_group else rows))
-    moved = (
-        math.sqrt(windows * asked.depth * (_squares(asked.bounds) if asked.bounds else 1))
-        * added.largest
+    (increment,) = increments_of(aggregate, arguments, of_width(source, 1 if per_group else rows))
+    shift = (
+        math.sqrt(windows * choices.depth * (_squares(choices.bounds) if choices.bounds else 1))
+        * increment.largest
     )
-    if per_group and asked.bounds:
+    if per_group and choices.bounds:
         sums = per_group_sensitivity(
-            added, asked.bounds.max_rows_per_key, windows * rows, _groups(query, windows)
+            increment, choices.bounds.max_rows_per_key, windows * rows, _groups(query, windows)
         )
-        moved = math.sqrt(asked.depth) * sums
-    sensitivity = round_up(moved * column_norm(chosen))
-    sigma = round_up(sensitivity / (mu / math.sqrt(len(asked.wanted))) * (1 + 1e-12))
-    check_noise(wanted.alias, sigma, added.grid, triggers)
+        shift = math.sqrt(choices.depth) * sums
+    sensitivity = round_up(shift * column_norm(chosen))
+    sigma = round_up(sensitivity / (mu / math.sqrt(len(choices.wanted))) * (1 + 1e-12))
+    check_noise(sketch.alias, sigma, increment.grid, triggers)
     return CellsPlan(
-        **vars(added),
+        **vars(increment),
         mechanism=number,
         sensitivity=sensitivity,
         sigma=sigma,

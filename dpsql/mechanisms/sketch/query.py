@@ -72,12 +72,12 @@ def number_of(call: Call) -> int | None:
     return int(text) if text.isdigit() and 1 <= int(text) <= MOST_LISTED else None
 
 
-def read(draft: Draft) -> SketchChoices:
+def read_choices(draft: Draft) -> SketchChoices:
     """Return what an accepted query asks, every default filled in."""
     return SketchChoices(
         level=draft.value("privacy_level"),
-        value=", ".join(write(part) for part in draft.sketches[0].counted_plain),
-        wanted=tuple(map(_wanted, draft.sketches)),
+        value=", ".join(write(part) for part in draft.sketches[0].canonical_values),
+        wanted=tuple(map(_read_sketch, draft.sketches)),
         width=draft.value("sketch_width"),
         kind=SketchKind.COUNT_MIN if draft.paper else SketchKind.COUNT_SKETCH,
         bounds=None if event(draft) else _bounds(draft),
@@ -88,13 +88,13 @@ def _bounds(draft: Draft) -> SketchLimits:
     rows = draft.value("max_rows_contributed")
     # Values are no keys of GROUP BY, of which there is none: as many as there are rows, unless it is written.
     groups = (
-        draft.value("max_groups_contributed") if draft.given("max_groups_contributed") else rows
+        draft.value("max_groups_contributed") if draft.entry("max_groups_contributed") else rows
     )
     return SketchLimits(rows, draft.value("max_rows_per_group"), groups)
 
 
-def _wanted(call: Call) -> Wanted:
-    weight = None if call.weight is None else write(call.plain[call.weight])
+def _read_sketch(call: Call) -> Wanted:
+    weight = None if call.weight is None else write(call.canonical_arguments[call.weight])
     bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
     return (WantedPerGroup if call.per_group else Wanted)(
         call.item.name or "", number_of(call) or 0, weight, bounds
@@ -117,19 +117,21 @@ NUMBERS = {
 
 
 def keys_beside(draft: Draft) -> Iterator[Problem]:
-    """A sketch per key of GROUP BY."""
+    """Reject a sketch per key of GROUP BY."""
     for item in draft.keys if draft.sketches else ():
-        inside = ", ".join([item.sql, *(write(part) for part in draft.sketches[0].counted_plain)])
+        parts_text = ", ".join(
+            [item.sql, *(write(part) for part in draft.sketches[0].canonical_values)]
+        )
         message = "One sketch per key needs state without bound"
         yield problem(
             item.span,
             message,
-            f"count both: APPROX_TOP_COUNT(STRUCT({inside}), 50), and leave the key out of GROUP BY",
+            f"count both: APPROX_TOP_COUNT(STRUCT({parts_text}), 50), and leave the key out of GROUP BY",
         )
 
 
 def shown_as_listed(draft: Draft) -> Iterator[Problem]:
-    """HAVING, ORDER BY, LIMIT: a list is in order and has a length."""
+    """Reject HAVING, ORDER BY and LIMIT: a list is in order and has a length."""
     for name in sorted(READING):
         if draft.sketches and draft.select.args.get(name):
             message = "HAVING, ORDER BY and LIMIT have no place beside a sketch: a list has the largest values first"
@@ -142,7 +144,7 @@ def shown_as_listed(draft: Draft) -> Iterator[Problem]:
 
 
 def others_beside(draft: Draft) -> Iterator[Problem]:
-    """Aggregates that are no sketch."""
+    """Reject aggregates that are no sketch."""
     for call in draft.calls:
         if call.function and not call.of_values:
             yield problem(
@@ -153,19 +155,19 @@ def others_beside(draft: Draft) -> Iterator[Problem]:
 
 
 def arguments(draft: Draft) -> Iterator[Problem]:
-    """How many, of which kind."""
+    """Reject arguments of a wrong number or kind."""
     for call in draft.sketches:
         function = call.function
         assert function is not None
         example = f"write {EXAMPLES[function]}"
         if call.distinct or len(call.positional) != NUMBERS[function]:
-            what = {
+            expected = {
                 1: "one expression",
                 2: "an expression and a number",
                 3: "an expression, a weight and a number",
             }[NUMBERS[function]]
-            yield problem(call.item.span, f"{function} takes {what}", example)
-        elif write(call.plain[0]) == "*":
+            yield problem(call.item.span, f"{function} takes {expected}", example)
+        elif write(call.canonical_arguments[0]) == "*":
             yield problem(
                 call.item.span,
                 f"{function}(*) has no meaning: it counts the values of an expression",
@@ -177,7 +179,7 @@ def arguments(draft: Draft) -> Iterator[Problem]:
                 f"The length of the list must be a whole number from 1 to {MOST_LISTED:,}",
                 example,
             )
-        for argument in call.named:
+        for argument in call.named_arguments:
             if argument_name(argument) not in (BOUNDS, PER_GROUP):
                 hint = f"the named arguments are {BOUNDS} and {PER_GROUP}"
                 yield problem(
@@ -197,7 +199,7 @@ def arguments(draft: Draft) -> Iterator[Problem]:
 
 
 def bounds_of_sums(draft: Draft) -> Iterator[Problem]:
-    """APPROX_TOP_SUM needs bounds: two finite number literals in order."""
+    """Reject APPROX_TOP_SUM without bounds: two finite number literals in order."""
     for call in draft.sketches:
         if call.function is not AggregateFunction.APPROX_TOP_SUM:
             continue
@@ -208,34 +210,34 @@ def bounds_of_sums(draft: Draft) -> Iterator[Problem]:
                 f"add {BOUNDS} => (0, 100)",
             )
             continue
-        written = call.bounds_arguments[0]
-        found = read_bounds(call.bounds_arguments[0])
-        if found is None:
+        argument = call.bounds_arguments[0]
+        bounds = read_bounds(call.bounds_arguments[0])
+        if bounds is None:
             yield problem(
-                draft.span(written),
+                draft.span(argument),
                 "The bounds must be two number literals",
                 f"write {BOUNDS} => (0, 100)",
             )
-        elif found[0] >= found[1]:
+        elif bounds[0] >= bounds[1]:
             yield problem(
-                draft.span(written),
+                draft.span(argument),
                 "The lower bound must be below the upper bound",
                 f"write {BOUNDS} => (lo, hi) with lo < hi",
             )
-        elif found[0] < 0 and draft.paper:
+        elif bounds[0] < 0 and draft.paper:
             message = (
                 "The paper takes the smallest cell, which says nothing where values are negative"
             )
             yield problem(
-                draft.span(written), message, "leave mechanism out, or write a lower bound of 0"
+                draft.span(argument), message, "leave mechanism out, or write a lower bound of 0"
             )
 
 
 def one_expression(draft: Draft) -> Iterator[Problem]:
-    """All sketches of a query count the same."""
-    first = [write(part) for call in draft.sketches[:1] for part in call.counted_plain]
+    """Reject sketches of different expressions in one query."""
+    first = [write(part) for call in draft.sketches[:1] for part in call.canonical_values]
     for call in draft.sketches[1:]:
-        if call.counted and [write(part) for part in call.counted_plain] != first:
+        if call.counted_values and [write(part) for part in call.canonical_values] != first:
             message = "All sketches of a query count the values of one expression"
             yield problem(
                 call.item.span, message, f"write {', '.join(first)} here too, or a query of its own"
@@ -243,25 +245,26 @@ def one_expression(draft: Draft) -> Iterator[Problem]:
 
 
 def types(draft: Draft) -> Iterator[Problem]:
-    """What is counted has a key's type."""
-    for part in (part for call in draft.sketches[:1] for part in call.counted):
+    """Reject values that do not have a key's type."""
+    for part in (part for call in draft.sketches[:1] for part in call.counted_values):
         yield from type_problems(
             draft, "The values of a sketch", part, draft.span(part), write(part)
         )
 
 
 def lists_only(draft: Draft) -> Iterator[Problem]:
-    """COUNT_SKETCH lists nothing, so nothing is selected."""
-    for given in map(draft.given, ("group_selection_strategy", "public_groups")):
-        if given and not lists(draft):
-            message = f"{given.name} is of lists, and COUNT_SKETCH has none"
+    """Reject listed groups, or a word for their selection, where no sketch lists anything."""
+    for entry in map(draft.entry, ("group_selection_strategy", "public_groups")):
+        if entry and not lists(draft):
+            message = f"{entry.name} is of lists, and COUNT_SKETCH has none"
             yield problem(
-                given.name_span, message, "leave it out, or write APPROX_TOP_COUNT(page, 50)"
+                entry.name_span, message, "leave it out, or write APPROX_TOP_COUNT(page, 50)"
             )
 
 
 def unknown_values(draft: Draft) -> Iterator[Problem]:
-    """What the floor test needs: signs, and hash keys that are secret until their window closes."""
+    """Reject what the floor test cannot take: it needs signs, and hash keys that are secret until
+    their window closes."""
     if not lists(draft) or draft.listed:
         return
     if draft.window_times and draft.window_times[1] < draft.window_times[0]:
@@ -270,26 +273,26 @@ def unknown_values(draft: Draft) -> Iterator[Problem]:
         )
         hint = "leave the slide out, or add public_groups = (SELECT page FROM pages)"
         yield problem(draft.span(draft.window_calls[0].expressions[2]), message, hint)
-    given = draft.given("mechanism")
-    if given and draft.paper:
+    entry = draft.entry("mechanism")
+    if entry and draft.paper:
         message = "The paper's cells have no signs, so a value that no record has cannot be told from others"
         yield problem(
-            given.name_span,
+            entry.name_span,
             message,
             "leave mechanism out, or add public_groups = (SELECT page FROM pages)",
         )
 
 
 def sizes(draft: Draft) -> Iterator[Problem]:
-    """Cells and triggers fit each other."""
+    """Reject cells and triggers that do not fit each other."""
     width = draft.value("sketch_width")
     triggers = draft.horizon
     if triggers is None or not width:
         return
     place = (
-        draft.given("trigger_interval")
-        or draft.given("sketch_width")
-        or draft.given("allowed_lateness")
+        draft.entry("trigger_interval")
+        or draft.entry("sketch_width")
+        or draft.entry("allowed_lateness")
     )
     span = place.value_span if place else draft.clause_span
     if triggers > HORIZON_LIMIT:
@@ -303,7 +306,7 @@ def sizes(draft: Draft) -> Iterator[Problem]:
         message = f"{DEPTH} x {width} cells at {triggers:,} triggers are more than 2^36 draws of noise per window"
         yield problem(span, message, "write a longer trigger_interval, or a smaller sketch_width")
     elif (size := 8 * DEPTH * width * len(draft.sketches)) > MOST_BYTES:
-        wide = draft.given("sketch_width")
+        wide = draft.entry("sketch_width")
         message = f"{len(draft.sketches)} x {DEPTH} x {width:,} cells are {size / 1e6:.0f} MB at each trigger; at most {MOST_BYTES / 1e6:.0f} MB are accepted"
         yield problem(
             wide.value_span if wide else span,
@@ -313,21 +316,21 @@ def sizes(draft: Draft) -> Iterator[Problem]:
 
 
 def own_values_apart(draft: Draft) -> Iterator[Problem]:
-    """Enough columns for the values of one unit."""
+    """Reject too few columns for the values of one unit."""
     rows = draft.value("max_rows_contributed")
     width = draft.value("sketch_width")
     if event(draft) or not rows or not width:
         return
-    groups = draft.given("max_groups_contributed")
+    groups = draft.entry("max_groups_contributed")
     keys = min(rows, draft.value("max_groups_contributed") or rows) if groups else rows
     if width >= APART * keys:
         return
-    place = draft.given("sketch_width") or groups or draft.given("max_rows_contributed")
-    needed = 1 << (APART * keys - 1).bit_length()
+    place = draft.entry("sketch_width") or groups or draft.entry("max_rows_contributed")
+    width_needed = 1 << (APART * keys - 1).bit_length()
     message = f"A user's own values would collide: each row would miss up to {collisions(keys, width):.1%} of the counts"
     hint = (
-        f"write sketch_width = {needed}"
-        if needed <= WIDEST
+        f"write sketch_width = {width_needed}"
+        if width_needed <= WIDEST
         else "write a smaller max_groups_contributed"
     )
     yield problem(place.value_span if place else draft.clause_span, message, hint)

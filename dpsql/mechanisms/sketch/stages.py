@@ -23,14 +23,14 @@ def stages(
     plan: SketchPlan, public: PublicGroups
 ) -> tuple[SketchEvents | UserIntake, SketchRelease]:
     """Return both, from the first window of the run on."""
-    named = None
+    listed = None
     if plan.query.public_groups is not None:
         words = digests(
             pa.array([digest(name) for name in public.key_bytes], pa.binary(DIGEST_BYTES))
         ).tolist()
-        named = ListedKeys(tuple((a, b, c, d) for a, b, c, d in words), public.key_bytes)
+        listed = ListedKeys(tuple((a, b, c, d) for a, b, c, d in words), public.key_bytes)
     first = public.first_window_us
-    return intake(plan, first), SketchRelease(release(plan, first), reading(plan, named))
+    return intake(plan, first), SketchRelease(release(plan, first), reading(plan, listed))
 
 
 def grid(plan: SketchPlan) -> Grid:
@@ -46,7 +46,7 @@ def grid(plan: SketchPlan) -> Grid:
 
 
 def shape(plan: SketchPlan) -> CellShape:
-    """Of every sketch."""
+    """Return the shape of every sketch."""
     asked = plan.query.asked
     return CellShape(asked.depth, asked.width, asked.kind is SketchKind.COUNT_SKETCH)
 
@@ -79,20 +79,21 @@ def release(plan: SketchPlan, first_window_us: int) -> CellRelease:
 
 
 def missed_by_a_row(plan: SketchPlan) -> float:
-    """Of a value's records, at most: by the one-cell rule, where units are protected."""
+    """Return the share of a value's records that a row can miss: by the one-cell rule, where units
+    are protected."""
     bounds = plan.query.asked.bounds
     return missed(bounds.keys, plan.query.asked.width) if bounds else 0.0
 
 
 def reading(plan: SketchPlan, listed: ListedKeys | None = None) -> ReadParameters:
     """Return what makes public tables of released rows."""
-    asked = plan.query.asked
-    shown = tuple(
+    choices = plan.query.asked
+    columns = tuple(
         ShownCells(
             w.number, c.grid, c.rule == "rows", tuple(sd / c.grid for sd in c.sd), plan.stderr
         )
-        for w, c in zip(asked.wanted, plan.cells, strict=True)
+        for w, c in zip(choices.wanted, plan.cells, strict=True)
     )
     return ReadParameters(
-        shape(plan), plan.triggers, shown, plan.beta, listed, missed_by_a_row(plan)
+        shape(plan), plan.triggers, columns, plan.beta, listed, missed_by_a_row(plan)
     )

@@ -27,15 +27,19 @@ def account(plan: SlidingPlan, source: Source) -> Cost:
     Raises:
         AccountingError: the plan costs more than it promises, or is none that this module knows.
     """
-    asked = plan.query.asked
-    bounds = (asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed)
-    named = bool(plan.query.privacy_unit)
-    if asked.privacy_level is PrivacyLevel.EVENT and (
-        named or any(bound is not None for bound in bounds)
+    choices = plan.query.asked
+    bounds = (
+        choices.max_rows_contributed,
+        choices.max_rows_per_group,
+        choices.max_groups_contributed,
+    )
+    has_unit = bool(plan.query.privacy_unit)
+    if choices.privacy_level is PrivacyLevel.EVENT and (
+        has_unit or any(bound is not None for bound in bounds)
     ):
         raise AccountingError("one event has no unit and no bounds")
-    if asked.privacy_level is PrivacyLevel.USER and not (
-        named and all(bound is not None and bound >= 1 for bound in bounds)
+    if choices.privacy_level is PrivacyLevel.USER and not (
+        has_unit and all(bound is not None and bound >= 1 for bound in bounds)
     ):
         raise AccountingError("a unit needs bounds")
     if [m.mechanism for m in plan.measurements] != list(range(1, len(plan.measurements) + 1)):
@@ -49,14 +53,14 @@ def account(plan: SlidingPlan, source: Source) -> Cost:
 
 def _pure(plan: SlidingPlan, source: Source) -> Cost:
     """Return the theorem's condition (b): over all questions that hold a bin's pane, the shift over the scale, added up exactly."""
-    asked = plan.query.asked
+    choices = plan.query.asked
     promised = plan.query.epsilon
     loss = sum(
-        (_loss(m, asked.grouping) * _largest(m) * _rows(asked) for m in plan.measurements),
+        (_loss(m, choices.grouping) * _largest(m) * _rows(choices) for m in plan.measurements),
         Fraction(0),
     )
     epsilon = float(loss) * (1 + TOLERANCE / 2)
-    if asked.privacy_level is PrivacyLevel.USER:
+    if choices.privacy_level is PrivacyLevel.USER:
         # A unit's id is also another's with probability p; then the two change what each other may do, for twice the loss.
         epsilon += math.log1p(source.max_users / 2.0**64 * math.expm1(epsilon))
     check_promise(plan, {"epsilon": epsilon})
@@ -64,36 +68,36 @@ def _pure(plan: SlidingPlan, source: Source) -> Cost:
 
 
 def _loss(m: MeasurementPlan, grouping: PaneGrouping) -> Fraction:
-    """Loss per step of a pane's sum, of the dearest way in which the pane may be measured; every table is proven."""
+    """Return the loss per step of a pane's sum, of the dearest way in which the pane may be
+    measured; every table is proven."""
     for table in (m.fine, m.monitor, m.together):
         if table is not None:
             prove(table)
-    fine, monitor, together = (
+    fine, monitor, joint = (
         None if table is None else Fraction(table.epsilon)
         for table in (m.fine, m.monitor, m.together)
     )
     match grouping:
-        case PaneGrouping.NONE if fine is not None and monitor is None and together is None:
+        case PaneGrouping.NONE if fine is not None and monitor is None and joint is None:
             return fine
-        case PaneGrouping.RETROACTIVE if (
-            fine is None and monitor is not None and together is not None
-        ):
-            return monitor + together
+        case PaneGrouping.RETROACTIVE if fine is None and monitor is not None and joint is not None:
+            return monitor + joint
     raise AccountingError(f"a measurement has other noise than grouping {grouping} asks for")
 
 
-def _rows(asked: PaneChoices) -> int:
+def _rows(choices: PaneChoices) -> int:
     """Return how many rows of one protected unit can be in all panes together."""
-    if asked.max_rows_contributed is None:
+    if choices.max_rows_contributed is None:
         return 1
     return min(
-        asked.max_rows_contributed,
-        (asked.max_groups_contributed or 0) * (asked.max_rows_per_group or 0),
+        choices.max_rows_contributed,
+        (choices.max_groups_contributed or 0) * (choices.max_rows_per_group or 0),
     )
 
 
 def _largest(m: MeasurementPlan) -> int:
-    """By how many steps one row moves a pane's sum: |round(a) - round(b)| <= ceil(|a - b|), and n rows move all panes by at most n times that."""
+    """Return by how many steps one row moves a pane's sum: |round(a) - round(b)| <= ceil(|a - b|),
+    and n rows move all panes by at most n times that."""
     if m.rule in ("rows", "valid"):
         return 1
     if m.rule in ("sum", "squares"):
@@ -102,11 +106,12 @@ def _largest(m: MeasurementPlan) -> int:
 
 
 def _gaussian(plan: SlidingPlan, source: Source) -> Cost:
-    """Joint Gaussian cost: every row moves C x by the norm of C's column, which is the same for all columns, for ever."""
-    asked = plan.query.asked
+    """Return the joint Gaussian cost: every row moves C x by the norm of C's column, which is the
+    same for all columns, for ever."""
+    choices = plan.query.asked
     query = plan.query
     if (
-        asked.grouping is not PaneGrouping.NONE
+        choices.grouping is not PaneGrouping.NONE
         or len(plan.coefficients) < plan.panes
         or plan.coefficients[0] != 1.0
     ):
@@ -115,7 +120,7 @@ def _gaussian(plan: SlidingPlan, source: Source) -> Cost:
         raise AccountingError("a sum without noise")
     squared = sum((Fraction(c) ** 2 for c in plan.coefficients), Fraction(0))
     # One unit's rows in a bin move its path by n_g |C| at most, and sum n_g^2 <= c sum n_g <= c min(C, G c).
-    times = (asked.max_rows_per_group or 1) * _rows(asked)
+    times = (choices.max_rows_per_group or 1) * _rows(choices)
     mu2 = float(
         sum(
             (
@@ -125,7 +130,7 @@ def _gaussian(plan: SlidingPlan, source: Source) -> Cost:
             Fraction(0),
         )
     )
-    failure = 0.0 if asked.privacy_level is PrivacyLevel.EVENT else source.max_users / 2.0**64
+    failure = 0.0 if choices.privacy_level is PrivacyLevel.EVENT else source.max_users / 2.0**64
     delta = gaussian_delta(math.sqrt(mu2), query.epsilon) + failure
     check_promise(plan, {"mu": math.sqrt(mu2), "failure": failure, "delta": delta})
     return _cost(plan, mu2, 0.0, failure, gamma(plan.coefficients, plan.panes))

@@ -43,7 +43,7 @@ def explain(plan: SlidingPlan, source: Source) -> str:
         _bounds(plan, source),
         _keys(plan),
     )
-    ways = _ways(plan).said() if plan.query.asked.grouping is PaneGrouping.NONE else ""
+    ways = _ways(plan).describe() if plan.query.asked.grouping is PaneGrouping.NONE else ""
     return wrapped(page(plan, *about, _columns(plan), ways))
 
 
@@ -54,14 +54,14 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
     of a late window's value; of an average (`stderr_of` is `sum`) that of the sum it divides. `half_width` is that of the exact 95% interval,
     but for the rounding of values.
     """
-    asked = plan.query.asked
+    choices = plan.query.asked
     cost = account(plan, source)
-    event = asked.privacy_level is PrivacyLevel.EVENT
-    other = _ways(plan)
+    event = choices.privacy_level is PrivacyLevel.EVENT
+    ways = _ways(plan)
     return {
         "epsilon": plan.epsilon,
         "delta": plan.delta,
-        "protects": str(asked.privacy_level),
+        "protects": str(choices.privacy_level),
         "mu": plan.mu,
         "cost": cost.document(),
         "events": [
@@ -73,17 +73,17 @@ def facts(plan: SlidingPlan, source: Source) -> dict[str, Any]:
         "periods": []
         if event or not _renews(plan)
         else [of_periods(cost, plan.delta - cost.failure, n) for n in (1, 2, *PERIODS)],
-        "days": [without_infinity(each) for each in _days(plan, cost)],
+        "days": [without_infinity(day) for day in _days(plan, cost)],
         "panes": plan.panes,
         "counter": str(plan.counter),
-        "grouping": str(asked.grouping),
+        "grouping": str(choices.grouping),
         "smooths": plan.smooths,
-        "max_rows_contributed": asked.max_rows_contributed,
-        "max_rows_per_group": asked.max_rows_per_group,
-        "max_groups_contributed": asked.max_groups_contributed,
+        "max_rows_contributed": choices.max_rows_contributed,
+        "max_rows_per_group": choices.max_rows_per_group,
+        "max_groups_contributed": choices.max_groups_contributed,
         "query_identity": plan.identity,
         "columns": [_column_facts(aggregate, parts) for aggregate, parts in _parts(plan)],
-        "stderr_of_count": {"delta": other.delta, **other.errors} if other.exist else None,
+        "stderr_of_count": {"delta": ways.delta, **ways.errors} if ways.exist else None,
     }
 
 
@@ -189,19 +189,19 @@ def _time(plan: SlidingPlan) -> str:
 
 
 def _bounds(plan: SlidingPlan, source: Source) -> str:
-    asked = plan.query.asked
+    choices = plan.query.asked
     lines = list[str]()
-    if asked.privacy_level is PrivacyLevel.USER:
+    if choices.privacy_level is PrivacyLevel.USER:
         period = (
             f"per period of {duration(plan.query.windows.size_us)}" if _renews(plan) else "for ever"
         )
         lines += [
-            f"  C = {asked.max_rows_contributed} records {period}, c = {asked.max_rows_per_group} of them with one key, "
-            f"G = {asked.max_groups_contributed} keys;",
+            f"  C = {choices.max_rows_contributed} records {period}, c = {choices.max_rows_per_group} of them with one key, "
+            f"G = {choices.max_groups_contributed} keys;",
             "  the earliest count, the rest are dropped (and counted for the operator). No record is copied into several windows.",
         ]
     lines += clamps(plan.query.aggregates)
-    if asked.privacy_level is PrivacyLevel.USER:
+    if choices.privacy_level is PrivacyLevel.USER:
         lines.append(f"  Declared for {source.name}: at most {source.max_users:,} units.")
         return "\n".join(["What each unit may contribute", *lines])
     return "\n".join(
@@ -219,20 +219,20 @@ def _keys(plan: SlidingPlan) -> str:
 
 
 def _columns(plan: SlidingPlan) -> str:
-    asked = plan.query.asked
+    choices = plan.query.asked
     lines = ["How exact the numbers are"]
     for aggregate, parts in _parts(plan):
         alias = aggregate.alias
         m = parts[0]
         if len(parts) > 1:
             *sums, counts = (_figure(part.stderr) for part in parts)
-            of, error = (
+            sums_text, error = (
                 ("noisy sums of values and of squares", "errors")
                 if len(sums) > 1
                 else ("a noisy sum", "error")
             )
             lines += [
-                f"  {alias}: {of} (standard {error} {' and '.join(sums)}) over a noisy count n (standard error {counts});",
+                f"  {alias}: {sums_text} (standard {error} {' and '.join(sums)}) over a noisy count n (standard error {counts});",
                 f"  {middle(alias)}",
             ]
         elif m.half_width is not None and m.rule == "sum":
@@ -258,7 +258,7 @@ def _columns(plan: SlidingPlan) -> str:
         lines.append(
             "  The first windows have less noise than later ones; their standard errors say so."
         )
-    if asked.grouping is PaneGrouping.RETROACTIVE:
+    if choices.grouping is PaneGrouping.RETROACTIVE:
         lines.append(
             "  mechanism = PAPER is worse than the query without it, which measures every pane, on every stream that was tried."
         )
@@ -266,12 +266,12 @@ def _columns(plan: SlidingPlan) -> str:
 
 
 def _ways(plan: SlidingPlan) -> Ways:
-    asked = plan.query.asked
-    event = asked.privacy_level is PrivacyLevel.EVENT
+    choices = plan.query.asked
+    event = choices.privacy_level is PrivacyLevel.EVENT
     return Ways(
         query=plan.query,
-        rows=asked.rows,
-        per_key=asked.max_rows_per_group or 1,
-        mine=plan.counter,
+        rows=choices.rows,
+        per_key=choices.max_rows_per_group or 1,
+        query_way=plan.counter,
         event=event,
     )

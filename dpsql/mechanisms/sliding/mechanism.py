@@ -35,16 +35,17 @@ class Sliding(Mechanism[PaneChoices, SlidingPlan]):
 
     name: str = SlidingPlan.mechanism
     takes: str = "windows of listed keys that slide, with privacy_level = EVENT, delta = 0, or no trigger_interval"
-    own: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
+    modules: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
 
     def claims(self, draft: Draft) -> bool:
-        """A query that protects events; or windows of units that slide, where panes are better."""
+        """Tell whether a query protects events; or has windows of units that slide, where panes are
+        better."""
         return query.claims(draft)
 
     def shape(self, plan: SlidingPlan) -> Shape:
         """Return windows that are released once; each aggregate, its error bar, and what is shown beside it."""
-        asked = plan.query.asked
-        of_unit = asked.privacy_level is PrivacyLevel.USER
+        choices = plan.query.asked
+        of_unit = choices.privacy_level is PrivacyLevel.USER
         return Shape(
             schedule=stages.schedule(plan),
             arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
@@ -57,16 +58,16 @@ class Sliding(Mechanism[PaneChoices, SlidingPlan]):
                 for made in _columns(plan, aggregate, i)
             ),
             facts=TableFacts(
-                noise=NoiseKind(str(plan.counter), None, asked.grouping is not PaneGrouping.NONE),
+                noise=NoiseKind(str(plan.counter), None, choices.grouping is not PaneGrouping.NONE),
                 bounds=(
-                    asked.max_rows_contributed,
-                    asked.max_rows_per_group,
-                    asked.max_groups_contributed,
+                    choices.max_rows_contributed,
+                    choices.max_rows_per_group,
+                    choices.max_groups_contributed,
                 ),
                 sums=len(plan.measurements),
                 grids={
                     a.alias: s.grids[0]
-                    for a, s in zip(plan.query.aggregates, stages.shown(plan), strict=True)
+                    for a, s in zip(plan.query.aggregates, stages.output_columns(plan), strict=True)
                     if len(s.grids) == 1
                 },
             ),
@@ -77,7 +78,7 @@ class Sliding(Mechanism[PaneChoices, SlidingPlan]):
     def stages(
         self, plan: SlidingPlan, run: RunFacts
     ) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """Sums by pane; noise, windows."""
+        """Return sums by pane; noise, windows."""
         if run.public is None:
             raise ValueError("keys are listed")
         return stages.stages(plan, run.public)

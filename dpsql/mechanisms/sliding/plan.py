@@ -134,11 +134,11 @@ class SlidingPlan(Plan):
 def document(plan: SlidingPlan) -> dict[str, Any]:
     """Return the plan as JSON values; noise tables by the digest of their entries, which are part of the promise."""
     bare = [replace(m, fine=None, monitor=None, together=None) for m in plan.measurements]
-    out = asdict(replace(plan, measurements=tuple(bare)))
-    for shown, measurement in zip(out["measurements"], plan.measurements, strict=True):
+    content = asdict(replace(plan, measurements=tuple(bare)))
+    for values, measurement in zip(content["measurements"], plan.measurements, strict=True):
         for name in TABLES:
             table = getattr(measurement, name)
-            shown[name] = (
+            values[name] = (
                 None if table is None else {"epsilon": table.epsilon, "digest": table.digest}
             )
-    return out
+    return content

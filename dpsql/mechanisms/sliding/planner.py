@@ -36,18 +36,19 @@ FINEST = 2.0**-10
 def half_width(epsilon: float, panes: int) -> int:
     """Return the smallest h for which the sum of `panes` noises lies within -h .. h with probability 0.95 at least, in steps of the grid."""
     together = 1 << max(0, math.ceil(math.log2(FINEST / epsilon))) if epsilon < FINEST else 1
-    found = _exact(epsilon * together, panes)
+    found = _steps_covered(epsilon * together, panes)
     return found if together == 1 else math.ceil(found * together * (1 + 2.0**-12))
 
 
-def _exact(epsilon: float, panes: int) -> int:
+def _steps_covered(epsilon: float, panes: int) -> int:
     p = _probabilities(epsilon, panes)
     inside = p[0] + 2.0 * np.concatenate([[0.0], np.cumsum(p[1 : len(p) // 2])])
     return int(np.argmax(inside >= COVERAGE * (1 + 1e-12)))
 
 
 def _probabilities(epsilon: float, panes: int) -> np.ndarray:
-    """P(sum = k) at index k modulo their number, from the characteristic function; what wraps around is below 1e-15."""
+    """Return P(sum = k) at index k modulo their number, from the characteristic function; what
+    wraps around is below 1e-15."""
     a = math.exp(-epsilon)
     reach = 10 * math.sqrt(2 * panes) / epsilon + 80 / epsilon + 16
     size = 1 << math.ceil(math.log2(2 * reach))
@@ -71,7 +72,7 @@ NORMAL_95 = 1.959964
 
 
 def make_plan(query: ParsedQuery[PaneChoices], source: Source) -> SlidingPlan:
-    """Plan one query.
+    """Plan one query of panes.
 
     Args:
         query: an accepted query.
@@ -82,14 +83,14 @@ def make_plan(query: ParsedQuery[PaneChoices], source: Source) -> SlidingPlan:
     """
     window = query.windows
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
-    added = [
-        each
+    increments = [
+        increment
         for aggregate in query.aggregates
-        for each in increments_of(aggregate, arguments, _clamp)
+        for increment in increments_of(aggregate, arguments, _clamp)
     ]
     sums = [
-        MeasurementPlan(**vars(each), mechanism=number, floor=each.lower >= 0)
-        for number, each in enumerate(added, 1)
+        MeasurementPlan(**vars(increment), mechanism=number, floor=increment.lower >= 0)
+        for number, increment in enumerate(increments, 1)
     ]
     plan = SlidingPlan(
         query=query,
@@ -123,10 +124,10 @@ def pure_epsilon(query: ParsedQuery[PaneChoices], source: Source) -> float:
     if query.asked.privacy_level is PrivacyLevel.EVENT:
         return query.epsilon
     p = source.max_users / 2.0**64
-    left = query.epsilon - math.log1p(
+    remaining = query.epsilon - math.log1p(
         p * math.expm1(query.epsilon)
     )  # more than enough: eps' is below epsilon
-    return left * (1 - 1e-12)
+    return remaining * (1 - 1e-12)
 
 
 def _every_pane(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source) -> SlidingPlan:
@@ -135,7 +136,7 @@ def _every_pane(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source) 
 
 
 def _check_sizes(plan: SlidingPlan, source: Source) -> None:
-    """Sums of a window and their noise must fit into 64 bits."""
+    """Check that sums of a window and their noise fit into 64 bits."""
     rows = plan.query.asked.rows * source.max_users
     for m in plan.measurements:
         if (
@@ -153,7 +154,7 @@ def _check_sizes(plan: SlidingPlan, source: Source) -> None:
 
 
 def _clamp(alias: str, lo: float, hi: float) -> tuple[float, int, int]:
-    """Grid of a power of two and the clamp in its units, rounded inwards."""
+    """Return a grid of a power of two and the clamp in its units, rounded inwards."""
     largest = max(abs(lo), abs(hi))
     if not 1e-100 <= largest <= 1e100:
         raise ConfigError(
@@ -171,25 +172,25 @@ def _clamp(alias: str, lo: float, hi: float) -> tuple[float, int, int]:
 
 
 def _pane_plan(plan: SlidingPlan, m: MeasurementPlan, epsilon: float) -> MeasurementPlan:
-    asked = plan.query.asked
+    choices = plan.query.asked
     # Rounded up: two sums that differ by a part of a step may be rounded to two steps that differ by one.
     steps = math.ceil(max(abs(m.lower), abs(m.upper)) / 2**m.bits)
-    per_step = round_down(epsilon / (steps * asked.rows), EPSILON_BITS)
-    fine = monitor = together = None
-    if asked.grouping is PaneGrouping.RETROACTIVE:
+    per_step = round_down(epsilon / (steps * choices.rows), EPSILON_BITS)
+    fine = monitor = joint = None
+    if choices.grouping is PaneGrouping.RETROACTIVE:
         watch = round_down(MONITOR_SHARE * per_step, EPSILON_BITS)
         monitor = _table(watch)
-        together = _table(round_down(per_step - watch, EPSILON_BITS))
+        joint = _table(round_down(per_step - watch, EPSILON_BITS))
     else:
         fine = _table(per_step)
-    noise = fine or together
+    noise = fine or joint
     assert noise is not None
     stderr = math.sqrt(plan.panes * noise.variance) * m.step
     bar = None
-    if asked.grouping is PaneGrouping.NONE:
+    if choices.grouping is PaneGrouping.NONE:
         # Each pane of a sum may be half a step off by its rounding, all of them to one side.
         bar = (half_width(per_step, plan.panes) + (plan.panes / 2 if m.bits else 0)) * m.step
-    return replace(m, fine=fine, monitor=monitor, together=together, stderr=stderr, half_width=bar)
+    return replace(m, fine=fine, monitor=monitor, together=joint, stderr=stderr, half_width=bar)
 
 
 def _table(epsilon: float) -> DiscreteLaplace:
@@ -206,14 +207,14 @@ def _table(epsilon: float) -> DiscreteLaplace:
 
 
 def _window_sqrt(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source) -> SlidingPlan:
-    asked = plan.query.asked
+    choices = plan.query.asked
     panes = plan.panes
     delta = plan.delta
     if panes > MOST_PANES:
         raise ConfigError(
             f"with a delta a window has at most {MOST_PANES} slides, not {panes}: let it slide further, or write delta = 0"
         )
-    failure = 0.0 if asked.privacy_level is PrivacyLevel.EVENT else source.max_users / 2.0**64
+    failure = 0.0 if choices.privacy_level is PrivacyLevel.EVENT else source.max_users / 2.0**64
     if failure > 0.01 * delta:
         raise ConfigError(
             f"delta = {delta:g} is too small: collisions of 64-bit ids alone cost {failure:.2g}, over 1% of it"
@@ -223,7 +224,7 @@ def _window_sqrt(plan: SlidingPlan, sums: list[MeasurementPlan], source: Source)
     norm = math.sqrt(math.fsum(value * value for value in c)) * (1 + 1e-14)
     sd = np.sqrt(np.cumsum(response(panes, c).window ** 2))
     sd = sd[: 1 + int(np.argmax(sd >= sd[-1]))]
-    rows = math.sqrt((asked.max_rows_per_group or 1) * asked.rows)
+    rows = math.sqrt((choices.max_rows_per_group or 1) * choices.rows)
     plans = []
     for m in sums:
         sigma = round_up(

@@ -21,13 +21,13 @@ from dpsql.times import show_duration
 OPTIONS: tuple[Option, ...] = options.USUAL
 
 
-def read(draft: Draft) -> PaneChoices:
+def read_choices(draft: Draft) -> PaneChoices:
     """Return what an accepted query asks, every default filled in."""
     event = draft.value("privacy_level") is PrivacyLevel.EVENT
     bounds: dict[str, Any] = {
         option.name: None if event else draft.value(option.name) for option in options.BOUNDS
     }
-    if not event and draft.keyless and not draft.given(options.MAX_GROUPS_CONTRIBUTED.name):
+    if not event and draft.keyless and not draft.entry(options.MAX_GROUPS_CONTRIBUTED.name):
         bounds[options.MAX_GROUPS_CONTRIBUTED.name] = (
             1  # rows are copied into no window: the one key needs one place
         )
@@ -42,15 +42,15 @@ def read(draft: Draft) -> PaneChoices:
 
 
 def listed_keys(draft: Draft) -> Iterator[Problem]:
-    """Keys are listed, or there are none."""
-    asks = draft.given("delta")
+    """Reject keys that are not listed; a query may have none."""
+    asks = draft.entry("delta")
     if asks and not event(draft) and not draft.keyless and not draft.listed and draft.keys:
         hint = "list them: public_groups = (SELECT page FROM pages)"
         yield problem(asks.name_span, "Unknown keys need delta > 0 and users", hint)
 
 
 def distinct_units(draft: Draft) -> Iterator[Problem]:
-    """COUNT(DISTINCT unit)."""
+    """Reject COUNT(DISTINCT unit) in panes."""
     for call in draft.calls:
         if call.function is AggregateFunction.COUNT_DISTINCT_UNIT and not event(draft):
             message = "The distinct users of a window are not the sum of its panes' distinct users"
@@ -58,20 +58,20 @@ def distinct_units(draft: Draft) -> Iterator[Problem]:
 
 
 def one_release(draft: Draft) -> Iterator[Problem]:
-    """A window is released once."""
-    given = draft.given("trigger_interval")
+    """Reject a trigger interval that is not the slide: a window is released once."""
+    entry = draft.entry("trigger_interval")
     interval = draft.value("trigger_interval")
-    if given and interval and draft.window_times and interval != draft.window_times[1]:
+    if entry and interval and draft.window_times and interval != draft.window_times[1]:
         message = "A window is released once, when its last slide closes"
         yield problem(
-            given.name_span,
+            entry.name_span,
             message,
             f"leave trigger_interval out: it is the slide, {show_duration(draft.window_times[1])}",
         )
 
 
 def whole_panes(draft: Draft) -> Iterator[Problem]:
-    """The size is a multiple of the slide."""
+    """Reject a size that is no multiple of the slide."""
     if not draft.window_times or draft.window_times[0] % draft.window_times[1] == 0:
         return
     size, slide, _ = draft.window_times
@@ -85,18 +85,18 @@ def whole_panes(draft: Draft) -> Iterator[Problem]:
 
 
 def of_the_paper(draft: Draft) -> Iterator[Problem]:
-    """The paper has events, discrete Laplace, one aggregate."""
-    given = draft.given("mechanism")
-    if not given or not draft.paper:
+    """Reject what the paper does not have: it has events, discrete Laplace, one aggregate."""
+    entry = draft.entry("mechanism")
+    if not entry or not draft.paper:
         return
     if not event(draft) or draft.value("delta"):
         hint = "leave it out, or write privacy_level = EVENT and delta = 0"
         yield problem(
-            given.name_span, "The paper on sliding windows protects events, without a delta", hint
+            entry.name_span, "The paper on sliding windows protects events, without a delta", hint
         )
     if len(draft.calls) > 1:
         yield problem(
-            given.name_span,
+            entry.name_span,
             "The paper measures one aggregate",
             "write a query for each aggregate, or leave mechanism out",
         )

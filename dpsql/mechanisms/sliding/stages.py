@@ -33,7 +33,7 @@ def stages(plan: SlidingPlan, public: PublicGroups) -> tuple[PaneEvents | UnitIn
 
 
 def pane_grid(plan: SlidingPlan) -> PaneGrid:
-    """Panes as windows that close once."""
+    """Return panes as windows that close once."""
     window = plan.query.windows
     slide = window.slide_us
     return PaneGrid(
@@ -42,7 +42,8 @@ def pane_grid(plan: SlidingPlan) -> PaneGrid:
 
 
 def schedule(plan: SlidingPlan) -> Schedule:
-    """A window is released once, when its last pane closes; contributions are of panes."""
+    """Return the schedule: a window is released once, when its last pane closes; contributions are
+    of panes."""
     window = plan.query.windows
     panes = pane_grid(plan)
     grid = Grid(
@@ -57,28 +58,28 @@ def schedule(plan: SlidingPlan) -> Schedule:
 
 
 def intake(plan: SlidingPlan, public: PublicGroups) -> PaneEvents | UnitIntake:
-    """Sums of single events, or of what a unit's bounds admit."""
-    asked = plan.query.asked
+    """Return an intake of single events, or of what a unit's bounds admit."""
+    choices = plan.query.asked
     keys = tuple(sorted(public.keys))
     first = public.first_window_us
     increments = bare(plan.measurements)
-    if asked.privacy_level is PrivacyLevel.EVENT:
+    if choices.privacy_level is PrivacyLevel.EVENT:
         return PaneEvents(
             EventParameters(pane_grid(plan), keys, increments, first), len(plan.arguments)
         )
     if (
-        asked.max_rows_contributed is None
-        or asked.max_rows_per_group is None
-        or asked.max_groups_contributed is None
+        choices.max_rows_contributed is None
+        or choices.max_rows_per_group is None
+        or choices.max_groups_contributed is None
     ):
         raise ValueError("a plan without bounds of a unit")
     bounding = PaneBounding(
         grid=pane_grid(plan),
         renews=plan.query.contribution_period is ContributionPeriod.WINDOW,
-        max_rows=asked.max_rows_contributed,
-        max_rows_per_group=asked.max_rows_per_group,
-        max_groups=asked.max_groups_contributed,
-        weights=(0,) * asked.max_groups_contributed,
+        max_rows=choices.max_rows_contributed,
+        max_rows_per_group=choices.max_rows_per_group,
+        max_groups=choices.max_groups_contributed,
+        weights=(0,) * choices.max_groups_contributed,
         increments=increments,
         public_keys=keys,
         first_window_us=first,
@@ -87,11 +88,11 @@ def intake(plan: SlidingPlan, public: PublicGroups) -> PaneEvents | UnitIntake:
 
 
 def parameters(plan: SlidingPlan, public: PublicGroups) -> SlidingParameters:
-    """Of the release."""
+    """Return parameters of the release."""
     panes = Panes(plan.query.windows.slide_us, plan.panes, public.first_window_us, plan.lateness_us)
     bits = tuple(m.bits for m in plan.measurements)
     return SlidingParameters(
-        panes, measurements(plan), bits, shown(plan), public.keys, public.key_bytes
+        panes, measurements(plan), bits, output_columns(plan), public.keys, public.key_bytes
     )
 
 
@@ -104,7 +105,7 @@ def parts(plan: SlidingPlan) -> tuple[tuple[MeasurementPlan, ...], ...]:
     )
 
 
-def shown(plan: SlidingPlan) -> tuple[OutputColumn, ...]:
+def output_columns(plan: SlidingPlan) -> tuple[OutputColumn, ...]:
     """Return the released columns, in order of the aggregates."""
     return tuple(map(output_column, plan.query.aggregates, parts(plan)))
 

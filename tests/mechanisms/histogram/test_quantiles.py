@@ -42,7 +42,9 @@ def released(
     plan: PrivacyPlan, sigma: float, seed: int = 3, kept: MemoryState | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame, Feeder]:
     """(released rows, records of listed keys by window, the feeder) of one day in four micro-batches, with another sigma of the trees."""
-    intake, release = registry.named("histogram").stages(plan, RunFacts(contract.listed()))
+    intake, release = registry.mechanism_named("histogram").stages(
+        plan, RunFacts(contract.listed())
+    )
     of = tuple(replace(q, sigma=sigma) for q in release.parameters.quantiles)
     release = replace(release, parameters=replace(release.parameters, quantiles=of))
     rows = contract.records(intake, seed, ROWS, START, START + DAY)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from dpsql.errors import AccountingError, ConfigError
-from dpsql.mechanisms.sketch.accounting import account, check, spent
+from dpsql.mechanisms.sketch.accounting import account, check, recompute
 from dpsql.mechanisms.sketch.explain import figures, sentences
 from dpsql.mechanisms.sketch.plan import SketchKind, SketchLimits, Wanted, WantedPerGroup, document
 from dpsql.mechanisms.sketch.planner import MEDIAN, SMALLEST, identity, make_plan
@@ -83,7 +83,7 @@ def test_every_number_that_is_a_thousandth_too_small_is_refused(asked: Any) -> N
 def test_the_floor_is_phi_of_the_shift_and_holds_at_every_epsilon() -> None:
     """Cost.failure added to the Gaussian curve stays below the true delta of "list or not" only because of mu: a alone does not."""
     plan = make_plan(query(), source())
-    found = spent(plan, source())
+    found = recompute(plan, source())
     cost = account(plan, source())
     assert found.delta_floor == pytest.approx(norm.cdf(norm.ppf(found.passing) + found.mu))
     assert found.delta_floor > 2 * found.passing

@@ -15,7 +15,7 @@ from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.explain import explain
 from dpsql.mechanisms.sliding.plan import PaneGrouping, SlidingPlan, document
 from dpsql.mechanisms.sliding.planner import half_width, make_plan
-from dpsql.mechanisms.sliding.stages import intake, measurements, shown
+from dpsql.mechanisms.sliding.stages import intake, measurements, output_columns
 from dpsql.parsed_query import ParsedQuery, PrivacyLevel, changed
 from dpsql.privacy.cost import gamma
 from dpsql.sources.config import Source
@@ -50,7 +50,11 @@ def test_plans_cost_what_is_promised_and_waste_nothing(name: str) -> None:
     assert json.loads(json.dumps(document(plan)))
     assert document(plan) != document(planned(changed(query, epsilon=query.epsilon * 1.01)))
     sums = intake(plan, PublicGroups((), (), 0)).parameters.increments
-    assert len(measurements(plan)) == len(sums) == sum(len(column.grids) for column in shown(plan))
+    assert (
+        len(measurements(plan))
+        == len(sums)
+        == sum(len(column.grids) for column in output_columns(plan))
+    )
 
 
 def planned(query: ParsedQuery) -> SlidingPlan:

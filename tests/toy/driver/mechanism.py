@@ -40,9 +40,9 @@ class Toy:
     rules = (required,)
 
     def claims(self, draft: Draft) -> bool:
-        return any(given.name == OWN.name for given in draft.givens)
+        return any(given.name == OWN.name for given in draft.entries)
 
-    def read(self, draft: Draft) -> None:
+    def read_choices(self, draft: Draft) -> None:
         return None
 
     def plan(self, query: ParsedQuery[None], source: Source) -> ToyPlan:
