@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -122,24 +123,18 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
 
 def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
     """Return the tables in the rows of one trigger."""
-    quotients = {each.alias for each in published.measures if not each.additive}
+    quotients = {measure.alias for measure in published.measures if not measure.additive}
     names = published.names(Role.KEY)
     aggregates = [alias for alias in published.amounts if alias not in quotients]
-    keys = {
-        name.lower(): sorted(
-            value for value in pc.unique(rows[name]).to_pylist() if value is not None
-        )
-        for name in names
-    }
+    keys = {name.lower(): _known_values(rows[name]) for name in names}
     places = [
         pc.index_in(rows[name], value_set=pa.array(keys[name.lower()], rows[name].type))
         .fill_null(-1)
         .to_numpy()
         for name in names
     ]
-    sizes = tuple(
-        max(len(values), 1) for values in keys.values()
-    )  # a key that no table has could as well have one value
+    # A key that no table has could as well have one value.
+    sizes = tuple(max(len(values), 1) for values in keys.values())
     ids = rows[published.names(Role.SET)[0]].to_numpy()
     values = {alias: rows[alias].to_numpy() for alias in aggregates}
     errors = {
@@ -148,36 +143,50 @@ def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
     tables = []
     variances = {alias: list[float]() for alias in aggregates}
     arrays = {alias: list[np.ndarray]() for alias in aggregates}
-    for number in sorted({*ids.tolist()}):
-        row_numbers = np.flatnonzero(ids == number)
-        has = tuple(key for key in range(len(names)) if not number >> (len(names) - 1 - key) & 1)
-        shape = tuple(sizes[key] for key in has)
-        cell = (
-            np.ravel_multi_index(tuple(places[key][row_numbers] for key in has), shape)
-            if has
-            else np.zeros(len(row_numbers), np.int64)
-        )
-        if len(row_numbers) != math.prod(shape) or len(np.unique(cell)) != len(row_numbers):
+    for grouping_id in sorted({*ids.tolist()}):
+        row_numbers = np.flatnonzero(ids == grouping_id)
+        bits = [grouping_id >> (len(names) - 1 - key) & 1 for key in range(len(names))]
+        table_keys = tuple(key for key, bit in enumerate(bits) if not bit)
+        shape = tuple(sizes[key] for key in table_keys)
+        cells = _cell_of_each_row([places[key][row_numbers] for key in table_keys], shape)
+        if len(row_numbers) != math.prod(shape) or len(np.unique(cells)) != len(row_numbers):
             raise LakeError("the published table has not all cells of its trigger, or one twice")
-        tables.append(has)
+        tables.append(table_keys)
         for alias in aggregates:
             table = np.empty(len(row_numbers))
-            table[cell] = values[alias][row_numbers]
+            table[cells] = values[alias][row_numbers]
             arrays[alias].append(table.reshape(shape))
             variances[alias].append(float(errors[alias][row_numbers[0]]) ** 2)
-    models = {
-        alias: LeastSquares(sizes, tuple(tables), tuple(variances[alias])) for alias in aggregates
-    }
     time = rows["trigger_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())[0].as_py()
-    counts = tuple(alias for alias in aggregates if pa.types.is_integer(rows[alias].type))
     return PublishedMarginals(
         keys,
         rows["trigger"][0].as_py(),
         time,
-        {alias: (models[alias], tuple(arrays[alias])) for alias in aggregates},
-        counts,
+        {
+            alias: (
+                LeastSquares(sizes, tuple(tables), tuple(variances[alias])),
+                tuple(arrays[alias]),
+            )
+            for alias in aggregates
+        },
+        tuple(alias for alias in aggregates if pa.types.is_integer(rows[alias].type)),
         published,
     )
+
+
+def _known_values(key: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a key in order; NULL is none."""
+    return sorted(value for value in pc.unique(key).to_pylist() if value is not None)
+
+
+def _cell_of_each_row(places: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Return the cell of each row of a table, from the places of its keys' values; a table without keys has one row.
+
+    Args:
+        places: of the value of each key, by row.
+        shape: number of values of each key.
+    """
+    return np.ravel_multi_index(tuple(places), shape) if places else np.zeros(1, np.int64)
 
 
 # Synthetic tables: fitted to published marginals alone, and published beside them. No secret, no

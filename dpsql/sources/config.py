@@ -27,6 +27,9 @@ DEFAULT_MAX_USERS = 10_000_000
 DEFAULT_MAX_KEYS = 10_000_000
 FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")
 VALUE_FORMATS = ("json", "avro")
+Rule = tuple[bool, str, str]
+"""Whether a rule is broken, by which key, and what is wrong."""
+
 CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
 """Names of such options of any source, in lower case and letters only."""
 
@@ -262,125 +265,144 @@ def _source(document: YamlDocument, name: str) -> Source:
 
 def _check_together(source: Source, document: YamlDocument, key_path: tuple[str, ...]) -> None:
     """Check settings that depend on one another."""
-    wants_schema = (
-        source.static and source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
-    )
-    kafka = source.format == "kafka"
-    is_catalog = source.format == CATALOG
-    part = r"[A-Za-z_][A-Za-z0-9_]*"
-    avro = source.value_format == "avro"
     cut_text = cut_by_records(source)
-    rules: tuple[tuple[bool, str, str], ...] = (
+    rules: tuple[Rule, ...] = (
         (cut_text is not None, "options", str(cut_text)),
-        (
-            is_catalog and source.table is None,
-            "",
-            "format table needs `table`: its name in the catalog, like `table: shop.visits`",
-        ),
-        (
-            not is_catalog and source.table is not None,
-            "table",
-            "`table` is for `format: table` only",
-        ),
-        (
-            is_catalog and source.path is not None,
-            "path",
-            "a table of the catalog has no `path`: the catalog knows where it is",
-        ),
-        (
-            is_catalog and not re.fullmatch(rf"{part}(\.{part}){{0,2}}", source.table or "t"),
-            "table",
-            "write the table's name like `visits`, `shop.visits` or `catalog.shop.visits`",
-        ),
-        (
-            source.path is None and not source.options and not is_catalog,
-            "",
-            "a source needs `path` or `options`",
-        ),
-        (
-            wants_schema,
-            "",
-            f"format {source.format} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP`",
-        ),
-        (
-            kafka and source.path is not None,
-            "path",
-            "Kafka has no path: give `kafka.bootstrap.servers` and `subscribe` under `options`",
-        ),
-        (
-            kafka and source.value_format is None,
-            "",
-            f"a Kafka source needs `value_format`: {' or '.join(VALUE_FORMATS)}",
-        ),
-        (
-            not kafka and source.value_format is not None,
-            "value_format",
-            "`value_format` is for Kafka sources only",
-        ),
-        (
-            kafka and source.value_format not in (*VALUE_FORMATS, None),
-            "value_format",
-            f"value_format must be {' or '.join(VALUE_FORMATS)}",
-        ),
-        (
-            avro and source.value_schema is None,
-            "",
-            "`value_format: avro` needs `value_schema`, like `value_schema: visits.avsc`",
-        ),
-        (
-            not avro and source.value_schema is not None,
-            "value_schema",
-            "`value_schema` is for `value_format: avro` only",
-        ),
+        *_place_rules(source),
+        *_value_rules(source),
         (refused_option(source) is not None, "options", refused_option(source) or ""),
         (refused_schema(source) is not None, "schema", refused_schema(source) or ""),
-        (kafka and source.static, "static", "a Kafka topic cannot be a static table"),
+        (
+            source.format == "kafka" and source.static,
+            "static",
+            "a Kafka topic cannot be a static table",
+        ),
         *feed_rules(source),
         *column_rules(source),
-        (
-            not source.static and source.event_time is None,
-            "",
-            "a stream needs `event_time`: the column that windows are cut by",
-        ),
-        (
-            not source.static and not source.privacy_unit and source.cap is not None,
-            "cap",
-            "a cap of users needs `privacy_unit`, the column or columns that name a user; a cap of rows says `privacy_level: EVENT`",
-        ),
-        (
-            source.static and source.privacy_unit != (),
-            "privacy_unit",
-            "a static source is public: it has no privacy unit",
-        ),
-        (
-            source.static and source.domains != (),
-            "domains",
-            "domains are declared at the stream whose keys they are of",
-        ),
-        (
-            source.static and source.public,
-            "public",
-            "a static source is public: `static: true` says so already",
-        ),
-        (
-            source.ledger in source.apart_from,
-            "apart_from",
-            f"this names the source's own ledger: name another than {source.ledger!r}",
-        ),
-        (
-            source.static and bool(source.cap or source.event_cap),
-            "cap",
-            "a static source is public: nothing is spent on it, so it has no cap",
-        ),
-        (
-            not re.fullmatch(r"[A-Za-z0-9_-]+", source.ledger),
-            "ledger",
-            "a ledger name may have letters, digits, _ and - only",
-        ),
+        *_budget_rules(source),
     )
     for broken, key, message in rules:
         if broken:
             raise document.error(message, (*key_path, key) if key else key_path)
+
+
+def _place_rules(source: Source) -> Iterator[Rule]:
+    """Yield the rules on where the records are, and on who says what columns they have."""
+    is_catalog = source.format == CATALOG
+    part = r"[A-Za-z_][A-Za-z0-9_]*"
+    wants_schema = (
+        source.static and source.format in FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN and not source.schema
+    )
+    yield (
+        is_catalog and source.table is None,
+        "",
+        "format table needs `table`: its name in the catalog, like `table: shop.visits`",
+    )
+    yield (
+        not is_catalog and source.table is not None,
+        "table",
+        "`table` is for `format: table` only",
+    )
+    yield (
+        is_catalog and source.path is not None,
+        "path",
+        "a table of the catalog has no `path`: the catalog knows where it is",
+    )
+    yield (
+        is_catalog and not re.fullmatch(rf"{part}(\.{part}){{0,2}}", source.table or "t"),
+        "table",
+        "write the table's name like `visits`, `shop.visits` or `catalog.shop.visits`",
+    )
+    yield (
+        source.path is None and not source.options and not is_catalog,
+        "",
+        "a source needs `path` or `options`",
+    )
+    yield (
+        wants_schema,
+        "",
+        f"format {source.format} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP`",
+    )
+
+
+def _value_rules(source: Source) -> Iterator[Rule]:
+    """Yield the rules on Kafka's messages, and on how their values are written."""
+    kafka = source.format == "kafka"
+    avro = source.value_format == "avro"
+    yield (
+        kafka and source.path is not None,
+        "path",
+        "Kafka has no path: give `kafka.bootstrap.servers` and `subscribe` under `options`",
+    )
+    yield (
+        kafka and source.value_format is None,
+        "",
+        f"a Kafka source needs `value_format`: {' or '.join(VALUE_FORMATS)}",
+    )
+    yield (
+        not kafka and source.value_format is not None,
+        "value_format",
+        "`value_format` is for Kafka sources only",
+    )
+    yield (
+        kafka and source.value_format not in (*VALUE_FORMATS, None),
+        "value_format",
+        f"value_format must be {' or '.join(VALUE_FORMATS)}",
+    )
+    yield (
+        avro and source.value_schema is None,
+        "",
+        "`value_format: avro` needs `value_schema`, like `value_schema: visits.avsc`",
+    )
+    yield (
+        not avro and source.value_schema is not None,
+        "value_schema",
+        "`value_schema` is for `value_format: avro` only",
+    )
+
+
+def _budget_rules(source: Source) -> Iterator[Rule]:
+    """Yield the rules on who is protected, and on what may be spent."""
+    yield (
+        not source.static and source.event_time is None,
+        "",
+        "a stream needs `event_time`: the column that windows are cut by",
+    )
+    yield (
+        not source.static and not source.privacy_unit and source.cap is not None,
+        "cap",
+        "a cap of users needs `privacy_unit`, the column or columns that name a user; a cap of rows says `privacy_level: EVENT`",
+    )
+    yield (
+        source.static and source.privacy_unit != (),
+        "privacy_unit",
+        "a static source is public: it has no privacy unit",
+    )
+    yield (
+        source.static and source.domains != (),
+        "domains",
+        "domains are declared at the stream whose keys they are of",
+    )
+    yield (
+        source.static and source.public,
+        "public",
+        "a static source is public: `static: true` says so already",
+    )
+    yield (
+        source.ledger in source.apart_from,
+        "apart_from",
+        f"this names the source's own ledger: name another than {source.ledger!r}",
+    )
+    yield (
+        source.static and bool(source.cap or source.event_cap),
+        "cap",
+        "a static source is public: nothing is spent on it, so it has no cap",
+    )
+    yield (
+        not re.fullmatch(r"[A-Za-z0-9_-]+", source.ledger),
+        "ledger",
+        "a ledger name may have letters, digits, _ and - only",
+    )
 
 
 def refused_schema(source: Source) -> str | None:

@@ -21,14 +21,22 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import unnamed_plan
 from dpsql.mechanisms.histogram.stages import stages
-from dpsql.parsed_query import AVERAGED, SPREADS, ContributionPeriod, ParsedQuery, PerGroup, changed
+from dpsql.parsed_query import (
+    AVERAGED,
+    SPREADS,
+    Aggregate,
+    ContributionPeriod,
+    ParsedQuery,
+    PerGroup,
+    changed,
+)
 from dpsql.text import Z95
 from dpsql.tuning.expected import Outcome, selected, thinned, unit_paths
 from dpsql.tuning.sample import Sample
 from dpsql.udfs.columns import Bool, Float, Int
 from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
-from dpsql.udfs.measure.output_columns import combine
+from dpsql.udfs.measure.output_columns import OutputColumn, combine
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.stage import Clock
 
@@ -258,38 +266,9 @@ class Workbench:
         ]
         columns = {}
         for aggregate, column in zip(self._aggregates, release.parameters.columns, strict=True):
-            alias, (low, high) = aggregate.alias, column.bounds
-            errors: list[Any] = [stderr[-1] for stderr in column.stderr]
-            if aggregate.function in AVERAGED:
-                sums[column.perturbations[-1]] = np.maximum(sums[column.perturbations[-1]], 1.0)
-            value, stderr = combine(column, sums, errors)
-            widest = {
-                "avg": high - low,
-                "variance": ((high - low) / 2) ** 2,
-                "deviation": (high - low) / 2,
-            }.get(column.kind, np.inf)
-            # Where all is possible, the value is the middle, whatever the noise.
-            stderr = stderr * np.sqrt(1.0 - np.minimum(2 * Z95 * stderr / widest, 0.99) ** 4)
-            true = self._true[alias].to_numpy() * (
-                1.0 if aggregate.function in AVERAGED else self.scale
-            )
-            outcome = Outcome(
-                true,
-                value.astype(float),
-                stderr,
-                released,
-                low >= 0 or aggregate.function in SPREADS,
-                widest,
-            )
-            columns[alias] = {
-                "l_1": float(outcome.absolute().sum()),
-                "l_2": float(np.sqrt(outcome.squared().sum())),
-                "true": float(np.abs(true).sum()),
-                "true_l_2": float(np.sqrt((true**2).sum())),
-                "stderr": column.stderr[0][-1],
-            }
-            if largest:
-                columns[alias]["l_inf"] = outcome.largest()
+            outcome = self._outcome(aggregate, column, sums, released)
+            norms = _norms(outcome) | {"stderr": column.stderr[0][-1]}
+            columns[aggregate.alias] = norms | ({"l_inf": outcome.largest()} if largest else {})
         dropped = {reason: bounded.counted["drops"].get(reason, 0) for reason in DROP_REASONS[-4:]}
         kept_share = 1 - sum(dropped.values()) / rows.num_rows
         keys_kept = float(released[self._seen].sum())
@@ -302,6 +281,34 @@ class Workbench:
             keys_kept,
             columns,
             self._cost(columns, keys_kept),
+        )
+
+    def _outcome(
+        self, aggregate: Aggregate, column: OutputColumn, sums: list[Any], released: Float
+    ) -> Outcome:
+        """Return what one aggregate comes to in every group; counts below 1 among `sums` become 1 where it divides by them."""
+        low, high = column.bounds
+        errors: list[Any] = [stderr[-1] for stderr in column.stderr]
+        if aggregate.function in AVERAGED:
+            sums[column.perturbations[-1]] = np.maximum(sums[column.perturbations[-1]], 1.0)
+        value, stderr = combine(column, sums, errors)
+        widest = {
+            "avg": high - low,
+            "variance": ((high - low) / 2) ** 2,
+            "deviation": (high - low) / 2,
+        }.get(column.kind, np.inf)
+        # Where all is possible, the value is the middle, whatever the noise.
+        stderr = stderr * np.sqrt(1.0 - np.minimum(2 * Z95 * stderr / widest, 0.99) ** 4)
+        true = self._true[aggregate.alias].to_numpy() * (
+            1.0 if aggregate.function in AVERAGED else self.scale
+        )
+        return Outcome(
+            true,
+            value.astype(float),
+            stderr,
+            released,
+            low >= 0 or aggregate.function in SPREADS,
+            widest,
         )
 
     def _cost(self, columns: Mapping[str, Mapping[str, float]], keys_kept: float) -> float:
@@ -367,3 +374,13 @@ class Workbench:
 @lru_cache(maxsize=64)
 def _paths(name: str, horizon: int) -> Float:
     return unit_paths(counter(name, horizon), thinned(horizon))
+
+
+def _norms(outcome: Outcome) -> dict[str, float]:
+    """Return the expected norms of the error of a column, and those of the truth."""
+    return {
+        "l_1": float(outcome.absolute().sum()),
+        "l_2": float(np.sqrt(outcome.squared().sum())),
+        "true": float(np.abs(outcome.true).sum()),
+        "true_l_2": float(np.sqrt((outcome.true**2).sum())),
+    }

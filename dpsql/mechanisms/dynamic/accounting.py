@@ -19,6 +19,7 @@ from dpsql.mechanisms.dynamic.plan import (
     QuantileSum,
     TableColumnPlan,
     TablePlan,
+    TableSelectionPlan,
     TreePlan,
 )
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
@@ -42,15 +43,8 @@ def account(plan: TablePlan, source: Source) -> Cost:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
     """
     query = plan.query
-    choices = plan.query.asked
-    if query.contribution_period is not ContributionPeriod.STREAM:
-        raise AccountingError("a table without windows has one contribution period, STREAM")
-    if [p.mechanism for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
-        raise AccountingError(
-            "perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection"
-        )
-    if plan.selection is None and query.selects:
-        raise AccountingError("the plan releases unknown keys without selecting them")
+    choices = query.asked
+    _check_numbering(plan)
     finite = (
         None
         if choices.max_triggers is None
@@ -60,7 +54,6 @@ def account(plan: TablePlan, source: Source) -> Cost:
     if plan.changes and finite is not None:
         _check_that_rows_may_end(choices.max_triggers or 0)
     groups = int(min(choices.max_rows_contributed, choices.max_groups_contributed))
-    ends = plan.changes is not None
     counts = plan.changes.max_spells_contributed if plan.changes else groups
     ratios = (
         _tree_ratios(plan, norm)
@@ -68,45 +61,14 @@ def account(plan: TablePlan, source: Source) -> Cost:
         else [_ratio(column, plan, norm, counts) for column in plan.columns]
     )
     threshold = 0.0
-    if (chosen := plan.selection) is not None:
-        if len(chosen.weights) != counts:
-            raise AccountingError(
-                f"{len(chosen.weights)} selection weights for a unit that can begin to count {counts} times"
-            )
-        ratios.append(
-            presence_ratio([w / 2.0**20 for w in chosen.weights], ends, norm, chosen.sigma)
-        )
-        min_weight = choices.min_privacy_units_per_group * chosen.weights[0]
-        last = choices.max_triggers or LAST_STEP
-        end = _ends(chosen.first, chosen.thresholds, last)
-        deviations = (
-            path_deviations(BltInf(), end)
-            if finite is None
-            else [finite[1][trigger - 1] for trigger in end]
-        )
-        threshold = groups * _failures(
-            chosen.sigma, chosen.first, end, deviations, chosen.thresholds, min_weight
+    if plan.selection is not None:
+        ratios.append(_selection_ratio(plan.selection, counts, plan.changes is not None, norm))
+        threshold = groups * _threshold_failure(
+            plan, plan.selection, None if finite is None else finite[1]
         )
     mu = math.sqrt(math.fsum(ratio**2 for ratio in ratios))
     noise = gaussian_delta(mu, plan.epsilon)
-    ids = (
-        source.max_users + (groups + groups * source.max_keys / 2.0**32) * source.max_keys
-    ) / 2.0**64
-    if not query.privacy_unit:
-        if (
-            ends
-            or plan.selection is not None
-            or {
-                choices.max_rows_contributed,
-                choices.max_rows_per_group,
-                choices.max_groups_contributed,
-            }
-            != {1}
-        ):
-            raise AccountingError(
-                "one row has no unit: it stays, is one row, of one key, and proves none"
-            )
-        ids = 0.0  # no id is asked
+    ids = _id_failure(plan, source, groups)
     recomputed = {
         "mu": mu,
         "delta_noise": noise,
@@ -120,6 +82,71 @@ def account(plan: TablePlan, source: Source) -> Cost:
     return Cost(
         PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids
     )
+
+
+def _check_numbering(plan: TablePlan) -> None:
+    """Refuse a plan of several periods, of sums that share noise, or of keys that nothing selects.
+
+    Raises:
+        AccountingError: the plan is one of these.
+    """
+    if plan.query.contribution_period is not ContributionPeriod.STREAM:
+        raise AccountingError("a table without windows has one contribution period, STREAM")
+    if [p.mechanism for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
+        raise AccountingError(
+            "perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection"
+        )
+    if plan.selection is None and plan.query.selects:
+        raise AccountingError("the plan releases unknown keys without selecting them")
+
+
+def _selection_ratio(selection: TableSelectionPlan, counts: int, ends: bool, norm: float) -> float:
+    """Return the sensitivity over sigma of key selection, for a unit that can begin to count so many times."""
+    if len(selection.weights) != counts:
+        raise AccountingError(
+            f"{len(selection.weights)} selection weights for a unit that can begin to count {counts} times"
+        )
+    weights = [weight / 2.0**20 for weight in selection.weights]
+    return presence_ratio(weights, ends, norm, selection.sigma)
+
+
+def _threshold_failure(
+    plan: TablePlan, selection: TableSelectionPlan, path_sd: Sequence[float] | None
+) -> float:
+    """Return the probability that a group of one unit is ever selected; `path_sd` is None without a last trigger."""
+    choices = plan.query.asked
+    end = _ends(selection.first, selection.thresholds, choices.max_triggers or LAST_STEP)
+    deviations = (
+        path_deviations(BltInf(), end)
+        if path_sd is None
+        else [path_sd[trigger - 1] for trigger in end]
+    )
+    min_weight = choices.min_privacy_units_per_group * selection.weights[0]
+    return _failures(
+        selection.sigma, selection.first, end, deviations, selection.thresholds, min_weight
+    )
+
+
+def _id_failure(plan: TablePlan, source: Source, groups: int) -> float:
+    """Return the probability that 64-bit ids collide; 0 where one row is protected, and no id is asked."""
+    choices = plan.query.asked
+    if plan.query.privacy_unit:
+        keys = groups + groups * source.max_keys / 2.0**32
+        return (source.max_users + keys * source.max_keys) / 2.0**64
+    if (
+        plan.changes is not None
+        or plan.selection is not None
+        or {
+            choices.max_rows_contributed,
+            choices.max_rows_per_group,
+            choices.max_groups_contributed,
+        }
+        != {1}
+    ):
+        raise AccountingError(
+            "one row has no unit: it stays, is one row, of one key, and proves none"
+        )
+    return 0.0
 
 
 def _ratio(column: TableColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
