@@ -87,7 +87,7 @@ def test_rows_are_the_exact_sums_and_noise_of_every_cell(last: int | None, size:
     for i, each in enumerate(asked.sums):
         noise = asked.noisy_tables(each)
         state = nothing_seen(asked.noisy_tables(each))
-        amounts = intake(asked).parameters.increments[i].of(records)
+        amounts = intake(asked).parameters.increments[i].increments(records)
         for now in range(1, LAST + 1):
             mine = inside & (trigger == now)
             state, expected = dense(
@@ -120,7 +120,7 @@ def test_quotients_are_of_noisy_sums() -> None:
     for i, each in enumerate(asked.sums):
         noise = asked.noisy_tables(each)
         state = nothing_seen(asked.noisy_tables(each))
-        amounts = intake(asked).parameters.increments[i].of(records)
+        amounts = intake(asked).parameters.increments[i].increments(records)
         for now in range(1, LAST + 1):
             mine = inside & (trigger == now)
             state, noisy = dense(
