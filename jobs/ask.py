@@ -18,6 +18,7 @@ from dpsql.jobs.terminal import print_json, print_table, records
 
 if TYPE_CHECKING:
     from dpsql.lake.runs import Lake
+    from dpsql.published.cubes import PublishedMarginals
 
 NOTE = (
     "95%: of values named before looking, collisions included. Where units are protected it is of what their contribution bounds let count: "
@@ -82,7 +83,7 @@ MOST_ROWS = 1_000
 )
 @click.option(
     "--synthetic",
-    "out",
+    "synthetic",
     metavar="[DIR]",
     is_flag=False,
     flag_value="",
@@ -90,7 +91,7 @@ MOST_ROWS = 1_000
 )
 @click.option(
     "--rows",
-    "drawn",
+    "synthetic_rows",
     type=click.IntRange(1),
     metavar="N",
     help="Of it: N rows of equal weight.  [default: every cell, with its weight]",
@@ -108,8 +109,8 @@ def ask(
     trigger: int | None,
     max_error: str | None,
     confidence: float | None,
-    out: str | None,
-    drawn: int | None,
+    synthetic: str | None,
+    synthetic_rows: int | None,
     as_json: bool,
 ) -> None:
     """Print how often values came, also values that were never listed, with their error; needs the public part of the lake alone.
@@ -126,7 +127,7 @@ def ask(
     """
     from dpsql.lake.runs import Lake
 
-    if out is not None or drawn is not None:
+    if synthetic is not None or synthetic_rows is not None:
         if (
             question
             or values
@@ -138,7 +139,7 @@ def ask(
             raise click.UsageError(
                 "--synthetic makes a table of the newest trigger, and answers nothing"
             )
-        _synthesize(Lake(lake_folder), name, drawn, out, alias, as_json)
+        _synthesize(Lake(lake_folder), name, synthetic_rows, synthetic, alias, as_json)
         return
     if question:
         if len(question) > 1 or not re.match(r"\s*SELECT\b", question[0], re.IGNORECASE):
@@ -161,18 +162,18 @@ def ask(
         return
     if max_error is not None or confidence is not None:
         raise click.UsageError("--max-error and --confidence are of a question in SQL")
-    which = {"window_us": window_us, "until_us": until_us, "trigger": trigger, "alias": alias}
+    selection = {"window_us": window_us, "until_us": until_us, "trigger": trigger, "alias": alias}
     _values_of_a_sketch(
         Lake(lake_folder),
         name,
         [*values, *(file.read_text(encoding="utf-8").splitlines() if file else [])],
-        which,
+        selection,
         as_json,
     )
 
 
 def _synthesize(
-    lake: Lake, name: str, rows: int | None, out: str | None, alias: str | None, as_json: bool
+    lake: Lake, name: str, rows: int | None, target: str | None, alias: str | None, as_json: bool
 ) -> None:
     from dpsql.lake.runs import Lake
     from dpsql.published.cubes import open_marginals, publish, synthetic_path
@@ -180,34 +181,38 @@ def _synthesize(
     from dpsql.times import timestamp
     from dpsql.view.words import FITTED
 
-    found = open_marginals(lake, name)
-    made = make(found, found.column(alias.lower() if alias else None), rows)
-    path = synthetic_path(lake.histogram(name)) if not out else Lake(out).root
-    written = publish(path, name, made, rows)
+    marginals = open_marginals(lake, name)
+    fitted = make(marginals, marginals.column(alias.lower() if alias else None), rows)
+    path = synthetic_path(lake.histogram(name)) if not target else Lake(target).root
+    is_written = publish(path, name, fitted, rows)
     if as_json:
-        tables = [asdict(each) for each in made.misfits]
-        given = {
+        tables = [asdict(each) for each in fitted.misfits]
+        document = {
             "name": name,
-            "trigger": made.trigger,
-            DUE: timestamp(found.time_us),
+            "trigger": fitted.trigger,
+            DUE: timestamp(marginals.time_us),
             "table": str(path),
-            "written": written,
+            "written": is_written,
         }
-        print_json(given | {"rows": made.rows.num_rows, "total": made.total, "tables": tables})
+        print_json(
+            document | {"rows": fitted.rows.num_rows, "total": fitted.total, "tables": tables}
+        )
         return
-    shown = [
+    misfit_rows = [
         (
             ", ".join(each.keys) or "(all)",
             f"{each.cells:,}",
             f"± {each.stderr:,.3g}",
             f"{each.off:.2f}",
         )
-        for each in made.misfits
+        for each in fitted.misfits
     ]
-    print_table(("table", "cells", "noise", "off"), tuple(shown), 1)
-    done = f"{made.rows.num_rows:,} rows" if written else "was there already, nothing is written"
+    print_table(("table", "cells", "noise", "off"), tuple(misfit_rows), 1)
+    outcome = (
+        f"{fitted.rows.num_rows:,} rows" if is_written else "was there already, nothing is written"
+    )
     click.echo(
-        f"{path}: {done}; {made.total:,.0f} {made.column} in all, trigger {made.trigger} ({timestamp(found.time_us)})."
+        f"{path}: {outcome}; {fitted.total:,.0f} {fitted.column} in all, trigger {fitted.trigger} ({timestamp(marginals.time_us)})."
     )
     click.echo(f"{OFF} {FITTED} Nothing was spent: it is made of the public table alone.")
 
@@ -222,8 +227,6 @@ def answer_question(
     as_json: bool,
 ) -> None:
     """Print the answer to one question, a row for each cell of its GROUP BY."""
-    from scipy.special import ndtri
-
     from dpsql.published.cubes import open_marginals
     from dpsql.sql.question import per_cell, read_question, table_of
     from dpsql.times import timestamp
@@ -234,89 +237,100 @@ def answer_question(
         raise DataError(
             f"the question is about `{table_of(text)}`, and {name} was named: write FROM {name}"
         )
-    found = open_marginals(lake, name, trigger)
-    asked = read_question(text, found.keys)
-    column = found.column(asked.column)
-    z = float(ndtri(0.5 + confidence / 2))
-    names = [list(found.keys)[key] for key in asked.group_keys]
-    if (size := math.prod(len(found.keys[key]) for key in names)) > MOST_ROWS:
+    marginals = open_marginals(lake, name, trigger)
+    question = read_question(text, marginals.keys)
+    column = marginals.column(question.column)
+    key_names = list(marginals.keys)
+    names = [key_names[key] for key in question.group_keys]
+    if (size := math.prod(len(marginals.keys[key]) for key in names)) > MOST_ROWS:
         raise DataError(
             f"the answer would have {size:,} rows, and at most {MOST_ROWS:,} are given: name fewer keys in GROUP BY"
         )
-    wanted = (
-        math.inf if max_error is None else _largest(max_error, found.estimate(column, [{}]).value)
-    )
-    rows: list[dict[str, Any]] = []
-    for given, products in per_cell(asked, found.keys):
-        answer = found.estimate(column, products)
-        half = z * answer.stderr
-        if not half <= wanted or math.isinf(half):
-            told = (
-                f"is ± {half:,.6g} at {confidence:.4g}"
-                if math.isfinite(half)
-                else "is not covered: no measured table has all its keys"
-            )
-            raise DataError(
-                f"a free answer to this {told}; allow that, or ask for more of it at once"
-            )
-        rows.append(
-            given
-            | {
-                column: answer.value,
-                "stderr": answer.stderr,
-                "low": answer.value - half,
-                "high": answer.value + half,
-            }
-        )
-    when = timestamp(found.time_us)
-    bound = found.bound
+    largest_half = math.inf
+    if max_error is not None:
+        largest_half = _largest(max_error, marginals.estimate(column, [{}]).value)
+    rows = [
+        cell | _answer(marginals, column, products, confidence, largest_half)
+        for cell, products in per_cell(question, marginals.keys)
+    ]
+    due = timestamp(marginals.time_us)
     if as_json:
-        said = {
+        document = {
             "name": name,
-            "trigger": found.trigger,
-            DUE: when,
+            "trigger": marginals.trigger,
+            DUE: due,
             "confidence": confidence,
             "source": "free",
             "rows": rows,
+            "counted": marginals.bound,
+            "other_with_null": list(question.with_null),
         }
-        print_json(said | {"counted": bound, "other_with_null": list(asked.with_null)})
+        print_json(document)
         return
-    shown = []
-    for row in rows:
-        interval = f"{row['low']:,.6g} .. {row['high']:,.6g}"
-        shown.append(
-            (
-                *(str(row[key]) for key in names),
-                f"{row[column]:,.6g}",
-                f"{row['stderr']:,.3g}",
-                interval,
-            )
+    table_rows = [
+        (
+            *(str(row[key]) for key in names),
+            f"{row[column]:,.6g}",
+            f"{row['stderr']:,.3g}",
+            f"{row['low']:,.6g} .. {row['high']:,.6g}",
         )
-    print_table((*names, column, "stderr", f"{confidence:.4g}"), shown, len(names))
-    nulls = (
-        f" `other` of {', '.join(asked.with_null)} holds NULL too, so unlike in SQL <> and NOT count it."
-        if asked.with_null
-        else ""
-    )
-    click.echo(
-        f"At trigger {found.trigger} ({when}), free. {MARGINALS_NOTE.format(bound=bound, nulls=nulls)}"
-    )
+        for row in rows
+    ]
+    print_table((*names, column, "stderr", f"{confidence:.4g}"), table_rows, len(names))
+    nulls = ""
+    if question.with_null:
+        nulls = f" `other` of {', '.join(question.with_null)} holds NULL too, so unlike in SQL <> and NOT count it."
+    limits = MARGINALS_NOTE.format(bound=marginals.bound, nulls=nulls)
+    click.echo(f"At trigger {marginals.trigger} ({due}), free. {limits}")
 
 
-def _largest(written: str, total: float) -> float:
+def _answer(
+    marginals: PublishedMarginals,
+    column: str,
+    products: Any,
+    confidence: float,
+    largest_half: float,
+) -> dict[str, float]:
+    """Estimate one cell of a question.
+
+    Raises:
+        DataError: its interval is wider than is wanted, or no measured table covers it.
+    """
+    from scipy.special import ndtri
+
+    estimate = marginals.estimate(column, products)
+    half = float(ndtri(0.5 + confidence / 2)) * estimate.stderr
+    if not half <= largest_half or math.isinf(half):
+        problem = (
+            f"is ± {half:,.6g} at {confidence:.4g}"
+            if math.isfinite(half)
+            else "is not covered: no measured table has all its keys"
+        )
+        raise DataError(
+            f"a free answer to this {problem}; allow that, or ask for more of it at once"
+        )
+    return {
+        column: estimate.value,
+        "stderr": estimate.stderr,
+        "low": estimate.value - half,
+        "high": estimate.value + half,
+    }
+
+
+def _largest(max_error: str, total: float) -> float:
     """Return what --max-error allows, in rows; a share is one of the noisy total.
 
     Raises:
         DataError: it is no number, or the total is not positive.
     """
-    share = written.strip().endswith("%")
+    share = max_error.strip().endswith("%")
     try:
-        amount = float(written.strip().removesuffix("%"))
+        amount = float(max_error.strip().removesuffix("%"))
     except ValueError:
         amount = math.nan
     if not 0 < amount < math.inf:
         raise DataError(
-            f"--max-error is {written!r}: give a number of rows like 100, or a share of the total like 0.5%"
+            f"--max-error is {max_error!r}: give a number of rows like 100, or a share of the total like 0.5%"
         )
     if share and not total > 0:
         raise DataError(
@@ -326,20 +340,20 @@ def _largest(written: str, total: float) -> float:
 
 
 def _values_of_a_sketch(
-    lake: Lake, name: str, given: list[str], which: dict[str, Any], as_json: bool
+    lake: Lake, name: str, values: list[str], selection: dict[str, Any], as_json: bool
 ) -> None:
     from dpsql.published.sketches import open_sketch
     from dpsql.times import timestamp
 
-    if not given:
+    if not values:
         raise click.UsageError(
             "ask a question in SQL, or name a value with --value, or a file of values with --keys"
         )
-    sketch = open_sketch(lake, name, **which)
-    found = sketch.estimate(
-        given if len(sketch.shape.value) == 1 else [_parts(value) for value in given]
+    sketch = open_sketch(lake, name, **selection)
+    estimates = sketch.estimate(
+        values if len(sketch.shape.value) == 1 else [_parts(value) for value in values]
     )
-    found = found.assign(value=given)
+    estimates = estimates.assign(value=values)
     if as_json:
         window = {
             START: timestamp(sketch.start),
@@ -352,13 +366,13 @@ def _values_of_a_sketch(
                 **window,
                 "noise_sd": sketch.noise_sd,
                 "missed": sketch.shape.missed,
-                "rows": records(found),
+                "rows": records(estimates),
             }
         )
         return
-    amount = str(found.columns[1])
+    amount = str(estimates.columns[1])
     rows = []
-    for row in found.to_dict("records"):
+    for row in estimates.to_dict("records"):
         number = f"{row[amount]:,.6g}" if amount == "sum" else f"{row[amount]:,}"
         rows.append(
             (

@@ -36,7 +36,7 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool) -
 
     sources_file = default_sources(sources_file)
     _, ledger = secret_and_ledger(secret_file, create=False)
-    found = budgets(
+    by_unit = budgets(
         ledger.lines(), dpsql.load_sources(sources_file).values() if sources_file else ()
     )
     if unchecked := ledger.unchecked():
@@ -44,16 +44,16 @@ def budget(sources_file: Path | None, secret_file: Path | None, as_json: bool) -
             f"{unchecked} lines were sealed with another secret than this one: whether they were edited cannot be told"
         )
     if as_json:
-        print_json([facts(one) for one in found])
+        print_json([facts(one) for one in by_unit])
         return
-    runs = {line.run_id: ledger.register.find(line.run_id) for one in found for line in one.lines}
+    runs = {line.run_id: ledger.register.find(line.run_id) for one in by_unit for line in one.lines}
     names = {
         run_id: PurePosixPath(run.place).name
         for run_id, run in runs.items()
         if run is not None and run.place
     }  # a try has no place
     click.echo(
-        "\n\n".join(describe(one, names=names) for one in found)
+        "\n\n".join(describe(one, names=names) for one in by_unit)
         or f"nothing was spent: {ledger.folder} has no line"
     )
     if sources_file is None:

@@ -36,14 +36,16 @@ AT_MOST = "At most: how the two noises go together is not known, so their errors
     **INSTANT,
     help="The window that starts at TIME (UTC); default: as `dpsql show`.",
 )
-@click.option("--by", metavar="COLUMN", help="Only this column of the SELECT list; default: all.")
+@click.option(
+    "--by", "column", metavar="COLUMN", help="Only this column of the SELECT list; default: all."
+)
 @json_option
 def compare(
     name: str,
     keys: tuple[str, ...],
     lake_folder: str,
     window_us: int | None,
-    by: str | None,
+    column: str | None,
     as_json: bool,
 ) -> None:
     """Say whether a difference is real, with the error of the difference itself.
@@ -58,7 +60,7 @@ def compare(
     if len(keys) > 2:
         raise click.UsageError("at most two keys can be compared")
     rows = _released(name, lake_folder)
-    columns = _columns(rows, name, by)
+    columns = _columns(rows, name, column)
     from dpsql.published.public_rows import newest_triggers, published_of
     from dpsql.view.table import one_window
 
@@ -75,18 +77,20 @@ def compare(
             f"name a key, or two; which places keys can have: `dpsql show {name}`"
         )
     newest = newest_triggers(window)
-    one = _row(newest, keys[0])
+    row = _row(newest, keys[0])
     if len(keys) == 2:
-        other = _row(newest, keys[1])
-        found = [_against(published, one, other, alias, keys[1], 0.0) for alias in columns]
-        _print(keys[0], one, found, published, as_json)
+        other_row = _row(newest, keys[1])
+        comparisons = [
+            _against(published, row, other_row, alias, keys[1], 0.0) for alias in columns
+        ]
+        _print(keys[0], row, comparisons, published, as_json)
         return
-    found = [line for alias in columns for line in _changes(rows, one, alias)]
-    if not found:
+    comparisons = [line for alias in columns for line in _changes(rows, row, alias)]
+    if not comparisons:
         raise DataError(
             f"{keys[0] or name!r} has no trigger or window before this one that it could be compared with"
         )
-    _print(keys[0], one, found, published, as_json)
+    _print(keys[0], row, comparisons, published, as_json)
 
 
 def _released(name: str, lake_folder: str) -> pd.DataFrame:
@@ -104,24 +108,24 @@ def _released(name: str, lake_folder: str) -> pd.DataFrame:
     return rows
 
 
-def _columns(rows: pd.DataFrame, name: str, by: str | None) -> list[str]:
+def _columns(rows: pd.DataFrame, name: str, column: str | None) -> list[str]:
     from dpsql.published.public_rows import published_of
 
-    known = published_of(rows).amounts
+    amounts = published_of(rows).amounts
     quantiles = published_of(rows).quantiles
-    if by in quantiles or (quantiles and not known):
+    if column in quantiles or (quantiles and not amounts):
         raise DataError(
             f"the error of quantiles is one of ranks, so their differences have none: `dpsql show {name}` has {', '.join(quantiles)}"
         )
-    if quantiles and by is None:
+    if quantiles and column is None:
         note(f"not compared: {', '.join(quantiles)} (quantiles)")
-    if by is None and known:
-        return known
-    if by is None or by not in known:
+    if column is None and amounts:
+        return amounts
+    if column is None or column not in amounts:
         raise DataError(
-            f"query {name!r} has no column {f'{by!r} ' if by else ''}with an error; it has {', '.join(known) or 'none'}"
+            f"query {name!r} has no column {f'{column!r} ' if column else ''}with an error; it has {', '.join(amounts) or 'none'}"
         )
-    return [by]
+    return [column]
 
 
 def _row(newest: pd.DataFrame, key: str) -> dict[Any, Any]:
@@ -129,12 +133,12 @@ def _row(newest: pd.DataFrame, key: str) -> dict[Any, Any]:
     import difflib
 
     labels = _labels(newest)
-    found = [i for i, label in enumerate(labels) if label == key]
-    if len(found) == 1:
-        return dict(newest.iloc[[found[0]]].to_dict("records")[0])
-    if found:
+    matches = [i for i, label in enumerate(labels) if label == key]
+    if len(matches) == 1:
+        return dict(newest.iloc[[matches[0]]].to_dict("records")[0])
+    if matches:
         raise DataError(
-            f"{len(found)} keys are written {key!r}; `dpsql show --json` tells them apart"
+            f"{len(matches)} keys are written {key!r}; `dpsql show --json` tells them apart"
         )
     near = difflib.get_close_matches(key, labels, NEAR, 0.4) or sorted(labels)[:NEAR]
     raise DataError(
@@ -157,79 +161,90 @@ def _labels(rows: pd.DataFrame) -> list[str]:
 
 def _against(
     published: Published,
-    one: Mapping[Any, Any],
-    other: Mapping[Any, Any],
+    row: Mapping[Any, Any],
+    other_row: Mapping[Any, Any],
     alias: str,
     name: str,
     correlation: float | None,
 ) -> tuple[str, str, float, Difference | None]:
-    """(column, with what, its value, the difference); no difference where a value is NULL or not measured."""
+    """Compare a column of two rows.
+
+    Returns:
+        The column, with what it is compared, that one's value, and the difference: None where a value is NULL or
+        not measured.
+    """
     from dpsql.view.difference import difference
     from dpsql.view.words import absent
 
     error = published.stderr(alias)
-    if any(absent(row[column]) for row in (one, other) for column in (alias, error)):
+    if any(absent(each[column]) for each in (row, other_row) for column in (alias, error)):
         return alias, name, float("nan"), None
-    value = float(other[alias])
+    value = float(other_row[alias])
     return (
         alias,
         name,
         value,
-        difference(float(one[alias]), float(one[error]), value, float(other[error]), correlation),
+        difference(
+            float(row[alias]), float(row[error]), value, float(other_row[error]), correlation
+        ),
     )
 
 
 def _changes(
-    rows: pd.DataFrame, one: Mapping[Any, Any], alias: str
+    rows: pd.DataFrame, row: Mapping[Any, Any], alias: str
 ) -> list[tuple[str, str, float, Difference | None]]:
-    """Since the trigger before in this window, and since the window before at the same trigger, or its newest."""
+    """Compare with the trigger before in this window, and with the window before at the same trigger, or its newest."""
     from dpsql.published.public_rows import published_of
     from dpsql.view.difference import between_triggers, between_windows
 
     published = published_of(rows)
     windows = published.windows
-    same = rows[rows[START] == one[START]] if windows else rows
-    found = []
-    earlier = _only(same[same["trigger"] < one["trigger"]], one)
+    same = rows[rows[START] == row[START]] if windows else rows
+    comparisons = []
+    earlier = _only(same[same["trigger"] < row["trigger"]], row)
     if earlier is not None:
         correlation = between_triggers(
-            published, alias, int(one["trigger"]), int(earlier["trigger"])
+            published, alias, int(row["trigger"]), int(earlier["trigger"])
         )
-        found.append(
-            _against(published, one, earlier, alias, f"trigger {earlier['trigger']}", correlation)
+        comparisons.append(
+            _against(published, row, earlier, alias, f"trigger {earlier['trigger']}", correlation)
         )
     if windows:
-        before = rows[rows[START] < one[START]]
-        before = before[before[START] == before[START].max()]
-        twin = _only(before[before["trigger"] <= one["trigger"]], one)
+        earlier_windows = rows[rows[START] < row[START]]
+        earlier_windows = earlier_windows[earlier_windows[START] == earlier_windows[START].max()]
+        twin = _only(earlier_windows[earlier_windows["trigger"] <= row["trigger"]], row)
         if twin is not None:
             when = f"{twin[START]:{TIME}}" + (
-                "" if twin["trigger"] == one["trigger"] else f", trigger {twin['trigger']}"
+                "" if twin["trigger"] == row["trigger"] else f", trigger {twin['trigger']}"
             )
-            found.append(_against(published, one, twin, alias, when, between_windows(published)))
-    return found
+            comparisons.append(
+                _against(published, row, twin, alias, when, between_windows(published))
+            )
+    return comparisons
 
 
-def _only(rows: pd.DataFrame, one: Mapping[Any, Any]) -> dict[Any, Any] | None:
+def _only(candidates: pd.DataFrame, row: Mapping[Any, Any]) -> dict[Any, Any] | None:
     """Return the newest row of the same key; None where it is missing."""
     from dpsql.published.public_rows import published_of
     from dpsql.view.words import absent
 
-    for name in published_of(rows).keys:
-        rows = rows[
-            rows[name].isna() if absent(one[name]) else (rows[name] == one[name]).fillna(False)
+    for name in published_of(candidates).keys:
+        candidates = candidates[
+            candidates[name].isna()
+            if absent(row[name])
+            else (candidates[name] == row[name]).fillna(False)
         ]
     return (
-        dict(rows.iloc[[int(rows["trigger"].argmax())]].to_dict("records")[0])
-        if len(rows)
+        dict(candidates.iloc[[int(candidates["trigger"].argmax())]].to_dict("records")[0])
+        if len(candidates)
         else None
     )
 
 
 def _print(
     key: str,
-    one: Mapping[Any, Any],
-    found: Sequence[tuple[str, str, float, Difference | None]],
+    row: Mapping[Any, Any],
+    comparisons: Sequence[tuple[str, str, float, Difference | None]],
     published: Published,
     as_json: bool,
 ) -> None:
@@ -238,17 +253,17 @@ def _print(
     from dpsql.view.words import amount, left_out
 
     if as_json:
-        print_json([_told(key, one, *line) for line in found])
+        print_json([_document(key, row, *line) for line in comparisons])
         return
     place = (
-        f"window {one[START]:{TIME}}, trigger {one['trigger']}"
+        f"window {row[START]:{TIME}}, trigger {row['trigger']}"
         if published.windows
-        else f"trigger {one['trigger']}"
+        else f"trigger {row['trigger']}"
     )
     click.echo(f"{key or 'all records'}: {place}")
     lines = []
-    for alias, name, value, made in found:
-        if made is None:
+    for alias, name, value, difference in comparisons:
+        if difference is None:
             lines.append(
                 (
                     alias,
@@ -260,13 +275,23 @@ def _print(
                 )
             )
             continue
-        error = Z95 * made.stderr
-        verdict = ("larger" if made.value > 0 else "smaller") if made.real() else "may be noise"
-        bar = f"{'at most ' if made.at_most else ''}± {amount(error, error)}"
-        this, that = (amount(number, error) for number in (float(one[alias]), value))
-        lines.append((alias, name, this, that, f"{amount(made.value, error)} {bar}", verdict))
+        error = Z95 * difference.stderr
+        verdict = (
+            ("larger" if difference.value > 0 else "smaller")
+            if difference.real()
+            else "may be noise"
+        )
+        bar = f"{'at most ' if difference.at_most else ''}± {amount(error, error)}"
+        own_text, other_text = (amount(number, error) for number in (float(row[alias]), value))
+        lines.append(
+            (alias, name, own_text, other_text, f"{amount(difference.value, error)} {bar}", verdict)
+        )
     print_table(("column", "against", "this", "that", "difference", ""), lines)
-    bounded = [AT_MOST] if any(made and made.at_most for *_, made in found) else []
+    bounded = (
+        [AT_MOST]
+        if any(difference and difference.at_most for *_, difference in comparisons)
+        else []
+    )
     for sentence in (
         NOISE,
         *bounded,
@@ -275,17 +300,22 @@ def _print(
         click.echo(sentence)
 
 
-def _told(
-    key: str, one: Mapping[Any, Any], alias: str, name: str, value: float, made: Difference | None
+def _document(
+    key: str,
+    row: Mapping[Any, Any],
+    alias: str,
+    name: str,
+    value: float,
+    difference: Difference | None,
 ) -> dict[str, Any]:
-    told = {"key": key, "trigger": int(one["trigger"]), "column": alias, "against": name}
-    if made is None:
-        return told | {"difference": None}
-    return told | {
-        "value": float(one[alias]),
+    document = {"key": key, "trigger": int(row["trigger"]), "column": alias, "against": name}
+    if difference is None:
+        return document | {"difference": None}
+    return document | {
+        "value": float(row[alias]),
         "other": value,
-        "difference": made.value,
-        "stderr": made.stderr,
-        "at_most": made.at_most,
-        "real": made.real(),
+        "difference": difference.value,
+        "stderr": difference.stderr,
+        "at_most": difference.at_most,
+        "real": difference.real(),
     }

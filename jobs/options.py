@@ -71,16 +71,15 @@ class Microseconds(click.ParamType):
     Args:
         name: what it is, in one word.
         parse: makes microseconds of it.
-        written: what it is, and how it is written.
+        description: what it is, and how it is written.
     """
 
-    def __init__(self, name: str, parse: Callable[[str], int], written: str) -> None:
+    def __init__(self, name: str, parse: Callable[[str], int], description: str) -> None:
         self.name = name
         self._parse = parse
-        self._written = written
+        self._written = description
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return microseconds."""
         try:
             return value if isinstance(value, int) else self._parse(value)
         except ValueError:
@@ -104,7 +103,7 @@ class Commands(click.Group):
     """A group whose commands end in a message and an exit code, never in a traceback."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return what is written otherwise now is refused by name."""
+        """Refuse by name what is written otherwise now."""
         for old, instead in ELSEWHERE.items():
             command, *option = old.split()
             if args[:1] == [command] and set(option) <= set(args):
@@ -112,18 +111,17 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which one meets them."""
+        """List the commands in the order in which one meets them."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         with one_line_errors(debug=bool(ctx.params.get("debug"))):
             return super().invoke(ctx)
 
 
 @contextmanager
 def one_line_errors(debug: bool) -> Iterator[None]:
-    """Every error as text on stderr and an exit code: 2 what the user can mend, 1 anything else."""
+    """Turn every error into text on stderr and an exit code: 2 what the user can mend, 1 anything else."""
     try:
         yield
     except DpsqlError as problem:
@@ -156,18 +154,18 @@ def one_line_errors(debug: bool) -> Iterator[None]:
 
 @contextmanager
 def stop_politely() -> Iterator[None]:
-    """SIGTERM works like Ctrl-C, and that is a success. (While the engine works it catches both itself and ends after the micro-batch.)"""
+    """Let SIGTERM work like Ctrl-C, and count both as a success. (While the engine works it catches both itself and ends after the micro-batch.)"""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    old_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     except KeyboardInterrupt:
         note(STOPPED)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, old_handler)
 
 
 def compiled(query_file: Path, sources_file: Path) -> Query:
@@ -192,23 +190,23 @@ def compiled_text(text: str, sources_file: Path, name: str) -> Query:
 
 
 def files_by_source(
-    given: tuple[str, ...], query: Query, flag: str = "--input"
+    arguments: tuple[str, ...], query: Query, flag: str = "--input"
 ) -> dict[str, list[Path]]:
-    """`NAME=FILE` or `FILE` (the stream) to files by source; what is not there is refused before anything is spent."""
+    """Sort arguments `NAME=FILE` or `FILE` (the stream) by source; what is not there is refused before anything is spent."""
     from dpsql.local.sources import source_files
 
     stream = query.parsed.stream
     sources = (query.parsed.stream, *query.parsed.static_sources)
     files: dict[str, list[Path]] = {}
-    for text in given:
+    for text in arguments:
         head, equals, tail = text.partition("=")
-        named = bool(equals) and head.lower() in sources
-        if equals and not named and not Path(text).exists():
+        has_name = bool(equals) and head.lower() in sources
+        if equals and not has_name and not Path(text).exists():
             raise ConfigError(
                 f"{flag} {text}: no such file, and no such source: the query reads {', '.join(sources)}"
             )
-        files.setdefault(head.lower() if named else stream, []).append(
-            Path(tail if named else text)
+        files.setdefault(head.lower() if has_name else stream, []).append(
+            Path(tail if has_name else text)
         )
     for name in {stream, *files}:
         source_files(query.sources[name], files)
@@ -227,9 +225,9 @@ def writable(target: Path, flag: str) -> None:
         raise ConfigError(f"{flag} {target}: this cannot be written")
 
 
-def default_sources(given: Path | None) -> Path | None:
+def default_sources(sources_file: Path | None) -> Path | None:
     """Return the file that declares caps: the one given, else conf/sources.yaml, if it is there."""
-    return given or (DECLARED if DECLARED.exists() else None)
+    return sources_file or (DECLARED if DECLARED.exists() else None)
 
 
 def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Secret, Ledger]:
@@ -242,21 +240,21 @@ def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Se
     secret = Secret.load(path, create=create)
     ledger = Ledger.beside(path, secret)
     if is_new:
-        known = (
+        state = (
             "the ledger beside it was another secret's"
             if ledger.folder.is_dir()
             else "new ledger: nothing is known to be spent"
         )
-        note(f"new secret {path}, {known}")
+        note(f"new secret {path}, {state}")
     return secret, ledger
 
 
-def refuse_own_input(query: Query, given: Sequence[Path] | None, flag: str, why: str) -> None:
-    """The stream's own records are what is to be protected: nothing exact is shown of them, unless its source says that they are public.
+def refuse_own_input(query: Query, paths: Sequence[Path] | None, flag: str, why: str) -> None:
+    """Refuse to show anything exact of the stream's own records, unless its source says that they are public.
 
     Args:
         query: on the stream.
-        given: what is read instead of its path; None reads its path.
+        paths: what is read instead of its path; None reads its path.
         flag: that asks for it.
         why: it is refused.
 
@@ -266,9 +264,11 @@ def refuse_own_input(query: Query, given: Sequence[Path] | None, flag: str, why:
     from dpsql.sources.places import is_own_input
 
     source = query.source
-    own = None if source.public else source.path if given is None else is_own_input(source, given)
-    if own is not None:
+    own_path = (
+        None if source.public else source.path if paths is None else is_own_input(source, paths)
+    )
+    if own_path is not None:
         raise ConfigError(
-            f"{flag} {own}: this is the input of `{source.name}` itself. {why} Give other data, which you may look at; or, if these records "
+            f"{flag} {own_path}: this is the input of `{source.name}` itself. {why} Give other data, which you may look at; or, if these records "
             f"are no secret, say `public: true` at sources.{source.name}.public"
         )

@@ -101,19 +101,23 @@ def restore(
         return
     from dpsql.lake.restore import restore as restore_run
 
-    done = restore_run(lake, name, (buckets, buckets) if buckets else None, label, checkpoints)
-    told = {"listed": list(done.listed), "batches": dict(done.batches), "mended": list(done.mended)}
+    restored = restore_run(lake, name, (buckets, buckets) if buckets else None, label, checkpoints)
+    document = {
+        "listed": list(restored.listed),
+        "batches": dict(restored.batches),
+        "mended": list(restored.mended),
+    }
     lines = [
-        *done.mended,
-        *(f"{operator}: its newest state is listed again" for operator in done.listed),
+        *restored.mended,
+        *(f"{operator}: its newest state is listed again" for operator in restored.listed),
     ]
-    for operator, batch in done.batches.items():
+    for operator, batch in restored.batches.items():
         lines.append(
             f"{operator}: goes on "
             + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning")
         )
     say(
-        {"name": name, "new_run": False, **told},
+        {"name": name, "new_run": False, **document},
         "\n".join(lines or ["nothing is lost: the run can go on as it is"]),
         as_json,
     )
@@ -130,6 +134,10 @@ def _write_down(
     run = read_run(lake, name)
     query = compiled_text(run.query_text, sources_file, name)
     check_binding(run, query, secret, lake)
-    done = record_run(lake, run, query, ledger, query.source)
-    text = f"run {run.run_id} " + ("is written down again" if done else "was there already")
-    say({"name": name, "run_id": run.run_id, "new_run": False, "written": done}, text, as_json)
+    is_recorded = record_run(lake, run, query, ledger, query.source)
+    text = f"run {run.run_id} " + ("is written down again" if is_recorded else "was there already")
+    say(
+        {"name": name, "run_id": run.run_id, "new_run": False, "written": is_recorded},
+        text,
+        as_json,
+    )

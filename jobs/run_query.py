@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from dpsql.lake.runs import Lake, Run
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
+    from dpsql.sources.config import Source
     from dpsql.streaming.progress import Summary
 
 
@@ -85,7 +86,7 @@ class RunFlags:
 
 
 def run_options(command: Command) -> Command:
-    """Return the shared flags, handed over as one RunFlags."""
+    """Hand the shared flags over as one RunFlags."""
 
     @functools.wraps(command)
     def gathered(**given: Any) -> Any:
@@ -163,75 +164,82 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     Raises:
         DpsqlError: the query, configuration, secret, lake or budget does not allow it; nothing has been read.
     """
-    if flags.until_us is not None and not flags.until_caught_up:
-        raise ConfigError(
-            "--until needs --until-caught-up: a live run releases every trigger when its time has come"
-        )
-    from dpsql.compiled import UNTIL
-    from dpsql.lake.event_log import FILE as STATUS_FILE
     from dpsql.lake.opening import open_run
     from dpsql.lake.runs import Lake, has_begun
-    from dpsql.local.first_look import check_files, looks_at_files
-    from dpsql.schedule import polling_interval
     from dpsql.sources.reachable import check_reachable
     from dpsql.streaming.protection import check_settings
     from dpsql.streaming.spark_home import UNTESTED, check_spark
-    from dpsql.times import now_us
 
     properties = {**properties, UNTESTED: "true"} if flags.untested_spark else properties
-    query = compiled(flags.query_file, flags.sources_file)
-    if not flags.until_caught_up:
-        polling_interval(query.shape.schedule, flags.interval_us)
-    for flag, path in (("--log", flags.log), ("--metrics", flags.metrics)):
-        if path is not None:
-            writable(path, flag)  # before anything is spent
+    query = _checked_query(flags)
     lake = Lake(flags.lake_folder)
     if master is not None:
         check_spark(master, os.environ, note)
         check_settings(properties)
     name = flags.name or flags.query_file.stem
-    begun = has_begun(lake, name)
-    elsewhere = not OTHER_SETTINGS.isdisjoint(os.environ) or any(
-        OTHER_STORE.search(setting) for setting in properties
-    )
+    is_resumed = has_begun(lake, name)
     sources = [query.sources[each] for each in (query.parsed.stream, *query.parsed.static_sources)]
-    check_reachable(sources, as_here=master is not None and not elsewhere)
+    reads_as_here = master is not None and not _has_other_settings(properties)
+    check_reachable(sources, as_here=reads_as_here)
     secret, ledger = secret_and_ledger(flags.secret_file)
-    if not begun:
-        query.shape.schedule.check_behind(
-            now_us() if flags.until_us is None else flags.until_us, query.source.start_us
-        )
-        if flags.until_us is None and (long := query.long_wait(UNTIL, now_us())):
-            note(long)
-    seen = begun or not any(map(looks_at_files, sources))
-    if not seen and master is not None and not elsewhere:
-        seen = all([check_files(source) for source in sources])
+    if not is_resumed:
+        _check_first_release(query, flags.until_us)
+    are_files_checked = is_resumed or _check_first_files(sources, reads_as_here)
     with stop_politely():
-        if (
-            master is None or not master.startswith("local") or not seen
-        ):  # perhaps without Delta or a secret: nothing may be bound or spent then
+        if master is None or not master.startswith("local") or not are_files_checked:
+            # perhaps without Delta or a secret: nothing may be bound or spent then
             from dpsql.streaming.sources import check_there
 
             check_there(_session(master, properties), sources)
         run = open_run(lake, name, query, secret, ledger, query.source)
-        from dpsql.streaming.failures import stopping
-
-        os.umask(
-            0o077
-        )  # for all that is written from here on; the histogram is opened to readers by name
+        os.umask(0o077)  # for all that is written from here on; the histogram is opened by name
         folder = lake.private(name)
-        spark = _session(
-            master, properties, folder / SPARK_SAID if isinstance(folder, Path) else None
+        log_file = folder / SPARK_SAID if isinstance(folder, Path) else None
+        spark = _session(master, properties, log_file)
+        _run_and_report(flags, spark, query, run, lake, secret, ledger)
+
+
+def _checked_query(flags: RunFlags) -> Query:
+    """Compile the query, and refuse flags that do not go with it before anything is spent."""
+    from dpsql.schedule import polling_interval
+
+    if flags.until_us is not None and not flags.until_caught_up:
+        raise ConfigError(
+            "--until needs --until-caught-up: a live run releases every trigger when its time has come"
         )
-        with stopping(spark):
-            summary = _run(flags, spark, query, run, lake, secret, ledger)
-        note_totals(query.source, summary.records, summary.dropped, kept=str(folder / STATUS_FILE))
-        _print_summary(
-            summary,
-            str(lake.histogram(name)),
-            f"dpsql show {name} --lake {flags.lake_folder}",
-            flags.as_json,
-        )
+    query = compiled(flags.query_file, flags.sources_file)
+    if not flags.until_caught_up:
+        polling_interval(query.shape.schedule, flags.interval_us)
+    for flag, path in (("--log", flags.log), ("--metrics", flags.metrics)):
+        if path is not None:
+            writable(path, flag)
+    return query
+
+
+def _has_other_settings(properties: Mapping[str, str]) -> bool:
+    """Tell whether Spark may find files elsewhere than this process does."""
+    return not OTHER_SETTINGS.isdisjoint(os.environ) or any(map(OTHER_STORE.search, properties))
+
+
+def _check_first_release(query: Query, until_us: int | None) -> None:
+    """Refuse a first release that would be behind, and say where it takes long."""
+    from dpsql.compiled import UNTIL
+    from dpsql.times import now_us
+
+    query.shape.schedule.check_behind(
+        now_us() if until_us is None else until_us, query.source.start_us
+    )
+    if until_us is None and (long_wait := query.long_wait(UNTIL, now_us())):
+        note(long_wait)
+
+
+def _check_first_files(sources: Sequence[Source], reads_as_here: bool) -> bool:
+    """Look at the first files of sources; False where Spark alone can say that they are readable."""
+    from dpsql.local.first_look import check_files, looks_at_files
+
+    if not any(map(looks_at_files, sources)):
+        return True
+    return reads_as_here and all([check_files(source) for source in sources])
 
 
 def needs_s3(flags: RunFlags) -> bool:
@@ -271,16 +279,37 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
     return properties
 
 
-def _session(master: str | None, properties: Mapping[str, str], said: Path | None = None) -> Any:
+def _session(
+    master: str | None, properties: Mapping[str, str], log_file: Path | None = None
+) -> Any:
     from dpsql.streaming.session import session
 
     if master is not None:  # else spark-submit has started it
         note("starting Spark ...")
-    before = os.umask(0o077)  # Spark and its workers keep it
+    old_umask = os.umask(0o077)  # Spark and its workers keep it
     try:
-        return session(master, properties, said)
+        return session(master, properties, log_file)
     finally:
-        os.umask(before)
+        os.umask(old_umask)
+
+
+def _run_and_report(
+    flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret, ledger: Ledger
+) -> None:
+    """Run the query until it has caught up or is stopped, and print what it has released."""
+    from dpsql.lake.event_log import FILE as STATUS_FILE
+    from dpsql.streaming.failures import stopping
+
+    with stopping(spark):
+        summary = _run(flags, spark, query, run, lake, secret, ledger)
+    status_file = str(lake.private(run.name) / STATUS_FILE)
+    note_totals(query.source, summary.records, summary.dropped, status_file=status_file)
+    _print_summary(
+        summary,
+        str(lake.histogram(run.name)),
+        f"dpsql show {run.name} --lake {flags.lake_folder}",
+        flags.as_json,
+    )
 
 
 def _run(
@@ -297,7 +326,7 @@ def _run(
         return run_job(spark, query, run, lake, secret, ledger=ledger, **options)
 
 
-def _print_summary(summary: Summary, histogram: str, after: str, as_json: bool) -> None:
+def _print_summary(summary: Summary, histogram: str, next_command: str, as_json: bool) -> None:
     if summary.stopped:
         note(STOPPED)
     if as_json:
@@ -311,7 +340,7 @@ def _print_summary(summary: Summary, histogram: str, after: str, as_json: bool) 
     print_not_read(summary.not_read, summary.not_read_names)
     click.echo(f"histogram: {histogram}")
     if summary.rows:
-        click.echo(f"next: {after}")
+        click.echo(f"next: {next_command}")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

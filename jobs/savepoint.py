@@ -23,9 +23,9 @@ def savepoint(name: str, label: str | None, lake_folder: str, as_json: bool) -> 
     from dpsql.lake.runs import Lake
     from dpsql.lake.savepoints import take_savepoint
 
-    taken = take_savepoint(Lake(lake_folder), name, label)
+    saved = take_savepoint(Lake(lake_folder), name, label)
     say(
-        {"name": name, "label": taken.label, "folder": str(taken.folder)},
-        f"savepoint {taken.label}: {taken.folder}",
+        {"name": name, "label": saved.label, "folder": str(saved.folder)},
+        f"savepoint {saved.label}: {saved.folder}",
         as_json,
     )

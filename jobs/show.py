@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ SHOWN_ROWS = 20
     **INSTANT,
     help="The window that starts at TIME (UTC); default: see above.",
 )
-@click.option("--all", "every", is_flag=True, help="Every window and trigger.")
+@click.option("--all", "all_triggers", is_flag=True, help="Every window and trigger.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -52,7 +52,7 @@ def show(
     name: str,
     lake_folder: str | None,
     window_us: int | None,
-    every: bool,
+    all_triggers: bool,
     limit: int,
     watch: bool,
     as_json: bool,
@@ -68,18 +68,20 @@ def show(
     dpsql show demo --lake lake --watch
     dpsql show copies/demo.sketch
     """
-    if every and window_us is not None:
+    if all_triggers and window_us is not None:
         raise click.UsageError("--all and --window exclude each other")
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
     lake = _lake(name, lake_folder)
     if watch:
         with contextlib.suppress(KeyboardInterrupt):
-            follow(lake, name, lambda: _print(lake, name, window_us, every, limit, growing=True))
+            follow(
+                lake, name, lambda: _print(lake, name, window_us, all_triggers, limit, growing=True)
+            )
     elif as_json:
-        print_json(_document(lake, name, window_us, every))
+        print_json(_document(lake, name, window_us, all_triggers))
     else:
-        _print(lake, name, window_us, every, limit)
+        _print(lake, name, window_us, all_triggers, limit)
 
 
 def _lake(name: str, folder: str | None) -> Lake:
@@ -96,20 +98,22 @@ def _lake(name: str, folder: str | None) -> Lake:
     return Lake(folder)
 
 
-def _document(lake: Lake, name: str, window_us: int | None, every: bool) -> dict[str, Any]:
+def _document(lake: Lake, name: str, window_us: int | None, all_triggers: bool) -> dict[str, Any]:
     from dpsql.published import words
     from dpsql.published.public_rows import own_reading, published_of
     from dpsql.view.reading import as_read
     from dpsql.view.standing import live_notes
     from dpsql.view.words import left_out
 
-    own = own_reading(lake, name)
-    rows = as_read(_chosen(_rows(lake, name, every), name, window_us, every), own)
+    condition = own_reading(lake, name)
+    rows = as_read(
+        _chosen(_rows(lake, name, all_triggers), name, window_us, all_triggers), condition
+    )
     published = published_of(rows)
     return {
         "name": name,
         "live": list(live_notes(lake, name)),
-        "errors": [*left_out(published), *_unread(own, published)],
+        "errors": [*left_out(published), *_unread(condition, published)],
         "promises": [asdict(run) for run in published.protects],
         "columns": dict(words.columns(published)),
         "rows": records(rows, published),
@@ -117,7 +121,12 @@ def _document(lake: Lake, name: str, window_us: int | None, every: bool) -> dict
 
 
 def _print(
-    lake: Lake, name: str, window_us: int | None, every: bool, limit: int, growing: bool = False
+    lake: Lake,
+    name: str,
+    window_us: int | None,
+    all_triggers: bool,
+    limit: int,
+    growing: bool = False,
 ) -> None:
     from dpsql.jobs.tables import print_histogram  # slow to import
     from dpsql.lake.running import is_running
@@ -126,10 +135,10 @@ def _print(
     from dpsql.times import now_us
     from dpsql.view.reading import as_read, is_ordered
     from dpsql.view.standing import live_notes
-    from dpsql.view.table import finished, growing_aliases, in_order, passed_over, places_shown
-    from dpsql.view.words import TIME, next_trigger, why_nothing
+    from dpsql.view.table import growing_aliases, in_order, passed_over, places_shown
+    from dpsql.view.words import next_trigger, why_nothing
 
-    rows = _rows(lake, name, every)
+    rows = _rows(lake, name, all_triggers)
     published = published_of(rows)
     if growing:
         click.clear()
@@ -146,60 +155,74 @@ def _print(
             )
         return
     chosen = _chosen(
-        rows, name, window_us, every, growing, growing_aliases(rows) if published.amounts else ()
+        rows,
+        name,
+        window_us,
+        all_triggers,
+        growing,
+        growing_aliases(rows) if published.amounts else (),
     )
-    own = own_reading(lake, name)
-    shown = as_read(chosen, own)
+    condition = own_reading(lake, name)
+    readable = as_read(chosen, condition)
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
-    if not every and published.amounts:
+    if not all_triggers and published.amounts:
         ranks = places_shown(
-            chosen, in_order(newest_triggers(shown), keep=is_ordered(shown)).head(limit)
+            chosen, in_order(newest_triggers(readable), keep=is_ordered(readable)).head(limit)
         )
-    print_histogram(shown, limit, every, clock=rows[DUE].max(), ranks=ranks)
-    if not every and window_us is None and (passed := passed_over(rows, chosen)):
+    print_histogram(readable, limit, all_triggers, clock=rows[DUE].max(), ranks=ranks)
+    if not all_triggers and window_us is None and (passed := passed_over(rows, chosen)):
         click.echo(passed)
-    grows = rows[~finished(rows)]  # none where there are no windows
-    for start, window in grows.groupby(START) if len(grows) else ():
-        if (shown[START] == start).any():
-            continue
-        more = f"{window[DUE].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
-        click.echo(f"unfinished: the window of {start:{TIME}}, so far up to {more}")
-    for sentence in _unread(own, published):
+    for sentence in _unfinished(rows, readable):
+        click.echo(sentence)
+    for sentence in _unread(condition, published):
         click.echo(sentence)
     if notes := live_notes(lake, name):
         click.echo("; ".join(notes))
 
 
-def _unread(own: Reading | None, published: Published) -> list[str]:
+def _unfinished(rows: pd.DataFrame, shown: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence for each unfinished window that is not shown; there is none without windows."""
+    from dpsql.view.table import finished
+    from dpsql.view.words import TIME
+
+    growing = rows[~finished(rows)]
+    for start, window in growing.groupby(START) if len(growing) else ():
+        if (shown[START] == start).any():
+            continue
+        more = f"{window[DUE].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
+        yield f"unfinished: the window of {start:{TIME}}, so far up to {more}"
+
+
+def _unread(condition: Reading | None, published: Published) -> list[str]:
     """Return what is said to them of a condition that is not public."""
     from dpsql.view.reading import PRIVATE
 
-    return [PRIVATE] if published.reading.private and own is None else []
+    return [PRIVATE] if published.reading.private and condition is None else []
 
 
-def _rows(lake: Lake, name: str, every: bool) -> pd.DataFrame:
-    """Of all windows: every trigger, or the newest."""
+def _rows(lake: Lake, name: str, all_triggers: bool) -> pd.DataFrame:
+    """Read all windows, with every trigger or the newest."""
     from dpsql.published.public_rows import all_rows, newest
 
-    return all_rows(lake, name) if every else newest(lake, name)
+    return all_rows(lake, name) if all_triggers else newest(lake, name)
 
 
 def _chosen(
     rows: pd.DataFrame,
     name: str,
     window_us: int | None,
-    every: bool,
+    all_triggers: bool,
     growing: bool = False,
-    of: Sequence[str] = (),
+    columns: Sequence[str] = (),
 ) -> pd.DataFrame:
     from dpsql.published.public_rows import published_of
     from dpsql.view.plain_table import listing
     from dpsql.view.table import one_window
 
-    if every:
+    if all_triggers:
         return rows
     if published_of(rows).lists and window_us is None and not growing:
-        rows, said = listing(rows)
-        if said:
-            note(said)
-    return one_window(rows, name, window_us, growing, of)
+        rows, note_text = listing(rows)
+        if note_text:
+            note(note_text)
+    return one_window(rows, name, window_us, growing, columns)

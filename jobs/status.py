@@ -59,39 +59,41 @@ def status(
             raise click.UsageError("--max-lag and --max-drop-share are of one run: name it")
         _print_queries(Lake(lake_folder), as_json)
         return
-    found = found_status(Lake(lake_folder), name, max_lag_us, max_drop_share)
+    standing = found_status(Lake(lake_folder), name, max_lag_us, max_drop_share)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(standing))
     else:
         until = "nothing is released yet"
-        if found.released_us is not None and found.lag_seconds is not None:
-            until = f"released up to {datetime.fromtimestamp(found.released_us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC, {found.lag_seconds:,.0f} s ago"
-        click.echo(f"{name}: {found.state}; {until}" if found.run_id else f"{name}: {found.state}")
-        for alarm in found.alarms:
+        if standing.released_us is not None and standing.lag_seconds is not None:
+            until = f"released up to {datetime.fromtimestamp(standing.released_us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC, {standing.lag_seconds:,.0f} s ago"
+        click.echo(
+            f"{name}: {standing.state}; {until}" if standing.run_id else f"{name}: {standing.state}"
+        )
+        for alarm in standing.alarms:
             click.echo(f"alarm: {alarm}")
-    if found.state == "damaged":
+    if standing.state == "damaged":
         raise SystemExit(DAMAGED)
-    if found.alarms:
+    if standing.alarms:
         raise SystemExit(ALARM)
 
 
 def _print_queries(lake: Lake, as_json: bool) -> None:
     from dpsql.lake.runs import list_queries
 
-    found = [(listed, _told(lake, listed.name)) for listed in list_queries(lake)]
+    queries = [(listed, _facts(lake, listed.name)) for listed in list_queries(lake)]
     if as_json:
-        print_json([{**asdict(listed), **told} for listed, told in found])
+        print_json([{**asdict(listed), **facts} for listed, facts in queries])
         return
     heads = ("name", "state", "source", "promise", "newest trigger", "rows")
-    print_table(heads, [(q.name, q.state, *_cells(told)) for q, told in found])
+    print_table(heads, [(q.name, q.state, *_cells(facts)) for q, facts in queries])
 
 
-def _told(lake: Lake, name: str) -> dict[str, Any]:
+def _facts(lake: Lake, name: str) -> dict[str, Any]:
     """Return what a person asks of a query; null where nothing is published, or may not be read."""
     from dpsql.lake.runs import read_run
     from dpsql.published.public_rows import newest_trigger  # slow to import
 
-    told: dict[str, Any] = dict.fromkeys(
+    facts: dict[str, Any] = dict.fromkeys(
         ("source", "privacy_unit", "epsilon", "delta", "period_us", "newest_trigger", "rows")
     )
     try:
@@ -102,22 +104,27 @@ def _told(lake: Lake, name: str) -> dict[str, Any]:
             if query["window"] and query["contribution_period"] == "WINDOW"
             else None
         )
-        told |= {"source": query["stream"], "privacy_unit": query["privacy_unit"]}
-        told |= {"epsilon": plan["epsilon"], "delta": plan["delta"], "period_us": period}
+        facts |= {"source": query["stream"], "privacy_unit": query["privacy_unit"]}
+        facts |= {"epsilon": plan["epsilon"], "delta": plan["delta"], "period_us": period}
         newest, rows = newest_trigger(lake, name)
-        told |= {
+        facts |= {
             "newest_trigger": None if newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}",
             "rows": rows,
         }
     except (LakeError, KeyError):
         pass
-    return told
+    return facts
 
 
-def _cells(told: dict[str, Any]) -> tuple[str, str, str, str]:
-    if told["source"] is None:
+def _cells(facts: dict[str, Any]) -> tuple[str, str, str, str]:
+    if facts["source"] is None:
         return "", "", "", ""
-    span = "for ever" if told["period_us"] is None else f"per {duration(told['period_us'])}"
-    span = span if told["privacy_unit"] else "for one row"
-    newest = (told["newest_trigger"] or "none yet").replace("T", " ").removesuffix("Z")
-    return told["source"], f"epsilon {told['epsilon']:g} {span}", newest, f"{told['rows'] or 0:,}"
+    span = "for ever" if facts["period_us"] is None else f"per {duration(facts['period_us'])}"
+    span = span if facts["privacy_unit"] else "for one row"
+    newest = (facts["newest_trigger"] or "none yet").replace("T", " ").removesuffix("Z")
+    return (
+        facts["source"],
+        f"epsilon {facts['epsilon']:g} {span}",
+        newest,
+        f"{facts['rows'] or 0:,}",
+    )

@@ -42,14 +42,16 @@ FOOT = (
 )
 
 
-def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any = None) -> None:
-    """A table for every list, and what the bounds leave out in words: the newest finished window first, or all triggers, the newest first."""
-    out = console()
+def print_lists(
+    frame: pd.DataFrame, limit: int, all_triggers: bool = False, clock: Any = None
+) -> None:
+    """Print a table for every list, and what the bounds leave out in words: the newest finished window first, or all triggers, the newest first."""
+    terminal = console()
     published = published_of(frame)
     if not published.lists:
-        out.print(NO_LIST, markup=False)
+        terminal.print(NO_LIST, markup=False)
         return
-    rows = frame if every else newest_triggers(frame)
+    rows = frame if all_triggers else newest_triggers(frame)
     caps = heads(published)
     ended = dict(zip(rows[START], finished(rows, clock), strict=True))
     for name in published.lists:
@@ -68,27 +70,27 @@ def print_lists(frame: pd.DataFrame, limit: int, every: bool = False, clock: Any
                 value_text(line["value"]), style="dim italic" if absent(line["value"]) else ""
             )
             table.add_row(f"{line[START]:{TIME}}", trigger, value, *numbers(line))
-        out.print(table)
+        terminal.print(table)
         if not lines:
-            out.print(f"{name}: no value is listed.", markup=False)
+            terminal.print(f"{name}: no value is listed.", markup=False)
         elif len(lines) > limit:
-            out.print(
+            terminal.print(
                 f"{len(lines) - limit:,} more rows: --limit {len(lines)}", style="dim", markup=False
             )
-    for said in (*left_out(published), *FOOT):
-        out.print(said, style="dim", markup=False)
+    for sentence in (*left_out(published), *FOOT):
+        terminal.print(sentence, style="dim", markup=False)
 
 
 def numbers(line: dict[str, Any]) -> tuple[str, str, str]:
     """Return a value, 95% of its noise, and its interval."""
-    whole = isinstance(line["amount"], int)
+    is_count = isinstance(line["amount"], int)
     error = Z95 * line["stderr"]
     low, high = (
-        f"{line[end]:,.0f}" if whole else amount(line[end], error) for end in ("low", "high")
+        f"{line[end]:,.0f}" if is_count else amount(line[end], error) for end in ("low", "high")
     )
     return (
-        f"{line['amount']:,.0f}" if whole else amount(line["amount"], error),
-        f"± {amount(error, error, whole)}",
+        f"{line['amount']:,.0f}" if is_count else amount(line["amount"], error),
+        f"± {amount(error, error, is_count)}",
         f"{low} .. {high}",
     )
 
@@ -99,92 +101,90 @@ def numbers(line: dict[str, Any]) -> tuple[str, str, str]:
 if TYPE_CHECKING:
     import pandas as pd
 
+SMALL = "? smaller than its own error: it may well be nothing."
+BELOW_ZERO = "Below zero is noise: leave it in when you add rows up, or sums come out too large."
+MISSING = "A key that is missing is not zero: dpsql explain QUERY.sql --missing"
 PLACES = "Each place holds with 95% of the noise; keys that share places cannot be told apart."
 
 
 def print_histogram(
     frame: pd.DataFrame,
     limit: int,
-    every: bool = False,
+    all_triggers: bool = False,
     clock: Any = None,
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {}),
 ) -> None:
-    """A table with a 95% error on every cell; `?` marks a value that is smaller than its own error.
+    """Print a table with a 95% error on every cell; `?` marks a value that is smaller than its own error.
 
     Args:
         frame: rows of the histogram.
         limit: how many are printed.
-        every: all triggers, the newest first; else each window's newest.
+        all_triggers: all triggers, the newest first; else each window's newest.
         clock: the newest trigger of all windows, where these are not all of them.
         ranks: a column, and which places rows can have by it.
     """
     published = published_of(frame)
-    aggregates = published.amounts
-    keys = published.keys
     if not published.names(Role.VALUE):
-        print_lists(frame, limit, every, clock)
+        print_lists(frame, limit, all_triggers, clock)
         return
-    if every:
-        largest = (
-            []
-            if is_ordered(frame)
-            else [each for each in (size_of(frame), *aggregates) if each][:1]
-        )
-        rows = frame.sort_values([*published.release, *largest], ascending=False, kind="stable")
-    else:
-        rows = in_order(newest_triggers(frame), keep=is_ordered(frame))
-    table = _table(keys, bool(published.windows))
+    rows = _newest_first(frame) if all_triggers else _largest_first(frame)
+    table = _table(published.keys, bool(published.windows))
     caps = heads(published)
-    ended = finished(frame, clock)
     for column in published.display_columns:
         _number(table, column.name, caps.get(column.name, ""))
-    (by, places), small = ranks, False
-    if by:
-        _number(table, "place", f"by {by}" if len(aggregates) > 1 else "")
+    ranked_by, places = ranks
+    if ranked_by:
+        _number(table, "place", f"by {ranked_by}" if len(published.amounts) > 1 else "")
+    ended = finished(frame, clock)
+    has_small = False
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         cells = [text_of(row, column, published) for column in published.display_columns]
-        small |= any(cell.startswith("?") for cell in cells)
-        dimmed = [
-            Text(cell, style="dim" if cell.startswith(("?", "NULL", TOO_FEW, AT_END)) else "")
-            for cell in cells
-        ]
-        table.add_row(
-            *_place(row, published, bool(ended[index])),
-            *dimmed,
-            *([places.get(index, "")] if by else []),
-        )
-    out = console()
-    out.print(table)
-    below = bool((rows[aggregates].head(limit).fillna(0) < 0).to_numpy().any())
-    _foot(
-        out,
-        [
-            "? smaller than its own error: it may well be nothing." if small else "",
-            "Below zero is noise: leave it in when you add rows up, or sums come out too large."
-            if below
-            else "",
-            *left_out(published),
-            PLACES if by else "",
-            "A key that is missing is not zero: dpsql explain QUERY.sql --missing"
-            if published.selects
-            else "",
-            _more(len(rows), limit),
-        ],
+        has_small |= any(cell.startswith("?") for cell in cells)
+        place = [places.get(index, "")] if ranked_by else []
+        table.add_row(*_place(row, published, bool(ended[index])), *map(_dimmed, cells), *place)
+    terminal = console()
+    terminal.print(table)
+    has_negative = bool((rows[published.amounts].head(limit).fillna(0) < 0).to_numpy().any())
+    sentences = (
+        (SMALL, has_small),
+        (BELOW_ZERO, has_negative),
+        *((sentence, True) for sentence in left_out(published)),
+        (PLACES, bool(ranked_by)),
+        (MISSING, published.selects),
+        (_more(len(rows), limit), True),
     )
+    _foot(terminal, [sentence for sentence, applies in sentences if applies])
+
+
+def _newest_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """Sort by window and trigger, and within a release by size unless the query has an order."""
+    published = published_of(frame)
+    sizes = [name for name in (size_of(frame), *published.amounts) if name]
+    largest = [] if is_ordered(frame) else sizes[:1]
+    return frame.sort_values([*published.release, *largest], ascending=False, kind="stable")
+
+
+def _largest_first(frame: pd.DataFrame) -> pd.DataFrame:
+    return in_order(newest_triggers(frame), keep=is_ordered(frame))
+
+
+def _dimmed(cell: str) -> Text:
+    says_little = cell.startswith(("?", "NULL", TOO_FEW, AT_END))
+    return Text(cell, style="dim" if says_little else "")
 
 
 def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
-    """Private and true values, key by key, then in a sentence for each aggregate what the difference is made of."""
+    """Print private and true values, key by key, then in a sentence for each aggregate what the difference is made of."""
     from dpsql.local.comparison import SIDES  # slow to import
 
-    both: pd.DataFrame = comparison["compared"]
-    published = published_of(both)
+    compared: pd.DataFrame = comparison["compared"]
+    published = published_of(compared)
     aggregates = list(comparison["columns"])
     keys = published.keys
-    rows = in_order(both, size_column=f"{aggregates[0]}_true")
+    rows = in_order(compared, size_column=f"{aggregates[0]}_true")
     table = _table(keys)
     caps = heads(published)
-    ended = finished(both)
+    ended = finished(compared)
     for alias in aggregates:
         _number(table, alias, caps.get(alias, ""))
         _number(table, "true")
@@ -203,16 +203,16 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
             )
         ]
         table.add_row(*_place(row, published, bool(ended[index])), *cells)
-    out = console()
-    out.print(table)
+    terminal = console()
+    terminal.print(table)
     windows = f"{comparison['windows']:,} window{'' if comparison['windows'] == 1 else 's'}"
-    kept = (
+    released_share = (
         f"{comparison['keys_kept']:,} of {comparison['keys']:,} groups in {windows} are released."
     )
     sentences = [_sentence(alias, made_of) for alias, made_of in comparison["made_of"].items()]
-    for line in (kept, *sentences):
-        out.print(line, markup=False)
-    _foot(out, [*left_out(published), _more(len(rows), limit)])
+    for line in (released_share, *sentences):
+        terminal.print(line, markup=False)
+    _foot(terminal, [*left_out(published), _more(len(rows), limit)])
 
 
 def _sentence(alias: str, made_of: Mapping[str, float]) -> str:
@@ -257,7 +257,7 @@ def _place(row: Mapping[Any, Any], published: Published, ended: bool) -> list[st
 def _compared(
     value: Any, stderr: Any, true: Any, missing: bool, null: tuple[str, str]
 ) -> tuple[Text, Text, Text]:
-    exact = Text(
+    true_text = Text(
         "NULL"
         if absent(true)
         else f"{true:,.6g}"
@@ -265,23 +265,23 @@ def _compared(
         else f"{true:,.0f}"
     )
     if missing:
-        return Text("missing", style="dim"), exact, Text("")
-    off = (
+        return Text("missing", style="dim"), true_text, Text("")
+    difference = (
         ""
         if absent(value) or absent(true)
         else amount(value - true, Z95 * stderr, isinstance(value, Integral))
     )
     return (
         Text(marked(value, stderr, null), style="dim" if measured(value, stderr)[1] else ""),
-        exact,
-        Text(off),
+        true_text,
+        Text(difference),
     )
 
 
-def _foot(out: Console, lines: Sequence[str]) -> None:
+def _foot(terminal: Console, lines: Sequence[str]) -> None:
     for line in lines:
         if line:
-            out.print(line, style="dim", markup=False)
+            terminal.print(line, style="dim", markup=False)
 
 
 def _more(rows: int, limit: int) -> str:

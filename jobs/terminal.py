@@ -25,17 +25,17 @@ PIPE_WIDTH = 200
 
 
 def note(message: str) -> None:
-    """One plain line or paragraph on stderr."""
+    """Print one plain line or paragraph on stderr."""
     print(message, file=sys.stderr, flush=True)
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout: times in ISO 8601 UTC, bytes in hex, NULL, NaN and what is unlimited as null."""
+    """Print one JSON document on stdout: times in ISO 8601 UTC, bytes in hex, NULL, NaN and what is unlimited as null."""
     print(json.dumps(_json_value(document), ensure_ascii=False, allow_nan=False))
 
 
 def say(document: Mapping[str, Any], text: str, as_json: bool) -> None:
-    """One JSON document on stdout, or what it says in words."""
+    """Print one JSON document on stdout, or what it says in words."""
     print_json(document) if as_json else print(text)
 
 
@@ -55,7 +55,7 @@ def records(frame: pd.DataFrame, published: Published | None = None) -> list[dic
 def print_table(
     heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], right_from: int | None = None
 ) -> None:
-    """A plain table; columns from `right_from` on are numbers."""
+    """Print a plain table; columns from `right_from` on are numbers."""
     from rich.table import Table  # slow to import
     from rich.text import Text
 
@@ -71,42 +71,46 @@ def print_table(
 
 
 def print_not_read(count: int, names: Sequence[str]) -> None:
-    """Files of the source that a run has not read; on stdout."""
+    """Name files of the source that a run has not read, on stdout."""
     if count:
         print(
-            f"not read: {count:,} files of the source ({_some(names)}); the next start of the run reads them"
+            f"not read: {count:,} files of the source ({_some_names(names)}); the next start of the run reads them"
         )
 
 
 def print_gone(count: int, names: Sequence[str], from_us: int | None) -> None:
-    """Files that a run has read and its source no longer has; on stdout."""
+    """Name files that a run has read and its source no longer has, on stdout."""
     if count and from_us is not None:
         since = f"{datetime.fromtimestamp(from_us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
         print(
-            f"gone: {count:,} files that the run has read ({_some(names)}); rows of windows before {since} cannot be recomputed, and were left out"
+            f"gone: {count:,} files that the run has read ({_some_names(names)}); rows of windows before {since} cannot be recomputed, and were left out"
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def _some_names(names: Sequence[str]) -> str:
     return ", ".join(PurePath(name).name for name in names[:3]) + (
         ", ..." if len(names) > 3 else ""
     )
 
 
 def note_totals(
-    source: Source, records: int, dropped: Mapping[str, int], compared: bool = False, kept: str = ""
+    source: Source,
+    records: int,
+    dropped: Mapping[str, int],
+    compared: bool = False,
+    status_file: str = "",
 ) -> None:
-    """How many records were read, how many dropped and why, if they may be told; on stderr.
+    """Print on stderr how many records were read, how many dropped and why, if that may be told.
 
     Args:
         source: the stream.
         records, dropped: the totals.
         compared: as in `dpsql.privacy.totals.may_be_told`.
-        kept: where the operator finds them.
+        status_file: where the operator finds them.
     """
     if not may_be_told(source, compared):
         note(
-            f"not told: how many records were read or dropped, since {source.name} is not `public: true`{kept and f'; they are in {kept}'}"
+            f"not told: how many records were read or dropped, since {source.name} is not `public: true`{status_file and f'; they are in {status_file}'}"
         )
         return
     note(f"read {records:,} records")
@@ -116,13 +120,13 @@ def note_totals(
 
 
 class ProgressBar:
-    """What is going on, on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere.
+    """The progress of a command on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere.
 
     Args:
-        exact: exact totals may be told (`dpsql.privacy.totals`).
+        may_tell: whether exact totals may be told (`dpsql.privacy.totals`).
     """
 
-    def __init__(self, exact: bool) -> None:
+    def __init__(self, may_tell: bool) -> None:
         from rich.console import Console  # slow to import
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -132,7 +136,7 @@ class ProgressBar:
             TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
         )
-        self._exact = exact
+        self._exact = may_tell
         self._live = console.is_terminal
         self._progress = Progress(*columns, console=console, transient=True, disable=not self._live)
         self._task = self._progress.add_task("reading", total=None)
@@ -145,23 +149,23 @@ class ProgressBar:
         self._progress.stop()
 
     def records(self, count: int) -> None:
-        """Records that the local engine has read so far."""
+        """Show how many records the local engine has read so far."""
         self._progress.update(
             self._task, description=f"{count:,} records" if self._exact else "reading"
         )
 
-    def settings(self, count: int, least: float) -> None:
-        """Settings that `tune` has measured so far, and the least error of them."""
-        self._progress.update(self._task, description=f"{count:,} settings, best {least:.1%}")
+    def settings(self, count: int, least_error: float) -> None:
+        """Show how many settings `tune` has measured, and the least error of them."""
+        self._progress.update(self._task, description=f"{count:,} settings, best {least_error:.1%}")
 
     def stage(self, report: Report) -> None:
-        """A report of the Spark job; its warnings always become a line."""
-        read = (
+        """Show a report of the Spark job; its warnings always become a line."""
+        rate = (
             f"{report.records:,} records, {report.records_per_second:,.0f} a second; "
             if self._exact
             else ""
         )
-        text = f"{report.stage}: {read}{report.triggers:,} triggers, {report.rows:,} rows published"
+        text = f"{report.stage}: {rate}{report.triggers:,} triggers, {report.rows:,} rows published"
         if self._live:
             self._progress.update(self._task, description=text)
         else:
@@ -173,7 +177,7 @@ class ProgressBar:
 
 
 def console() -> Console:
-    """Stdout; in a pipe tables are not cut."""
+    """Return stdout as rich sees it; in a pipe tables are not cut."""
     from rich.console import Console  # slow to import
 
     plain = Console(highlight=False)

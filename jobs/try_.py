@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +25,10 @@ from dpsql.jobs.options import (
 )
 from dpsql.jobs.show import SHOWN_ROWS
 from dpsql.jobs.terminal import ProgressBar, note, note_totals, print_json, records
+
+if TYPE_CHECKING:
+    from dpsql import Query
+    from dpsql.local.feeder import TryResult
 
 EXACT = "It would show what single people have done, and no epsilon covers that."
 INPUT = "Files or folders with the records of the stream, or of source NAME"
@@ -75,91 +81,101 @@ def try_(
     dpsql try conf/queries/demo.sql --until 2015-09-13
     dpsql try conf/queries/demo.sql --input wiki=conf/demo/wiki/part-000.parquet --input wiki=conf/demo/wiki/part-001.parquet --compare
     """
-    from dpsql.local.comparison import check_comparable
     from dpsql.local.feeder import try_query
-    from dpsql.local.record_reader import check_input
     from dpsql.privacy.ledger import cap_for
     from dpsql.privacy.origin import origin_of
     from dpsql.privacy.totals import may_be_told
     from dpsql.published.public_rows import write_parquet
-    from dpsql.times import now_us
-    from dpsql.view.reading import as_read
-    from dpsql.view.words import why_nothing
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)
-    if output is not None and output.suffix != ".parquet":
-        raise ConfigError(f"--output {output}: the name must end in .parquet")
-    if output is not None:
-        writable(output, "--output")  # before anything is spent
-    if compare:
-        refuse_own_input(query, files.get(query.parsed.stream), "--compare", EXACT)
-        check_comparable(query)
-    check_input(query, files)
-    query.shape.schedule.check_behind(
-        now_us() if until_us is None else until_us, query.source.start_us
-    )
-    if until_us is None:
-        if long := query.long_wait("--until TIME", now_us()):
-            note(long)
-        elif query.shape.schedule.replayed:
-            note(
-                "without --until there are rows up to now, with or without records; of stored data that end earlier write --until TIME"
-            )
+    _check(query, files, output, compare)
+    _check_wait(query, until_us)
     secret, ledger = secret_and_ledger(secret_file)
     run_id = secrets.token_hex(16)
     ledger_id = ledger.own_id()
     source = query.source
     origin = origin_of(source, ledger_id, files.get(source.name, ()), query.protects)
-    ledger.append(
-        query.line(run_id, "compare" if compare else "try", origin), cap_for(source, query.protects)
-    )
-    bound = secret.of_ledger(ledger_id)
-    exact = may_be_told(source, compare)
-    with ProgressBar(exact) as bar:
-        result = try_query(
+    purpose = "compare" if compare else "try"
+    ledger.append(query.line(run_id, purpose, origin), cap_for(source, query.protects))
+    may_tell = may_be_told(source, compare)
+    with ProgressBar(may_tell) as bar:
+        trial = try_query(
             query,
             files,
             run_id=run_id,
-            secret=bound,
+            secret=secret.of_ledger(ledger_id),
             until_us=until_us,
             progress=bar.records,
             compare=compare,
         )
-    note_totals(source, result.records, result.drops, compare)
+    note_totals(source, trial.records, trial.drops, compare)
     if output is not None:
-        write_parquet(result.table, query.published, output)
-        note(f"wrote {len(result.table)} rows to {output}")
+        write_parquet(trial.table, query.published, output)
+        note(f"wrote {len(trial.table)} rows to {output}")
     if as_json:
-        compared = {
-            name: value for name, value in (result.comparison or {}).items() if name != "compared"
-        }  # which the two histograms say
-        comparison = (
-            {"comparison": compared | {"true_histogram": records(compared["true_histogram"])}}
-            if compared
-            else {}
-        )
-        head = {
-            "run_id": run_id,
-            "query_identity": query.plan.identity,
-            **({"drops": result.drops} if exact else {}),
-        }
-        print_json(
-            {
-                **head,
-                **comparison,
-                "rows": records(as_read(result.histogram, query.reading), query.published),
-            }
-        )
-        return
-    from dpsql.jobs.tables import (
-        print_comparison,
-        print_histogram,  # slow to import
-    )
+        drops = {"drops": trial.drops} if may_tell else {}
+        head = {"run_id": run_id, "query_identity": query.plan.identity}
+        print_json(head | drops | _document(query, trial))
+    else:
+        _print(query, trial, limit, is_written=output is not None)
 
-    if result.comparison:
-        print_comparison(result.comparison, limit)
-    elif not len(result.histogram):
+
+def _check(
+    query: Query, files: Mapping[str, Sequence[Path]], output: Path | None, compare: bool
+) -> None:
+    """Refuse what cannot be read, written or compared, before anything is spent."""
+    from dpsql.local.comparison import check_comparable
+    from dpsql.local.record_reader import check_input
+
+    if output is not None and output.suffix != ".parquet":
+        raise ConfigError(f"--output {output}: the name must end in .parquet")
+    if output is not None:
+        writable(output, "--output")
+    if compare:
+        refuse_own_input(query, files.get(query.parsed.stream), "--compare", EXACT)
+        check_comparable(query)
+    check_input(query, files)
+
+
+def _check_wait(query: Query, until_us: int | None) -> None:
+    """Refuse a release that would be behind, and say where it takes long or has rows up to now."""
+    from dpsql.times import now_us
+
+    schedule = query.shape.schedule
+    schedule.check_behind(now_us() if until_us is None else until_us, query.source.start_us)
+    if until_us is not None:
+        return
+    if long_wait := query.long_wait("--until TIME", now_us()):
+        note(long_wait)
+    elif schedule.replayed:
+        note(
+            "without --until there are rows up to now, with or without records; of stored data that end earlier write --until TIME"
+        )
+
+
+def _document(query: Query, trial: TryResult) -> dict[str, Any]:
+    """Return the released rows, and what the comparison says, as JSON values."""
+    from dpsql.view.reading import as_read
+
+    rows = records(as_read(trial.histogram, query.reading), query.published)
+    if not trial.comparison:
+        return {"rows": rows}
+    # the two histograms say what is compared
+    comparison = {name: value for name, value in trial.comparison.items() if name != "compared"}
+    comparison["true_histogram"] = records(comparison["true_histogram"])
+    return {"comparison": comparison, "rows": rows}
+
+
+def _print(query: Query, trial: TryResult, limit: int, is_written: bool) -> None:
+    """Print the comparison, or the released rows unless they are in a file."""
+    from dpsql.jobs.tables import print_comparison, print_histogram  # slow to import
+    from dpsql.view.reading import as_read
+    from dpsql.view.words import why_nothing
+
+    if trial.comparison:
+        print_comparison(trial.comparison, limit)
+    elif trial.histogram.empty:
         click.echo(why_nothing(query.published))
-    elif output is None:
-        print_histogram(as_read(result.histogram, query.reading), limit)
+    elif not is_written:
+        print_histogram(as_read(trial.histogram, query.reading), limit)

@@ -96,10 +96,10 @@ def tune(
     check_tunable(query)
     files = files_by_source(samples, query, "--sample")
     refuse_own_input(query, files.get(query.parsed.stream), "--sample", WARNING)
-    with ProgressBar(exact=True) as bar:
+    with ProgressBar(may_tell=True) as bar:
         bench = Workbench(query, read_sample(query, files, bar.records), scale, column, goal)
         best = search(bench, bar.settings)
-        written = bench.measure(bench.written)
+        as_written = bench.measure(bench.written)
         recommended = bench.measure(best)
         lines = {
             name: [bench.measure(setting) for setting in line] for name, line in around(bench, best)
@@ -108,9 +108,9 @@ def tune(
     if output is not None:
         output.write_text(text, encoding="utf-8")
     if as_json:
-        print_json(_document(bench, written, recommended, lines, text))
+        print_json(_document(bench, as_written, recommended, lines, text))
         return
-    _print(bench, written, recommended, lines)
+    _print(bench, as_written, recommended, lines)
     if output is not None:
         note(f"wrote the recommended query to {output}")
     else:
@@ -120,7 +120,7 @@ def tune(
 
 def _document(
     bench: Workbench,
-    written: Measured,
+    as_written: Measured,
     recommended: Measured,
     lines: dict[str, list[Measured]],
     text: str,
@@ -132,7 +132,7 @@ def _document(
         "scale": bench.scale,
         "goal": bench.goal,
         "clamped": bench.clamped(),
-        "written": asdict(written),
+        "written": asdict(as_written),
         "recommended": asdict(recommended),
         "around": {name: [asdict(each) for each in line] for name, line in lines.items()},
         "query": text,
@@ -140,18 +140,18 @@ def _document(
 
 
 def _print(
-    bench: Workbench, written: Measured, recommended: Measured, lines: dict[str, list[Measured]]
+    bench: Workbench, as_written: Measured, recommended: Measured, lines: dict[str, list[Measured]]
 ) -> None:
     sample = bench.sample
     scale = bench.scale
     click.echo(WARNING)
-    counted = (
+    scale_text = (
         "counted as the whole stream (--scale 1)"
         if scale == 1
         else f"counted {scale:g} times (--scale {scale:g})"
     )
     click.echo(
-        f"\nSample: {sample.users:,} users, {sample.rows.num_rows:,} records, {written.keys:,} keys in all windows; {counted}."
+        f"\nSample: {sample.users:,} users, {sample.rows.num_rows:,} records, {as_written.keys:,} keys in all windows; {scale_text}."
     )
     click.echo(
         f"So the stream would have {sample.users * scale:,.0f} users. Noise does not grow with them: a wrong scale gives wrong bounds."
@@ -164,10 +164,10 @@ def _print(
         if count:
             click.echo(f"Dropped before any bound: {count:,} {reason.replace('_', ' ')}.")
     click.echo("\nExpected at each window's last trigger; a missing key counts as 0\n")
-    both = [("as written", written), ("recommended", recommended)]
-    _table("", both, bench, with_errors=False)
+    compared = [("as written", as_written), ("recommended", recommended)]
+    _table("", compared, bench, with_errors=False)
     click.echo("")
-    _errors(both)
+    _errors(compared)
     click.echo(
         "\nOne option at a time, the rest as recommended (*). Errors are l_1 as shares of the true total"
     )
@@ -181,10 +181,10 @@ def _print(
             for each in line
         ]
         _table("", marked, bench, with_errors=True)
-    for alias, what in bench.clamped().items():
-        if what["clamped"] > 0.0005:
+    for alias, clamping in bench.clamped().items():
+        if clamping["clamped"] > 0.0005:
             click.echo(
-                f"\n{alias}: contribution_bounds_per_row clamps {what['clamped']:.1%} of the values, which takes {what['lost']:.0%} "
+                f"\n{alias}: contribution_bounds_per_row clamps {clamping['clamped']:.1%} of the values, which takes {clamping['lost']:.0%} "
                 "of their sum away: no option above changes that"
             )
 
@@ -192,13 +192,13 @@ def _print(
 def _table(
     label: str, rows: list[tuple[str, Measured]], bench: Workbench, with_errors: bool
 ) -> None:
-    """What each setting keeps."""
+    """Print what each setting keeps."""
     aliases = list(rows[0][1].columns) if with_errors else []
     heads = (label, "C", "c", "G", "kept", *REASONS.values(), "keys", *aliases)
     print_table(
         heads,
         [
-            (head, *_kept(each, bench), *(_share(each, alias) for alias in aliases))
+            (head, *_kept_cells(each, bench), *(_share(each, alias) for alias in aliases))
             for head, each in rows
         ],
         right_from=1,
@@ -206,34 +206,34 @@ def _table(
 
 
 def _errors(rows: list[tuple[str, Measured]]) -> None:
-    """How wrong each setting is."""
-    out = []
+    """Print how wrong each setting is."""
+    cells = []
     for alias in rows[0][1].columns:
-        for head, each in rows:
-            column = each.columns[alias]
+        for head, measured in rows:
+            column = measured.columns[alias]
             further = (
                 _short(error) for error in (column["l_2"], column["l_inf"], Z95 * column["stderr"])
             )
-            out.append((alias, head, f"{column['l_1']:,.0f}", _share(each, alias), *further))
-    print_table(("error of", "", "l_1", "of true", "l_2", "l_inf", "noise ±"), out, right_from=2)
+            cells.append((alias, head, f"{column['l_1']:,.0f}", _share(measured, alias), *further))
+    print_table(("error of", "", "l_1", "of true", "l_2", "l_inf", "noise ±"), cells, right_from=2)
 
 
-def _kept(each: Measured, bench: Workbench) -> list[str]:
-    setting = each.setting
+def _kept_cells(measured: Measured, bench: Workbench) -> list[str]:
+    setting = measured.setting
     cells = [
         f"{setting.max_rows_contributed:,}",
         f"{setting.max_rows_per_group:,}",
         f"{setting.max_groups_contributed:,}",
     ]
     cells += [
-        f"{each.kept:.0%}",
-        *(f"{each.dropped[reason] / bench.sample.rows.num_rows:.1%}" for reason in REASONS),
+        f"{measured.kept:.0%}",
+        *(f"{measured.dropped[reason] / bench.sample.rows.num_rows:.1%}" for reason in REASONS),
     ]
-    return [*cells, f"{each.keys_kept:,.0f} of {each.keys:,}"]
+    return [*cells, f"{measured.keys_kept:,.0f} of {measured.keys:,}"]
 
 
-def _share(each: Measured, alias: str) -> str:
-    column = each.columns[alias]
+def _share(measured: Measured, alias: str) -> str:
+    column = measured.columns[alias]
     return f"{column['l_1'] / max(column['true'], 1e-300):.1%}"
 
 
@@ -241,10 +241,10 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _value(name: str, each: Measured) -> str:
+def _value(name: str, measured: Measured) -> str:
     from dpsql.times import show_duration
 
-    value = getattr(each.setting, name)
+    value = getattr(measured.setting, name)
     if name == "trigger_interval_us":
-        return f"{show_duration(value)} (T = {each.horizon:,})"
+        return f"{show_duration(value)} (T = {measured.horizon:,})"
     return f"{value:g}" if isinstance(value, float) else f"{value:,}"

@@ -41,18 +41,18 @@ def verify(
     from dpsql.privacy.totals import may_be_told
 
     lake = Lake(lake_folder)
-    found = read_run(lake, name)
-    query = compiled_text(found.query_text, sources_file, name)
+    run = read_run(lake, name)
+    query = compiled_text(run.query_text, sources_file, name)
     secret, _ = secret_and_ledger(secret_file, create=False)
-    check_binding(found, query, secret, lake)
+    check_binding(run, query, secret, lake)
     with ProgressBar(may_be_told(query.source)) as bar:
-        verification = verify_run(lake, name, found, query, secret, bar.records)
+        verification = verify_run(lake, name, run, query, secret, bar.records)
     text = f"identical: all {verification.published:,} published rows were recomputed"
     if not verification.identical:
-        counted = (
+        counts = (
             f"{verification.published:,} rows published, {verification.recomputed:,} recomputed"
         )
-        text = f"NOT identical: {counted}, {verification.differences:,} differ"
+        text = f"NOT identical: {counts}, {verification.differences:,} differ"
     say(asdict(verification), text, as_json)
     if not as_json:
         print_gone(verification.gone, verification.gone_names, verification.from_us)

@@ -43,7 +43,11 @@ REWRITE_SECONDS = 15.0
 @name_argument
 @lake_option
 @click.option(
-    "--out", metavar="FILE.html", type=FILE, help="Where to write the page.  [default: NAME.html]"
+    "--out",
+    "out_file",
+    metavar="FILE.html",
+    type=FILE,
+    help="Where to write the page.  [default: NAME.html]",
 )
 @click.option(
     "--window",
@@ -68,7 +72,7 @@ REWRITE_SECONDS = 15.0
 def view(
     name: str,
     lake_folder: str,
-    out: Path | None,
+    out_file: Path | None,
     window_us: int | None,
     limit: int,
     watch: bool,
@@ -94,7 +98,7 @@ def view(
             f"dpsql view draws with {missing[0]}, which is not installed: pip install 'dpsql[notebooks]'"
         )
     lake = Lake(lake_folder)
-    target = out or Path(f"{name}.html")
+    target = out_file or Path(f"{name}.html")
     writable(target, "--out")
     histogram_version(
         lake, name
@@ -105,7 +109,7 @@ def view(
     def write(refresh: int | None) -> None:
         _write(
             target,
-            _made(
+            _page_text(
                 lake,
                 name,
                 window_us,
@@ -127,7 +131,7 @@ def view(
         write(None)
 
 
-def _made(
+def _page_text(
     lake: Lake,
     name: str,
     window_us: int | None,
@@ -143,29 +147,31 @@ def _made(
     from dpsql.view.table import growing_aliases, one_window, passed_over
     from dpsql.view.words import why_nothing
 
-    every: pd.DataFrame = all_rows(lake, name)
-    if every.empty:
-        raise NothingPublished(f"query {name!r}: {why_nothing(published_of(every))}")
+    history: pd.DataFrame = all_rows(lake, name)
+    if history.empty:
+        raise NothingPublished(f"query {name!r}: {why_nothing(published_of(history))}")
     empty = ""
-    if listed := bool(published_of(every).lists):
-        empty = listing(every)[1]
-        every = as_histogram(every)
-        if every.empty:
+    if listed := bool(published_of(history).lists):
+        empty = listing(history)[1]
+        history = as_histogram(history)
+        if history.empty:
             raise NothingPublished(
                 f"query {name!r}: no value is listed. How often any value came: dpsql ask {name} --value VALUE"
             )
-    if not published_of(every).amounts and not published_of(every).quantiles:
+    if not published_of(history).amounts and not published_of(history).quantiles:
         raise ConfigError(
             f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE"
         )
-    rows = one_window(every, name, window_us, growing, growing_aliases(every))
-    passed = (empty if listed else passed_over(every, rows)) if window_us is None else ""
-    now = standing(lake, name, rows, budget, clock=every[DUE].max())
-    return page(now, rows, refresh, limit, every, passed, listed, own_reading(lake, name))
+    rows = one_window(history, name, window_us, growing, growing_aliases(history))
+    passed = (empty if listed else passed_over(history, rows)) if window_us is None else ""
+    run_standing = standing(lake, name, rows, budget, clock=history[DUE].max())
+    return page(
+        run_standing, rows, refresh, limit, history, passed, listed, own_reading(lake, name)
+    )
 
 
 def _write(target: Path, text: str) -> None:
-    """Whole or not at all: a browser may load it at any moment."""
+    """Write a page whole or not at all: a browser may load it at any moment."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     with reporting_os_errors(f"--out {target}", ConfigError):
         try:
@@ -186,10 +192,10 @@ def _budget(lake: Lake, name: str, secret_path: Path, sources_file: Path | None)
         run_id = read_run(lake, name).run_id
     except LakeError:
         return None
-    found = budgets(
+    by_unit = budgets(
         Ledger.beside(secret_path).lines(),
         dpsql.load_sources(sources_file).values() if sources_file else (),
     )
     return next(
-        (budget for budget in found if any(line.run_id == run_id for line in budget.lines)), None
+        (budget for budget in by_unit if any(line.run_id == run_id for line in budget.lines)), None
     )

@@ -31,18 +31,18 @@ def follow(
     """
     from dpsql.published.public_rows import histogram_version
 
-    seen = -1
-    shown = 0.0
+    last_version = -1
+    shown_at = 0.0
     while True:
         version = histogram_version(lake, name)
-        if version and (version != seen or time.monotonic() - shown > again_seconds):
+        if version and (version != last_version or time.monotonic() - shown_at > again_seconds):
             try:
                 show()
             except NothingPublished as nothing:
-                if version != seen:
+                if version != last_version:
                     note(str(nothing))
-            shown = time.monotonic()
-        elif version != seen:
+            shown_at = time.monotonic()
+        elif version != last_version:
             note(f"{name} has published nothing yet; waiting for its first trigger")
-        seen = version
+        last_version = version
         time.sleep(POLL_SECONDS)
