@@ -94,14 +94,14 @@ NUMBERS = (
 
 
 @dataclass(frozen=True)
-class Records:
+class RecordFrame:
     """The projected stream and the Spark types of the key columns (the histogram shows keys under these)."""
 
     frame: DataFrame
     key_types: tuple[T.DataType, ...]
 
 
-def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Records:
+def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> RecordFrame:
     """Return the records of a query; its sources must be registered as temporary views.
 
     Args:
@@ -122,7 +122,7 @@ def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Rec
     frame = frame.selectExpr(
         f"cast(pmod({'user' if columns.unit else 'key'}, {buckets}L) AS INT) AS bucket", "*"
     )
-    return Records(frame, tuple(key_type(types[key]) for key in columns.keys))
+    return RecordFrame(frame, tuple(key_type(types[key]) for key in columns.keys))
 
 
 @dataclass(frozen=True)
