@@ -15,16 +15,23 @@ import pyarrow as pa
 from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
 from dpsql.udfs.contributions import Increment, contributions
 from dpsql.udfs.dynamic.interval_tree import level_before
-from dpsql.udfs.dynamic.live_rows import closed, empty_state, live_versions, pairs
-from dpsql.udfs.dynamic.presence import Spells, VersionBounds, admitted, spells
-from dpsql.udfs.dynamic.versions import UNCOUNTED, Events, Images, Versions, cut, images
+from dpsql.udfs.dynamic.live_rows import count_pairs, empty_state, live_versions, update_tables
+from dpsql.udfs.dynamic.presence import Spells, VersionBounds, admit_versions, spells
+from dpsql.udfs.dynamic.versions import (
+    UNCOUNTED,
+    Events,
+    Images,
+    Versions,
+    cut_versions,
+    read_images,
+)
 from dpsql.udfs.intake import contribution_bounding
 from dpsql.udfs.intake.leaf_counts import with_leaves
 from dpsql.udfs.stage import END, NO_RECORD, Clock, Tables
 from dpsql.udfs.table.grid import TableGrid
 
 DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row")
-"""The last: an end of a row that is not there."""
+"""Reasons of an intake; the last: an end of a row that is not there."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class FeedParameters:
 
     @property
     def gives(self) -> pa.Schema:
-        """Contributions."""
+        """Columns of the contributions that go on."""
         leaves = any(rule.rule == "leaf" for rule in self.increments)
         return contributions(len(self.increments), by_level=self.by_level, by_leaf=leaves)
 
@@ -87,30 +94,30 @@ def admit_changes(
     for number, reason in enumerate(NO_RECORD, start=1):
         drops[reason] = int((code == number).sum())
     rows = rows.filter(pa.array(code == 0))
-    given, drops["too_far_ahead"] = images(rows, clock, p.increments, p.copies)
-    there, at = live_versions(state, given.user, given.row)
-    names = rows.column("key_bytes").take(pa.array(given.at))
-    found = cut(given, _triggers(given, clock, p.grid), names, there, p.copies)
-    drops["unknown_row"] = found.unknown
-    known = pairs(state, found.versions)
+    images, drops["too_far_ahead"] = read_images(rows, clock, p.increments, p.copies)
+    stored, state_rows = live_versions(state, images.user, images.row)
+    names = rows.column("key_bytes").take(pa.array(images.record))
+    version_cut = cut_versions(images, _triggers(images, clock, p.grid), names, stored, p.copies)
+    drops["unknown_row"] = version_cut.unknown
+    pairs = count_pairs(state, version_cut.versions)
     bounds = VersionBounds(
         p.max_rows, p.max_rows_per_group, p.max_groups, p.weights, p.public_keys, p.grid.horizon
     )
-    versions = admitted(found.versions, found.events, known, bounds, drops)
-    events = counted(versions, found.events)
-    present = spells(versions, events, known, len(p.weights))
-    left = np.ones(len(versions.user), bool)
-    left[found.events.version[found.events.sign == END]] = False
-    state = closed(state, at, versions.take(np.flatnonzero(left)), versions, events, present.pairs)
+    versions = admit_versions(version_cut.versions, version_cut.events, pairs, bounds, drops)
+    events = count_events(versions, version_cut.events)
+    present = spells(versions, events, pairs, len(p.weights))
+    is_live = np.ones(len(versions.user), bool)
+    is_live[version_cut.events.version[version_cut.events.sign == END]] = False
+    live = versions.take(np.flatnonzero(is_live))
     return ChangeAdmission(
-        state,
-        _summed(versions, events, present, p),
+        update_tables(state, state_rows, live, versions, events, present.pairs),
+        _sum_by_key(versions, _key_changes(events, present, p), p),
         {reason: drops[reason] for reason in DROP_REASONS},
     )
 
 
-def counted(versions: Versions, events: Events) -> Events:
-    """Those of versions that count, at the triggers at which they do: an end is not before its version's begin."""
+def count_events(versions: Versions, events: Events) -> Events:
+    """Return the events of versions that count, at the triggers at which they do: an end is not before its version's begin."""
     events = events.take(versions.slot[events.version] != UNCOUNTED)
     begin = versions.begin[events.version]
     return Events(
@@ -120,35 +127,47 @@ def counted(versions: Versions, events: Events) -> Events:
     )
 
 
-def _triggers(given: Images, clock: Clock, grid: TableGrid) -> Int:
+@dataclass(frozen=True)
+class KeyChanges:
+    """Changes of keys in time, one value each: a version begins or ends (`sign`), or a unit is or is no longer present (`users`, with its `weight`)."""
+
+    version: Int
+    trigger: Int
+    sign: Int
+    users: Int
+    weight: Int
+
+
+def _triggers(images: Images, clock: Clock, grid: TableGrid) -> Int:
     """Return the first trigger that each image can have."""
-    start = np.full(len(given.ts), grid.offset_us)
+    start = np.full(len(images.ts), grid.offset_us)
     return np.maximum(
-        grid.own_trigger(given.ts, start), grid.closed_triggers(start, clock.closed_us) + 1
+        grid.own_trigger(images.ts, start), grid.closed_triggers(start, clock.closed_us) + 1
     )
 
 
-def _summed(versions: Versions, events: Events, present: Spells, p: FeedParameters) -> pa.Table:
-    """Return one row per (window, trigger, key): what versions add, and what presence does, that is weights and `users`."""
-    ranked = present.rank > 0
-    size = int(ranked.sum())
-    version = np.concatenate([events.version, present.version[ranked]])
-    trigger = np.concatenate([events.trigger, present.trigger[ranked]])
-    sign = np.concatenate([events.sign, np.zeros(size, np.int64)])
-    users = np.concatenate([np.zeros(len(events.sign), np.int64), present.sign[ranked]])
-    weight = users * np.concatenate(
-        [
-            np.zeros(len(events.sign), np.int64),
-            np.array((0, *p.weights), np.int64)[present.rank[ranked]],
-        ]
-    )
+def _key_changes(events: Events, present: Spells, p: FeedParameters) -> KeyChanges:
+    """Return what versions add, and what presence does, up to the last trigger."""
+    is_ranked = present.rank > 0
+    no_version = np.zeros(int(is_ranked.sum()), np.int64)
+    no_spell = np.zeros(len(events.sign), np.int64)
+    weights = np.array((0, *p.weights), np.int64)[present.rank[is_ranked]]
+    version = np.concatenate([events.version, present.version[is_ranked]])
+    trigger = np.concatenate([events.trigger, present.trigger[is_ranked]])
+    sign = np.concatenate([events.sign, no_version])
+    users = np.concatenate([no_spell, present.sign[is_ranked]])
+    weight = users * np.concatenate([no_spell, weights])
     in_time = trigger <= p.grid.horizon
-    version, trigger, sign, users, weight = (
-        column[in_time] for column in (version, trigger, sign, users, weight)
-    )
+    return KeyChanges(*(column[in_time] for column in (version, trigger, sign, users, weight)))
+
+
+def _sum_by_key(versions: Versions, changes: KeyChanges, p: FeedParameters) -> pa.Table:
+    """Return one row per (window, trigger, key), with the level of the node that ends are taken from where the plan has levels."""
+    version = changes.version
+    trigger = changes.trigger
     key = versions.key[version]
-    ends = sign == END if p.by_level else np.zeros(len(sign), bool)
-    level = np.where(ends, level_before(versions.begin[version], trigger), 0)
+    is_end = changes.sign == END if p.by_level else np.zeros(len(version), bool)
+    level = np.where(is_end, level_before(versions.begin[version], trigger), 0)
     order = sort_order(trigger, key, level)
     starts = run_starts(trigger[order], key[order], level[order])
     head = order[starts]
@@ -156,22 +175,22 @@ def _summed(versions: Versions, events: Events, present: Spells, p: FeedParamete
         "window": np.full(len(head), p.grid.offset_us),
         "trigger": trigger[head],
         "key": key[head],
+        "key_bytes": versions.key_bytes.take(pa.array(version[head])),
+        "weight": run_sums(changes.weight[order], starts),
+        "users": run_sums(changes.users[order], starts),
     }
-    table["key_bytes"] = versions.key_bytes.take(pa.array(version[head]))
-    table |= {"weight": run_sums(weight[order], starts), "users": run_sums(users[order], starts)}
     leaves = {
         j: versions.values[j][version] for j, rule in enumerate(p.increments) if rule.rule == "leaf"
     }
     for j, rule in enumerate(p.increments):
-        counted = (
-            users
+        increments = (
+            changes.users
             if rule.rule == "users"
-            else sign * (0 if j in leaves else versions.values[j][version])
+            else changes.sign * (0 if j in leaves else versions.values[j][version])
         )
-        table[f"v{j}"] = run_sums(counted[order], starts)
+        table[f"v{j}"] = run_sums(increments[order], starts)
     if not leaves:
         return pa.table(table | ({"level": level[head]} if p.by_level else {}), p.gives)
     names = versions.key_bytes.take(pa.array(version))
-    return with_leaves(
-        pa.table(table), np.full(len(version), p.grid.offset_us), trigger, key, names, sign, leaves
-    )
+    window = np.full(len(version), p.grid.offset_us)
+    return with_leaves(pa.table(table), window, trigger, key, names, changes.sign, leaves)

@@ -40,7 +40,7 @@ class Node:
     """The nodes of one level, of all keys; arrays that a trigger changes.
 
     `round_`, from 1, and `first`, the trigger at which it began; `halted`: answers 0; `size`: noisy, of the round's begin; `live`: what is there, rows and
-    then each sum, `gone`: likewise, what has gone in this round; `told`: each sum as released at the round's begin; `noise` and `removed`: paths of the
+    then each sum, `ended`: the same of what has gone in this round; `released`: each sum as released at the round's begin; `noise` and `removed`: paths of the
     counts of what has gone.
     """
 
@@ -50,8 +50,8 @@ class Node:
     halted: Int
     size: Int
     live: Int
-    gone: Int
-    told: Int
+    ended: Int
+    released: Int
     noise: Float
     removed: tuple[Float, ...]
 
@@ -67,28 +67,28 @@ class Node:
 
 @dataclass(frozen=True)
 class TreeState(State):
-    """`nodes`: key and level, with the columns of `Node`; schema metadata: the closed time. `pending`: increments of triggers that have not closed."""
+    """State of a bucket. `nodes`: key, level and the columns of `Node`; schema metadata: the closed time. `pending`: increments of open triggers."""
 
     nodes: pa.Table
     pending: pa.Table
 
     def with_rows(self, rows: pa.Table) -> TreeState:
-        """With more increments."""
+        """Return the state with more increments."""
         if not rows.num_rows:
             return self
         more = rows.select(self.pending.column_names).cast(self.pending.schema)
         return TreeState(self.nodes, pa.concat_tables([self.pending, more]).combine_chunks())
 
-    def due(self, now: int) -> tuple[pa.Table, pa.Table]:
-        """Increments up to a trigger, and the others."""
-        is_due = pa.array(self.pending.column("trigger").to_numpy() <= now)
+    def due(self, trigger: int) -> tuple[pa.Table, pa.Table]:
+        """Split increments into those up to a trigger, and the others."""
+        is_due = pa.array(self.pending.column("trigger").to_numpy() <= trigger)
         return self.pending.filter(is_due), self.pending.filter(
             pa.array(~is_due.to_numpy(zero_copy_only=False))
         ).combine_chunks()
 
 
 def empty_state(sums: int) -> TreeState:
-    """Nothing is closed, no node is there."""
+    """Return the state in which nothing is closed, and no node is there."""
     pending = pa.table(
         {
             name: pa.array([], pa.int64())
@@ -99,27 +99,29 @@ def empty_state(sums: int) -> TreeState:
 
 
 def table_of(nodes: dict[int, Node], key: Int, closed_us: int, sums: int) -> pa.Table:
-    """Nodes as a table, sorted by key and level."""
-    of_level = [node for _, node in sorted(nodes.items())]
+    """Return nodes as a table, sorted by key and level."""
+    sorted_nodes = [node for _, node in sorted(nodes.items())]
 
-    def whole(columns: list[np.ndarray], empty: np.ndarray) -> np.ndarray:
+    def join(columns: list[np.ndarray], empty: np.ndarray) -> np.ndarray:
         return np.concatenate([empty, *columns])
 
-    none = np.zeros(0, np.int64)
-    nothing = np.zeros((0, WIDTH))
+    no_ints = np.zeros(0, np.int64)
+    no_paths = np.zeros((0, WIDTH))
     columns = {
-        "key": whole([key for _ in of_level], none),
-        "level": whole([np.full(len(key), node.level) for node in of_level], none),
+        "key": join([key for _ in sorted_nodes], no_ints),
+        "level": join([np.full(len(key), node.level) for node in sorted_nodes], no_ints),
     }
     for name, field in zip(OF_NODE, ("round_", "first", "halted", "size"), strict=True):
-        columns[name] = whole([getattr(node, field) for node in of_level], none)
+        columns[name] = join([getattr(node, field) for node in sorted_nodes], no_ints)
     for j in range(1 + sums):
-        columns[f"live{j}"] = whole([node.live[:, j] for node in of_level], none)
-        columns[f"gone{j}"] = whole([node.gone[:, j] for node in of_level], none)
+        columns[f"live{j}"] = join([node.live[:, j] for node in sorted_nodes], no_ints)
+        columns[f"gone{j}"] = join([node.ended[:, j] for node in sorted_nodes], no_ints)
     for j in range(sums):
-        columns[f"told{j}"] = whole([node.told[:, j] for node in of_level], none)
-    lists = {"noise": whole([node.noise for node in of_level], nothing)}
-    lists |= {f"p{j}": whole([node.removed[j] for node in of_level], nothing) for j in range(sums)}
+        columns[f"told{j}"] = join([node.released[:, j] for node in sorted_nodes], no_ints)
+    lists = {"noise": join([node.noise for node in sorted_nodes], no_paths)}
+    lists |= {
+        f"p{j}": join([node.removed[j] for node in sorted_nodes], no_paths) for j in range(sums)
+    }
     order = sort_order(columns["key"], columns["level"])
     table = {name: column[order] for name, column in columns.items()} | {
         name: to_lists(column[order]) for name, column in lists.items()
@@ -138,19 +140,19 @@ def nodes_of(table: pa.Table, key: Int, sums: int) -> dict[int, Node]:
         name: from_lists(table.column(name), WIDTH)
         for name in ("noise", *(f"p{j}" for j in range(sums)))
     }
-    out = dict[int, Node]()
+    nodes = dict[int, Node]()
     for level in np.unique(ints["level"]).tolist():
         of_level = np.flatnonzero(ints["level"] == level)
-        at = of_level[match([key], [ints["key"][of_level]])]
+        rows = of_level[match([key], [ints["key"][of_level]])]
 
-        def beside(name: str, many: int, at: Int = at) -> Int:
-            return np.stack([ints[f"{name}{j}"][at] for j in range(many)], axis=1)
+        def stack(name: str, many: int, rows: Int = rows) -> Int:
+            return np.stack([ints[f"{name}{j}"][rows] for j in range(many)], axis=1)
 
-        counts = beside("live", 1 + sums), beside("gone", 1 + sums), beside("told", sums)
-        noise, *removed = (path[at] for path in paths.values())
-        round_, first, halted, size = (ints[name][at].copy() for name in OF_NODE)
-        out[level] = Node(level, round_, first, halted, size, *counts, noise, tuple(removed))
-    return out
+        counts = stack("live", 1 + sums), stack("gone", 1 + sums), stack("told", sums)
+        noise, *removed = (path[rows] for path in paths.values())
+        round_, first, halted, size = (ints[name][rows].copy() for name in OF_NODE)
+        nodes[level] = Node(level, round_, first, halted, size, *counts, noise, tuple(removed))
+    return nodes
 
 
 # The release step of the interval tree (Qiu and Yi, corrected: docs/privacy/dynamic.md): a
@@ -184,14 +186,14 @@ class TreeSum:
     grid: float
 
     def variance(self, times: Int, age: int) -> np.ndarray:
-        """Of what a node answers: level by round, and triggers since the round began."""
+        """Return the variance of a node's answer; `times`: level by round, `age`: triggers since the round began."""
         path = standard_deviation(COUNTER, age) ** 2 if age else 0.0
         return times**2 * (self.sigma**2 + self.removed**2 * path) + self.grid**2 / 12 * (
             2 if age else 1
         )
 
     def stderr(self, trigger: int) -> float:
-        """At a trigger, where no node has begun a second round or answers 0."""
+        """Return the standard error at a trigger, where no node has begun a second round or answers 0."""
         nodes = [(level, trigger - node) for level, node in nodes_at(trigger)]
         return math.sqrt(sum(float(self.variance(np.array(level), age)) for level, age in nodes))
 
@@ -218,17 +220,17 @@ class TreeParameters:
     public: PublicGroups
 
     def for_bucket(self, bucket: int, buckets: int) -> TreeParameters:
-        """The same, with the keys of one bucket only."""
+        """Return the parameters with the keys of one bucket only."""
         return dataclasses.replace(self, public=self.public.for_bucket(bucket, buckets))
 
     def margin(self, level: int, round_: int, age: int) -> float:
-        """gamma: what the noise of the count of rows that have gone exceeds at no age of a round, but with probability beta / (pi round)^2."""
+        """Return gamma: what the noise of the count of rows that have gone exceeds at no age of a round, but with probability beta / (pi round)^2."""
         often = self.beta / (math.pi * round_) ** 2 / (age * (age + 1))
         return -float(ndtri(often)) * self.gone * level * round_ * standard_deviation(COUNTER, age)
 
 
 def nodes_at(trigger: int) -> list[tuple[int, int]]:
-    """(level, number) of the nodes that are read at a trigger."""
+    """Return (level, number) of the nodes that are read at a trigger."""
     bits = [bit for bit in range(trigger.bit_length()) if trigger >> bit & 1]
     return [(bit + 1, trigger >> bit << bit) for bit in bits]
 
@@ -264,25 +266,27 @@ def grow(
 def _close(
     state: TreeState, closed_us: int, p: TreeParameters, noise_key: bytes
 ) -> tuple[TreeState, list[pa.Table]]:
-    before = p.grid.closed(state.closed_us)
-    now = p.grid.closed(closed_us)
+    closed_before = p.grid.closed(state.closed_us)
+    closed_now = p.grid.closed(closed_us)
     order = np.argsort(np.array(p.public.keys, np.int64), kind="stable")
     key = np.array(p.public.keys, np.int64)[order]
     names = pa.array(p.public.key_bytes, pa.binary()).take(pa.array(order))
-    shown = pc.sort_indices(names).to_numpy()
+    by_name = pc.sort_indices(names).to_numpy()
     nodes = nodes_of(state.nodes, key, len(p.sums))
-    due, pending = state.due(now)
+    due, pending = state.due(closed_now)
     group = match([due.column("key").to_numpy()], [key])
-    at = due.column("trigger").to_numpy()
+    due_trigger = due.column("trigger").to_numpy()
     level = due.column("level").to_numpy()
     values = np.stack([due.column(f"v{j}").to_numpy() for j in range(1 + len(p.sums))], axis=1)
-    out = []
-    for trigger in range(before + 1, now + 1) if len(key) else ():
-        mine = np.flatnonzero(at == trigger) if len(at) else np.zeros(0, np.int64)
+    released = []
+    for trigger in range(closed_before + 1, closed_now + 1) if len(key) else ():
+        due_rows = (
+            np.flatnonzero(due_trigger == trigger) if len(due_trigger) else np.zeros(0, np.int64)
+        )
         tree = _Tree(trigger, key, p, noise_key)
-        nodes = tree.moved(nodes, group[mine], level[mine], values[mine])
-        out.append(_rows(trigger, *tree.answers(nodes), shown, names, p))
-    return TreeState(table_of(nodes, key, closed_us, len(p.sums)), pending), out
+        nodes = tree.advance(nodes, group[due_rows], level[due_rows], values[due_rows])
+        released.append(_rows(trigger, *tree.answers(nodes), by_name, names, p))
+    return TreeState(table_of(nodes, key, closed_us, len(p.sums)), pending), released
 
 
 @dataclass(frozen=True)
@@ -294,81 +298,83 @@ class _Tree:
     p: TreeParameters
     noise_key: bytes
 
-    def moved(self, nodes: dict[int, Node], group: Int, level: Int, values: Int) -> dict[int, Node]:
+    def advance(
+        self, nodes: dict[int, Node], group: Int, level: Int, values: Int
+    ) -> dict[int, Node]:
         """Return the nodes of this trigger: what has gone is taken out, smaller ones become part of the new one."""
         lowest = (self.trigger & -self.trigger).bit_length()
         new = np.zeros((len(self.key), 1 + len(self.p.sums)), np.int64)
         np.add.at(new, group[level == 0], values[level == 0])
-        kept = dict[int, Node]()
+        kept_nodes = dict[int, Node]()
         for height, node in nodes.items():
             of_node = level == height
             np.add.at(node.live, group[of_node], values[of_node])
             if height < lowest:
                 new += node.live
             else:
-                np.subtract.at(node.gone, group[of_node], values[of_node])
-                kept[height] = node
+                np.subtract.at(node.ended, group[of_node], values[of_node])
+                kept_nodes[height] = node
                 self._count(node)
-        made = kept[lowest] = Node.new(lowest, new, len(self.p.sums), COUNTER.width)
-        self._begin(made, np.arange(len(self.key)))
-        return kept
+        new_node = kept_nodes[lowest] = Node.new(lowest, new, len(self.p.sums), COUNTER.width)
+        self._begin(new_node, np.arange(len(self.key)))
+        return kept_nodes
 
     def answers(self, nodes: dict[int, Node]) -> tuple[list[Int], list[np.ndarray]]:
-        """Of each sum and key: the noisy value, and its standard error; NaN where no node answers, and the value is 0 whatever there is."""
+        """Return of each sum and key the noisy value, and its standard error; NaN where no node answers, and the value is 0 whatever there is."""
         size = len(self.key)
         values = [np.zeros(size, np.int64) for _ in self.p.sums]
         variances = [np.zeros(size) for _ in self.p.sums]
         for node in nodes.values():
-            for round_, age, some in self._alike(node):
+            for round_, age, keys in self._alike(node):
                 for j, q in enumerate(self.p.sums):
-                    told = node.told[some, j] - node.gone[some, 1 + j]
+                    answer = node.released[keys, j] - node.ended[keys, 1 + j]
                     times = node.level * round_
                     if age:
-                        told -= self._paths(node, 2 * j + 4).rounded(
-                            node.removed[j], some, age, q.removed * times / q.grid
+                        answer -= self._paths(node, 2 * j + 4).rounded(
+                            node.removed[j], keys, age, q.removed * times / q.grid
                         )
-                    values[j][some] += told
-                    variances[j][some] += q.variance(np.array(times), age)
+                    values[j][keys] += answer
+                    variances[j][keys] += q.variance(np.array(times), age)
         return values, [np.sqrt(np.where(each > 0, each, np.nan)) for each in variances]
 
     def _count(self, node: Node) -> None:
-        """One more trigger of a node: noise, and whether a round ends."""
-        for round_, age, some in self._alike(node):
+        """Follow a node for one more trigger: its noise, and whether a round ends."""
+        for round_, age, keys in self._alike(node):
             step = np.full(len(self.key), age - 1)
-            gone = self._paths(node, GONE)
-            gone.follow(node.noise, step.copy(), some, age)
+            ended_path = self._paths(node, GONE)
+            ended_path.follow(node.noise, step.copy(), keys, age)
             for j in range(len(self.p.sums)):
-                self._paths(node, 2 * j + 4).follow(node.removed[j], step.copy(), some, age)
+                self._paths(node, 2 * j + 4).follow(node.removed[j], step.copy(), keys, age)
             margin = (
-                node.size[some] / 2
+                node.size[keys] / 2
                 + 2 * self.p.margin(node.level, round_, age)
-                - node.gone[some, 0]
+                - node.ended[keys, 0]
             )
-            ended = some[
-                gone.reached(node.noise, some, age, self.p.gone * node.level * round_, margin)
+            finished = keys[
+                ended_path.reached(node.noise, keys, age, self.p.gone * node.level * round_, margin)
             ]
-            node.round_[ended] += 1
-            node.halted[ended] |= node.round_[ended] > MOST_ROUNDS
-            self._begin(node, ended[node.halted[ended] == 0])
+            node.round_[finished] += 1
+            node.halted[finished] |= node.round_[finished] > MOST_ROUNDS
+            self._begin(node, finished[node.halted[finished] == 0])
 
     def _begin(self, node: Node, groups: Int) -> None:
-        """A round: the size, and what is there; nothing has gone. A node that is too small for its noise answers 0 from now on."""
+        """Begin a round: the size, and what is there; nothing has gone. A node that is too small for its noise answers 0 from now on."""
         node.first[groups] = self.trigger
-        node.gone[groups] = 0
+        node.ended[groups] = 0
         for state in (node.noise, *node.removed):
             state[groups] = 0.0
         for round_ in np.unique(node.round_[groups]).tolist():
-            some = groups[node.round_[groups] == round_]
+            keys = groups[node.round_[groups] == round_]
             times = node.level * round_
-            node.size[some] = node.live[some, 0] + self._once(node, SIZE, some, self.p.size * times)
+            node.size[keys] = node.live[keys, 0] + self._once(node, SIZE, keys, self.p.size * times)
             for j, q in enumerate(self.p.sums):
-                node.told[some, j] = node.live[some, 1 + j] + self._once(
-                    node, 2 * j + 3, some, q.sigma * times / q.grid
+                node.released[keys, j] = node.live[keys, 1 + j] + self._once(
+                    node, 2 * j + 3, keys, q.sigma * times / q.grid
                 )
-            node.halted[some] |= node.size[some] < 2 * self.p.margin(node.level, round_, 1)
+            node.halted[keys] |= node.size[keys] < 2 * self.p.margin(node.level, round_, 1)
 
     def _alike(self, node: Node) -> list[tuple[int, int, Int]]:
-        """(round, age, keys) of those that answer."""
+        """Return (round, age, keys) of the nodes that answer."""
         active = np.flatnonzero(node.halted == 0)
         pairs = np.unique(np.stack([node.round_[active], node.first[active]], axis=1), axis=0)
         chosen = [
@@ -398,17 +404,19 @@ def _rows(
     trigger: int,
     values: list[Int],
     errors: list[np.ndarray],
-    shown: Int,
+    by_name: Int,
     names: pa.Array,
     p: TreeParameters,
 ) -> pa.Table:
-    """Sorted by key bytes."""
+    """Return released rows, sorted by key bytes."""
     table = {
-        "window": np.full(len(shown), p.grid.offset_us),
-        "trigger": np.full(len(shown), trigger),
+        "window": np.full(len(by_name), p.grid.offset_us),
+        "trigger": np.full(len(by_name), trigger),
     }
-    table["key_bytes"] = names.take(pa.array(shown))
+    table["key_bytes"] = names.take(pa.array(by_name))
     for i, column in enumerate(p.columns):
-        each = [errors[j][shown] for j in column.perturbations]
-        table[f"c{i}"], table[f"s{i}"] = combine(column, [value[shown] for value in values], each)
+        column_errors = [errors[j][by_name] for j in column.perturbations]
+        table[f"c{i}"], table[f"s{i}"] = combine(
+            column, [value[by_name] for value in values], column_errors
+        )
     return pa.table(table, released_columns(p.columns))

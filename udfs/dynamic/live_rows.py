@@ -27,7 +27,7 @@ TAKEN = -1
 
 
 def schemas(values: int) -> dict[str, pa.Schema]:
-    """live: a row of the table (`row`, and which of its equal copies), the key and increments that it began with, the trigger and place in the
+    """Return schemas. live: a row of it (`row`, and which of its equal copies), the key and increments that it began with, the trigger and place in the
     feed of that, and its slot. presences: of a unit in a key, as in `Pairs`. slots: when each is free.
     """
     int64 = pa.int64()
@@ -58,18 +58,18 @@ def empty_state(values: int) -> Tables:
 class Pairs:
     """Units in keys, by unit and key.
 
-    One value per pair: `of_user`, the number of its unit; `known`, whether a version of it has counted before; `rows` versions of it have counted,
+    One value per pair: `of_user`, the number of its unit; `is_known`, whether a version of it has counted before; `rows` versions of it have counted,
     `live` of them do; the unit has been present `spells` times, the last time as its `rank`-th (0: too often to count); `until`, the last
     trigger at which one ended; `slots`, how many there are.
     One per unit: versions that have counted, keys, spells. One per slot: its pair, its number, whether it is taken, and when it is free.
-    One per version: `of`, its pair. `at`: where the state has pairs and slots.
+    One per version: `of_version`, its pair. `state_rows`: where the state has pairs and slots.
     """
 
     user: Int
     key: Int
-    of: Int
+    of_version: Int
     of_user: Int
-    known: Bool
+    is_known: Bool
     rows: Int
     live: Int
     spells: Int
@@ -82,55 +82,59 @@ class Pairs:
     slot_of: Int
     slot: Int
     free_from: Int
-    at: dict[str, Int]
+    state_rows: dict[str, Int]
 
     @property
-    def taken(self) -> Bool:
-        """Slots with a version in them."""
+    def is_taken(self) -> Bool:
+        """Mask of the slots with a version in them."""
         return self.free_from == TAKEN
 
-    def changed(self, rows: Int, spells: Int, at: Int, live: Int, rank: Int, until: Int) -> Pairs:
-        """With other counts, and of the pairs `at` all else."""
+    def changed(
+        self, rows: Int, spells: Int, position: Int, live: Int, rank: Int, until: Int
+    ) -> Pairs:
+        """Return pairs with other counts, and those at `position` with other `live`, `rank` and `until`."""
         columns = self.live.copy(), self.rank.copy(), self.until.copy()
         for column, values in zip(columns, (live, rank, until), strict=True):
-            column[at] = values
+            column[position] = values
         return replace(
             self, rows=rows, spells=spells, live=columns[0], rank=columns[1], until=columns[2]
         )
 
 
 def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
-    """Those of the rows that images name, and where the state has them."""
+    """Return the live versions of the rows that images name, and where the state has them."""
     table = state["live"]
-    at = _ranges(
+    live_rows = _ranges(
         *find(_distinct(user, row), [table.column(name).to_numpy() for name in ("user", "row")])
     )
-    ints = {name: table.column(name).to_numpy()[at].astype(np.int64) for name in INTS}
+    ints = {name: table.column(name).to_numpy()[live_rows].astype(np.int64) for name in INTS}
     values = tuple(
-        table.column(name).to_numpy()[at] for name in table.column_names if name.startswith("v")
+        table.column(name).to_numpy()[live_rows]
+        for name in table.column_names
+        if name.startswith("v")
     )
     return Versions(
-        **ints, key_bytes=table.column("key_bytes").take(pa.array(at)), values=values
-    ), at
+        **ints, key_bytes=table.column("key_bytes").take(pa.array(live_rows)), values=values
+    ), live_rows
 
 
-def pairs(state: Tables, versions: Versions) -> Pairs:
-    """Of versions."""
+def count_pairs(state: Tables, versions: Versions) -> Pairs:
+    """Group versions by unit and key, with what the state has of these."""
     order = sort_order(versions.user, versions.key)
     starts = run_starts(versions.user[order], versions.key[order])
     user = versions.user[order][starts]
     key = versions.key[order][starts]
-    of = np.empty(len(order), np.int64)
-    of[order] = np.cumsum(starts) - 1
+    of_version = np.empty(len(order), np.int64)
+    of_version[order] = np.cumsum(starts) - 1
 
     presences = {
         name: state["presences"].column(name).to_numpy() for name in ("user", "key", *PRESENCE)
     }
-    at = match([user, key], [presences["user"], presences["key"]])
-    known = at >= 0
-    of_pair = {name: np.zeros(len(user), np.int64) for name in PRESENCE}
+    state_row = match([user, key], [presences["user"], presences["key"]])
+    is_known = state_row >= 0
+    stored = {name: np.zeros(len(user), np.int64) for name in PRESENCE}
     for name in PRESENCE:
-        of_pair[name][known] = presences[name][at[known]]
+        stored[name][is_known] = presences[name][state_row[is_known]]
 
     heads = run_starts(user)
     low, high = find([user[heads]], [presences["user"]])
@@ -140,65 +144,72 @@ def pairs(state: Tables, versions: Versions) -> Pairs:
     }
     table = state["slots"]
     first, end = find([user, key], [table.column(name).to_numpy() for name in ("user", "key")])
-    of_slots = _ranges(first, end)
+    slot_rows = _ranges(first, end)
     return Pairs(
         user=user,
         key=key,
-        of=of,
+        of_version=of_version,
         of_user=np.cumsum(heads) - 1,
-        known=known,
-        **of_pair,
+        is_known=is_known,
+        **stored,
         slots=end - first,
         rows_of_user=total["rows"][high] - total["rows"][low],
         keys_of_user=high - low,
         spells_of_user=total["spells"][high] - total["spells"][low],
         slot_of=np.repeat(np.arange(len(user)), end - first),
-        slot=table.column("slot").to_numpy()[of_slots].astype(np.int64),
-        free_from=table.column("free_from").to_numpy()[of_slots],
-        at={"presences": at[known], "slots": of_slots},
+        slot=table.column("slot").to_numpy()[slot_rows].astype(np.int64),
+        free_from=table.column("free_from").to_numpy()[slot_rows],
+        state_rows={"presences": state_row[is_known], "slots": slot_rows},
     )
 
 
-def closed(
-    state: Tables, at: Int, left: Versions, versions: Versions, events: Events, now: Pairs
+def update_tables(
+    state: Tables,
+    live_rows: Int,
+    live_now: Versions,
+    versions: Versions,
+    events: Events,
+    new_pairs: Pairs,
 ) -> Tables:
     """Return the tables with what is known now.
 
     Args:
-        state: as it was; `at`: where it had live versions that images name.
-        left: those that are live now.
+        state: as it was; `live_rows`: where it had live versions that images name.
+        live_now: the versions that are live now.
         versions, events: what happened, of versions that count.
-        now: the pairs.
+        new_pairs: units in keys as they are now.
     """
-    left = left.take(sort_order(left.user, left.row, left.copy))
-    live = {name: getattr(left, name) for name in (*INTS, "key_bytes")} | {
-        f"v{j}": column for j, column in enumerate(left.values)
+    live_now = live_now.take(sort_order(live_now.user, live_now.row, live_now.copy))
+    live = {name: getattr(live_now, name) for name in (*INTS, "key_bytes")} | {
+        f"v{j}": column for j, column in enumerate(live_now.values)
     }
-    kept = now.rows > 0
-    presences = {name: getattr(now, name)[kept] for name in ("user", "key", *PRESENCE)}
-    given = {"live": live, "presences": presences, "slots": _slots(versions, events, now)}
-    where = {"live": at, **now.at}
+    has_counted = new_pairs.rows > 0
+    presences = {name: getattr(new_pairs, name)[has_counted] for name in ("user", "key", *PRESENCE)}
+    new_rows = {"live": live, "presences": presences, "slots": _slots(versions, events, new_pairs)}
+    replaced = {"live": live_rows, **new_pairs.state_rows}
     return {
-        name: _merged(state[name], where[name], given[name], len(TABLES[name].sorted_by))
+        name: _replace_rows(
+            state[name], replaced[name], new_rows[name], len(TABLES[name].sorted_by)
+        )
         for name in TABLES
     }
 
 
-def _slots(versions: Versions, events: Events, now: Pairs) -> dict[str, Int]:
+def _slots(versions: Versions, events: Events, new_pairs: Pairs) -> dict[str, Int]:
     """Return what was known of each slot, or the last that happened in it."""
-    inside = events.take(versions.slot[events.version] >= 0)
-    pair = np.concatenate([now.slot_of, now.of[inside.version]])
-    slot = np.concatenate([now.slot, versions.slot[inside.version]])
+    slot_events = events.take(versions.slot[events.version] >= 0)
+    pair = np.concatenate([new_pairs.slot_of, new_pairs.of_version[slot_events.version]])
+    slot = np.concatenate([new_pairs.slot, versions.slot[slot_events.version]])
     free_from = np.concatenate(
-        [now.free_from, np.where(inside.sign == BEGIN, TAKEN, inside.trigger)]
+        [new_pairs.free_from, np.where(slot_events.sign == BEGIN, TAKEN, slot_events.trigger)]
     )
     order = sort_order(pair, slot)
     pair = pair[order]
     slot = slot[order]
     last = np.append(run_starts(pair, slot)[1:], True) if len(order) else np.zeros(0, bool)
     return {
-        "user": now.user[pair[last]],
-        "key": now.key[pair[last]],
+        "user": new_pairs.user[pair[last]],
+        "key": new_pairs.key[pair[last]],
         "slot": slot[last],
         "free_from": free_from[order][last],
     }
@@ -216,15 +227,19 @@ def _ranges(low: Int, high: Int) -> Int:
     return np.repeat(low - (np.cumsum(size) - size), size) + np.arange(size.sum())
 
 
-def _merged(table: pa.Table, at: Int, given: dict[str, Any], by: int) -> pa.Table:
-    """Return a sorted table without some of its rows, with new ones that are sorted too; `by`, the number of columns that it is sorted by."""
-    kept = np.ones(table.num_rows, bool)
-    kept[at] = False
-    new = pa.table({name: given[name] for name in table.column_names}).cast(table.schema)
-    names = table.column_names[:by]
-    where = find(
+def _replace_rows(
+    table: pa.Table, replaced: Int, new_rows: dict[str, Any], sorted_by: int
+) -> pa.Table:
+    """Return a sorted table without some of its rows, with new ones that are sorted too; `sorted_by`, the number of columns that it is sorted by."""
+    is_kept = np.ones(table.num_rows, bool)
+    is_kept[replaced] = False
+    new = pa.table({name: new_rows[name] for name in table.column_names}).cast(table.schema)
+    names = table.column_names[:sorted_by]
+    positions = find(
         [new.column(name).to_numpy() for name in names],
-        [table.column(name).to_numpy()[kept] for name in names],
+        [table.column(name).to_numpy()[is_kept] for name in names],
     )[0]
-    order = insert(np.flatnonzero(kept), table.num_rows + np.arange(new.num_rows), places(where))
+    order = insert(
+        np.flatnonzero(is_kept), table.num_rows + np.arange(new.num_rows), places(positions)
+    )
     return pa.concat_tables([table, new]).take(pa.array(order)).combine_chunks()

@@ -29,7 +29,7 @@ class Spells:
     rank: Int
 
 
-def spells(versions: Versions, events: Events, pairs: Pairs, most: int) -> Spells:
+def spells(versions: Versions, events: Events, pairs: Pairs, counted_spells: int) -> Spells:
     """Follow where units are.
 
     A spell opens with the first version in a key, not before the end of the spell before; it closes at the largest end of its versions.
@@ -38,9 +38,9 @@ def spells(versions: Versions, events: Events, pairs: Pairs, most: int) -> Spell
         versions: with their begins.
         events: of versions that count, at the triggers at which they do.
         pairs: as they were.
-        most: S, how many spells of a unit count.
+        counted_spells: S, how many spells of a unit count.
     """
-    pair = pairs.of[events.version]
+    pair = pairs.of_version[events.version]
     order = sort_order(pair)
     pair = pair[order]
     sign = events.sign[order]
@@ -54,32 +54,32 @@ def spells(versions: Versions, events: Events, pairs: Pairs, most: int) -> Spell
 
     in_order = np.zeros(len(order), np.int64)
     in_order[order] = opens
-    user = pairs.of_user[pairs.of[events.version]]
+    user = pairs.of_user[pairs.of_version[events.version]]
     ordinal = (pairs.spells_of_user[user] + running_count(in_order, run_starts(user)))[order]
     # The rank of a spell is its opening's, and of one that was open before, the one that is known of the pair.
-    rank = np.where(opens, np.where(ordinal <= most, ordinal, 0), pairs.rank[pair])
+    rank = np.where(opens, np.where(ordinal <= counted_spells, ordinal, 0), pairs.rank[pair])
     rank = rank[np.maximum.accumulate(np.where(opens | starts, np.arange(len(order)), 0))]
 
     last = np.append(starts[1:], True) if len(order) else starts
     size = len(pairs.user)
-    now = pairs.changed(
+    new_pairs = pairs.changed(
         rows=pairs.rows + np.bincount(pair[sign == BEGIN], minlength=size),
         spells=pairs.spells + np.bincount(pair[opens], minlength=size),
-        at=pair[last],
+        position=pair[last],
         live=live[last],
         rank=rank[last],
         until=until[last],
     )
     turns = opens | closes
-    return Spells(now, pair[turns], version[turns], sign[turns], until[turns], rank[turns])
+    return Spells(new_pairs, pair[turns], version[turns], sign[turns], until[turns], rank[turns])
 
 
-def _latest(trigger: Int, before: Int, pair: Int) -> Int:
-    """Of each event, the largest trigger of its pair up to it; pair by pair."""
-    times, place = np.unique(np.concatenate([trigger, before]), return_inverse=True)
-    place = np.maximum(place[: len(trigger)], place[len(trigger) :])
-    apart = pair * max(len(times), 1)
-    return times[np.maximum.accumulate(apart + place) - apart] if len(times) else trigger
+def _latest(trigger: Int, until: Int, pair: Int) -> Int:
+    """Return for each event the largest trigger of its pair up to it; pair by pair."""
+    times, rank = np.unique(np.concatenate([trigger, until]), return_inverse=True)
+    rank = np.maximum(rank[: len(trigger)], rank[len(trigger) :])
+    offset = pair * max(len(times), 1)
+    return times[np.maximum.accumulate(offset + rank) - offset] if len(times) else trigger
 
 
 # Which versions count, and in which slot: decided at their begins from their unit's own versions
@@ -111,7 +111,7 @@ class VersionBounds:
         return self.max_rows_per_group < self.max_rows
 
 
-def admitted(
+def admit_versions(
     versions: Versions, events: Events, pairs: Pairs, bounds: VersionBounds, drops: Counter[str]
 ) -> Versions:
     """Return the versions, with the slot and the begin of those that begin.
@@ -125,110 +125,112 @@ def admitted(
         bounds: per unit.
         drops: counts by reason, added to.
     """
-    at = np.flatnonzero(events.sign == BEGIN)
+    begins = np.flatnonzero(events.sign == BEGIN)
     if bounds.public_keys is not None:
-        named = np.isin(versions.key[events.version[at]], np.array(bounds.public_keys, np.int64))
-        at = _kept(at, named, "not_a_public_group", drops)
-    at = _kept(at, events.trigger[at] <= bounds.last, "window_closed", drops)
-    within = _within_groups(pairs.of[events.version[at]], pairs, bounds.max_groups)
+        keys = versions.key[events.version[begins]]
+        is_public = np.isin(keys, np.array(bounds.public_keys, np.int64))
+        begins = _select(begins, is_public, "not_a_public_group", drops)
+    is_open = events.trigger[begins] <= bounds.last
+    begins = _select(begins, is_open, "window_closed", drops)
+    version = events.version[begins]
+    within_groups = _within_groups(pairs.of_version[version], pairs, bounds.max_groups)
+    is_asking = np.zeros(len(events.sign), bool)
+    is_asking[begins[within_groups]] = True
     slot = versions.slot.copy()
+    slot[events.version[is_asking]] = NO_SLOT
     begin = versions.begin.copy()
-    asking = np.zeros(len(events.sign), bool)
-    asking[at[within]] = True
-    asked = events.version[asking]
-    slot[asked], begin[asked] = NO_SLOT, events.trigger[asking]
+    begin[events.version[is_asking]] = events.trigger[is_asking]
     if bounds.slots:
-        slot, begin = _in_slots(
-            replace(versions, slot=slot, begin=begin),
-            events,
-            asking,
-            pairs,
-            bounds.max_rows_per_group,
-        )
-    version = events.version[at]
-    found = slot[version] != UNCOUNTED
-    user = pairs.of_user[pairs.of[version]]
-    ordinal = pairs.rows_of_user[user] + running_count(found, run_starts(user))
-    spent = ordinal - found >= bounds.max_rows
-    drops["over_max_rows"] += int(spent.sum())
-    drops["over_max_groups"] += int((~within & ~spent).sum())
-    drops["over_max_rows_per_group"] += int((within & ~found & ~spent).sum())
-    slot[version[spent]] = UNCOUNTED
+        asking = replace(versions, slot=slot, begin=begin)
+        slot, begin = _assign_slots(asking, events, is_asking, pairs, bounds.max_rows_per_group)
+    has_slot = slot[version] != UNCOUNTED
+    user = pairs.of_user[pairs.of_version[version]]
+    ordinal = pairs.rows_of_user[user] + running_count(has_slot, run_starts(user))
+    is_over = ordinal - has_slot >= bounds.max_rows
+    drops["over_max_rows"] += int(is_over.sum())
+    drops["over_max_groups"] += int((~within_groups & ~is_over).sum())
+    drops["over_max_rows_per_group"] += int((within_groups & ~has_slot & ~is_over).sum())
+    slot[version[is_over]] = UNCOUNTED
     begin[slot == UNCOUNTED] = 0
     return replace(versions, slot=slot, begin=begin)
 
 
-def _kept(at: Int, which: Bool, reason: str, drops: Counter[str]) -> Int:
-    drops[reason] += int((~which).sum())
-    return at[which]
+def _select(begins: Int, is_selected: Bool, reason: str, drops: Counter[str]) -> Int:
+    drops[reason] += int((~is_selected).sum())
+    return begins[is_selected]
 
 
-def _within_groups(pair: Int, pairs: Pairs, most: int) -> Bool:
-    """Of begins in order: whether the key is among the first so many of its unit."""
+def _within_groups(pair: Int, pairs: Pairs, max_groups: int) -> Bool:
+    """Tell of begins in order whether the key is among the first so many of its unit."""
     order = sort_order(pair)
     heads = order[run_starts(pair[order])]
     first = np.zeros(len(pair), bool)
-    first[heads] = ~pairs.known[pair[heads]]
+    first[heads] = ~pairs.is_known[pair[heads]]
     user = pairs.of_user[pair]
     rank = np.zeros(len(pairs.user), np.int64)
     rank[pair[first]] = (pairs.keys_of_user[user] + running_count(first, run_starts(user)))[first]
-    return rank[pair] <= most
+    return rank[pair] <= max_groups
 
 
-def _in_slots(
-    versions: Versions, events: Events, asking: Bool, pairs: Pairs, most: int
+def _assign_slots(
+    versions: Versions, events: Events, is_asking: Bool, pairs: Pairs, slots_per_key: int
 ) -> tuple[Int, Int]:
-    """Slot and begin of every version, where begins that ask for a slot get one while there is one.
+    """Return slot and begin of every version, where begins that ask for a slot get one while there is one.
 
     The first versions of a pair take new slots. Later ones take, of those that are free, the one that has been so the longest.
     """
+    pair = pairs.of_version[events.version]
+    requests = np.bincount(pair[is_asking], minlength=len(pairs.user))
+    is_full = pairs.slots + requests > slots_per_key
     slot = versions.slot.copy()
-    begin = versions.begin.copy()
-    pair = pairs.of[events.version]
-    asks = np.bincount(pair[asking], minlength=len(pairs.user))
-    full = pairs.slots + asks > most
-    turn = np.flatnonzero(asking)
-    turn = turn[sort_order(pair[turn])]
-    slot[events.version[turn]] = (pairs.slots[pair] - 1)[turn] + running_count(
-        np.ones(len(turn), bool), run_starts(pair[turn])
-    )
+    begins = np.flatnonzero(is_asking)
+    begins = begins[sort_order(pair[begins])]
+    ordinal = running_count(np.ones(len(begins), bool), run_starts(pair[begins]))
+    slot[events.version[begins]] = pairs.slots[pair[begins]] - 1 + ordinal
 
-    slot[events.version[asking & full[pair]]] = UNCOUNTED
-    tells = full[pair] & (
-        asking | ((events.sign != BEGIN) & (versions.slot[events.version] != UNCOUNTED))
-    )
-    turn = np.flatnonzero(tells)
-    turn = turn[sort_order(pair[turn])]
-    number = running_count(np.ones(len(turn), bool), run_starts(pair[turn]))
-    turn = turn[sort_order(number)]
-    line = np.cumsum(full) - 1
-    free = np.zeros(
-        (int(full.sum()), most), np.int64
-    )  # a slot that nothing has been in is free from 0 on, before all others
-    known = full[pairs.slot_of]
-    free[line[pairs.slot_of[known]], pairs.slot[known]] = np.where(
-        pairs.taken, NEVER, pairs.free_from
-    )[known]
-    for low, high in pairwise([0, *np.cumsum(np.bincount(number)[1:]).tolist()]):
-        here = turn[low:high]
-        beginning = events.sign[here] == BEGIN
-        ended = events.version[here[~beginning]]
-        inside = slot[ended] != UNCOUNTED
-        gone = ended[inside]
-        free[line[pairs.of[gone]], slot[gone]] = np.maximum(
-            events.trigger[here[~beginning]][inside], begin[gone]
-        )
-        begun = here[beginning]
-        place = free[line[pair[begun]]]
-        best = place.argmin(axis=1)
-        when = place[np.arange(len(begun)), best]
-        there = when < NEVER
-        begun = begun[there]
-        best = best[there]
-        when = when[there]
-        free[line[pair[begun]], best] = NEVER
-        slot[events.version[begun]], begin[events.version[begun]] = (
-            best,
-            np.maximum(events.trigger[begun], when),
-        )
+    slot[events.version[is_asking & is_full[pair]]] = UNCOUNTED
+    has_slot = versions.slot[events.version] != UNCOUNTED
+    takes_turn = is_full[pair] & (is_asking | ((events.sign != BEGIN) & has_slot))
+    begin = versions.begin.copy()
+    _take_turns(slot, begin, events, np.flatnonzero(takes_turn), pairs, is_full, slots_per_key)
     return slot, begin
+
+
+def _take_turns(
+    slot: Int,
+    begin: Int,
+    events: Events,
+    event: Int,
+    pairs: Pairs,
+    is_full: Bool,
+    slots_per_key: int,
+) -> None:
+    """Let versions of full keys take and leave slots, one event of each pair at a time; changes `slot` and `begin`."""
+    pair = pairs.of_version[events.version]
+    event = event[sort_order(pair[event])]
+    turn = running_count(np.ones(len(event), bool), run_starts(pair[event]))
+    event = event[sort_order(turn)]
+    # A line per full pair: when each of its slots is free. One that nothing has been in is free from 0 on, before all others.
+    line = np.cumsum(is_full) - 1
+    free = np.zeros((int(is_full.sum()), slots_per_key), np.int64)
+    is_stored = is_full[pairs.slot_of]
+    stored = np.where(pairs.is_taken, NEVER, pairs.free_from)
+    free[line[pairs.slot_of[is_stored]], pairs.slot[is_stored]] = stored[is_stored]
+    for low, high in pairwise([0, *np.cumsum(np.bincount(turn)[1:]).tolist()]):
+        ends = event[low:high][events.sign[event[low:high]] != BEGIN]
+        ends = ends[slot[events.version[ends]] != UNCOUNTED]
+        version = events.version[ends]
+        left_at = np.maximum(events.trigger[ends], begin[version])
+        free[line[pair[ends]], slot[version]] = left_at
+
+        begins = event[low:high][events.sign[event[low:high]] == BEGIN]
+        free_from = free[line[pair[begins]]]
+        longest_free = free_from.argmin(axis=1)
+        since = free_from[np.arange(len(begins)), longest_free]
+        is_free = since < NEVER
+        begins = begins[is_free]
+        chosen_slot = longest_free[is_free]
+        free[line[pair[begins]], chosen_slot] = NEVER
+        version = events.version[begins]
+        slot[version] = chosen_slot
+        begin[version] = np.maximum(events.trigger[begins], since[is_free])

@@ -33,25 +33,25 @@ class FeedStage(Intake):
 
     @property
     def takes(self) -> pa.Schema:
-        """Of images also: the row of the table, its place in the feed, and whether it begins or ends."""
+        """Columns of images: those of records, the row of the table, its place in the feed, and whether it begins or ends."""
         return super().takes.append(pa.field("kind", pa.int8()))
 
     @property
     def gives(self) -> pa.Schema:
-        """Contributions."""
+        """Columns of the contributions that go on."""
         return self.parameters.gives
 
     def empty(self) -> Tables:
-        """No row is there, no unit has used anything."""
+        """Return the state in which no row is there, and no unit has used anything."""
         return live_rows.empty_state(len(self.parameters.increments))
 
-    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
-        """As `admit_changes`; counted: `drops`, how many images were dropped, or did not count, and why."""
-        done = admit_changes(state, rows, now, self.parameters)
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
+        """Admit images by `admit_changes`; counted: `drops`, how many images were dropped, or did not count, and why."""
+        admission = admit_changes(state, rows, clock, self.parameters)
         return Stepped(
-            done.state,
-            done.contributions,
-            {"drops": {reason: n for reason, n in done.drops.items() if n}},
+            admission.state,
+            admission.contributions,
+            {"drops": {reason: n for reason, n in admission.drops.items() if n}},
         )
 
 
@@ -75,15 +75,17 @@ class TreeStage(Release):
 
     @property
     def gives(self) -> pa.Schema:
-        """Released rows."""
+        """Columns of released rows."""
         return released_columns(self.parameters.columns)
 
     def empty(self) -> Tables:
-        """No node is there, nothing is closed."""
+        """Return the state in which no node is there, and nothing is closed."""
         return interval_tree.empty_state(len(self.parameters.sums)).tables()
 
-    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `grow`."""
+    def step(
+        self, state: Tables, rows: pa.Table, ticks: Sequence[Tick], noise_key: bytes
+    ) -> Stepped:
+        """Add rows and close ticks by `grow`."""
         return grow(
-            interval_tree.TreeState(**state), rows, now, self.parameters, noise_key
+            interval_tree.TreeState(**state), rows, ticks, self.parameters, noise_key
         ).stepped()

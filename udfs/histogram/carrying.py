@@ -44,45 +44,46 @@ def close(
     selection = p.selection
     if (
         selection is None
-        or selection.carried is None
+        or selection.window_tests is None
         or state.memory is None
         or state.evidence is None
     ):
         raise ValueError("this plan carries nothing over")
-    memory = Memory.of(state.memory)
-    evidence = Evidence.of(state.evidence)
-    ahead = _Ahead.of(state)
-    work = _Work(p, selection, selection.carried, noise_key)
-    now = state.closed_us
+    memory = Memory.from_table(state.memory)
+    evidence = Evidence.from_table(state.evidence)
+    ahead = _Ahead.from_state(state)
+    work = _Work(p, selection, selection.window_tests, noise_key)
+    closed_until = state.closed_us
     reach = p.grid.horizon
     released = [released_columns(p.columns, whole=False).empty_table()]
-    open_ = replace(
-        ahead.begun(NO_CLOCK), groups=_closed(ahead.groups.slice(0, 0), now), seen=state.seen
+    open_state = replace(
+        ahead.take_until(NO_CLOCK),
+        groups=_closed(ahead.groups.slice(0, 0), closed_until),
+        seen=state.seen,
     )
     while True:
-        oldest = open_.groups if open_.groups.num_rows else ahead.groups.slice(ahead.group)
+        oldest = (
+            open_state.groups if open_state.groups.num_rows else ahead.groups.slice(ahead.group)
+        )
         first = oldest.column("window")[0].as_py() if oldest.num_rows else None
-        until = _next(p.grid, now, closed_us, first, bool(len(memory.key)), reach)
+        until = _next(p.grid, closed_until, closed_us, first, bool(len(memory.key)), reach)
         if until is None:
             break
-        begun = ahead.begun(until - p.grid.trigger_us)
-        open_ = replace(
-            open_,
-            groups=_closed(pa.concat_tables([open_.groups, begun.groups]).combine_chunks(), now),
-            pending=pa.concat_tables([open_.pending, begun.pending]).combine_chunks(),
+        entering = ahead.take_until(until - p.grid.trigger_us)
+        open_state = _enter(open_state, entering, closed_until)
+        open_state, memory, evidence, rows, closed_until = work.pass_(
+            open_state, memory, evidence, closed_until, until
         )
-        open_, memory, evidence, rows, now = work.pass_(open_, memory, evidence, now, until)
         released.append(rows)
         # After a pass that was made again the next ones begin short: what is done twice stays a part of what is done once.
-        reach = min(2 * reach, p.grid.horizon) if now == until else 1
-    rest = ahead.begun(1 << 62)
-    groups = pa.concat_tables([open_.groups, rest.groups]).combine_chunks()
-    pending = pa.concat_tables([open_.pending, rest.pending]).combine_chunks()
-    done = ReleaseState(
-        _closed(groups, closed_us), pending, open_.seen, memory.table(), evidence.table()
+        reach = min(2 * reach, p.grid.horizon) if closed_until == until else 1
+    new_state = replace(
+        _enter(open_state, ahead.take_until(1 << 62), closed_us),
+        memory=memory.table(),
+        evidence=evidence.table(),
     )
     # The order of passes, and of groups that begin late, must not be seen.
-    return done, pa.concat_tables(released).combine_chunks().sort_by(
+    return new_state, pa.concat_tables(released).combine_chunks().sort_by(
         [(name, "ascending") for name in ("window", "trigger", "key_bytes")]
     )
 
@@ -99,8 +100,8 @@ class _Ahead:
     row: int = 0
 
     @classmethod
-    def of(cls, state: ReleaseState) -> _Ahead:
-        """Return what a state has ahead of its release."""
+    def from_state(cls, state: ReleaseState) -> _Ahead:
+        """Return the groups and increments of a state, ahead of their release."""
         pending = state.pending
         order = sort_order(pending.column("window").to_numpy())
         pending = pending.take(pa.array(order)).combine_chunks()
@@ -111,19 +112,26 @@ class _Ahead:
             pending.column("window").to_numpy(),
         )
 
-    def begun(self, latest: int) -> ReleaseState:
-        """Those not taken yet of windows that start at `latest` or before."""
+    def take_until(self, latest: int) -> ReleaseState:
+        """Take groups and increments of windows that start at `latest` or before."""
         group, row = (
             int(np.searchsorted(column, latest, side="right"))
             for column in (self.of_groups, self.of_pending)
         )
-        taken = (
+        slices = (
             self.groups.slice(self.group, group - self.group),
             self.pending.slice(self.row, row - self.row),
         )
         self.group = max(group, self.group)
         self.row = max(row, self.row)
-        return ReleaseState(*taken, self.groups.slice(0, 0))
+        return ReleaseState(*slices, self.groups.slice(0, 0))
+
+
+def _enter(state: ReleaseState, entering: ReleaseState, closed_us: int) -> ReleaseState:
+    """Add the groups and increments of windows that begin."""
+    groups = pa.concat_tables([state.groups, entering.groups]).combine_chunks()
+    pending = pa.concat_tables([state.pending, entering.pending]).combine_chunks()
+    return replace(state, groups=_closed(groups, closed_us), pending=pending)
 
 
 def _closed(groups: pa.Table, closed_us: int) -> pa.Table:
@@ -131,13 +139,13 @@ def _closed(groups: pa.Table, closed_us: int) -> pa.Table:
 
 
 def _next(
-    grid: Grid, now: int, limit: int, first: int | None, busy: bool, reach: int
+    grid: Grid, closed_until: int, limit: int, first: int | None, busy: bool, reach: int
 ) -> int | None:
-    """Up to when the next pass goes; None: nothing is left to do up to `limit`.
+    """Return up to when the next pass goes; None: nothing is left to do up to `limit`.
 
     Args:
         grid: of the plan.
-        now: up to when all is closed.
+        closed_until: up to when all is closed.
         limit: of the tick.
         first: the oldest window with a group.
         busy: keys are remembered, so every window has a review.
@@ -145,7 +153,7 @@ def _next(
     """
     if not busy and first is None:
         return None
-    begins = now if busy else max(now, (first or 0) + grid.trigger_us - 1)
+    begins = closed_until if busy else max(closed_until, (first or 0) + grid.trigger_us - 1)
     span = grid.horizon * grid.trigger_us
     since = begins - grid.offset_us
     end = (since - span) // grid.slide_us * grid.slide_us + grid.slide_us + span
@@ -162,42 +170,44 @@ def _next(
 class _Work:
     p: ReleaseParameters
     selection: SelectionParameters
-    carried: CarriedParameters
+    window_tests: CarriedParameters
     noise_key: bytes
 
     def pass_(
-        self, state: ReleaseState, memory: Memory, evidence: Evidence, now: int, until: int
+        self, state: ReleaseState, memory: Memory, evidence: Evidence, closed_until: int, until: int
     ) -> tuple[ReleaseState, Memory, Evidence, pa.Table, int]:
-        """From one time to the next at which something changes: `until`, or earlier; it comes last."""
+        """Pass from one time to the next at which something changes: `until`, or earlier; it comes last."""
         p = self.p
         grid = self.p.grid
-        given = state
-        state = self._show_known(state, memory, now, until)
+        initial = state
+        state = self._show_known(state, memory, closed_until, until)
         names = state.groups.column("key_bytes")
         c, pending = self._open(state, until)
-        shown = select(c, self.selection, self.noise_key)
-        fresh, names_fresh, since = self._found(c, names, memory)
+        to_release = select(c, self.selection, self.noise_key)
+        passed_keys, passed_names, since = self._passed_keys(c, names, memory)
         several = grid.horizon * grid.trigger_us > grid.window_us  # windows are open at a time
         if several and (earliest := int(since.min(initial=until))) < until:
-            return self.pass_(given, memory, evidence, now, earliest)
-        memory = memory.with_keys(fresh, names_fresh, self.carried.first).learnt(fresh, since)
-        found = fresh
+            return self.pass_(initial, memory, evidence, closed_until, earliest)
+        memory = memory.with_keys(passed_keys, passed_names, self.window_tests.first).learnt(
+            passed_keys, since
+        )
+        new_keys = passed_keys
         ended = until - grid.horizon * grid.trigger_us
         if (ended - grid.offset_us) % grid.slide_us == 0:
             memory, evidence, proven = self._end(c, names, memory, evidence, ended, until)
-            found = np.concatenate([fresh, proven])
-        extra = self._show_found(c, shown, memory, found, until)
+            new_keys = np.concatenate([passed_keys, proven])
+        extra = self._show_new_keys(c, to_release, memory, new_keys, until)
         predict(c, self.selection, self.noise_key)
         rows = [
             released_rows(
-                perturb(c, shown, p.perturbations, self.noise_key), c.groups, names, p.columns
+                perturb(c, to_release, p.perturbations, self.noise_key), c.groups, names, p.columns
             )
         ]
         state = replace(close_state(c, names, pending, until, grid, p.layout), seen=state.seen)
         if extra.num_rows:
-            added, more = self._extra(extra, until)
-            rows.append(more)
-            state = replace(state, groups=add_groups(state.groups, added))
+            extra_groups, extra_rows = self._extra(extra, until)
+            rows.append(extra_rows)
+            state = replace(state, groups=add_groups(state.groups, extra_groups))
         return state, memory, evidence, pa.concat_tables(rows), until
 
     def _open(self, state: ReleaseState, until: int) -> tuple[Closing, pa.Table]:
@@ -208,15 +218,15 @@ class _Work:
         return open_closing(state, until, self.p.grid, self.p.layout, tag)
 
     def _show_known(
-        self, state: ReleaseState, memory: Memory, now: int, until: int
+        self, state: ReleaseState, memory: Memory, closed_until: int, until: int
     ) -> ReleaseState:
-        """Known keys are in every window that has its first trigger in this pass, as public groups are."""
-        known = np.flatnonzero(memory.known)
+        """Put known keys into every window that has its first trigger in this pass, as public groups are."""
+        known_rows = np.flatnonzero(memory.is_known)
         grid = self.p.grid
-        if not len(known):
+        if not len(known_rows):
             return state
         first = (
-            (now - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us
+            (closed_until - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us
             + grid.offset_us
             + grid.slide_us
         )
@@ -224,18 +234,18 @@ class _Work:
         if not len(windows):
             return state
         groups = state.groups
-        there = np.flatnonzero(np.isin(groups.column("window").to_numpy(), windows))
-        there = there[memory.known_since(groups.column("key").to_numpy()[there]) != SILENT]
+        present = np.flatnonzero(np.isin(groups.column("window").to_numpy(), windows))
+        present = present[memory.known_since(groups.column("key").to_numpy()[present]) != SILENT]
         for name in ("first", "selected_at"):
             column = groups.column(name).to_numpy().copy()
-            column[there] = 1
+            column[present] = 1
             groups = groups.set_column(groups.column_names.index(name), name, pa.array(column))
-        window = np.repeat(windows, len(known))
-        key = np.tile(memory.key[known], len(windows))
+        window = np.repeat(windows, len(known_rows))
+        key = np.tile(memory.key[known_rows], len(windows))
         missing = (
             match([window, key], [groups.column(name).to_numpy() for name in ("window", "key")]) < 0
         )
-        names = memory.names.take(pa.array(np.tile(known, len(windows))[missing]))
+        names = memory.names.take(pa.array(np.tile(known_rows, len(windows))[missing]))
         return replace(
             state,
             groups=add_groups(
@@ -247,19 +257,19 @@ class _Work:
         )
 
     def _groups(self, window: Int, key: Int, names: pa.Array, trigger: Int) -> pa.Table:
-        """Groups that are shown from a trigger on, without a record so far."""
+        """Return groups that are shown from a trigger on, without a record so far."""
         groups = new_groups(self.p.layout, window, key, names, trigger)
         return groups.set_column(
             groups.column_names.index("selected_at"), "selected_at", pa.array(trigger)
         )
 
-    def _found(
+    def _passed_keys(
         self, c: Closing, names: pa.ChunkedArray, memory: Memory
     ) -> tuple[Int, pa.Array, Int]:
-        """Silent keys whose own test has passed in this pass, their names, and when."""
+        """Return the silent keys whose own test has passed in this pass, their names, and when."""
         g = c.groups
         hit = np.flatnonzero(
-            (g["selected_at"] > c.before) & (memory.known_since(g["key"]) == SILENT)
+            (g["selected_at"] > c.closed_before) & (memory.known_since(g["key"]) == SILENT)
         )
         hit = hit[sort_order(g["key"][hit], g["window"][hit])]
         hit = hit[run_starts(g["key"][hit])]
@@ -275,47 +285,47 @@ class _Work:
         window: int,
         ends_us: int,
     ) -> tuple[Memory, Evidence, Int]:
-        """The last trigger of a window: its groups become evidence, known keys are reviewed, silent ones tested over several windows."""
+        """End a window at its last trigger: its groups become evidence, known keys are reviewed, silent ones tested over several windows."""
         grid = self.p.grid
-        carried = self.carried
+        window_tests = self.window_tests
         review = Review(
             window,
             grid.slide_us,
             ends_us,
-            carried,
+            window_tests,
             self.selection.counter,
             self.selection.sigma,
             self.selection.min_users,
             self.noise_key,
         )
         ended = np.flatnonzero((c.groups["window"] == window) & (c.groups["users"] > 0))
-        ended = ended[memory.epoch_of(c.groups["key"][ended], carried.first) <= window]
+        ended = ended[memory.epoch_of(c.groups["key"][ended], window_tests.first) <= window]
         evidence = evidence.plus(self._evidence(c, ended, memory, review))
         memory = memory.with_keys(
-            c.groups["key"][ended], names.take(pa.array(ended)).combine_chunks(), carried.first
+            c.groups["key"][ended], names.take(pa.array(ended)).combine_chunks(), window_tests.first
         )
         proven, dropped = review.tests(memory, evidence)
-        found = memory.key[proven]
-        memory = memory.learnt(found, np.full(len(found), ends_us))
+        proven_keys = memory.key[proven]
+        memory = memory.learnt(proven_keys, np.full(len(proven_keys), ends_us))
         # The first window that begins at or after the review.
         memory = memory.dropped(
             dropped, -((grid.offset_us - ends_us) // grid.slide_us) * grid.slide_us + grid.offset_us
         )
-        oldest = window - (carried.windows - 2) * grid.slide_us
-        evidence = evidence.kept(
+        oldest = window - (window_tests.windows - 2) * grid.slide_us
+        evidence = evidence.select(
             (evidence.window >= oldest)
-            & (evidence.window >= memory.epoch_of(evidence.key, carried.first))
+            & (evidence.window >= memory.epoch_of(evidence.key, window_tests.first))
         )
         # A dropped key is remembered until no range reaches back to before its epoch.
-        recent = (memory.epoch > oldest) & (memory.epoch != carried.first)
+        recent = (memory.epoch > oldest) & (memory.epoch != window_tests.first)
         return (
-            memory.kept(memory.known | recent | np.isin(memory.key, evidence.keys)),
+            memory.select(memory.is_known | recent | np.isin(memory.key, evidence.keys)),
             evidence,
-            found,
+            proven_keys,
         )
 
     def _evidence(self, c: Closing, ended: Int, memory: Memory, review: Review) -> Evidence:
-        """Of groups with a record. A key that was known when its window began has one word, every other group its path: never both."""
+        """Return the evidence of groups with a record. A key that was known when its window began has one word, every other group its path: never both."""
         window = c.groups["window"][ended]
         key = c.groups["key"][ended]
         since = memory.known_since(key)
@@ -326,49 +336,52 @@ class _Work:
         noise[~path] = review.words(window[~path], key[~path])
         return Evidence(key, window, c.groups["weight"][ended], c.groups["users"][ended], noise)
 
-    def _show_found(
-        self, c: Closing, shown: list[Int], memory: Memory, found: Int, until: int
+    def _show_new_keys(
+        self, c: Closing, to_release: list[Int], memory: Memory, new_keys: Int, until: int
     ) -> pa.Table:
-        """Keys that have become known are shown in all open windows, now: groups that are there in `shown`, others returned."""
+        """Show keys that have become known in all open windows, now: groups that are there in `to_release`, others returned."""
         grid = self.p.grid
         g = c.groups
         oldest = until - grid.horizon * grid.trigger_us
         oldest = -((grid.offset_us - oldest) // grid.slide_us) * grid.slide_us + grid.offset_us
         windows = np.arange(
-            max(oldest, self.carried.first),
+            max(oldest, self.window_tests.first),
             until - grid.trigger_us + 1,
             grid.slide_us,
             dtype=np.int64,
         )
-        at = match([np.sort(found)], [memory.key])
-        window = np.repeat(windows, len(found))
-        of = np.tile(at, len(windows))
-        key = memory.key[of]
+        rows = match([np.sort(new_keys)], [memory.key])
+        window = np.repeat(windows, len(new_keys))
+        memory_row = np.tile(rows, len(windows))
+        key = memory.key[memory_row]
         group = match([window, key], [g["window"], g["key"]])
-        now = grid.closed_triggers(window, until)
-        there = group >= 0
-        there[there] = g["selected_at"][group[there]] == 0
-        for trigger in np.unique(now[there]).tolist():
-            some = group[there & (now == trigger)]
-            g["first"][some] = np.minimum(g["first"][some], trigger)
-            g["selected_at"][some] = trigger
-            shown.extend([np.zeros(0, np.int64)] * (trigger + 1 - len(shown)))
-            shown[trigger] = np.concatenate([shown[trigger], some])
+        closed_triggers = grid.closed_triggers(window, until)
+        is_unselected = group >= 0
+        is_unselected[is_unselected] = g["selected_at"][group[is_unselected]] == 0
+        for trigger in np.unique(closed_triggers[is_unselected]).tolist():
+            newly_shown = group[is_unselected & (closed_triggers == trigger)]
+            g["first"][newly_shown] = np.minimum(g["first"][newly_shown], trigger)
+            g["selected_at"][newly_shown] = trigger
+            to_release.extend([np.zeros(0, np.int64)] * (trigger + 1 - len(to_release)))
+            to_release[trigger] = np.concatenate([to_release[trigger], newly_shown])
         missing: Bool = group < 0
         return self._groups(
-            window[missing], key[missing], memory.names.take(pa.array(of[missing])), now[missing]
+            window[missing],
+            key[missing],
+            memory.names.take(pa.array(memory_row[missing])),
+            closed_triggers[missing],
         )
 
     def _extra(self, groups: pa.Table, until: int) -> tuple[pa.Table, pa.Table]:
-        """Groups that begin in the middle of their window: those whose window goes on, and their rows."""
+        """Close groups that begin in the middle of their window: return those whose window goes on, and their rows."""
         p = self.p
         layout = self.p.layout
         names = groups.column("key_bytes")
         c, pending = self._open(
             replace(empty_state(layout), groups=_closed(groups, until - 1)), until
         )
-        shown = [np.flatnonzero(c.now == trigger) for trigger in range(c.last + 1)]
+        to_release = [np.flatnonzero(c.closed_now == trigger) for trigger in range(c.last + 1)]
         rows = released_rows(
-            perturb(c, shown, p.perturbations, self.noise_key), c.groups, names, p.columns
+            perturb(c, to_release, p.perturbations, self.noise_key), c.groups, names, p.columns
         )
         return close_state(c, names, pending, until, p.grid, layout).groups, rows

@@ -46,14 +46,14 @@ class StateLayout:
 
     @property
     def paths(self) -> dict[str, int]:
-        """Column name -> width."""
+        """Width of each column of paths, by name."""
         return {"noise": self.selection_width} | {
             f"p{j}": width for j, width in enumerate(self.path_widths)
         }
 
     @property
     def values(self) -> tuple[str, ...]:
-        """v0, v1, ...: exact sums per perturbation."""
+        """Columns v0, v1, ... of exact sums, one per perturbation."""
         return tuple(f"v{j}" for j in range(len(self.path_widths)))
 
 
@@ -80,14 +80,14 @@ class ReleaseState(State):
 
 @dataclass(frozen=True)
 class Increments:
-    """Increments that fall due, sorted by (trigger, group); those of trigger i are at `at(i)`."""
+    """Increments that fall due, sorted by (trigger, group); those of trigger i are at `rows_of(i)`."""
 
     trigger: Int
     group: Int
     sums: dict[str, Int]
     bounds: Int
 
-    def at(self, trigger: int) -> slice:
+    def rows_of(self, trigger: int) -> slice:
         """Return where the increments of one trigger are."""
         return slice(self.bounds[trigger], self.bounds[trigger + 1])
 
@@ -96,34 +96,36 @@ class Increments:
 class Closing:
     """One tick at work: the groups as arrays (changed in place), what falls due, and which triggers close.
 
-    before, now: closed triggers of each group's window before and after the tick. last: the largest of `now`.
-    seen: as in the state, by (group, user), with the group's position for its window and key.
+    closed_before, closed_now: closed triggers of each group's window before and after the tick. last: the largest of `closed_now`.
+    members: users seen, as in the state, by (group, user), with the group's position for its window and key.
     due: by (trigger, group), with rounds also by user; sums: by (trigger, group). tag: the groups' noise blocks.
     """
 
     groups: dict[str, npt.NDArray[Any]]
-    seen: dict[str, Int]
+    members: dict[str, Int]
     due: Increments
     sums: Increments
-    before: Int
-    now: Int
+    closed_before: Int
+    closed_now: Int
     tag: npt.NDArray[np.uint64]
 
     @property
     def last(self) -> int:
         """The newest trigger number that any group has closed."""
-        return int(self.now.max(initial=0))
+        return int(self.closed_now.max(initial=0))
 
     @property
     def triggers(self) -> list[int]:
         """The trigger numbers that close for some group, ascending: of all others nothing can change."""
         starts = run_starts(self.groups["window"])
-        spans = {*zip(self.before[starts].tolist(), self.now[starts].tolist(), strict=True)}
+        spans = {
+            *zip(self.closed_before[starts].tolist(), self.closed_now[starts].tolist(), strict=True)
+        }
         due = np.unique(np.concatenate([self.due.trigger, self.sums.trigger]))
         return sorted(
             {
                 *due.tolist(),
-                *(trigger for before, now in spans for trigger in range(before + 1, now + 1)),
+                *(trigger for low, high in spans for trigger in range(low + 1, high + 1)),
             }
         )
 
@@ -147,8 +149,12 @@ def empty_state(layout: StateLayout) -> ReleaseState:
         np.zeros(0, np.int64),
     )
     pending = pa.table({name: pa.array([], pa.int64()) for name in ints})
-    seen = pa.table({name: pa.array([], pa.int64()) for name in ("window", "key", "round", "user")})
-    return ReleaseState(groups.replace_schema_metadata({CLOSED: str(NO_CLOCK)}), pending, seen)
+    seen_users = pa.table(
+        {name: pa.array([], pa.int64()) for name in ("window", "key", "round", "user")}
+    )
+    return ReleaseState(
+        groups.replace_schema_metadata({CLOSED: str(NO_CLOCK)}), pending, seen_users
+    )
 
 
 def new_groups(
@@ -163,7 +169,7 @@ def new_groups(
 
 
 def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> ReleaseState:
-    """Rows become pending increments; keys not seen in their window become groups."""
+    """Add rows to the pending increments, and keys not seen in their window to the groups."""
     if not rows.num_rows:
         return state
     pending = pa.concat_tables(
@@ -173,48 +179,57 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
     order = sort_order(window, key, trigger)
     head = order[run_starts(window[order], key[order])]
     groups = state.groups
-    at = match(
+    state_row = match(
         [window[head], key[head]],
         [groups.column("window").to_numpy(), groups.column("key").to_numpy()],
     )
     first = groups.column("first").to_numpy()
-    old = at >= 0
-    earlier = old.copy()
-    earlier[old] = (first[at[old]] == 0) | (first[at[old]] > trigger[head[old]])
+    is_known = state_row >= 0
+    earlier = is_known.copy()
+    earlier[is_known] = (first[state_row[is_known]] == 0) | (
+        first[state_row[is_known]] > trigger[head[is_known]]
+    )
     if earlier.any():
         first = first.copy()
-        first[at[earlier]] = trigger[head[earlier]]
+        first[state_row[earlier]] = trigger[head[earlier]]
         groups = groups.set_column(groups.column_names.index("first"), "first", pa.array(first))
-    fresh = head[~old]
-    if len(fresh):
-        names = rows.column("key_bytes").take(pa.array(fresh))
+    new_heads = head[~is_known]
+    if len(new_heads):
+        names = rows.column("key_bytes").take(pa.array(new_heads))
         groups = add_groups(
-            groups, new_groups(layout, window[fresh], key[fresh], names, trigger[fresh])
+            groups, new_groups(layout, window[new_heads], key[new_heads], names, trigger[new_heads])
         )
     return replace(state, groups=groups, pending=pending)
 
 
 def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
-    """Groups and new groups, each sorted by (window, key), in one sorted table with the metadata of the first."""
-    by = ("window", "key")
-    where = places(
-        find([new.column(n).to_numpy() for n in by], [groups.column(n).to_numpy() for n in by])[0]
+    """Merge groups and new groups, each sorted by (window, key), in one sorted table with the metadata of the first."""
+    key_columns = ("window", "key")
+    positions = places(
+        find(
+            [new.column(n).to_numpy() for n in key_columns],
+            [groups.column(n).to_numpy() for n in key_columns],
+        )[0]
     )
     columns: dict[str, Any] = {}
     for name, kind in zip(groups.schema.names, groups.schema.types, strict=True):
-        old = groups.column(name)
-        added = new.column(name)
+        column = groups.column(name)
+        new_column = new.column(name)
         if pa.types.is_fixed_size_list(kind):
             columns[name] = to_lists(
-                insert(as_rows(old, kind.list_size), as_rows(added, kind.list_size), where)
+                insert(
+                    as_rows(column, kind.list_size), as_rows(new_column, kind.list_size), positions
+                )
             )
         elif pa.types.is_binary(kind):
-            order = insert(np.arange(len(old)), len(old) + np.arange(len(added)), where)
+            order = insert(
+                np.arange(len(column)), len(column) + np.arange(len(new_column)), positions
+            )
             columns[name] = pa.concat_arrays(
-                [pa.array([], kind), *old.chunks, *added.cast(kind).chunks]
+                [pa.array([], kind), *column.chunks, *new_column.cast(kind).chunks]
             ).take(pa.array(order))
         else:
-            columns[name] = insert(old.to_numpy(), added.to_numpy(), where)
+            columns[name] = insert(column.to_numpy(), new_column.to_numpy(), positions)
     return pa.table(columns).replace_schema_metadata(groups.schema.metadata)
 
 
@@ -225,7 +240,7 @@ def open_closing(
     layout: StateLayout,
     tag: npt.NDArray[np.uint64],
 ) -> tuple[Closing, pa.Table]:
-    """Arrays for a tick that closes the grid up to closed_us, and the increments that stay pending."""
+    """Return arrays for a tick that closes the grid up to closed_us, and the increments that stay pending."""
     groups = {
         n: state.groups.column(n).to_numpy().copy()
         for n in ("window", "key", *INTS, *layout.values)
@@ -234,20 +249,20 @@ def open_closing(
     starts = run_starts(groups["window"])
     windows = groups["window"][starts]
     sizes = np.diff(np.append(np.flatnonzero(starts), len(starts)))
-    now, before = (
+    closed_now, closed_before = (
         np.repeat(grid.closed_triggers(windows, time), sizes)
         for time in (closed_us, state.closed_us)
     )
-    due, pending = _due(state.pending, groups, now)
+    due, pending = _due(state.pending, groups, closed_now)
     user = ["user"] if layout.rounds else []
     by_user = _sum(due, ["trigger", "group", *user], ["weight", "users"], grid.horizon)
     sums = _sum(due, ["trigger", "group"], list(layout.values), grid.horizon)
-    seen = {n: state.seen.column(n).to_numpy() for n in ("round", "user")}
-    seen["group"] = match(
+    members = {n: state.seen.column(n).to_numpy() for n in ("round", "user")}
+    members["group"] = match(
         [state.seen.column(n).to_numpy() for n in ("window", "key")],
         [groups["window"], groups["key"]],
     )
-    return Closing(groups, seen, by_user, sums, before, now, tag), pending
+    return Closing(groups, members, by_user, sums, closed_before, closed_now, tag), pending
 
 
 def close_state(
@@ -266,44 +281,48 @@ def close_state(
         | {n: g[n] for n in (*INTS, *layout.values)}
     )
     columns |= {n: to_lists(g[n]) for n in layout.paths}
-    live = c.now < grid.horizon
+    is_open = c.closed_now < grid.horizon
     groups = pa.table(columns)
-    if not live.all():
-        groups = groups.filter(pa.array(live)).combine_chunks()
+    if not is_open.all():
+        groups = groups.filter(pa.array(is_open)).combine_chunks()
     groups = groups.replace_schema_metadata({CLOSED: str(closed_us)})
-    at = c.seen["group"]
-    seen = pa.table(
+    member_group = c.members["group"]
+    seen_users = pa.table(
         {
-            "window": g["window"][at],
-            "key": g["key"][at],
-            "round": c.seen["round"],
-            "user": c.seen["user"],
+            "window": g["window"][member_group],
+            "key": g["key"][member_group],
+            "round": c.members["round"],
+            "user": c.members["user"],
         }
     )
-    if not live.all():
-        seen = seen.filter(pa.array(live[at])).combine_chunks()
-    return ReleaseState(groups, pending, seen)
+    if not is_open.all():
+        seen_users = seen_users.filter(pa.array(is_open[member_group])).combine_chunks()
+    return ReleaseState(groups, pending, seen_users)
 
 
 def _due(
-    pending: pa.Table, groups: dict[str, npt.NDArray[Any]], now: Int
+    pending: pa.Table, groups: dict[str, npt.NDArray[Any]], closed_now: Int
 ) -> tuple[dict[str, Int], pa.Table]:
-    by = ("window", "key")
-    group = match([pending.column(n).to_numpy() for n in by], [groups[n] for n in by])
+    key_columns = ("window", "key")
+    group = match(
+        [pending.column(n).to_numpy() for n in key_columns], [groups[n] for n in key_columns]
+    )
     trigger = pending.column("trigger").to_numpy()
-    due = trigger <= now[group] if len(group) else np.zeros(0, bool)
+    is_due = trigger <= closed_now[group] if len(group) else np.zeros(0, bool)
     names = [n for n in pending.column_names if n not in ("window", "key", "trigger")]
-    columns = {n: pending.column(n).to_numpy()[due] for n in names}
-    rest = pending.slice(0, 0) if due.all() else pending.filter(pa.array(~due)).combine_chunks()
-    return {"trigger": trigger[due], "group": group[due]} | columns, rest
+    columns = {n: pending.column(n).to_numpy()[is_due] for n in names}
+    still_pending = (
+        pending.slice(0, 0) if is_due.all() else pending.filter(pa.array(~is_due)).combine_chunks()
+    )
+    return {"trigger": trigger[is_due], "group": group[is_due]} | columns, still_pending
 
 
-def _sum(due: dict[str, Int], by: list[str], names: list[str], horizon: int) -> Increments:
-    keys = [due[n] for n in by]
+def _sum(due: dict[str, Int], columns: list[str], names: list[str], horizon: int) -> Increments:
+    keys = [due[n] for n in columns]
     order = sort_order(*keys)
     starts = run_starts(*(k[order] for k in keys))
     head = order[starts]
-    if "user" in by and len(head):
+    if "user" in columns and len(head):
         # One user's rows of one trigger from several micro-batches: the earliest record has the largest weight.
         sums = {
             "weight": np.maximum.reduceat(due["weight"][order], np.flatnonzero(starts)),
@@ -313,7 +332,7 @@ def _sum(due: dict[str, Int], by: list[str], names: list[str], horizon: int) -> 
     else:
         sums = {
             n: run_sums(due[n][order], starts)
-            for n in (*names, *(["user"] if "user" in by else []))
+            for n in (*names, *(["user"] if "user" in columns else []))
         }
     trigger = due["trigger"][head]
     return Increments(

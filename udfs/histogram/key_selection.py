@@ -28,17 +28,17 @@ from dpsql.udfs.noise.path_error import trust
 @dataclass(frozen=True)
 class SelectionParameters:
     """sigma in users' weight; thresholds tau_1..tau_T in units of 2^-20; `min_users` exact users (with sliding windows: users' periods)
-    before the noisy test; `carried`: tests over several windows."""
+    before the noisy test; `window_tests`: tests over several windows."""
 
     counter: Counter
     sigma: float
     thresholds: tuple[int, ...]
     min_users: int
     rounds: bool = False
-    carried: CarriedParameters | None = None
+    window_tests: CarriedParameters | None = None
 
 
-def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, again: Redraw) -> Bool:
+def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, redraw: Redraw) -> Bool:
     """Tell whether each tested group is selected at this trigger: whether its exact real path reaches tau.
 
     Args:
@@ -46,26 +46,26 @@ def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, agai
         weight: exact sum of the users' weights, in units of 2^-20.
         trigger: 1..horizon.
         p: the plan's numbers.
-        again: computes the path from its words where float64 cannot tell.
+        redraw: computes the path from its words where float64 cannot tell.
     """
     margin = (
         p.thresholds[trigger - 1] - weight
     ) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
-    return reached(path, p.sigma, margin, trigger, trust(p.counter).error[trigger - 1], again)
+    return reached(path, p.sigma, margin, trigger, trust(p.counter).error[trigger - 1], redraw)
 
 
 def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
     """Run the newly closed triggers through selection; returns the groups to release at trigger 0 (none), 1, 2, ...
 
-    Changes c.groups (`weight, users, step, selected_at, round, wake, noise`) and, with rounds, c.seen.
+    Changes c.groups (`weight, users, step, selected_at, round, wake, noise`) and, with rounds, c.members.
     """
     g = c.groups
-    shown: list[Int] = [np.zeros(0, np.int64)] * (c.last + 1)
+    to_release: list[Int] = [np.zeros(0, np.int64)] * (c.last + 1)
     rounds = _open_round(c) if p.rounds else None
     for trigger in c.triggers:
         touched = _add_users(c, trigger, rounds)
-        live = (g["first"] <= trigger) & (c.before < trigger) & (c.now >= trigger)
-        waiting = live if p.rounds else live & (g["selected_at"] == 0)
+        is_live = (g["first"] <= trigger) & (c.closed_before < trigger) & (c.closed_now >= trigger)
+        waiting = is_live if p.rounds else is_live & (g["selected_at"] == 0)
         g["wake"][touched] = 0
         tested = np.flatnonzero(waiting & (g["users"] >= p.min_users) & (g["wake"] <= trigger))
         advance_to(c, tested, trigger, p, noise_key)
@@ -75,17 +75,17 @@ def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
                 g["weight"][tested],
                 trigger,
                 p,
-                _again(c, tested, p, noise_key),
+                _redraw(c, tested, p, noise_key),
             )
         ]
         g["selected_at"][hit] = trigger
-        shown[trigger] = hit if p.rounds else np.flatnonzero(live & (g["selected_at"] > 0))
+        to_release[trigger] = hit if p.rounds else np.flatnonzero(is_live & (g["selected_at"] > 0))
         if rounds:
             rounds.since[hit] = trigger
             _new_round(g, hit)
     if rounds:
         _close_round(c, rounds)
-    return shown
+    return to_release
 
 
 def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
@@ -101,14 +101,14 @@ def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
     horizon = p.counter.horizon
     silent = (
         (g["wake"] == 0)
-        & (c.now < horizon)
-        & (c.now > 0)
+        & (c.closed_now < horizon)
+        & (c.closed_now > 0)
         & (g["users"] >= p.min_users)
-        & (g["step"] == c.now)
+        & (g["step"] == c.closed_now)
     )
     silent &= p.rounds | (g["selected_at"] == 0)
-    silent &= g["users"] * (horizon - c.now) <= c.now
-    silent[c.due.group[c.due.trigger == c.now[c.due.group]]] = False
+    silent &= g["users"] * (horizon - c.closed_now) <= c.closed_now
+    silent[c.due.group[c.due.trigger == c.closed_now[c.due.group]]] = False
     asleep = np.flatnonzero(silent)
     if not len(asleep):
         return
@@ -118,12 +118,20 @@ def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
     trusted = trust(p.counter)
     for trigger in range(int(step.min()) + 1, horizon + 1):
         moving = np.flatnonzero((step == trigger - 1) & (wake > horizon))
-        of = asleep[moving]
-        state[moving] = trusted.advance(state[moving], _draws(c, of, trigger, noise_key), trigger)
+        groups = asleep[moving]
+        state[moving] = trusted.advance(
+            state[moving], _draws(c, groups, trigger, noise_key), trigger
+        )
         step[moving] = trigger
         wake[
             moving[
-                crosses(state[moving, 0], g["weight"][of], trigger, p, _again(c, of, p, noise_key))
+                crosses(
+                    state[moving, 0],
+                    g["weight"][groups],
+                    trigger,
+                    p,
+                    _redraw(c, groups, p, noise_key),
+                )
             ]
         ] = trigger
     g["wake"][asleep] = wake
@@ -135,12 +143,12 @@ def advance_to(
     """Bring the selection paths of the given groups up to a trigger, from wherever each of them is."""
     step = c.groups["step"]
     trusted = trust(p.counter)
-    for now in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
-        moving = groups[step[groups] == now - 1]
+    for next_trigger in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
+        moving = groups[step[groups] == next_trigger - 1]
         c.groups["noise"][moving] = trusted.advance(
-            c.groups["noise"][moving], _draws(c, moving, now, noise_key), now
+            c.groups["noise"][moving], _draws(c, moving, next_trigger, noise_key), next_trigger
         )
-        step[moving] = now
+        step[moving] = next_trigger
 
 
 def _draws(c: Closing, groups: Int, trigger: int, noise_key: bytes) -> Draw:
@@ -151,7 +159,7 @@ def _draws(c: Closing, groups: Int, trigger: int, noise_key: bytes) -> Draw:
     )
 
 
-def _again(c: Closing, groups: Int, p: SelectionParameters, noise_key: bytes) -> Redraw:
+def _redraw(c: Closing, groups: Int, p: SelectionParameters, noise_key: bytes) -> Redraw:
     return Redraw(noise_key, c.tag, groups, randomness.SELECTION, c.groups["round"], p.counter)
 
 
@@ -159,7 +167,7 @@ def _again(c: Closing, groups: Int, p: SelectionParameters, noise_key: bytes) ->
 class _Round:
     """Who is new to a group's current round, for one tick of selection with rounds.
 
-    previous: per due row, the trigger of this tick before it at which the user was in the group; 0: only in `seen`, -1: neither.
+    previous: per due row, the trigger of this tick before it at which the user was in the group; 0: only in `members`, -1: neither.
     since: per group, the trigger of this tick at which its round began; -1: before this tick.
     new: per due row, whether its user was new to the round (filled trigger by trigger).
     """
@@ -170,7 +178,7 @@ class _Round:
 
 
 def _open_round(c: Closing) -> _Round:
-    """One sort for the whole tick: looking every trigger's users up in all users before them would be a sort per trigger."""
+    """Open a tick of rounds by one sort: looking every trigger's users up in all users before them would be a sort per trigger."""
     group = c.due.group
     user = c.due.sums["user"]
     trigger = c.due.trigger
@@ -179,28 +187,30 @@ def _open_round(c: Closing) -> _Round:
     previous = np.full(len(order), -1, np.int64)
     previous[order[1:]] = np.where(starts[1:], -1, trigger[order[:-1]])
     head = order[starts]
-    previous[head[match([group[head], user[head]], [c.seen["group"], c.seen["user"]]) >= 0]] = 0
-    return _Round(previous, np.full(len(c.before), -1, np.int64), np.zeros(len(order), bool))
+    previous[
+        head[match([group[head], user[head]], [c.members["group"], c.members["user"]]) >= 0]
+    ] = 0
+    return _Round(previous, np.full(len(c.closed_before), -1, np.int64), np.zeros(len(order), bool))
 
 
 def _close_round(c: Closing, r: _Round) -> None:
-    """In c.seen: the users of ended rounds out, the new users of the current rounds in."""
-    current = c.seen["round"] == c.groups["round"][c.seen["group"]]
+    """Drop the users of ended rounds from c.members, and add the new users of the current rounds."""
+    current = c.members["round"] == c.groups["round"][c.members["group"]]
     if not current.all():
-        c.seen.update({name: column[current] for name, column in c.seen.items()})
+        c.members.update({name: column[current] for name, column in c.members.items()})
     new = np.flatnonzero(r.new & (c.due.trigger > r.since[c.due.group]))
     new = new[sort_order(c.due.group[new], c.due.sums["user"][new])]
     group = c.due.group[new]
     user = c.due.sums["user"][new]
-    where = places(find([group, user], [c.seen["group"], c.seen["user"]])[0])
+    where = places(find([group, user], [c.members["group"], c.members["user"]])[0])
     for name, column in (("group", group), ("round", c.groups["round"][group]), ("user", user)):
-        c.seen[name] = insert(c.seen[name], column, where)
+        c.members[name] = insert(c.members[name], column, where)
 
 
 def _add_users(c: Closing, trigger: int, r: _Round | None) -> Int:
     """Add the trigger's users; with rounds only those new to the group's round. Returns the groups that had records."""
     g = c.groups
-    part = c.due.at(trigger)
+    part = c.due.rows_of(trigger)
     group = c.due.group[part]
     weight = c.due.sums["weight"][part]
     users = c.due.sums["users"][part]

@@ -28,7 +28,7 @@ from dpsql.udfs.state_table import StateTable
 TABLES = {"memory": StateTable(("key",), "key"), "evidence": StateTable(("key", "window"), "key")}
 
 SILENT = NO_CLOCK
-"""In the place of the time at which a key became known."""
+"""Mark of a silent key, in the place of the time at which it became known."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Memory:
     epoch: Int
 
     @classmethod
-    def of(cls, table: pa.Table) -> Memory:
-        """From the state."""
+    def from_table(cls, table: pa.Table) -> Memory:
+        """Read the table of the state."""
         key, known_us, epoch = (
             table.column(name).to_numpy() for name in ("key", "known_us", "epoch")
         )
         return cls(key, table.column("key_bytes").combine_chunks(), known_us, epoch)
 
     def table(self) -> pa.Table:
-        """For the state."""
+        """Return the table of the state."""
         return pa.table(
             {
                 "key": self.key,
@@ -63,8 +63,8 @@ class Memory:
         )
 
     @property
-    def known(self) -> Bool:
-        """Which keys are."""
+    def is_known(self) -> Bool:
+        """Mask of the known keys."""
         return self.known_us != SILENT
 
     def known_since(self, key: Int) -> Int:
@@ -76,46 +76,46 @@ class Memory:
         return self._look_up(key, self.epoch, first)
 
     def with_keys(self, key: Int, names: pa.Array, first: int) -> Memory:
-        """With these keys, silent and of epoch `first` where they are new; any order, no key twice."""
+        """Return the memory with these keys, silent and of epoch `first` where they are new; any order, no key twice."""
         order = np.argsort(key)
         order = order[match([key[order]], [self.key]) < 0]
-        where = places(find([key[order]], [self.key])[0])
-        taken = insert(np.arange(len(self.key)), len(self.key) + order, where)
+        positions = places(find([key[order]], [self.key])[0])
+        rows = insert(np.arange(len(self.key)), len(self.key) + order, positions)
         return Memory(
-            insert(self.key, key[order], where),
-            pa.concat_arrays([self.names, names.cast(self.names.type)]).take(pa.array(taken)),
-            insert(self.known_us, np.full(len(order), SILENT), where),
-            insert(self.epoch, np.full(len(order), first), where),
+            insert(self.key, key[order], positions),
+            pa.concat_arrays([self.names, names.cast(self.names.type)]).take(pa.array(rows)),
+            insert(self.known_us, np.full(len(order), SILENT), positions),
+            insert(self.epoch, np.full(len(order), first), positions),
         )
 
     def learnt(self, key: Int, known_us: Int) -> Memory:
-        """With these keys, all here, known since then."""
+        """Return the memory with these keys, all here, known since then."""
         times = self.known_us.copy()
         times[match([key], [self.key])] = known_us
         return replace(self, known_us=times)
 
-    def dropped(self, which: Bool, epoch: int) -> Memory:
-        """With these keys silent, and a new epoch."""
+    def dropped(self, is_dropped: Bool, epoch: int) -> Memory:
+        """Return the memory with these keys silent, and a new epoch."""
         return replace(
             self,
-            known_us=np.where(which, SILENT, self.known_us),
-            epoch=np.where(which, epoch, self.epoch),
+            known_us=np.where(is_dropped, SILENT, self.known_us),
+            epoch=np.where(is_dropped, epoch, self.epoch),
         )
 
-    def kept(self, which: Bool) -> Memory:
-        """These keys only."""
-        if which.all():
+    def select(self, is_selected: Bool) -> Memory:
+        """Leave out the keys that are not selected."""
+        if is_selected.all():
             return self
         return Memory(
-            self.key[which],
-            self.names.filter(pa.array(which)),
-            self.known_us[which],
-            self.epoch[which],
+            self.key[is_selected],
+            self.names.filter(pa.array(is_selected)),
+            self.known_us[is_selected],
+            self.epoch[is_selected],
         )
 
     def _look_up(self, key: Int, values: Int, otherwise: int) -> Int:
-        at = match([key], [self.key])
-        return np.where(at >= 0, values[at] if len(values) else otherwise, otherwise)
+        row = match([key], [self.key])
+        return np.where(row >= 0, values[row] if len(values) else otherwise, otherwise)
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class Evidence:
     noise: Float
 
     @classmethod
-    def of(cls, table: pa.Table) -> Evidence:
-        """From the state."""
+    def from_table(cls, table: pa.Table) -> Evidence:
+        """Read the table of the state."""
         return cls(
             *(
                 table.column(name).to_numpy()
@@ -142,36 +142,36 @@ class Evidence:
         )
 
     def table(self) -> pa.Table:
-        """For the state."""
+        """Return the table of the state."""
         return pa.table(
             {name: getattr(self, name) for name in ("key", "window", "weight", "users", "noise")}
         )
 
-    def plus(self, other: Evidence) -> Evidence:
-        """Both."""
+    def plus(self, addition: Evidence) -> Evidence:
+        """Return both, sorted by key and window."""
         columns = [
-            np.concatenate([getattr(self, name), getattr(other, name)])
+            np.concatenate([getattr(self, name), getattr(addition, name)])
             for name in self.__dataclass_fields__
         ]
         order = sort_order(columns[0], columns[1])
         return Evidence(*(column[order] for column in columns))
 
-    def kept(self, which: Bool) -> Evidence:
-        """These rows only."""
+    def select(self, is_selected: Bool) -> Evidence:
+        """Leave out the rows that are not selected."""
         return (
             self
-            if which.all()
-            else Evidence(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+            if is_selected.all()
+            else Evidence(*(getattr(self, name)[is_selected] for name in self.__dataclass_fields__))
         )
 
     @property
     def keys(self) -> Int:
-        """Each key once."""
+        """Keys with evidence, each once."""
         return self.key[run_starts(self.key)]
 
 
 def empty_memory() -> dict[str, pa.Table]:
-    """Nothing is known, and nothing was seen."""
+    """Return the tables in which nothing is known, and nothing was seen."""
     none = np.zeros(0, np.int64)
     memory = Memory(none, pa.array([], pa.binary()), none, none)
     return {
@@ -203,14 +203,14 @@ class CarriedParameters:
     Args:
         windows: L.
         lengths, thresholds: per length d, tau_(d,k) for k = 1..d, in units of 2^-20.
-        kept: (d, least sum with which a known key stays known, in units of 2^-20).
+        least_sums: (d, least sum with which a known key stays known, in units of 2^-20).
         first: the epoch of a key that was never dropped.
     """
 
     windows: int
     lengths: tuple[int, ...]
     thresholds: tuple[tuple[int, ...], ...]
-    kept: tuple[tuple[int, int], ...]
+    least_sums: tuple[tuple[int, int], ...]
     first: int
 
 
@@ -220,7 +220,7 @@ class Review:
 
     Args:
         window, size_us, ends_us: its start, length and last trigger.
-        carried: the tests.
+        window_tests: the tests.
         counter, sigma, min_users: of key selection.
         noise_key: the run's.
     """
@@ -228,66 +228,65 @@ class Review:
     window: int
     size_us: int
     ends_us: int
-    carried: CarriedParameters
+    window_tests: CarriedParameters
     counter: Counter
     sigma: float
     min_users: int
     noise_key: bytes
 
     def tests(self, memory: Memory, evidence: Evidence) -> tuple[Bool, Bool]:
-        """(proven: silent keys that become known, dropped: known keys that become silent), per key of the memory."""
-        oldest = self.window - (self.carried.windows - 1) * self.size_us
+        """Tell per key of the memory whether it is proven, a silent key that becomes known, and dropped, a known key that becomes silent."""
+        oldest = self.window - (self.window_tests.windows - 1) * self.size_us
         enough = np.unique(
             evidence.key[(evidence.users >= self.min_users) & (evidence.window >= oldest)]
         )
-        asked = np.flatnonzero(memory.known | np.isin(memory.key, enough))
-        reached = np.zeros(len(memory.key), bool)
-        kept = np.ones(len(memory.key), bool)
-        for start in range(0, len(asked), KEYS_AT_ONCE):
-            some = asked[start : start + KEYS_AT_ONCE]
-            sums = self._sums(memory, evidence, some)
-            reached[some], kept[some] = self._proven(sums), self._kept(sums)
-        return ~memory.known & reached, memory.known & ~kept
+        reviewed = np.flatnonzero(memory.is_known | np.isin(memory.key, enough))
+        is_proven = np.zeros(len(memory.key), bool)
+        stays_known = np.ones(len(memory.key), bool)
+        for start in range(0, len(reviewed), KEYS_AT_ONCE):
+            rows = reviewed[start : start + KEYS_AT_ONCE]
+            sums = self._sums(memory, evidence, rows)
+            is_proven[rows] = self._proven(sums)
+            stays_known[rows] = self._stays_known(sums)
+        return ~memory.is_known & is_proven, memory.is_known & ~stays_known
 
-    def _sums(self, memory: Memory, evidence: Evidence, some: Int) -> _Sums:
-        """Running sums over the last 1, 2, ..., L windows of some keys."""
-        length = self.carried.windows
-        key = memory.key[some]
+    def _sums(self, memory: Memory, evidence: Evidence, rows: Int) -> _Sums:
+        """Return running sums over the last 1, 2, ..., L windows of some keys."""
+        length = self.window_tests.windows
+        key = memory.key[rows]
         windows = self.window - np.arange(length) * self.size_us
-        at = np.searchsorted(key, evidence.key)
-        mine = (
-            (at < len(key)) & (key[np.minimum(at, len(key) - 1)] == evidence.key)
+        position = np.searchsorted(key, evidence.key)
+        is_reviewed = (
+            (position < len(key)) & (key[np.minimum(position, len(key) - 1)] == evidence.key)
             if len(key)
-            else np.zeros(len(at), bool)
+            else np.zeros(len(position), bool)
         )
-        place = (self.window - evidence.window) // self.size_us
-        mine &= (place >= 0) & (place < length)
-        cell = at[mine], place[mine]
+        age = (self.window - evidence.window) // self.size_us
+        is_reviewed &= (age >= 0) & (age < length)
+        cell = position[is_reviewed], age[is_reviewed]
         shape = len(key), length
         weight = np.zeros(shape, np.int64)
+        weight[cell] = evidence.weight[is_reviewed]
         users = np.zeros(shape, np.int64)
+        users[cell] = evidence.users[is_reviewed]
         noise = np.zeros(shape)
+        noise[cell] = evidence.noise[is_reviewed]
         recorded = np.zeros(shape, bool)
-        weight[cell], users[cell], noise[cell], recorded[cell] = (
-            evidence.weight[mine],
-            evidence.users[mine],
-            evidence.noise[mine],
-            True,
-        )
-        known_us = memory.known_us[some]
-        epoch = memory.epoch[some]
-        inside = windows >= epoch[:, None]
-        silent = np.nonzero(inside & ~recorded)
+        recorded[cell] = True
+        known_us = memory.known_us[rows]
+        epoch = memory.epoch[rows]
+        in_range = windows >= epoch[:, None]
+        silent = np.nonzero(in_range & ~recorded)
         noise[silent] = self.words(windows[silent[1]], key[silent[0]])
         path = recorded & ((known_us[:, None] == SILENT) | (known_us[:, None] > windows))
-        noise = np.where(inside, noise, 0.0)
-        weights = np.cumsum(np.where(inside, weight, 0), axis=1)
+        noise = np.where(in_range, noise, 0.0)
+        weights = np.cumsum(np.where(in_range, weight, 0), axis=1)
         return _Sums(
             key,
             windows,
             known_us,
             epoch,
-            inside,
+            in_range,
             path,
             users,
             noise,
@@ -308,67 +307,67 @@ class Review:
 
     def _proven(self, s: _Sums) -> Bool:
         users = np.maximum.accumulate(s.users, axis=1)
-        available = s.inside.sum(axis=1)
-        found = np.zeros(len(s.key), bool)
-        for d, taus in zip(self.carried.lengths, self.carried.thresholds, strict=True):
+        available = s.in_range.sum(axis=1)
+        has_passed = np.zeros(len(s.key), bool)
+        for d, taus in zip(self.window_tests.lengths, self.window_tests.thresholds, strict=True):
             k = np.minimum(d, available)
             tested = np.flatnonzero(
-                ~found & (s.known_us == SILENT) & (k > 0) & (users[:, d - 1] >= self.min_users)
+                ~has_passed & (s.known_us == SILENT) & (k > 0) & (users[:, d - 1] >= self.min_users)
             )
-            found[tested] = self._reaches(s, tested, d, np.array(taus)[k[tested] - 1])
-        return found
+            has_passed[tested] = self._reaches(s, tested, d, np.array(taus)[k[tested] - 1])
+        return has_passed
 
-    def _kept(self, s: _Sums) -> Bool:
-        kept = np.ones(len(s.key), bool)
-        for d, least in self.carried.kept:
+    def _stays_known(self, s: _Sums) -> Bool:
+        stays = np.ones(len(s.key), bool)
+        for d, least_sum in self.window_tests.least_sums:
             back = (d - 1) * self.size_us
             tested = np.flatnonzero(
                 (s.known_us != SILENT)
                 & (s.known_us <= self.ends_us - back)
                 & (s.epoch <= self.window - back)
             )
-            kept[tested] &= self._reaches(s, tested, d, np.full(len(tested), least))
-        return kept
+            stays[tested] &= self._reaches(s, tested, d, np.full(len(tested), least_sum))
+        return stays
 
     def _reaches(self, s: _Sums, rows: Int, d: int, tau: Int) -> Bool:
         """Tell whether the exact real sums of the last d windows are at least tau: from float64 where it can tell."""
         if not len(rows):
             return np.zeros(0, bool)
         margin = (tau - s.weights[rows, d - 1]) * WEIGHT_UNIT
-        above = self.sigma * s.noises[rows, d - 1] - margin
-        each = np.where(
+        excess = self.sigma * s.noises[rows, d - 1] - margin
+        errors = np.where(
             s.path[rows, :d],
             trust(self.counter).error[-1],
             UNIT * (RELATIVE * MAX_NORMAL + ABSOLUTE + 2) * ROOM * self._sd,
         )
-        error = ROOM * (each.sum(axis=1) + (d + 2) * UNIT * np.abs(s.noise[rows, :d]).sum(axis=1))
-        found: Bool = above >= 0
-        for i in np.flatnonzero(~(np.abs(above) > error * self.sigma)):
-            found[i] = self._settled(s, int(rows[i]), d, float(margin[i]))
-        return found
+        error = ROOM * (errors.sum(axis=1) + (d + 2) * UNIT * np.abs(s.noise[rows, :d]).sum(axis=1))
+        reaches: Bool = excess >= 0
+        for i in np.flatnonzero(~(np.abs(excess) > error * self.sigma)):
+            reaches[i] = self._settled(s, int(rows[i]), d, float(margin[i]))
+        return reaches
 
     def _settled(self, s: _Sums, row: int, d: int, margin: float) -> bool:
         paths, words = (
-            self._tags(s, row, which & s.inside[row]) for which in _either(s.path[row], d)
+            self._tags(s, row, which & s.in_range[row]) for which in _either(s.path[row], d)
         )
         return sum_reaches(
             self.noise_key, self.counter, self.sigma, paths, words, self._sd, WORD_ROUND, margin
         )
 
-    def _tags(self, s: _Sums, row: int, which: Bool) -> Blocks:
-        windows = s.windows[which]
+    def _tags(self, s: _Sums, row: int, is_chosen: Bool) -> Blocks:
+        windows = s.windows[is_chosen]
         return tags(self.noise_key, windows, np.full(len(windows), s.key[row]))
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """Cells (key, how many windows back): `inside` its range, with the noise of a `path` or of a word; `weights, noises`: sums from the newest on."""
+    """Cells (key, how many windows back): `in_range`: in its range, with the noise of a `path` or of a word; `weights, noises`: sums from the newest on."""
 
     key: Int
     windows: Int
     known_us: Int
     epoch: Int
-    inside: Bool
+    in_range: Bool
     path: Bool
     users: npt.NDArray[np.int64]
     noise: Float

@@ -29,7 +29,7 @@ class ReleaseParameters:
 
     @property
     def layout(self) -> StateLayout:
-        """What the state holds per group."""
+        """Layout of the state per group."""
         width = self.selection.counter.width if self.selection else 1
         rounds = self.selection is not None and self.selection.rounds
         return StateLayout(width, tuple(q.counter.width for q in self.perturbations), rounds)
@@ -37,15 +37,15 @@ class ReleaseParameters:
     @property
     def carries(self) -> bool:
         """Whether windows prove keys together."""
-        return self.selection is not None and self.selection.carried is not None
+        return self.selection is not None and self.selection.window_tests is not None
 
     @property
     def gives(self) -> pa.Schema:
-        """Released rows."""
+        """Columns of released rows."""
         return released_columns(self.columns)
 
     def for_bucket(self, bucket: int, buckets: int) -> ReleaseParameters:
-        """The same, with the public groups of one bucket only."""
+        """Return the parameters with the public groups of one bucket only."""
         if self.public is None:
             return self
         return dataclasses.replace(self, public=self.public.for_bucket(bucket, buckets))

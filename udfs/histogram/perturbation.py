@@ -25,38 +25,38 @@ from dpsql.udfs.noise.perturbation import PerturbationParameters, noisy
 
 def perturb(
     c: Closing,
-    shown: list[Int],
+    to_release: list[Int],
     perturbations: tuple[PerturbationParameters, ...],
     noise_key: bytes,
 ) -> tuple[Int, Int, list[Int]]:
-    """Sum the increments of all groups, and perturb those that are shown: (group, trigger, noisy values per perturbation).
+    """Sum the increments of all groups, and perturb those that are released: (group, trigger, noisy values per perturbation).
 
     Changes c.groups (`v*, p*, paths_step`).
     """
     g = c.groups
-    out: list[tuple[Int, Int, list[Int]]] = []
+    released: list[tuple[Int, Int, list[Int]]] = []
     for trigger in c.triggers:
-        part = c.sums.at(trigger)
+        part = c.sums.rows_of(trigger)
         for j in range(len(perturbations)):
             g[f"v{j}"][c.sums.group[part]] += c.sums.sums[f"v{j}"][part]
-        groups = shown[trigger]
+        groups = to_release[trigger]
         _advance_to(c, groups, trigger, perturbations, noise_key)
         if len(groups):
-            again = [
+            redraws = [
                 Redraw(noise_key, c.tag, groups, q.mechanism, 0, q.counter) for q in perturbations
             ]
             values = [
-                noisy(g[f"v{j}"][groups], g[f"p{j}"][groups, 0], trigger, q, again[j])
+                noisy(g[f"v{j}"][groups], g[f"p{j}"][groups, 0], trigger, q, redraws[j])
                 for j, q in enumerate(perturbations)
             ]
-            out.append((groups, np.full(len(groups), trigger, np.int64), values))
-    none = np.zeros(0, np.int64)
-    groups, triggers = (np.concatenate([none, *(row[i] for row in out)]) for i in (0, 1))
+            released.append((groups, np.full(len(groups), trigger, np.int64), values))
+    no_groups = np.zeros(0, np.int64)
+    groups, triggers = (np.concatenate([no_groups, *(row[i] for row in released)]) for i in (0, 1))
     return (
         groups,
         triggers,
         [
-            np.concatenate([none, *(values[j] for _, _, values in out)])
+            np.concatenate([no_groups, *(values[j] for _, _, values in released)])
             for j in range(len(perturbations))
         ],
     )
@@ -71,24 +71,26 @@ def _advance_to(
 ) -> None:
     step = c.groups["paths_step"]
     trusted = [trust(q.counter) for q in perturbations]
-    for now in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
-        moving = groups[step[groups] == now - 1]
+    for next_trigger in range(int(step[groups].min(initial=trigger)) + 1, trigger + 1):
+        moving = groups[step[groups] == next_trigger - 1]
         for j, q in enumerate(perturbations):
 
             def draw(
                 number: int,
                 tag: np.ndarray = c.tag[moving],
                 q: PerturbationParameters = q,
-                now: int = now,
+                next_trigger: int = next_trigger,
             ) -> Float:
-                return randomness.normals(noise_key, tag, q.mechanism, 0, now, number)
+                return randomness.normals(noise_key, tag, q.mechanism, 0, next_trigger, number)
 
-            c.groups[f"p{j}"][moving] = trusted[j].advance(c.groups[f"p{j}"][moving], draw, now)
-        step[moving] = now
+            c.groups[f"p{j}"][moving] = trusted[j].advance(
+                c.groups[f"p{j}"][moving], draw, next_trigger
+            )
+        step[moving] = next_trigger
 
 
 def finish(column: OutputColumn, values: list[Int], trigger: Int) -> tuple[Int | Float, Float]:
-    """(released values, their stderr) of one output column."""
+    """Return the released values and their stderr of one output column."""
     return combine(column, values, [np.array(stderr)[trigger - 1] for stderr in column.stderr])
 
 
@@ -98,13 +100,13 @@ def released_rows(
     key_bytes: pa.ChunkedArray,
     columns: tuple[OutputColumn, ...],
 ) -> pa.Table:
-    """Released rows sorted by (window, trigger, key bytes): their order says nothing about hashes or arrival. Quantiles are read off later."""
+    """Return released rows sorted by (window, trigger, key bytes): their order says nothing about hashes or arrival. Quantiles are read off later."""
     window = groups["window"]
     group, trigger, values = rows
-    shown, position = np.unique(group, return_inverse=True)
-    names = key_bytes.take(pa.array(shown))
-    rank = np.empty(len(shown), np.int64)
-    rank[pc.sort_indices(names).to_numpy()] = np.arange(len(shown))
+    released_groups, position = np.unique(group, return_inverse=True)
+    names = key_bytes.take(pa.array(released_groups))
+    rank = np.empty(len(released_groups), np.int64)
+    rank[pc.sort_indices(names).to_numpy()] = np.arange(len(released_groups))
     order = sort_order(window[group], trigger, rank[position])
     group = group[order]
     trigger = trigger[order]

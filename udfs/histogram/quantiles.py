@@ -16,7 +16,7 @@ from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.exact_paths import Redraw, rounded
 from dpsql.udfs.noise.path_error import trust
-from dpsql.udfs.noise.randomness import normals, tags
+from dpsql.udfs.noise.randomness import Blocks, normals, tags
 from dpsql.udfs.state_table import StateTable
 from dpsql.udfs.table.leaves import QuantileTree
 
@@ -28,43 +28,46 @@ ONCE = 1
 """The one step of a node's noise."""
 
 
-def no_leaves(of: tuple[QuantileTree, ...]) -> pa.Table:
-    """`window, key, leaf`, and per column of quantiles `n0..`: how many values are in the leaf."""
+def no_leaves(trees: tuple[QuantileTree, ...]) -> pa.Table:
+    """Return the empty table of `window, key, leaf`, and per column of quantiles `n0..`: how many values are in the leaf."""
     return pa.table(
-        {name: pa.array([], pa.int64()) for name in (*BY, *(f"n{j}" for j in range(len(of))))}
+        {name: pa.array([], pa.int64()) for name in (*BY, *(f"n{j}" for j in range(len(trees))))}
     )
 
 
-def with_rows(leaves: pa.Table, rows: pa.Table, plain: int) -> pa.Table:
-    """With contributions of leaves; `plain` perturbations come before the quantiles."""
+def with_rows(leaves: pa.Table, rows: pa.Table, plain_perturbations: int) -> pa.Table:
+    """Return leaves with the contributions to them; `plain_perturbations` come before the quantiles."""
     if not rows.num_rows:
         return leaves
     values = leaves.column_names[len(BY) :]
     more = pa.table(
-        [rows.column(name) for name in (*BY, *(f"v{plain + j}" for j in range(len(values))))],
+        [
+            rows.column(name)
+            for name in (*BY, *(f"v{plain_perturbations + j}" for j in range(len(values))))
+        ],
         names=leaves.column_names,
     )
-    both = {
+    columns = {
         name: np.concatenate([leaves.column(name).to_numpy(), more.column(name).to_numpy()])
         for name in leaves.column_names
     }
-    order = sort_order(*(both[name] for name in BY))
-    starts = run_starts(*(both[name][order] for name in BY))
+    order = sort_order(*(columns[name] for name in BY))
+    starts = run_starts(*(columns[name][order] for name in BY))
     return pa.table(
-        {name: both[name][order[starts]] for name in BY}
-        | {name: run_sums(both[name][order], starts) for name in values}
+        {name: columns[name][order[starts]] for name in BY}
+        | {name: run_sums(columns[name][order], starts) for name in values}
     )
 
 
 def of_open_windows(leaves: pa.Table, closed_us: int, grid: Grid) -> pa.Table:
-    """Those of windows whose last trigger has not closed."""
+    """Return the leaves of windows whose last trigger has not closed."""
     is_open = grid.closed_triggers(leaves.column("window").to_numpy(), closed_us) < grid.horizon
     return leaves if is_open.all() else leaves.filter(pa.array(is_open)).combine_chunks()
 
 
 def read_off(rows: pa.Table, leaves: pa.Table, p: ReleaseParameters, noise_key: bytes) -> pa.Table:
-    """Released rows with their quantiles; NaN before a window's last trigger."""
-    out = {
+    """Return released rows with their quantiles; NaN before a window's last trigger."""
+    columns = {
         name: np.full(rows.num_rows, np.nan)
         for name in p.gives.names
         if name not in rows.column_names
@@ -78,34 +81,39 @@ def read_off(rows: pa.Table, leaves: pa.Table, p: ReleaseParameters, noise_key: 
         [leaves.column("window").to_numpy(), leaves.column("key").to_numpy()],
     )
     for start in range(0, len(last), GROUPS_AT_ONCE):
-        some = slice(start, start + GROUPS_AT_ONCE)
-        at = last[some]
-        group, place = _ranges(low[some], high[some])
+        chunk = slice(start, start + GROUPS_AT_ONCE)
+        groups = last[chunk]
+        group, place = _ranges(low[chunk], high[chunk])
         leaf = leaves.column("leaf").to_numpy()[place] - 1
-        tag = np.repeat(tags(noise_key, window[at], key[at]), quantiles.NODES, axis=0)
-        node = np.tile(np.arange(quantiles.NODES), len(at))
-        cells = np.arange(len(at) * quantiles.NODES)
+        tag = np.repeat(tags(noise_key, window[groups], key[groups]), quantiles.NODES, axis=0)
         for j, q in enumerate(p.quantiles):
-            exact = np.zeros((len(at), quantiles.LEAVES), np.int64)
-            exact[group, leaf] = leaves.column(f"n{j}").to_numpy()[place]
-            trusted = trust(q.counter)
-            again = Redraw(noise_key, tag, cells, q.mechanism, node, q.counter)
-            path = trusted.advance(
-                np.zeros((len(cells), q.counter.width)),
-                partial(normals, noise_key, tag, q.mechanism, node, ONCE),
-                ONCE,
-            )
-            noise = rounded(path[:, 0], q.sigma, ONCE, float(trusted.error[0]), again)
-            for name, values in q.read_off(exact, noise, ONCE).items():
-                out[name][at] = values
+            counts = np.zeros((len(groups), quantiles.LEAVES), np.int64)
+            counts[group, leaf] = leaves.column(f"n{j}").to_numpy()[place]
+            noise = _node_noise(tag, q, noise_key)
+            for name, values in q.read_off(counts, noise, ONCE).items():
+                columns[name][groups] = values
     return pa.table(
-        {name: out[name] if name in out else rows.column(name) for name in p.gives.names},
+        {name: columns[name] if name in columns else rows.column(name) for name in p.gives.names},
         schema=p.gives,
     )
 
 
+def _node_noise(tag: Blocks, q: QuantileTree, noise_key: bytes) -> Int:
+    """Return the rounded noise of all nodes of some groups; `tag`: one per node."""
+    node = np.tile(np.arange(quantiles.NODES), len(tag) // quantiles.NODES)
+    cells = np.arange(len(tag))
+    trusted = trust(q.counter)
+    redraw = Redraw(noise_key, tag, cells, q.mechanism, node, q.counter)
+    path = trusted.advance(
+        np.zeros((len(cells), q.counter.width)),
+        partial(normals, noise_key, tag, q.mechanism, node, ONCE),
+        ONCE,
+    )
+    return rounded(path[:, 0], q.sigma, ONCE, float(trusted.error[0]), redraw)
+
+
 def _ranges(low: Int, high: Int) -> tuple[Int, Int]:
-    """(which range, place) of every place in [low, high) of some ranges."""
+    """Return (number of the range, place) of every place in [low, high) of some ranges."""
     sizes = high - low
-    which = np.repeat(np.arange(len(low)), sizes)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + low[which]
+    number = np.repeat(np.arange(len(low)), sizes)
+    return number, np.arange(len(number)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + low[number]

@@ -62,12 +62,17 @@ def release(
     """
     state = empty_release_state(p) if state is None else state
     return replay(
-        state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key), p.gives
+        state,
+        rows,
+        ticks,
+        partial(_add_rows, p=p),
+        partial(_close, p=p, noise_key=noise_key),
+        p.gives,
     )
 
 
-def _with(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> ReleaseState:
-    """With more rows; those of leaves are kept apart."""
+def _add_rows(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> ReleaseState:
+    """Add rows to the state; those of leaves are kept apart."""
     if state.leaves is None:
         return add_rows(state, rows, p.layout)
     is_leaf = rows.column("leaf").to_numpy() > 0
@@ -89,13 +94,13 @@ def _close(
     state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes
 ) -> tuple[ReleaseState, list[pa.Table]]:
     """Close every grid point up to closed_us."""
-    after, released = (carrying.close if p.carries else _close_apart)(
+    new_state, released = (carrying.close if p.carries else _close_apart)(
         state, closed_us, p, noise_key
     )
     if state.leaves is None:
-        return after, [released]
+        return new_state, [released]
     leaves = of_open_windows(state.leaves, closed_us, p.grid)
-    return dataclasses.replace(after, leaves=leaves), [
+    return dataclasses.replace(new_state, leaves=leaves), [
         read_off(released, state.leaves, p, noise_key)
     ]
 
@@ -103,7 +108,7 @@ def _close(
 def _close_apart(
     state: ReleaseState, closed_us: int, p: ReleaseParameters, noise_key: bytes
 ) -> tuple[ReleaseState, pa.Table]:
-    """The same, where no window proves a key for another."""
+    """Close every grid point up to closed_us, where no window proves a key for another."""
     if p.public is not None:
         state = _add_public(state, closed_us, p, p.public)
     key_bytes = state.groups.column("key_bytes")
@@ -112,14 +117,19 @@ def _close_apart(
     )
     closing, pending = open_closing(state, closed_us, p.grid, p.layout, tag)
     if p.selection is not None:
-        shown = select(closing, p.selection, noise_key)
+        to_release = select(closing, p.selection, noise_key)
         predict(closing, p.selection, noise_key)
     else:
-        shown = [np.zeros(0, np.int64)] * (closing.last + 1)
+        to_release = [np.zeros(0, np.int64)] * (closing.last + 1)
         for trigger in closing.triggers:
-            shown[trigger] = np.flatnonzero((closing.before < trigger) & (closing.now >= trigger))
+            to_release[trigger] = np.flatnonzero(
+                (closing.closed_before < trigger) & (closing.closed_now >= trigger)
+            )
     released = released_rows(
-        perturb(closing, shown, p.perturbations, noise_key), closing.groups, key_bytes, p.columns
+        perturb(closing, to_release, p.perturbations, noise_key),
+        closing.groups,
+        key_bytes,
+        p.columns,
     )
     return close_state(closing, key_bytes, pending, closed_us, p.grid, p.layout), released
 
@@ -133,14 +143,12 @@ def _add_public(
         closed_us - grid.trigger_us - grid.offset_us
     ) // grid.slide_us * grid.slide_us + grid.offset_us
     # Windows whose first trigger had closed before this tick have their groups already.
-    opened = (
+    first = (
         (state.closed_us - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us
         + grid.offset_us
         + grid.slide_us
     )
-    windows = np.arange(
-        max(public.first_window_us, opened), last + 1, grid.slide_us, dtype=np.int64
-    )
+    windows = np.arange(max(public.first_window_us, first), last + 1, grid.slide_us, dtype=np.int64)
     order = np.argsort(np.array(public.keys, np.int64))
     window = np.repeat(windows, len(order))
     listed = np.tile(order, len(windows))
@@ -153,10 +161,10 @@ def _add_public(
     if not missing.any():
         return state
     names = pa.array(public.key_bytes, pa.binary()).take(pa.array(listed[missing]))
-    added = new_groups(
+    public_groups = new_groups(
         p.layout, window[missing], key[missing], names, np.ones(int(missing.sum()), np.int64)
     )
-    return dataclasses.replace(state, groups=add_groups(groups, added))
+    return dataclasses.replace(state, groups=add_groups(groups, public_groups))
 
 
 __all__ = ["ReleaseParameters", "ReleaseState", "empty_release_state", "release"]
@@ -178,25 +186,28 @@ class HistogramRelease(Release):
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
-        """Of groups; and of keys, where windows prove them together."""
+        """Tables of groups; and of keys, where windows prove them together."""
         return release_tables(self.parameters.carries, bool(self.parameters.quantiles))
 
     @property
     def takes(self) -> pa.Schema:
-        """Contributions, with the micro-batch that they came in."""
+        """Columns of contributions, with the micro-batch that they came in."""
         layout = self.parameters.layout
-        of = self.parameters.quantiles
-        return contributions(len(layout.values) + len(of), layout.rounds, by_leaf=bool(of)).append(
+        trees = self.parameters.quantiles
+        values = len(layout.values) + len(trees)
+        return contributions(values, layout.rounds, by_leaf=bool(trees)).append(
             pa.field("batch", pa.int64())
         )
 
     def empty(self) -> Tables:
-        """No group is there, nothing is closed."""
+        """Return the state in which no group is there, and nothing is closed."""
         return empty_release_state(self.parameters).tables()
 
-    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `release`."""
-        return release(ReleaseState(**state), rows, now, self.parameters, noise_key).stepped()
+    def step(
+        self, state: Tables, rows: pa.Table, ticks: Sequence[Tick], noise_key: bytes
+    ) -> Stepped:
+        """Add rows and close ticks by `release`."""
+        return release(ReleaseState(**state), rows, ticks, self.parameters, noise_key).stepped()
 
 
 def release_tables(carries: bool, ranks: bool) -> Mapping[str, StateTable]:

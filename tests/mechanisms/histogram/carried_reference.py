@@ -20,10 +20,10 @@ class Reference:
     def __init__(
         self, p: ReleaseParameters, noise_key: bytes, given: Contributions, until: int
     ) -> None:
-        assert p.selection is not None and p.selection.carried is not None
+        assert p.selection is not None and p.selection.window_tests is not None
         self.p = p
         self.s = p.selection
-        self.c = p.selection.carried
+        self.c = p.selection.window_tests
         self.key_of_noise = noise_key
         self.given = given
         self.silent_since: dict[int, int] = {}
@@ -100,7 +100,7 @@ class Reference:
 
     def _weak(self, key: int, ended: int, time: int) -> bool:
         size = self.p.grid.window_us
-        for d, least in self.c.kept:
+        for d, least in self.c.least_sums:
             back = (d - 1) * size
             long_known = self.known[key] <= time - back and self._epoch(key) <= ended - back
             if (

@@ -46,18 +46,18 @@ def planned(
 
 def from_one_weight(p: ReleaseParameters, weight: float, least: int) -> ReleaseParameters:
     """Planted: sums of k windows are compared with a threshold that starts from one window's users."""
-    assert p.selection and p.selection.carried
+    assert p.selection and p.selection.window_tests
     lower = tuple(
         tuple(tau - (k - 1) * least * int(weight * UNIT) for k, tau in enumerate(taus, 1))
-        for taus in p.selection.carried.thresholds
+        for taus in p.selection.window_tests.thresholds
     )
     return changed(p, thresholds=lower)
 
 
 def changed(p: ReleaseParameters, **changes: Any) -> ReleaseParameters:
-    assert p.selection and p.selection.carried
-    carried = dataclasses.replace(p.selection.carried, **changes)
-    return dataclasses.replace(p, selection=dataclasses.replace(p.selection, carried=carried))
+    assert p.selection and p.selection.window_tests
+    carried = dataclasses.replace(p.selection.window_tests, **changes)
+    return dataclasses.replace(p, selection=dataclasses.replace(p.selection, window_tests=carried))
 
 
 def appear(p: ReleaseParameters, weight: float, users: dict[int, int]) -> float:
@@ -80,8 +80,8 @@ def appear(p: ReleaseParameters, weight: float, users: dict[int, int]) -> float:
     table = pa.concat_tables(tables).select(
         ["window", "trigger", "key", "key_bytes", "weight", "users", "v0", "batch"]
     )
-    assert p.selection and p.selection.carried
-    end = (BEFORE + max(users) + p.selection.carried.windows + 1) * 40
+    assert p.selection and p.selection.window_tests
+    end = (BEFORE + max(users) + p.selection.window_tests.windows + 1) * 40
     return (
         len(set(release(None, table, [Tick(0, end)], p, KEY).rows.column("key_bytes").to_pylist()))
         / TRIALS

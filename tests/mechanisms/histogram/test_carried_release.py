@@ -264,7 +264,7 @@ def test_doubtful_sums_are_settled_exactly(name: str, monkeypatch: pytest.Monkey
 def test_one_window_alone_is_what_it_always_was() -> None:
     p = parameters(4, 4, 0)
     assert p.selection is not None
-    alone = dataclasses.replace(p, selection=dataclasses.replace(p.selection, carried=None))
+    alone = dataclasses.replace(p, selection=dataclasses.replace(p.selection, window_tests=None))
     assert set(
         release(None, table({(0, 1): {1: (UNIT, 1)}}), [Tick(0, 40)], alone, KEY).state.tables()
     ) == {"groups", "pending", "seen"}
