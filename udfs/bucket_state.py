@@ -51,7 +51,7 @@ class BucketFiles:
         buckets: how many buckets the operator's state is cut into.
         generation: 1 for a new run, one more after each restore.
         names: the tables that make up one bucket's state.
-        known: version -> what `fingerprint` says of its files, of the bucket at hand, as far as it is known.
+        fingerprints: version -> what `fingerprint` says of its files, of the bucket at hand, as far as it is known.
     """
 
     root: str
@@ -59,7 +59,7 @@ class BucketFiles:
     buckets: int
     generation: int
     names: tuple[str, ...]
-    known: Mapping[int, str] = field(default_factory=dict)
+    fingerprints: Mapping[int, str] = field(default_factory=dict)
 
     def folder(self, bucket: int) -> str:
         """Return where all versions of one bucket are."""
@@ -74,24 +74,25 @@ class BucketFiles:
             UnknownStateVersion: a file was written in another version of this format.
         """
         system, folder = filesystem(self.folder(bucket))
-        read = {
-            name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet") for name in self.names
+        files = {
+            name: _read_file(system, f"{folder}/{sequence:06d}.{name}.parquet")
+            for name in self.names
         }
-        found = fingerprint({name: digest for name, (_, digest) in read.items()})
-        if self.known.get(sequence, found) != found:
+        version_fingerprint = fingerprint({name: digest for name, (_, digest) in files.items()})
+        if self.fingerprints.get(sequence, version_fingerprint) != version_fingerprint:
             raise DamagedState(
                 f"version {sequence} of the state in {folder} is another one than was listed"
             )
-        return {name: table for name, (table, _) in read.items()}
+        return {name: table for name, (table, _) in files.items()}
 
     def check(
-        self, bucket: int, sequence: int, whole: bool = False, digests: Mapping[str, str] = {}
+        self, bucket: int, sequence: int, all_bytes: bool = False, digests: Mapping[str, str] = {}
     ) -> None:
         """Look at one version: at the footers only, or at all bytes.
 
         Args:
             bucket, sequence: which version.
-            whole: look at all bytes.
+            all_bytes: look at all bytes.
             digests: table -> digest that the file must have, as `store` gave it; it tells a file that is whole and not the right one.
 
         Raises:
@@ -100,19 +101,20 @@ class BucketFiles:
         system, folder = filesystem(self.folder(bucket))
         for name in self.names:
             path = f"{folder}/{sequence:06d}.{name}.parquet"
-            if whole:
-                _, digest = _read(system, path)
+            if all_bytes:
+                _, digest = _read_file(system, path)
                 if digests.get(name, digest) != digest:
                     raise DamagedState(f"{path} is another file than the one that was listed")
                 continue
             with system.open_input_file(path) as file:
-                _metadata(_opened(file, path).schema_arrow, path)
+                _metadata(_open_parquet(file, path).schema_arrow, path)
 
     def digests(self, bucket: int, sequence: int) -> dict[str, str]:
-        """Table -> digest of its file, as `store` gave it; raises as `load`."""
+        """Return table -> digest of its file, as `store` gave it; raises as `load`."""
         system, folder = filesystem(self.folder(bucket))
         return {
-            name: _read(system, f"{folder}/{sequence:06d}.{name}.parquet")[1] for name in self.names
+            name: _read_file(system, f"{folder}/{sequence:06d}.{name}.parquet")[1]
+            for name in self.names
         }
 
     def newest(self, bucket: int) -> int:
@@ -120,11 +122,11 @@ class BucketFiles:
         if not self.names:
             return 0
         system, folder = filesystem(self.folder(bucket))
-        found = system.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        files = system.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
         stored = {
             name: {
                 int(file.base_name[: -len(end)])
-                for file in found
+                for file in files
                 if file.base_name[0] != "." and file.base_name.endswith(end)
             }
             for name in self.names
@@ -142,17 +144,17 @@ class BucketFiles:
             )
         system, folder = filesystem(self.folder(bucket))
         make_folder(system, folder)
-        written = {
+        stored_files = {
             name: _write(system, folder, f"{sequence:06d}.{name}.parquet", table)
             for name, table in tables.items()
         }
-        return sum(size for size, _ in written.values()), {
-            name: digest for name, (_, digest) in written.items()
+        return sum(size for size, _ in stored_files.values()), {
+            name: digest for name, (_, digest) in stored_files.items()
         }
 
 
 def fingerprint(digests: Mapping[str, str]) -> str:
-    """Of a version of a bucket, from the digests of its tables' files: short, for it is told to every task."""
+    """Return the fingerprint of a version of a bucket, from the digests of its tables' files: short, for it is told to every task."""
     return hashlib.sha256(
         "".join(f"{name} {digest} " for name, digest in sorted(digests.items())).encode()
     ).hexdigest()[:16]
@@ -171,7 +173,7 @@ def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
 
 def read_table(location: str) -> pa.Table:
     """Return one state file, wherever it is kept; raises as `BucketFiles.load`."""
-    return _read(*filesystem(location))[0]
+    return _read_file(*filesystem(location))[0]
 
 
 def write_table(location: str, table: pa.Table) -> None:
@@ -181,13 +183,13 @@ def write_table(location: str, table: pa.Table) -> None:
     _write(system, folder, name, table)
 
 
-def _read(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str]:
+def _read_file(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str]:
     """Return the table, and the digest in the seal of its file."""
     with system.open_input_file(path) as file:
         data = file.read_buffer()
     digest = _seal(data, path)
     try:
-        table = _opened(pa.BufferReader(data), path).read()
+        table = _open_parquet(pa.BufferReader(data), path).read()
     except (pa.ArrowException, OSError) as problem:
         raise DamagedState(f"{path} is damaged ({type(problem).__name__})") from None
     metadata = _metadata(table.schema, path)
@@ -196,7 +198,7 @@ def _read(system: pafs.FileSystem, path: str) -> tuple[pa.Table, str]:
     return table.replace_schema_metadata(metadata or None), digest
 
 
-def _opened(file: pa.NativeFile, path: str) -> pq.ParquetFile:
+def _open_parquet(file: pa.NativeFile, path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as problem:
@@ -206,20 +208,20 @@ def _opened(file: pa.NativeFile, path: str) -> pq.ParquetFile:
 def _metadata(schema: pa.Schema, path: str) -> dict[bytes, bytes]:
     """Return what the writer said of the table, in this version of the format."""
     metadata = dict(schema.metadata or {})
-    found = metadata.pop(VERSION_KEY, b"none")
-    if found != SCHEMA_VERSION:
+    version = metadata.pop(VERSION_KEY, b"none")
+    if version != SCHEMA_VERSION:
         raise UnknownStateVersion(
-            f"state file {path}: version {found.decode(errors='replace')} is unknown; this release reads version {SCHEMA_VERSION.decode()}"
+            f"state file {path}: version {version.decode(errors='replace')} is unknown; this release reads version {SCHEMA_VERSION.decode()}"
         )
     return metadata
 
 
 def _sealed(content: pa.Buffer) -> tuple[pa.Buffer, str]:
     """Return a Parquet file with the SHA-256 of its bytes put before the footer, and that digest; columns stay where the footer says."""
-    at = _footer_at(content)
+    footer_start = _footer_at(content)
     digest = hashlib.sha256(content)
     return pa.py_buffer(
-        b"".join((content[:at], SEAL, digest.digest(), content[at:]))
+        b"".join((content[:footer_start], SEAL, digest.digest(), content[footer_start:]))
     ), digest.hexdigest()
 
 
@@ -230,12 +232,12 @@ def _seal(data: pa.Buffer, path: str) -> str | None:
         DamagedState: it has one, of other bytes.
     """
     end = _footer_at(data)
-    at = end - SEAL_BYTES
-    if at < 0 or bytes(data[at : at + len(SEAL)]) != SEAL:
+    seal_start = end - SEAL_BYTES
+    if seal_start < 0 or bytes(data[seal_start : seal_start + len(SEAL)]) != SEAL:
         return None
-    digest = hashlib.sha256(data[:at])
+    digest = hashlib.sha256(data[:seal_start])
     digest.update(data[end:])
-    if digest.digest() != bytes(data[at + len(SEAL) : end]):
+    if digest.digest() != bytes(data[seal_start + len(SEAL) : end]):
         raise DamagedState(f"{path} is damaged: its bytes are not those that were written")
     return digest.hexdigest()
 

@@ -19,7 +19,7 @@ Word = npt.NDArray[np.uint64]
 
 
 def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
-    """Stable order that sorts rows by the first column, then the second, and so on; columns are integers.
+    """Return the stable order that sorts rows by the first column, then the second, and so on; columns are integers.
 
     The columns are packed side by side, over the row number, into one 64-bit word: sorting plain words is many times faster than
     a stable sort of indices. A column too wide for that is replaced by the ranks of its values, unless nothing is left to order.
@@ -73,7 +73,7 @@ def _has_ties(packed: Word, used: int, row: Word, index_bits: int) -> bool:
 
 
 def is_sorted(columns: Sequence[npt.NDArray[Any]], distinct: bool = False) -> bool:
-    """True if the rows ascend, compared column by column; distinct: if no row is there twice, too."""
+    """Tell whether the rows ascend, compared column by column; distinct: if no row is there twice, too."""
     equal = np.ones(max(len(columns[0]) - 1, 0), bool)
     smaller = ~equal
     for column in columns:
@@ -83,7 +83,7 @@ def is_sorted(columns: Sequence[npt.NDArray[Any]], distinct: bool = False) -> bo
 
 
 def run_starts(*columns: npt.NDArray[np.generic]) -> Bool:
-    """True where a row of *sorted* columns differs from the row before (the first row is always True)."""
+    """Tell where a row of *sorted* columns differs from the row before (the first row is always True)."""
     size = len(columns[0])
     starts = np.zeros(size, dtype=bool)
     if size:
@@ -94,7 +94,7 @@ def run_starts(*columns: npt.NDArray[np.generic]) -> Bool:
 
 
 def run_sums(values: Int, starts: Bool) -> Int:
-    """Sum of each run (wrapping int64 arithmetic; the planner has excluded overflow)."""
+    """Return the sum of each run (wrapping int64 arithmetic; the planner has excluded overflow)."""
     if not len(values):
         return values.astype(np.int64)
     return np.add.reduceat(values, np.flatnonzero(starts))
@@ -125,17 +125,17 @@ def find(
     """
     low = np.zeros(len(keys[0]), np.int64)
     high = np.full(len(keys[0]), len(table[0]), np.int64)
-    whole = True
-    for number, (wanted, column) in enumerate(zip(keys, table, strict=True)):
-        if not whole:
+    is_whole_table = True
+    for number, (values, column) in enumerate(zip(keys, table, strict=True)):
+        if not is_whole_table:
             low, high = (
-                _bisect(column, wanted, low, high, False),
-                _bisect(column, wanted, low, high, True),
+                _bisect(column, values, low, high, False),
+                _bisect(column, values, low, high, True),
             )
         elif len(column) and column[0] == column[-1]:  # one value, as where one window is open
-            same = wanted == column[0]
+            same = values == column[0]
             if not same.all():
-                low = np.where(wanted > column[0], len(column), 0)
+                low = np.where(values > column[0], len(column), 0)
                 high = low.copy()
                 if number + 1 < len(keys):
                     low[same], high[same] = find(
@@ -145,51 +145,51 @@ def find(
                     high[same] = len(column)
                 return low, high
         else:
-            low = np.searchsorted(column, wanted)
-            high = np.searchsorted(column, wanted, side="right")
-            whole = False
+            low = np.searchsorted(column, values)
+            high = np.searchsorted(column, values, side="right")
+            is_whole_table = False
     return low, high
 
 
 def _bisect(
     column: npt.NDArray[np.generic],
-    wanted: npt.NDArray[np.generic],
+    values: npt.NDArray[np.generic],
     low: Int,
     high: Int,
     right: bool,
 ) -> Int:
-    """Binary search for every wanted value in its own part of the column."""
+    """Search binarily for every wanted value in its own part of the column."""
     low = low.copy()
     high = high.copy()
     while len(open_ := np.flatnonzero(low < high)):
         middle = (low[open_] + high[open_]) // 2
-        found = column[middle]
-        value = wanted[open_]
-        after = found <= value if right else found < value
-        low[open_[after]] = middle[after] + 1
-        high[open_[~after]] = middle[~after]
+        middle_value = column[middle]
+        sought = values[open_]
+        goes_right = middle_value <= sought if right else middle_value < sought
+        low[open_[goes_right]] = middle[goes_right] + 1
+        high[open_[~goes_right]] = middle[~goes_right]
     return low
 
 
 def match(keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[np.generic]]) -> Int:
-    """Position in a sorted table of distinct rows of every row of `keys`, or -1."""
+    """Return the position in a sorted table of distinct rows of every row of `keys`, or -1."""
     low, high = find(keys, table)
     return np.where(low < high, low, -1)
 
 
-def places(at: Int) -> Int:
-    """Return where new rows stand once each has been inserted before row `at` (ascending) of the old ones."""
-    return at + np.arange(len(at))
+def places(rows: Int) -> Int:
+    """Return where new rows stand once each has been inserted before its row of `rows` (ascending) of the old ones."""
+    return rows + np.arange(len(rows))
 
 
-def insert(column: npt.NDArray[Any], new: npt.NDArray[Any], where: Int) -> npt.NDArray[Any]:
-    """Return the column with new rows at the positions `where` of the result, as from `places`; also for rows of several numbers."""
-    out = np.empty((len(column) + len(new), *column.shape[1:]), column.dtype)
-    old = np.ones(len(out), bool)
-    old[where] = False
-    out[old] = column
-    out[where] = new
-    return out
+def insert(column: npt.NDArray[Any], new: npt.NDArray[Any], positions: Int) -> npt.NDArray[Any]:
+    """Return the column with new rows at `positions` of the result, as from `places`; also for rows of several numbers."""
+    inserted = np.empty((len(column) + len(new), *column.shape[1:]), column.dtype)
+    is_old = np.ones(len(inserted), bool)
+    is_old[positions] = False
+    inserted[is_old] = column
+    inserted[positions] = new
+    return inserted
 
 
 # Noise states as columns: a row's numbers are a list of a fixed size.
@@ -206,6 +206,6 @@ def from_lists(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float64]:
 
 
 def as_rows(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float64]:
-    """As `from_lists`, but a view where it can be one."""
+    """Return the array of `from_lists`, but as a view where it can be one."""
     flat: npt.NDArray[np.float64] = column.combine_chunks().flatten().to_numpy()
     return flat.reshape(len(column), width)

@@ -27,11 +27,11 @@ class Grid:
 
     @property
     def windows_per_record(self) -> int:
-        """r = ceil(size / slide)."""
+        """Windows of a record, r = ceil(size / slide)."""
         return -(-self.window_us // self.slide_us)
 
     def latest_window(self, ts: Int) -> Int:
-        """Start of the newest window that begins at or before each event time."""
+        """Return the start of the newest window that begins at or before each event time."""
         return (ts - self.offset_us) // self.slide_us * self.slide_us + self.offset_us
 
     def windows_of(self, ts: Int) -> tuple[Int, Int]:
@@ -41,8 +41,8 @@ class Grid:
         start = np.repeat(self.latest_window(ts), r) - np.tile(
             np.arange(r) * self.slide_us, len(ts)
         )
-        inside = start + self.window_us > ts[record]
-        return record[inside], start[inside]
+        is_inside = start + self.window_us > ts[record]
+        return record[is_inside], start[is_inside]
 
     def own_trigger(self, ts: Int, start: Int) -> Int:
         """Return the first grid point strictly after the event time, as a trigger number of its window (from 1)."""
@@ -53,11 +53,11 @@ class Grid:
         return np.clip((closed_us - start) // self.trigger_us, 0, self.horizon)
 
     def period(self, ts: Int) -> Int:
-        """Start of the tumbling contribution period, as long as the window, that holds each event time."""
+        """Return the start of the tumbling contribution period, as long as the window, that holds each event time."""
         return (ts - self.offset_us) // self.window_us * self.window_us + self.offset_us
 
     def period_is_over(self, period: Int, closed_us: int) -> np.ndarray:
-        """True when every window that a record of the period can fall into has had its last trigger.
+        """Tell whether every window that a record of the period can fall into has had its last trigger.
 
         A period's users may be forgotten then and not before: earlier would renew an allowance.
         """

@@ -13,7 +13,7 @@ from dpsql.udfs.columns import Int
 HEADER = 4
 NULL_HEADER = b"----"
 MAX_KEY_BYTES = 4096
-"""Of the values of all columns of a key together; headers do not count."""
+"""Bytes of the values of all columns of a key together; headers do not count."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class PublicGroups:
     first_window_us: int
 
     def for_bucket(self, bucket: int, buckets: int) -> PublicGroups:
-        """Those of one bucket only."""
-        mine = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
+        """Return the groups of one bucket only."""
+        places = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
         return PublicGroups(
-            tuple(self.keys[i] for i in mine),
-            tuple(self.key_bytes[i] for i in mine),
+            tuple(self.keys[i] for i in places),
+            tuple(self.key_bytes[i] for i in places),
             self.first_window_us,
         )
 
@@ -56,12 +56,12 @@ class NumberedGroups:
     buckets: int = 1
 
     def for_bucket(self, bucket: int, buckets: int) -> NumberedGroups:
-        """Those of one bucket only."""
+        """Return the groups of one bucket only."""
         return replace(self, bucket=bucket, buckets=buckets)
 
     @property
     def keys(self) -> Int:
-        """Their numbers."""
+        """Numbers of the groups."""
         return np.arange(self.bucket, self.first[-1], self.buckets)
 
     def names(self, places: Int) -> pa.Array:
@@ -69,7 +69,7 @@ class NumberedGroups:
         return self.encoded(self.keys[places])
 
     def kinds(self, keys: Int) -> Int:
-        """Of some groups."""
+        """Return the kind of each of some groups."""
         return np.searchsorted(self.first, keys, side="right") - 1
 
 
@@ -110,17 +110,17 @@ def decode(key_bytes: pa.Array, columns: int) -> list[pa.Array]:
         else np.zeros(1, np.int64)
     )
     data = np.frombuffer(buffers[2] or b"", dtype=np.uint8) if size else np.zeros(0, np.uint8)
-    at = offsets[:-1].copy()
-    out = []
+    position = offsets[:-1].copy()
+    decoded = []
     for _ in range(columns):
-        header = data[at[:, None] + np.arange(HEADER)]
+        header = data[position[:, None] + np.arange(HEADER)]
         null = header[:, 0] == ord("-")
         length = np.where(
             null, 0, (header.astype(np.int64) - ord("0")) @ np.array([1000, 100, 10, 1])
         )
-        out.append(_slices(data, at + HEADER, length, null))
-        at += HEADER + length
-    return out
+        decoded.append(_slices(data, position + HEADER, length, null))
+        position += HEADER + length
+    return decoded
 
 
 def _slices(data: np.ndarray, start: np.ndarray, length: np.ndarray, null: np.ndarray) -> pa.Array:

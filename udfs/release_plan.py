@@ -33,13 +33,13 @@ class ReleasePlan:
         return json.dumps([self.after, self.upto, self.files, ticks], separators=(",", ":"))
 
     @classmethod
-    def of(cls, told: str | None) -> ReleasePlan:
-        """As it was told to a task.
+    def from_message(cls, task_message: str | None) -> ReleasePlan:
+        """Parse the message that a task received.
 
         Raises:
             RuntimeError: nobody told it.
         """
-        if told is None:
+        if task_message is None:
             raise RuntimeError("a task of the release query was not told what to read")
-        after, upto, files, ticks = json.loads(told)
+        after, upto, files, ticks = json.loads(task_message)
         return cls(after, upto, tuple(files), tuple(Tick(*tick) for tick in ticks))

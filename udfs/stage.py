@@ -20,20 +20,20 @@ from dpsql.udfs.state_table import StateTable
 ADMISSION = "admission"
 RELEASE = "release"
 OPERATORS = (ADMISSION, RELEASE)
-"""Of query 1 and query 2; in the paths of state and checkpoints, and in transaction marks."""
+"""Names of query 1 and query 2; in the paths of state and checkpoints, and in transaction marks."""
 
 ROW = 0
 TICK = 1
 """Kinds of rows between the queries: contributions, and ticks."""
 
 NO_RECORD = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
-"""What an engine makes no record of, by the codes 1..4 of the column `drop`."""
+"""Reasons why an engine makes no record, by the codes 1..4 of the column `drop`."""
 
 BEGIN = 1
 END = -1
 """Kinds of images of a change feed: a row of its table begins, or ends."""
 NO_SEQUENCE = -(1 << 62)
-"""Of an image that does not say where it stands among those of its row."""
+"""Mark of an image that does not say where it stands among those of its row."""
 
 CLOSED = b"closed_us"
 """In the metadata of a table: the time up to which the bucket has closed the grid."""
@@ -76,33 +76,33 @@ class Stage(Protocol[Now_contra]):
 
     @property
     def operator(self) -> str:
-        """ADMISSION or RELEASE."""
+        """Name of the query: ADMISSION or RELEASE."""
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
-        """What its state is made of; none for a stage that remembers nothing."""
+        """Tables of its state; none for a stage that remembers nothing."""
 
     @property
     def takes(self) -> pa.Schema:
-        """Columns of the rows that it is given."""
+        """Columns of the rows that come in."""
 
     @property
     def gives(self) -> pa.Schema:
         """Columns of the rows that go on."""
 
     def empty(self) -> Tables:
-        """The state of a bucket that has seen nothing."""
+        """Return the state of a bucket that has seen nothing."""
 
     def for_bucket(self, bucket: int, buckets: int) -> Self:
-        """The same stage, with what it knows beforehand of one bucket only."""
+        """Return the stage with what it knows beforehand of one bucket only."""
 
-    def step(self, state: Tables, rows: pa.Table, now: Now_contra, noise_key: bytes) -> Stepped:
-        """Pure: the same arguments give the same result, in any order of rows.
+    def step(self, state: Tables, rows: pa.Table, timing: Now_contra, noise_key: bytes) -> Stepped:
+        """Step over the rows of a micro-batch. Pure: the same arguments give the same result, in any order of rows.
 
         Args:
             state: of the bucket.
             rows: columns `takes`, any order; no NULL.
-            now: what is known of time.
+            timing: what is known of time.
             noise_key: 32 bytes, the run's; for the intake, which draws no noise, those of `dpsql.udfs.noise.randomness.intake_key`.
         """
 
@@ -120,7 +120,7 @@ class Intake:
 
     @property
     def takes(self) -> pa.Schema:
-        """Records (docs/architecture.md)."""
+        """Columns of records (docs/architecture.md)."""
         values = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
         return pa.schema(
             [
@@ -132,11 +132,11 @@ class Intake:
         )
 
     def empty(self) -> Tables:
-        """No unit has used anything."""
+        """Return the state in which no unit has used anything."""
         return {}
 
     def for_bucket(self, bucket: int, buckets: int) -> Self:
-        """The same."""
+        """Return the stage itself, which knows nothing of one bucket."""
         return self
 
 
@@ -148,11 +148,11 @@ class Release:
 
     @property
     def gives(self) -> pa.Schema:
-        """Released rows."""
+        """Columns of released rows."""
         return cast(pa.Schema, self.parameters.gives)
 
     def for_bucket(self, bucket: int, buckets: int) -> Self:
-        """With what is listed of one bucket only."""
+        """Return the stage with what is listed of one bucket only."""
         return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))  # type: ignore[type-var]
 
 
@@ -160,7 +160,7 @@ class State:
     """The tables of one bucket as fields of a frozen value; None: it does without."""
 
     def tables(self) -> Tables:
-        """By name, as they are stored."""
+        """Return the tables by name, as they are stored."""
         return {name: table for name, table in vars(self).items() if table is not None}
 
     @property
@@ -180,7 +180,7 @@ class Released(Generic[Replayed]):
     rows: pa.Table
 
     def stepped(self) -> Stepped:
-        """Of a stage; counted: `closed_us`, up to when the grid is closed now."""
+        """Return what a stage gives back; counted: `closed_us`, up to when the grid is closed now."""
         return Stepped(self.state.tables(), self.rows, {"closed_us": self.state.closed_us})
 
 
@@ -202,18 +202,19 @@ def replay(
         close: closes a state up to a time that it has not closed, and releases.
         gives: columns of released rows.
     """
-    out = [gives.empty_table()]
+    released_rows = [gives.empty_table()]
     batch = rows.column("batch").to_numpy()
-    done = np.zeros(rows.num_rows, bool)
+    is_added = np.zeros(rows.num_rows, bool)
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
-        now = ~done & (batch <= tick.batch)
-        state = add(state, rows.filter(pa.array(now)))
-        done |= now
+        is_due = ~is_added & (batch <= tick.batch)
+        state = add(state, rows.filter(pa.array(is_due)))
+        is_added |= is_due
         if tick.closed_us > state.closed_us:
             state, released = close(state, tick.closed_us)
-            out += released
+            released_rows += released
     return Released(
-        add(state, rows.filter(pa.array(~done))), pa.concat_tables(out).combine_chunks()
+        add(state, rows.filter(pa.array(~is_added))),
+        pa.concat_tables(released_rows).combine_chunks(),
     )
 
 
@@ -222,13 +223,13 @@ class StateStore(Protocol):
 
     @property
     def buckets(self) -> int:
-        """How many there are."""
+        """Number of buckets of the operator."""
 
     def load(self, bucket: int, sequence: int) -> Tables:
-        """Return one version."""
+        """Return the tables of one version."""
 
     def store(self, bucket: int, sequence: int, tables: Tables) -> tuple[int, dict[str, str]]:
-        """Keep one version; its bytes, and the digest of each table's file."""
+        """Store one version; returns its bytes, and the digest of each table's file."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ class StateFile:
     counted: dict[str, Any]
 
     def counting(self, **more: Any) -> StateFile:
-        """The same, with more counted."""
+        """Return the report with more counted."""
         return replace(self, counted={**self.counted, **more})
 
 
@@ -251,7 +252,7 @@ def run_bucket(
     bucket: int,
     sequence: int,
     rows: pa.Table,
-    now: Now,
+    timing: Now,
     noise_key: bytes = b"",
 ) -> tuple[StateFile, pa.Table]:
     """Load, check, step, compare, store, report.
@@ -259,9 +260,9 @@ def run_bucket(
     Args:
         stage: what to do.
         store: where the state is.
-        bucket: of which.
+        bucket: whose state it is.
         sequence: version of its state; 0: none yet.
-        rows, now, noise_key: for the step.
+        rows, timing, noise_key: for the step.
 
     Returns:
         The report, with the version that is newest now, and the rows that go on.
@@ -269,16 +270,16 @@ def run_bucket(
     Raises:
         ValueError: the state is not what a step of this stage left.
     """
-    before = store.load(bucket, sequence) if sequence else stage.empty()
+    old_state = store.load(bucket, sequence) if sequence else stage.empty()
     if sequence:
-        check_state(stage, before)
-    done = stage.for_bucket(bucket, store.buckets).step(before, rows, now, noise_key)
+        check_state(stage, old_state)
+    stepped = stage.for_bucket(bucket, store.buckets).step(old_state, rows, timing, noise_key)
     size = 0
     digests = dict[str, str]()
-    if not _same(before, done.state):
+    if not _same(old_state, stepped.state):
         sequence += 1
-        size, digests = store.store(bucket, sequence, done.state)
-    return StateFile(bucket, sequence, size, {**done.counted, "sha256": digests}), done.rows
+        size, digests = store.store(bucket, sequence, stepped.state)
+    return StateFile(bucket, sequence, size, {**stepped.counted, "sha256": digests}), stepped.rows
 
 
 def check_state(stage: Stage[Any], state: Tables) -> None:
@@ -299,8 +300,10 @@ def check_state(stage: Stage[Any], state: Tables) -> None:
             raise ValueError(f"the table {name!r} of the state has other columns")
         if any(column.null_count for column in table.columns):
             raise ValueError(f"the table {name!r} of the state has a NULL")
-        by = [table.column(column).to_numpy() for column in layout.sorted_by]
-        if layout.order != "any" and not is_sorted(by, distinct=layout.order == "distinct"):
+        sort_columns = [table.column(column).to_numpy() for column in layout.sorted_by]
+        if layout.order != "any" and not is_sorted(
+            sort_columns, distinct=layout.order == "distinct"
+        ):
             raise ValueError(f"the table {name!r} of the state is not sorted")
 
 

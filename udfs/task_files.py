@@ -27,7 +27,7 @@ from dpsql.udfs.stage import ROW
 # read; the next start removes it.
 
 GROUP_BYTES = 16 << 20
-"""Of a row group: rows come by window and trigger, and the driver takes a tick at a time."""
+"""Bytes of a row group: rows come by window and trigger, and the driver takes a tick at a time."""
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,17 @@ class ContributionRows:
         ]
         if self.relabelled:
             rows = file.read([*dict.fromkeys([*columns, "kind", "key"])])
-            mine = pa.array(rows["key"].to_numpy() % self.buckets == bucket)
-            rows = rows.filter(pc.and_(mine, pc.equal(rows["kind"], ROW)))
+            of_bucket = pa.array(rows["key"].to_numpy() % self.buckets == bucket)
+            rows = rows.filter(pc.and_(of_bucket, pc.equal(rows["kind"], ROW)))
         else:
-            listed = json.loads(file.schema_arrow.metadata[BUCKETS])
+            group_buckets = json.loads(file.schema_arrow.metadata[BUCKETS])
             rows = file.read_row_groups(
-                [group for group, found in enumerate(listed) if found == bucket], columns
+                [
+                    group
+                    for group, group_bucket in enumerate(group_buckets)
+                    if group_bucket == bucket
+                ],
+                columns,
             )
         for first, last in self.void:
             rows = rows.filter(

@@ -43,24 +43,24 @@ class TaskIntake:
 
     @property
     def output(self) -> pa.Schema:
-        """What the stage gives, where it goes, and what was counted."""
+        """Columns that the stage gives, where they go, and what was counted."""
         return pa.schema([("bucket", pa.int32()), *self.stage.gives, (DROPPED, pa.binary())])
 
     def run(
-        self, batches: Iterable[pa.RecordBatch], task: int, told: str | None
+        self, batches: Iterable[pa.RecordBatch], task: int, task_message: str | None
     ) -> Iterator[pa.RecordBatch]:
-        """Of the records of one task."""
-        clock = MicroBatch.of(told).clock
+        """Step over the records of one task."""
+        clock = MicroBatch.from_message(task_message).clock
         for records in _pieces(
             batches, self.stage.takes.remove(self.stage.takes.get_field_index("drop"))
         ):
-            given = records.append_column("drop", pa.array(np.zeros(records.num_rows, np.int8)))
-            done = self.stage.step(
-                self.stage.empty(), given.select(self.stage.takes.names), clock, self.intake_key
+            with_drop = records.append_column("drop", pa.array(np.zeros(records.num_rows, np.int8)))
+            stepped = self.stage.step(
+                self.stage.empty(), with_drop.select(self.stage.takes.names), clock, self.intake_key
             )
-            counts = self._row_of(json.dumps(done.counted["drops"]).encode())
-            rows = done.rows.append_column(
-                DROPPED, pa.array([b""] * done.rows.num_rows, pa.binary())
+            counts = self._row_of(json.dumps(stepped.counted["drops"]).encode())
+            rows = stepped.rows.append_column(
+                DROPPED, pa.array([b""] * stepped.rows.num_rows, pa.binary())
             )
             table = pa.concat_tables([rows.select(counts.column_names), counts])
             table = table.add_column(
@@ -93,36 +93,40 @@ class Gathered:
     contributions: ContributionFiles
     key_buckets: int
 
-    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> StateFile:
-        """Return its report names the new files of contributions."""
-        given = to_arrow(frames, pa.schema([*self.gives, (DROPPED, pa.binary())]))
-        is_count = pc.not_equal(given[DROPPED], b"")
+    def run(
+        self, bucket: int, frames: Frames, sequence: int, task_message: str | None
+    ) -> StateFile:
+        """Write one bucket's contributions; the report names the new files."""
+        gathered = to_arrow(frames, pa.schema([*self.gives, (DROPPED, pa.binary())]))
+        is_count = pc.not_equal(gathered[DROPPED], b"")
         drops = Counter[str]()
-        for counts in given.filter(is_count)[DROPPED].to_pylist():
+        for counts in gathered.filter(is_count)[DROPPED].to_pylist():
             drops.update(json.loads(counts))
-        rows = given.filter(pc.invert(is_count)).drop_columns([DROPPED])
+        rows = gathered.filter(pc.invert(is_count)).drop_columns([DROPPED])
         rows = rows.take(pa.array(sort_order(rows.column(self.contributions.era_of).to_numpy())))
-        to = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
-        written = self.contributions.write(
-            rows.append_column("bucket", to), bucket, MicroBatch.of(told).number
+        key_bucket = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
+        new_files = self.contributions.write(
+            rows.append_column("bucket", key_bucket),
+            bucket,
+            MicroBatch.from_message(task_message).number,
         )
         file = StateFile(bucket, sequence, 0, {"drops": dict(drops), "sha256": {}})
-        return file.counting(rows=rows.num_rows, files=written)
+        return file.counting(rows=rows.num_rows, files=new_files)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Records, many at a time."""
-    kept = list[pa.RecordBatch]()
+    """Yield records, many at a time."""
+    records = list[pa.RecordBatch]()
     size = 0
     for batch in batches:
-        kept.append(batch)
+        records.append(batch)
         size += batch.num_rows
         if size >= AT_ONCE:
-            yield _records(kept, schema)
-            kept = []
+            yield _records(records, schema)
+            records = []
             size = 0
     if size:
-        yield _records(kept, schema)
+        yield _records(records, schema)
 
 
 def _records(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:

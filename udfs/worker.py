@@ -38,15 +38,15 @@ class MicroBatch:
         return f"{self.number},{self.clock.closed_us},{self.clock.latest_us}"
 
     @classmethod
-    def of(cls, told: str | None) -> MicroBatch:
-        """As it was told to a task.
+    def from_message(cls, task_message: str | None) -> MicroBatch:
+        """Parse the message that a task received.
 
         Raises:
             RuntimeError: nobody told it.
         """
-        if told is None:
+        if task_message is None:
             raise RuntimeError("a task of the admission query was not told its micro-batch")
-        number, closed_us, latest_us = map(int, told.split(","))
+        number, closed_us, latest_us = map(int, task_message.split(","))
         return cls(number, Clock(closed_us, latest_us))
 
 
@@ -63,8 +63,10 @@ class Work(Protocol):
     def pointers(self) -> Mapping[int, int]:
         """Sequence numbers of restored buckets that Spark does not know yet."""
 
-    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> StateFile:
-        """One bucket in one micro-batch: its report."""
+    def run(
+        self, bucket: int, frames: Frames, sequence: int, task_message: str | None
+    ) -> StateFile:
+        """Run one bucket in one micro-batch, and return its report."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +88,26 @@ class WorkerIntake:
     key_buckets: int
     intake_key: bytes = field(repr=False)
 
-    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> StateFile:
-        """Its report names the new files of contributions."""
-        batch = MicroBatch.of(told)
+    def run(
+        self, bucket: int, frames: Frames, sequence: int, task_message: str | None
+    ) -> StateFile:
+        """Run one bucket; the report names the new files of contributions."""
+        batch = MicroBatch.from_message(task_message)
         # Dropped records were counted and left behind before the shuffle.
-        given = to_arrow(frames, self.stage.takes.remove(self.stage.takes.get_field_index("drop")))
-        records = given.append_column("drop", pa.array(np.zeros(given.num_rows, np.int8)))
+        counted_records = to_arrow(
+            frames, self.stage.takes.remove(self.stage.takes.get_field_index("drop"))
+        )
+        records = counted_records.append_column(
+            "drop", pa.array(np.zeros(counted_records.num_rows, np.int8))
+        )
         file, rows = run_bucket(
             self.stage, self.files, bucket, sequence, records, batch.clock, self.intake_key
         )
-        to = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
-        written = self.contributions.write(rows.append_column("bucket", to), bucket, batch.number)
-        return file.counting(rows=rows.num_rows, files=written)
+        key_bucket = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
+        new_files = self.contributions.write(
+            rows.append_column("bucket", key_bucket), bucket, batch.number
+        )
+        return file.counting(rows=rows.num_rows, files=new_files)
 
 
 @dataclass(frozen=True)
@@ -119,11 +129,13 @@ class WorkerRelease:
     released: ReleasedFiles
     noise_key: bytes = field(repr=False)
 
-    def run(self, bucket: int, frames: Frames, sequence: int, told: str | None) -> StateFile:
-        """Its report tells which triggers have how many rows, in which file, and the ticks that released them."""
+    def run(
+        self, bucket: int, frames: Frames, sequence: int, task_message: str | None
+    ) -> StateFile:
+        """Run one bucket; the report tells which triggers have how many rows, in which file, and the ticks that released them."""
         for _ in frames:  # they say that there is a micro-batch, and nothing else
             pass
-        plan = ReleasePlan.of(told)
+        plan = ReleasePlan.from_message(task_message)
         rows = self.contributions.read(plan.files, bucket)
         file, released = run_bucket(
             self.stage, self.files, bucket, sequence, rows, plan.ticks, self.noise_key
@@ -131,9 +143,9 @@ class WorkerRelease:
         pairs = _pairs(released)
         if not pairs:
             return file.counting(pairs=[], ticks=[], released=None)
-        written = self.released.write(released, bucket)
+        file_name = self.released.write(released, bucket)
         return file.counting(
-            pairs=pairs, ticks=sorted({tick.closed_us for tick in plan.ticks}), released=written
+            pairs=pairs, ticks=sorted({tick.closed_us for tick in plan.ticks}), released=file_name
         )
 
 
@@ -145,7 +157,7 @@ Stateful = Callable[..., Iterator[pd.DataFrame]]
 
 
 def without_values(function: Stateful) -> Stateful:
-    """The same function, whose errors quote no record: Spark keeps their texts in event logs, UI and executors' logs."""
+    """Wrap a function so that its errors quote no record: Spark keeps their texts in event logs, UI and executors' logs."""
 
     @functools.wraps(function)
     def quiet(*given: Any) -> Iterator[pd.DataFrame]:
@@ -163,7 +175,12 @@ def without_values(function: Stateful) -> Stateful:
 
 @without_values
 def answer(
-    work: Work, bucket: int, frames: Frames, state: Any, told: str | None, listed: str | None
+    work: Work,
+    bucket: int,
+    frames: Frames,
+    state: Any,
+    task_message: str | None,
+    listed: str | None,
 ) -> Iterator[pd.DataFrame]:
     """Yield what a bucket gives back to Spark in one micro-batch: its report.
 
@@ -172,7 +189,7 @@ def answer(
         bucket: which.
         frames: its rows.
         state: Spark's own of the bucket (`GroupState`): the version of its files.
-        told: what the driver has told the tasks of the micro-batch.
+        task_message: what the driver has told the tasks of the micro-batch.
         listed: the versions that they go on from, as it knows them (`dpsql.lake.listed_versions`).
     """
     _freeze_modules()
@@ -180,17 +197,19 @@ def answer(
         "ignore", category=FutureWarning
     )  # pandas 2 warns of Spark's own concatenations
     sequence = int(state.get[0]) if state.exists else work.pointers.get(bucket, 0)
-    known = dict([json.loads(listed).get(str(bucket), (0, ""))]) if listed else {}
-    file = replace(work, files=replace(work.files, known=known)).run(bucket, frames, sequence, told)
+    fingerprints = dict([json.loads(listed).get(str(bucket), (0, ""))]) if listed else {}
+    file = replace(work, files=replace(work.files, fingerprints=fingerprints)).run(
+        bucket, frames, sequence, task_message
+    )
     if file.bytes:
         state.update((file.sequence,))
-    counted = json.dumps(file.counted, separators=(",", ":"), sort_keys=True).encode()
+    counts = json.dumps(file.counted, separators=(",", ":"), sort_keys=True).encode()
     row = pd.DataFrame(
         {
             "bucket": [file.bucket],
             "sequence": [file.sequence],
             "bytes": [file.bytes],
-            "counted": [counted],
+            "counted": [counts],
         }
     )
     yield row.astype({"bucket": np.int32})
@@ -198,7 +217,7 @@ def answer(
 
 @functools.cache
 def _freeze_modules() -> None:
-    """Spark collects garbage after every task: a tenth of a CPU-second for all the modules that are loaded for good. Once per worker."""
+    """Freeze the modules: Spark collects garbage after every task: a tenth of a CPU-second for all the modules that are loaded for good. Once per worker."""
     gc.freeze()
 
 
@@ -228,11 +247,11 @@ def _column(series: pd.Series, field: pa.Field) -> pa.Array:
 
 def _pairs(rows: pa.Table) -> list[list[int]]:
     """Return every (window, trigger) with its number of rows."""
-    counted = (
+    sizes = (
         rows.select(["window", "trigger"])
         .group_by(["window", "trigger"])
         .aggregate([([], "count_all")])
     )
     return [
-        list(row.values()) for row in counted.select(["window", "trigger", "count_all"]).to_pylist()
+        list(row.values()) for row in sizes.select(["window", "trigger", "count_all"]).to_pylist()
     ]

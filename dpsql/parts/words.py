@@ -305,7 +305,7 @@ STEPS = (1, 10, 100, 1_000, 10_000)
 
 def grid(query: ParsedQuery[Any], start_us: int) -> TableGrid:
     """Return the trigger grid."""
-    return TableGrid.of(start_us, query.trigger_interval_us, query.asked.max_triggers)
+    return TableGrid.from_start(start_us, query.trigger_interval_us, query.asked.max_triggers)
 
 
 def schedule(query: ParsedQuery[Any], start_us: int) -> Schedule:

@@ -76,7 +76,7 @@ def strategy(name: CounterName, horizon: int) -> np.ndarray:
             for end in range(2**k, horizon + 1, 2**k)
         ]
         return np.array([[float(low <= t < high) for t in range(horizon)] for low, high in nodes])
-    blt = Blt.of(horizon)
+    blt = Blt.for_horizon(horizon)
     c = [1.0] + [
         sum(w * t**k for t, w in zip(blt.theta, blt.omega, strict=True)) for k in range(horizon - 1)
     ]

@@ -58,7 +58,7 @@ def test_95_percent_intervals_cover(column: int, point: int) -> None:
 @pytest.mark.parametrize("column", range(3))
 def test_covariance_over_time_is_that_of_the_counter(column: int) -> None:
     """Catches: fresh noise at every trigger (averages away), a path restarted, the wrong constants, a step done twice."""
-    b = noise_matrix(Blt.of(T))
+    b = noise_matrix(Blt.for_horizon(T))
     perturbation = plan().perturbations[column]
     rounding = perturbation.grid**2 / 12 * np.eye(T)
     assert has_covariance(measured().noise[column], perturbation.sigma**2 * b @ b.T + rounding)
@@ -69,7 +69,7 @@ def test_covariance_over_time_is_that_of_the_counter(column: int) -> None:
 
 def steps(m: Noise, column: int) -> np.ndarray:
     """The strategy noise z (up to scale) behind a column's path, flattened: C times the path's increments undoes B."""
-    return np.linalg.solve(noise_matrix(Blt.of(T)), m.noise[column].T).T
+    return np.linalg.solve(noise_matrix(Blt.for_horizon(T)), m.noise[column].T).T
 
 
 def test_columns_keys_windows_runs_and_steps_are_independent() -> None:

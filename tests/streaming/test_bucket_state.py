@@ -39,11 +39,11 @@ def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
         "release-16/g2/bucket=0007/000041.groups.parquet",
         "release-16/g2/bucket=0007/000041.pending.parquet",
     ]
-    files(tmp_path).check(7, 41, whole=True, digests=digests)
+    files(tmp_path).check(7, 41, all_bytes=True, digests=digests)
     with pytest.raises(
         DamagedState, match=r"000041.groups.parquet is another file than the one that was listed"
     ):
-        files(tmp_path).check(7, 41, whole=True, digests={"groups": digests["pending"]})
+        files(tmp_path).check(7, 41, all_bytes=True, digests={"groups": digests["pending"]})
     assert size == sum((tmp_path / path).stat().st_size for path in paths)
 
 

@@ -104,7 +104,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[BucketFiles,
 def test_every_flip_in_a_state_file_is_refused(stored: tuple[BucketFiles, Path]) -> None:
     files, path = stored
     assert silent(path, lambda: files.load(2, 7)) == []
-    assert silent(path, lambda: files.check(2, 7, whole=True)) == []
+    assert silent(path, lambda: files.check(2, 7, all_bytes=True)) == []
 
 
 def test_without_seals_most_flips_are_silent(

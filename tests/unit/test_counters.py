@@ -105,7 +105,7 @@ def test_blt_is_within_1_5_percent_of_the_square_root_factorisation(horizon: int
     best += sum(
         1 / (math.pi * (k + 0.25)) for k in range(500, horizon)
     )  # binomials this large do not fit a float
-    blt = Blt.of(horizon)
+    blt = Blt.for_horizon(horizon)
     assert column_norm(blt) * max(path_sd(blt)) <= 1.015 * best
     assert {100: 2.53, 1000: 3.27}.get(horizon, round(best, 2)) == round(best, 2)
 
@@ -113,7 +113,7 @@ def test_blt_is_within_1_5_percent_of_the_square_root_factorisation(horizon: int
 def test_every_horizon_up_to_10_000_has_constants() -> None:
     """A horizon takes the next larger fit, and noise never grows with time by more than the counter's own. Catches: a gap in the table."""
     for horizon in [*range(1, 200), 721, 1025, 9_999, 10_000]:
-        blt = Blt.of(horizon)
+        blt = Blt.for_horizon(horizon)
         assert (blt.theta, blt.omega) == BLT_CONSTANTS[
             min(h for h in BLT_CONSTANTS if h >= horizon)
         ]
@@ -139,9 +139,11 @@ def test_the_stored_constants_are_a_local_optimum(horizon: int) -> None:
     worse[-1] += 0.3
     assert loss(worse, horizon) > at + 1e-6  # the check can fail
     column, noise = impulse(theta, omega, horizon)
-    np.testing.assert_allclose(noise[:50], impulse_response(Blt.of(horizon))[:50], rtol=1e-9)
+    np.testing.assert_allclose(
+        noise[:50], impulse_response(Blt.for_horizon(horizon))[:50], rtol=1e-9
+    )
     assert math.sqrt(float(np.sum(column**2))) == pytest.approx(
-        column_norm(Blt.of(horizon)), rel=1e-12
+        column_norm(Blt.for_horizon(horizon)), rel=1e-12
     )
 
 
@@ -163,5 +165,5 @@ def test_paths_do_not_depend_on_the_paths_beside_them(chosen: Counter) -> None:
 
 
 def test_no_buffers_at_horizon_1() -> None:
-    assert Blt.of(1).width == 1
-    assert column_norm(Blt.of(1)) == path_sd(Blt.of(1))[0] == 1.0
+    assert Blt.for_horizon(1).width == 1
+    assert column_norm(Blt.for_horizon(1)) == path_sd(Blt.for_horizon(1))[0] == 1.0

@@ -191,12 +191,12 @@ class Nights:
             pointers = self.listed[operator].pointers()
             assert pointers == {0: newest + 1}
             BucketFiles(self.engine.state_root, operator, 2, 1, TABLES[operator]).check(
-                0, pointers[0], whole=True
+                0, pointers[0], all_bytes=True
             )
         for path in self.folder.glob(f"{retention.SAVEPOINTS}/*.json"):
             for operator, _, bucket, version in json.loads(path.read_text())["state"]:
                 BucketFiles(self.engine.state_root, operator, 2, 1, TABLES[operator]).check(
-                    bucket, version, whole=True
+                    bucket, version, all_bytes=True
                 )
 
 

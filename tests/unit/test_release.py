@@ -26,7 +26,7 @@ AVG = OutputColumn("avg", (0, 1), (0.25, 1.0), ((2.0,) * 4, (1.0,) * 4), (0.0, 1
 def parameters(
     thresholds: tuple[int, ...], min_users: int = 1, rounds: bool = False, sigma: float = 1.0
 ) -> ReleaseParameters:
-    counter = Blt.of(4)
+    counter = Blt.for_horizon(4)
     selection = SelectionParameters(counter, sigma, thresholds, min_users, rounds)
     return ReleaseParameters(
         GRID, selection, (PerturbationParameters(1, counter, 1.0, 1.0),), (COUNT,)
@@ -158,7 +158,7 @@ def test_an_average_is_the_middle_of_what_two_sums_allow(total: int, count: int)
 
 def test_noise_is_rounded_before_it_is_added() -> None:
     """To whole grid units. Catches: a float added to the exact sum, whose low bits would show it."""
-    p = PerturbationParameters(1, Blt.of(4), 2.0, 0.5)
+    p = PerturbationParameters(1, Blt.for_horizon(4), 2.0, 0.5)
     exact = np.array([10, 2**53 + 1, -3])
     again = Redraw(KEY, np.zeros((3, 2), np.uint64), np.arange(3), 1, 0, p.counter)
     assert noisy(exact, np.array([0.3, 0.3, -0.12]), 1, p, again).tolist() == [11, 2**53 + 2, -3]

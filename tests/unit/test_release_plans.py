@@ -151,9 +151,9 @@ def test_a_plan_is_told_as_text() -> None:
     plan = ReleasePlan(
         3, 9, ("era=1/part-0.parquet", 'era=-1/"%.parquet'), (Tick(1, -5), Tick(2, 1 << 60))
     )
-    assert ReleasePlan.of(str(plan)) == plan
+    assert ReleasePlan.from_message(str(plan)) == plan
     with pytest.raises(RuntimeError, match="was not told"):
-        ReleasePlan.of(None)
+        ReleasePlan.from_message(None)
 
 
 @pytest.mark.parametrize("void", [(), ((1, 1),), ((0, 0), (2, 9))])

@@ -351,7 +351,7 @@ class _Tree:
                 - node.ended[keys, 0]
             )
             finished = keys[
-                ended_path.reached(node.noise, keys, age, self.p.gone * node.level * round_, margin)
+                ended_path.reaches(node.noise, keys, age, self.p.gone * node.level * round_, margin)
             ]
             node.round_[finished] += 1
             node.halted[finished] |= node.round_[finished] > MOST_ROUNDS

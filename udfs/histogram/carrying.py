@@ -55,7 +55,7 @@ def close(
     work = _Work(p, selection, selection.window_tests, noise_key)
     closed_until = state.closed_us
     reach = p.grid.horizon
-    released = [released_columns(p.columns, whole=False).empty_table()]
+    released = [released_columns(p.columns, with_quantiles=False).empty_table()]
     open_state = replace(
         ahead.take_until(NO_CLOCK),
         groups=_closed(ahead.groups.slice(0, 0), closed_until),

@@ -21,7 +21,7 @@ from dpsql.udfs.histogram.group_state import Closing
 from dpsql.udfs.histogram.memory import CarriedParameters
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.counters import Counter, Draw
-from dpsql.udfs.noise.exact_paths import Redraw, reached
+from dpsql.udfs.noise.exact_paths import Redraw, path_reaches
 from dpsql.udfs.noise.path_error import trust
 
 
@@ -51,7 +51,7 @@ def crosses(path: Float, weight: Int, trigger: int, p: SelectionParameters, redr
     margin = (
         p.thresholds[trigger - 1] - weight
     ) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
-    return reached(path, p.sigma, margin, trigger, trust(p.counter).error[trigger - 1], redraw)
+    return path_reaches(path, p.sigma, margin, trigger, trust(p.counter).error[trigger - 1], redraw)
 
 
 def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:

@@ -48,9 +48,9 @@ class AdmissionStage(Intake):
             {"sums": group_sums.empty_sums(rules)} if rules else {}
         )
 
-    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
         """Admit records by `admit`; counted: `drops`, how many records were dropped and why."""
-        admission = admit(state["users"], rows, now, self.parameters, state.get("sums"))
+        admission = admit(state["users"], rows, clock, self.parameters, state.get("sums"))
         sums = {} if admission.sums is None else {"sums": admission.sums}
         return Stepped(
             {"users": admission.state} | sums,
@@ -70,8 +70,8 @@ class RowStage(AdmissionStage):
         """Return no table, because there is no unit."""
         return {}
 
-    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
         """Admit records by `admit`, from nothing."""
         records = rows.select(self.takes.names)
         records = records.append_column("user", pa.array(np.arange(rows.num_rows)))
-        return replace(super().step(super().empty(), records, now, noise_key), state={})
+        return replace(super().step(super().empty(), records, clock, noise_key), state={})

@@ -45,7 +45,7 @@ class MeasuredTables:
 
     @cached_property
     def cells(self) -> tuple[int, ...]:
-        """How many cells each table has; the table without keys has one."""
+        """Number of cells of each table; the table without keys has one."""
         return tuple(math.prod(self.sizes[key] for key in keys) for keys in self.tables)
 
     @cached_property
@@ -54,11 +54,11 @@ class MeasuredTables:
         return tuple(sum(self.cells[:table]) for table in range(len(self.tables) + 1))
 
     def shape(self, table: int) -> tuple[int, ...]:
-        """Of the table as an array, an axis for each key."""
+        """Return the shape of the table as an array, an axis for each key."""
         return tuple(self.sizes[key] for key in self.tables[table])
 
     def grouping_id(self, table: int) -> int:
-        """`GROUPING_ID()` of SQL: a bit for every key, the first key's highest; 1 where the table does not have the key.
+        """Return `GROUPING_ID()` of SQL: a bit for every key, the first key's highest; 1 where the table does not have the key.
 
         >>> Marginals((2, 2, 2), ((0, 1, 2), (0, 2), ())).grouping_id(1)
         2
@@ -66,7 +66,7 @@ class MeasuredTables:
         last = len(self.sizes) - 1
         return sum(1 << (last - key) for key in range(last + 1) if key not in self.tables[table])
 
-    def inside(self, values: Int) -> Bool:
+    def is_inside(self, values: Int) -> Bool:
         """Tell whether all values of a row (shape: rows, keys) are in their domains."""
         return np.all((values >= 0) & (values < np.array(self.sizes)), axis=1)
 
@@ -76,15 +76,15 @@ class MeasuredTables:
         Raises:
             ValueError: a value is outside its domain: it would be counted in the cell of another.
         """
-        if not self.inside(values).all():
+        if not self.is_inside(values).all():
             raise ValueError("a value outside its domain has no cell")
-        out = np.empty((len(values), len(self.tables)), np.int64)
+        cells = np.empty((len(values), len(self.tables)), np.int64)
         for table, keys in enumerate(self.tables):
             place = np.zeros(len(values), np.int64)
             for key in keys:
                 place = place * self.sizes[key] + values[:, key]
-            out[:, table] = self.first[table] + place
-        return out
+            cells[:, table] = self.first[table] + place
+        return cells
 
 
 # Keys of records as places in their domains, and cells as keys of the public table.
@@ -95,21 +95,21 @@ class Domains:
     """The values of every key as bytes (`dpsql.udfs.keys`), and whether the last of them stands for all else."""
 
     values: tuple[tuple[bytes, ...], ...]
-    others: tuple[bool, ...]
+    has_others: tuple[bool, ...]
 
     def places(self, key_bytes: pa.ChunkedArray) -> Int:
         """Return the place of each value in its domain (shape: rows, keys); -1 where it is in none."""
         columns = decode(key_bytes, len(self.values))
-        out = np.empty((len(key_bytes), len(self.values)), np.int64)
-        for key, (column, known, other) in enumerate(
-            zip(columns, self.values, self.others, strict=True)
+        places = np.empty((len(key_bytes), len(self.values)), np.int64)
+        for key, (column, values, has_other) in enumerate(
+            zip(columns, self.values, self.has_others, strict=True)
         ):
-            found = pc.index_in(column, value_set=pa.array(known, pa.binary()))
-            out[:, key] = found.fill_null(len(known) - 1 if other else -1).to_numpy()
-        return out
+            place = pc.index_in(column, value_set=pa.array(values, pa.binary()))
+            places[:, key] = place.fill_null(len(values) - 1 if has_other else -1).to_numpy()
+        return places
 
     def names(self, marginals: MeasuredTables, cells: Int) -> pa.Array:
-        """Encoded keys of cells: NULL for a key that the cell's table does not have, and after all keys the table's grouping id.
+        """Return encoded keys of cells: NULL for a key that the cell's table does not have, and after all keys the table's grouping id.
 
         Args:
             marginals: the tables.

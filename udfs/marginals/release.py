@@ -41,12 +41,12 @@ class NoisyTables:
     grid: float
 
     def variances(self, trigger: int) -> tuple[float, ...]:
-        """Of the noise of one cell of each table at a trigger, the rounding to the grid included."""
+        """Return the variance of the noise of one cell of each table at a trigger, the rounding to the grid included."""
         moving = standard_deviation(self.counter, trigger) ** 2
         return tuple(sigma**2 * moving + self.grid**2 / 12 for sigma in self.sigmas)
 
-    def of(self, keys: Int, trigger: int) -> tuple[Float, Float]:
-        """As `dpsql.udfs.table.release.Noise`: each table has its own."""
+    def scale_and_error(self, keys: Int, trigger: int) -> tuple[Float, Float]:
+        """Return the noise of one step and the standard error (`dpsql.udfs.table.release.TableNoise`): each table has its own."""
         kinds = np.searchsorted(self.marginals.first, keys, side="right") - 1
         return (np.array(self.sigmas) / self.grid)[kinds], np.sqrt(self.variances(trigger))[kinds]
 
@@ -87,31 +87,33 @@ class CellIntake(AdmissionStage):
     marginals: MeasuredTables
     domains: Domains
 
-    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
-        """As `admit`, of records whose values are in their domains; counted: `drops`, how many records were dropped and why."""
-        live = np.flatnonzero(rows.column("drop").to_numpy() == 0)
-        places = self.domains.places(rows.column("key_bytes").take(pa.array(live)))
-        outside = live[~self.marginals.inside(places)]
-        kept = np.ones(rows.num_rows, bool)
-        kept[outside] = False
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
+        """Admit by `admit` the records whose values are in their domains; counted: `drops`, how many records were dropped and why."""
+        counted_rows = np.flatnonzero(rows.column("drop").to_numpy() == 0)
+        places = self.domains.places(rows.column("key_bytes").take(pa.array(counted_rows)))
+        outside = counted_rows[~self.marginals.is_inside(places)]
+        is_kept = np.ones(rows.num_rows, bool)
+        is_kept[outside] = False
         rows = rows.set_column(
             rows.column_names.index("key"),
             "key",
-            pa.array(self._places_of(live, places, rows.num_rows)),
+            pa.array(self._places_of(counted_rows, places, rows.num_rows)),
         )
-        done = super().step(
-            state, rows.filter(pa.array(kept)) if len(outside) else rows, now, noise_key
+        admitted = super().step(
+            state, rows.filter(pa.array(is_kept)) if len(outside) else rows, clock, noise_key
         )
-        drops = ({OUTSIDE: len(outside)} if len(outside) else {}) | done.counted["drops"]
-        return Stepped(done.state, self._of_cells(done.rows), {"drops": drops})
+        drops = ({OUTSIDE: len(outside)} if len(outside) else {}) | admitted.counted["drops"]
+        return Stepped(admitted.state, self._of_cells(admitted.rows), {"drops": drops})
 
     def _places_of(self, live: Int, places: Int, size: int) -> Int:
-        """In the place of a key's hash the number of its places, mixed without a loss: records are summed by it, none may stand for another cell, and
+        """Return in the place of a key's hash the number of its places, mixed without a loss: records are summed by it, none may stand for another cell, and
         its upper bits tell cells apart in what is kept of a unit."""
-        out = np.zeros(size, np.int64)
-        inside = self.marginals.inside(places)
-        out[live[inside]] = np.ravel_multi_index(tuple(places[inside].T), self.marginals.sizes)
-        return mix(np.zeros_like(out), out).view(np.int64)
+        numbers = np.zeros(size, np.int64)
+        is_inside = self.marginals.is_inside(places)
+        numbers[live[is_inside]] = np.ravel_multi_index(
+            tuple(places[is_inside].T), self.marginals.sizes
+        )
+        return mix(np.zeros_like(numbers), numbers).view(np.int64)
 
     def _of_cells(self, admitted: pa.Table) -> pa.Table:
         cells = self.marginals.touched(self.domains.places(admitted.column("key_bytes")))
@@ -121,7 +123,7 @@ class CellIntake(AdmissionStage):
         order = sort_order(trigger, cell)
         starts = run_starts(trigger[order], cell[order])
         head = order[starts]
-        each, number = np.unique(cell[head], return_inverse=True)
+        distinct, number = np.unique(cell[head], return_inverse=True)
         zeros = np.zeros(len(head), np.int64)
         table = {
             "window": np.full(len(head), self.parameters.grid.offset_us),
@@ -129,7 +131,7 @@ class CellIntake(AdmissionStage):
             "key": cell[head],
         }
         table |= {
-            "key_bytes": self.domains.names(self.marginals, each).take(pa.array(number)),
+            "key_bytes": self.domains.names(self.marginals, distinct).take(pa.array(number)),
             "weight": zeros,
             "users": zeros,
         }
@@ -145,4 +147,4 @@ class CellIntake(AdmissionStage):
 
 @dataclass(frozen=True)
 class CellRowIntake(CellIntake, RowStage):
-    """Likewise, where one row is protected."""
+    """Records to increments of cells where one row is protected."""

@@ -34,11 +34,11 @@ class Fitted:
     misfit: float
 
 
-def fit(known: LeastSquares, released: Sequence[np.ndarray], steps: int = STEPS) -> Fitted:
-    """Entropic mirror descent from the uniform table, along sum_A |Q_A x - y_A|^2 / v_A; a step that does not lower it is halved.
+def fit(noise: LeastSquares, released: Sequence[np.ndarray], steps: int = STEPS) -> Fitted:
+    """Fit weights by entropic mirror descent from the uniform table, along sum_A |Q_A x - y_A|^2 / v_A; a step that does not lower it is halved.
 
     Args:
-        known: of the noise.
+        noise: what is known of it.
         released: the noisy tables, an axis for each key.
         steps: at most; few leave out what fits noise only.
 
@@ -47,22 +47,22 @@ def fit(known: LeastSquares, released: Sequence[np.ndarray], steps: int = STEPS)
     """
     tables = [np.asarray(table, np.float64) for table in released]
     cells = sum(table.size for table in tables)
-    total = known.estimate({}, released).value
-    weights = np.full(known.sizes, max(total, 0.0) / np.prod(known.sizes))
-    loss, apart = _misfit(weights, known, tables)
+    total = noise.estimate({}, released).value
+    weights = np.full(noise.sizes, max(total, 0.0) / np.prod(noise.sizes))
+    loss, residuals = _misfit(weights, noise, tables)
     if not total > 0:
         return Fitted(weights, loss / cells)
     step = 0.0
     for _ in range(steps):
-        gradient = np.zeros(known.sizes)
-        for keys, variance, table in zip(known.tables, known.variances, apart, strict=True):
-            gradient += _spread(table / variance, keys, known.sizes)
+        gradient = np.zeros(noise.sizes)
+        for keys, variance, table in zip(noise.tables, noise.variances, residuals, strict=True):
+            gradient += _spread(table / variance, keys, noise.sizes)
         step = step * LONGER or 1 / max(float(np.abs(gradient).max()), LEAST)
         for _ in range(HALVINGS):
             exponent = np.log(np.maximum(weights, LEAST)) - step * gradient
             tried = np.exp(exponent - exponent.max())
             tried *= total / tried.sum()
-            lower, left = _misfit(tried, known, tables)
+            lower, new_residuals = _misfit(tried, noise, tables)
             if lower < loss:
                 break
             step /= 2
@@ -70,20 +70,20 @@ def fit(known: LeastSquares, released: Sequence[np.ndarray], steps: int = STEPS)
             break
         weights = tried
         loss = lower
-        apart = left
+        residuals = new_residuals
     return Fitted(weights, loss / cells)
 
 
 def _misfit(
-    weights: Float, known: LeastSquares, tables: Sequence[Float]
+    weights: Float, noise: LeastSquares, tables: Sequence[Float]
 ) -> tuple[float, list[Float]]:
     """Return the weighted sum of squares, and what each table is off by."""
-    apart = [
-        marginal(weights, keys) - table for keys, table in zip(known.tables, tables, strict=True)
+    residuals = [
+        marginal(weights, keys) - table for keys, table in zip(noise.tables, tables, strict=True)
     ]
     return float(
-        sum(np.sum(off * off) / v for off, v in zip(apart, known.variances, strict=True))
-    ), apart
+        sum(np.sum(off * off) / v for off, v in zip(residuals, noise.variances, strict=True))
+    ), residuals
 
 
 def marginal(weights: np.ndarray, keys: Keys) -> np.ndarray:

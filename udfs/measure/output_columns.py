@@ -31,7 +31,7 @@ QUARTER = ((0.0, 1.0), (0.28, 0.96), (0.6, 0.8), (0.8, 0.6), (0.96, 0.28), (1.0,
 """Points of a quarter of the unit circle, of which every machine has the same bits."""
 
 SLIVER = 0.1
-"""Of what the count's standard error of rows can move an average by."""
+"""Share of what the count's standard error of rows can move an average by."""
 
 Sum = tuple[Float, Float]
 """Noisy sums in value units, and the standard deviations of their noise."""
@@ -40,7 +40,7 @@ Ends = tuple[Float, Float]
 
 
 def average(total: Sum, count: Sum, bounds: tuple[float, float]) -> tuple[Float, Float]:
-    """(average of the centred values, stderr)."""
+    """Return (average of the centred values, stderr)."""
     ends = (
         ((total[0] - left * total[1]) / n, (total[0] + left * total[1]) / n)
         for n, left in _counts(*count)
@@ -51,25 +51,30 @@ def average(total: Sum, count: Sum, bounds: tuple[float, float]) -> tuple[Float,
 def variance(
     total: Sum, squares: Sum, count: Sum, offset: float, largest: float, sample: bool, root: bool
 ) -> tuple[Float, Float]:
-    """(variance, stderr); with `root` those of the standard deviation.
+    """Return (variance, stderr); with `root` those of the standard deviation.
 
     Args:
         total: of the centred values. squares: of their squares, `offset` taken from each.
         offset: the middle of what one square can be. largest: the largest variance that values within their bounds can have.
         sample: divide by count - 1, as for values that stand for others.
     """
-    cut = _between(_spreads(total, squares, count), count, -offset, largest - offset)
-    cut = cut[0] + offset, cut[1] + offset
+    ends = _between(_spreads(total, squares, count), count, -offset, largest - offset)
+    ends = ends[0] + offset, ends[1] + offset
     if sample:
-        most, fewest = (np.maximum(count[0] + side * Z95 * count[1], 2.0) for side in (1, -1))
-        cut = cut[0] * (most / (most - 1)), cut[1] * (fewest / (fewest - 1))
+        largest_count, smallest_count = (
+            np.maximum(count[0] + side * Z95 * count[1], 2.0) for side in (1, -1)
+        )
+        ends = (
+            ends[0] * (largest_count / (largest_count - 1)),
+            ends[1] * (smallest_count / (smallest_count - 1)),
+        )
     if root:
-        cut = np.sqrt(cut[0]), np.sqrt(cut[1])
-    return _middle(*cut, count)
+        ends = np.sqrt(ends[0]), np.sqrt(ends[1])
+    return _middle(*ends, count)
 
 
 def _counts(count: Float, error: Float) -> Iterator[tuple[Float, float]]:
-    """Counts within 1.96 standard errors, 1 at least, and how many standard errors each leaves to the other sums."""
+    """Yield counts within 1.96 standard errors, 1 at least, and how many standard errors each leaves to the other sums."""
     for part, left in QUARTER:
         for side in (-part, part):
             yield np.maximum(count + side * Z95 * error, 1.0), Z95 * left
@@ -77,21 +82,21 @@ def _counts(count: Float, error: Float) -> Iterator[tuple[Float, float]]:
 
 def _spreads(total: Sum, squares: Sum, count: Sum) -> Iterator[Ends]:
     size = np.abs(total[0])
-    for n, left in _counts(*count):
+    for n, share in _counts(*count):
         for of_total, of_squares in QUARTER:
-            moved = left * of_total * total[1]
-            error = left * of_squares * squares[1]
-            low = (size + moved) / n
-            high = np.maximum(size - moved, 0.0) / n
+            shift = share * of_total * total[1]
+            error = share * of_squares * squares[1]
+            low = (size + shift) / n
+            high = np.maximum(size - shift, 0.0) / n
             yield (squares[0] - error) / n - low**2, (squares[0] + error) / n - high**2
 
 
 def _between(ends: Iterator[Ends], count: Sum, lower: float, upper: float) -> Ends:
     """Return all between the ends, cut to the bounds; of what lies beyond a bound a sliver is left inside it: no error is 0."""
     low, high = next(ends)
-    for left, right in ends:
-        low = np.minimum(low, left)
-        high = np.maximum(high, right)
+    for lowest, highest in ends:
+        low = np.minimum(low, lowest)
+        high = np.maximum(high, highest)
     sliver = SLIVER * (upper - lower) * count[1] / np.maximum(count[0] + Z95 * count[1], 1.0)
     return np.clip(np.minimum(low, upper - sliver), lower, upper), np.clip(
         np.maximum(high, lower + sliver), lower, upper
@@ -99,10 +104,10 @@ def _between(ends: Iterator[Ends], count: Sum, lower: float, upper: float) -> En
 
 
 def _middle(low: Float, high: Float, count: Sum) -> Ends:
-    """NaN where there is less than one value, by the upper end of the count's interval."""
-    some = count[0] + Z95 * count[1] >= 1
-    return np.where(some, (low + high) / 2, np.nan), np.where(
-        some, (high - low) / (2 * Z95), np.nan
+    """Return middle and stderr of an interval; NaN where there is less than one value, by the upper end of the count's interval."""
+    has_values = count[0] + Z95 * count[1] >= 1
+    return np.where(has_values, (low + high) / 2, np.nan), np.where(
+        has_values, (high - low) / (2 * Z95), np.nan
     )
 
 
@@ -131,11 +136,11 @@ class OutputColumn:
     sample: bool = False
 
 
-def released_columns(columns: Sequence[OutputColumn], whole: bool = True) -> pa.Schema:
-    """Return columns of released rows; not `whole`: as they are before quantiles are read off, with the `key` that these are of."""
+def released_columns(columns: Sequence[OutputColumn], with_quantiles: bool = True) -> pa.Schema:
+    """Return columns of released rows; not `with_quantiles`: as they are before quantiles are read off, with the `key` that these are of."""
     fields = [("window", pa.int64()), ("trigger", pa.int64()), ("key_bytes", pa.binary())]
     for i, column in enumerate(columns):
-        if column.kind == "quantiles" and not whole:
+        if column.kind == "quantiles" and not with_quantiles:
             continue
         if column.kind == "quantiles":
             fields += [
@@ -147,7 +152,7 @@ def released_columns(columns: Sequence[OutputColumn], whole: bool = True) -> pa.
             (f"c{i}", pa.int64() if column.kind == "count" else pa.float64()),
             (f"s{i}", pa.float64()),
         ]
-    if not whole and any(column.kind == "quantiles" for column in columns):
+    if not with_quantiles and any(column.kind == "quantiles" for column in columns):
         fields.append(("key", pa.int64()))
     return pa.schema(fields)
 
@@ -155,7 +160,7 @@ def released_columns(columns: Sequence[OutputColumn], whole: bool = True) -> pa.
 def combine(
     column: OutputColumn, values: list[Int], errors: list[Float]
 ) -> tuple[Int | Float, Float]:
-    """(values, stderr) of one output column.
+    """Return (values, stderr) of one output column.
 
     An average, a variance or a deviation is the middle of what its noisy sums allow at 95%, and its stderr is half of that over 1.96: made of
     released numbers only. NaN where there are none, or the noise of a sum is not known.
@@ -174,7 +179,8 @@ def combine(
     ]
     if column.kind == "sum":
         return sums[0], errors[0]
-    noisy, (low, high) = list(zip(sums, errors, strict=True)), column.bounds
+    noisy = list(zip(sums, errors, strict=True))
+    low, high = column.bounds
     if column.kind == "avg":
         centred, stderr = average(noisy[0], noisy[1], (low - column.centre, high - column.centre))
         return column.centre + centred, stderr

@@ -20,22 +20,22 @@ TWIGS = LEAVES // FAN_OUT
 BRANCHES = FAN_OUT
 """Nodes of the two levels above the leaves."""
 NODES = LEAVES + TWIGS + BRANCHES
-"""Leaves first, then twigs, then branches."""
+"""Nodes of a tree: leaves first, then twigs, then branches."""
 
 WHOLE = 17 * 273 * 16 * 16
-"""What a count of 1 is in estimates: 17 = 1 + 16, 273 = 1 + 16 + 256."""
+"""Size of a count of 1 in estimates: 17 = 1 + 16, 273 = 1 + 16 + 256."""
 MOST_ROWS = 1 << 40
 """Sums of noisy counts below it leave room in 64 bits."""
 
 
 def nodes(leaves: Int) -> Int:
-    """Counts of all nodes, from those of leaves; shape (groups, LEAVES) in, (groups, NODES) out."""
+    """Return counts of all nodes, from those of leaves; shape (groups, LEAVES) in, (groups, NODES) out."""
     twigs = leaves.reshape(-1, TWIGS, FAN_OUT).sum(axis=2)
     return np.concatenate([leaves, twigs, twigs.reshape(-1, BRANCHES, FAN_OUT).sum(axis=2)], axis=1)
 
 
 def cumulated(noisy: Int) -> Int:
-    """Least-squares estimates of how many values are in the first leaf, the first two, ...: in units of 1 / WHOLE.
+    """Return least-squares estimates of how many values are in the first leaf, the first two, ...: in units of 1 / WHOLE.
 
     Args:
         noisy: counts of all nodes, shape (groups, NODES).
@@ -43,18 +43,18 @@ def cumulated(noisy: Int) -> Int:
     leaf = noisy[:, :LEAVES].reshape(-1, BRANCHES, FAN_OUT, FAN_OUT)
     twig = noisy[:, LEAVES : LEAVES + TWIGS].reshape(-1, BRANCHES, FAN_OUT)
     branch = noisy[:, LEAVES + TWIGS :]
-    below = leaf.sum(axis=3)
+    leaf_sums = leaf.sum(axis=3)
     # Up: 17 times the mean of a twig and its leaves, 273 times that of a branch and all below it.
-    up = 16 * twig + below
-    top = 256 * branch + up.sum(axis=2)
+    upward = 16 * twig + leaf_sums
+    top = 256 * branch + upward.sum(axis=2)
     # Down: what a parent has beyond its children is shared out equally.
-    middle = 4368 * up + (17 * top - 273 * up.sum(axis=2))[..., None]
-    bottom = WHOLE * leaf + (middle - WHOLE // 16 * below)[..., None]
+    middle = 4368 * upward + (17 * top - 273 * upward.sum(axis=2))[..., None]
+    bottom = WHOLE * leaf + (middle - WHOLE // 16 * leaf_sums)[..., None]
     return np.cumsum(bottom.reshape(-1, LEAVES), axis=1)
 
 
 def places(sums: Int, parts: int) -> Int:
-    """After how many leaves 1, 2, .., parts - 1 `parts`-ths of the values lie; shape (groups, parts - 1).
+    """Return after how many leaves 1, 2, .., parts - 1 `parts`-ths of the values lie; shape (groups, parts - 1).
 
     Sums are made ascending by their largest so far and their smallest to come, half of each: one of them alone would pull all values to one side.
     """
@@ -63,13 +63,13 @@ def places(sums: Int, parts: int) -> Int:
     twice = largest + smallest
     total = 2 * np.maximum(sums[:, -1], 0)
     share = np.arange(1, parts)
-    wanted = total[:, None] // parts * share + -(-(total[:, None] % parts * share) // parts)
-    found = [np.searchsorted(row, each) for row, each in zip(twice, wanted, strict=True)]
-    return np.minimum(np.array(found, np.int64).reshape(-1, parts - 1), LEAVES - 1) + 1
+    targets = total[:, None] // parts * share + -(-(total[:, None] % parts * share) // parts)
+    positions = [np.searchsorted(row, each) for row, each in zip(twice, targets, strict=True)]
+    return np.minimum(np.array(positions, np.int64).reshape(-1, parts - 1), LEAVES - 1) + 1
 
 
 def values(place: Int, sums: Int, lower: float, upper: float) -> Float:
-    """Lower bound, the upper edges of the leaves, upper bound; NaN where there is less than one value, by the noisy count."""
+    """Return lower bound, the upper edges of the leaves, upper bound; NaN where there is less than one value, by the noisy count."""
     inner = lower + (upper - lower) * (place / LEAVES)
     ends = np.full((len(place), 1), lower), np.full((len(place), 1), upper)
     return np.where(
@@ -93,7 +93,8 @@ def rank_error(place: Int, sums: Int, deviation: float) -> Float:
 
 
 def rows_error(parts: int, deviation: float) -> float:
-    """Likewise of how many values there are up to an edge, not of their share, where values lie evenly: what can be said beforehand."""
+    """Return the standard deviation that noise gives to how many values there are up to an edge, not of
+    their share, where values lie evenly: what can be said beforehand."""
     share = np.arange(1, parts) / parts
     return deviation * float(
         np.sqrt(_variance(np.rint(share * LEAVES).astype(np.int64), share).max(initial=0.0))
@@ -101,21 +102,25 @@ def rows_error(parts: int, deviation: float) -> float:
 
 
 def _variance(place: Int, share: Float) -> Float:
-    """Of (values up to a place) - share * (all values), for unit noise.
+    """Return the variance of (values up to a place) - share * (all values), for unit noise.
 
     An estimate is a mean of its branch (variance 256 / 273, of a leaf's share 1 / 256), and deviations of twigs (16 / 17) and leaves (1) from
     the mean of those beside them, all independent of each other.
     """
-    whole = place // TWIGS
-    rest = place % TWIGS
-    twig = rest // FAN_OUT
-    leaf = rest % FAN_OUT / FAN_OUT
-    inside = rest / TWIGS
+    branches = place // TWIGS
+    remainder = place % TWIGS
+    twig = remainder // FAN_OUT
+    leaf = remainder % FAN_OUT / FAN_OUT
+    fraction = remainder / TWIGS
     of_twigs = 16 / 17 * (twig + leaf**2 - (twig + leaf) ** 2 / FAN_OUT)
     of_leaves = FAN_OUT * leaf * (1 - leaf)
     of_branches = (
         256
         / 273
-        * (whole * (1 - share) ** 2 + (inside - share) ** 2 + (BRANCHES - 1 - whole) * share**2)
+        * (
+            branches * (1 - share) ** 2
+            + (fraction - share) ** 2
+            + (BRANCHES - 1 - branches) * share**2
+        )
     )
     return of_branches + of_twigs + of_leaves

@@ -52,11 +52,11 @@ class BltInf:
         return 2 * (1 + len(self.theta))
 
     def advance(self, state: Float, draw: Draw, step: int) -> Float:
-        """State after one more step; column 0 is the unit-noise path. Shape (paths, width) in and out."""
+        """Return the state after one more step; column 0 is the unit-noise path. Shape (paths, width) in and out."""
         return self._step(state, draw(0))
 
     def jump(self, state: Float, draws: Float) -> Float:
-        """State after as many steps as there are columns of standard normals, in one go.
+        """Return the state after as many steps as there are columns of standard normals, in one go.
 
         Not the same last bits as step by step, but as exact: the same arguments always give the same bits. A key that appears at a
         late step has all steps before it to catch up with.
@@ -74,35 +74,35 @@ class BltInf:
         length = padded.shape[1]
         parts = parts.reshape(paths, blocks, self.width)
         while parts.shape[1] > 1:
-            left, right = (
+            earlier, later = (
                 np.ascontiguousarray(parts[:, i::2]).reshape(-1, self.width) for i in (0, 1)
             )
-            parts = self._plus(right, self._move(left, length)).reshape(paths, -1, self.width)
+            parts = self._plus(later, self._move(earlier, length)).reshape(paths, -1, self.width)
             length *= 2
-        moved = state
+        shifted = state
         for power in range(steps.bit_length()):
             if steps >> power & 1 and state.any():
-                moved = self._move(moved, 1 << power)
-        return self._plus(parts[:, 0], moved)
+                shifted = self._move(shifted, 1 << power)
+        return self._plus(parts[:, 0], shifted)
 
     def squared_norm(self) -> float:
-        """f^2: squared norm of every column of C, over infinite time."""
+        """Return f^2, the squared norm of every column of C, over infinite time."""
         theta, omega = ([Fraction(v) for v in values] for values in (self.theta, self.omega))
         pairs = ((j, k) for j in range(len(theta)) for k in range(len(theta)))
         return float(1 + sum(omega[j] * omega[k] / (1 - theta[j] * theta[k]) for j, k in pairs))
 
     def path_variance(self, step: int) -> float:
-        """Variance of the path at a step for unit noise: b_0^2 + ... + b_(step-1)^2."""
+        """Return the variance of the path at a step for unit noise: b_0^2 + ... + b_(step-1)^2."""
         return _path_variance(self, step)
 
     def response_sum(self, step: int) -> float:
-        """b_0 + ... + b_(step-1)."""
+        """Return b_0 + ... + b_(step-1), the largest response."""
         return sum(r * _geometric(x, step) >> BITS for x, r in zip(*self._poles, strict=True)) / (
             1 << BITS
         )
 
     def response(self, steps: Int) -> Float:
-        """b_k at each k, in float64: off by less than 16 units of rounding, because no term is negative."""
+        """Return b_k at each k, in float64: off by less than 16 units of rounding, because no term is negative."""
         rates, residues = self._decays
         return sum(
             (r * np.exp(rate * steps) for rate, r in zip(rates, residues, strict=True)),
@@ -110,7 +110,7 @@ class BltInf:
         )
 
     def error(self, step: int) -> float:
-        """Bound on |high part of the path - exact path| after a step, one product by sigma included; `dpsql.udfs.noise.path_error` has that of others.
+        """Return a bound on |high part of the path - exact path| after a step, one product by sigma included; `dpsql.udfs.noise.path_error` has that of others.
 
         A draw is off by UNIT (RELATIVE |z| + ABSOLUTE), and its error reaches the path times b_k. No path is larger than MAX_NORMAL times
         the sum of b. Roundings of double-double: draws of x = z - omega . s are at most 2 MAX_NORMAL, as the absolute sum of the inverse
@@ -123,18 +123,18 @@ class BltInf:
         )
 
     def _step(self, state: Float, z: Float) -> Float:
-        out = np.empty_like(state)
+        new_state = np.empty_like(state)
         half = self.width // 2
         s = state[:, 1:half], state[:, half + 1 :]
         fed = dd.times(-np.array(self.omega), s)
         x: dd.Pair = (z, np.zeros_like(z))
         for j in range(half - 1):
             x = dd.add(x, (fed[0][:, j], fed[1][:, j]))
-        out[:, 0], out[:, half] = dd.add((state[:, 0], state[:, half]), x)
-        out[:, 1:half], out[:, half + 1 :] = dd.add(
+        new_state[:, 0], new_state[:, half] = dd.add((state[:, 0], state[:, half]), x)
+        new_state[:, 1:half], new_state[:, half + 1 :] = dd.add(
             dd.times(np.array(self.theta), s), (x[0][:, None], x[1][:, None])
         )
-        return out
+        return new_state
 
     def _plus(self, a: Float, b: Float) -> Float:
         half = self.width // 2
@@ -144,30 +144,30 @@ class BltInf:
 
     def _move(self, state: Float, steps: int) -> Float:
         """Return the state after steps without noise; steps is a power of two."""
-        out = np.zeros_like(state)
+        new_state = np.zeros_like(state)
         half = self.width // 2
         for i, row in enumerate(_transition(self, steps)):
             for j, entry in enumerate(row):
                 if entry != (0.0, 0.0):
-                    out[:, i], out[:, half + i] = dd.add(
-                        (out[:, i], out[:, half + i]),
+                    new_state[:, i], new_state[:, half + i] = dd.add(
+                        (new_state[:, i], new_state[:, half + i]),
                         dd.product(entry, (state[:, j], state[:, half + j])),
                     )
-        return out
+        return new_state
 
     @cached_property
     def _poles(self) -> tuple[list[int], list[int]]:
-        """(lambda_0 = 1, lambda_1, ...) and their residues r_i, over 2^BITS."""
-        one = 1 << BITS
+        """Poles (lambda_0 = 1, lambda_1, ...) and their residues r_i, over 2^BITS."""
+        unit = 1 << BITS
         theta = [_fixed(v) for v in self.theta]
         omega = [_fixed(v) for v in self.omega]
-        roots = [one]
+        roots = [unit]
         for low, high in zip([0, *theta], theta, strict=False):
             # 1 + sum omega_j / (lambda - theta_j) falls from plus to minus infinity between two poles.
             while high - low > 1:
                 middle = (low + high) // 2
                 positive = (
-                    one
+                    unit
                     + sum((w << BITS) // (middle - t) for w, t in zip(omega, theta, strict=True))
                     > 0
                 )
@@ -175,22 +175,22 @@ class BltInf:
             roots.append(low)
         residues = []
         for root in roots:
-            above = math.prod(root - t for t in theta)
-            below = math.prod(root - other for other in roots if other != root)
-            residues.append((above << BITS) // below)
+            numerator = math.prod(root - t for t in theta)
+            denominator = math.prod(root - pole for pole in roots if pole != root)
+            residues.append((numerator << BITS) // denominator)
         return roots, residues
 
     @cached_property
     def _decays(self) -> tuple[list[float], list[float]]:
-        """(log lambda_i), (r_i) in float64."""
-        one = 1 << BITS
+        """Logarithms of lambda_i, and residues r_i, in float64."""
+        unit = 1 << BITS
         roots, residues = self._poles
-        return [math.log1p(-((one - x) / one)) for x in roots], [r / one for r in residues]
+        return [math.log1p(-((unit - x) / unit)) for x in roots], [r / unit for r in residues]
 
 
 @lru_cache(maxsize=4096)
 def _path_variance(chosen: BltInf, step: int) -> float:
-    """Cached: a plan asks for all blocks of thresholds, a release for each of its columns."""
+    """Return the variance of a path. Cached: a plan asks for all blocks of thresholds, a release for each of its columns."""
     roots, residues = chosen._poles
     total = 0
     for i, (x, r) in enumerate(zip(roots, residues, strict=True)):
@@ -238,16 +238,16 @@ def _pair(entry: int) -> tuple[float, float]:
 
 
 def _geometric(x: int, count: int) -> int:
-    """1 + x + ... + x^(count-1) over 2^BITS."""
-    one = 1 << BITS
-    if x == one:
+    """Return 1 + x + ... + x^(count-1) over 2^BITS."""
+    unit = 1 << BITS
+    if x == unit:
         return count << BITS
-    power = one
+    power = unit
     base = x
-    left = count
-    while left:
-        if left & 1:
+    remaining = count
+    while remaining:
+        if remaining & 1:
             power = power * base >> BITS
         base = base * base >> BITS
-        left >>= 1
-    return ((one - power) << BITS) // (one - x)
+        remaining >>= 1
+    return ((unit - power) << BITS) // (unit - x)

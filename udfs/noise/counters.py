@@ -36,7 +36,7 @@ class Blt:
     horizon: int
 
     @classmethod
-    def of(cls, horizon: int) -> Blt:
+    def for_horizon(cls, horizon: int) -> Blt:
         """Return the counter for a horizon: the constants of the smallest fitted horizon that is not below it."""
         fitted = min(h for h in BLT_CONSTANTS if h >= horizon)
         theta, omega = BLT_CONSTANTS[fitted]
@@ -48,23 +48,23 @@ class Blt:
         return 1 + len(self.theta)
 
     def advance(self, state: Float, draw: Draw, step: int) -> Float:
-        """State after one more step; column 0 is the unit-noise path. Shape (paths, width) in and out."""
-        out = np.empty_like(state)
+        """Return the state after one more step; column 0 is the unit-noise path. Shape (paths, width) in and out."""
+        new_state = np.empty_like(state)
         x = draw(0).copy()
         for j, omega in enumerate(self.omega, start=1):
             x -= omega * state[:, j]
-        out[:, 0] = state[:, 0] + x
+        new_state[:, 0] = state[:, 0] + x
         for j, theta in enumerate(self.theta, start=1):
-            out[:, j] = theta * state[:, j] + x
-        return out
+            new_state[:, j] = theta * state[:, j] + x
+        return new_state
 
     def squared_norm(self) -> float:
-        """Largest squared column norm of C: that of its first column."""
+        """Return the largest squared column norm of C: that of its first column."""
         powers = np.array(self.theta)[None, :] ** np.arange(self.horizon - 1)[:, None]
         return 1.0 + float(np.sum((powers @ np.array(self.omega)) ** 2)) if self.theta else 1.0
 
     def path_variance(self) -> Float:
-        """Variance of the path at steps 1..horizon for unit noise: running sum of squares of B's first column."""
+        """Return the variance of the path at steps 1..horizon for unit noise: running sum of squares of B's first column."""
         return np.cumsum(impulse_response(self) ** 2)
 
 
@@ -90,33 +90,33 @@ class Honaker:
         return 1 + self.levels
 
     def node_variances(self) -> tuple[float, ...]:
-        """v_0..v_(levels-1)."""
-        out = [1.0]
-        while len(out) < self.levels:
-            out.append(1 / (1 + 1 / (2 * out[-1])))
-        return tuple(out)
+        """Return v_0..v_(levels-1), the variance of a node at each level."""
+        variances = [1.0]
+        while len(variances) < self.levels:
+            variances.append(1 / (1 + 1 / (2 * variances[-1])))
+        return tuple(variances)
 
     def advance(self, state: Float, draw: Draw, step: int) -> Float:
-        """State after one more step: complete the nodes that end at this leaf, bottom up."""
-        out = state.copy()
+        """Return the state after one more step: complete the nodes that end at this leaf, bottom up."""
+        new_state = state.copy()
         v = self.node_variances()
         top = (step & -step).bit_length() - 1
         estimate = draw(0)
         for k in range(1, top + 1):
-            estimate = v[k] * draw(k) + (1 - v[k]) * (out[:, k] + estimate)
-        out[:, 1 + top] = estimate
-        out[:, 0] = 0.0
+            estimate = v[k] * draw(k) + (1 - v[k]) * (new_state[:, k] + estimate)
+        new_state[:, 1 + top] = estimate
+        new_state[:, 0] = 0.0
         for k in range(self.levels):
             if step >> k & 1:
-                out[:, 0] += out[:, 1 + k]
-        return out
+                new_state[:, 0] += new_state[:, 1 + k]
+        return new_state
 
     def squared_norm(self) -> float:
-        """Nodes over one leaf."""
+        """Return the number of nodes over one leaf."""
         return float(self.levels)
 
     def path_variance(self) -> Float:
-        """Variance of the path at steps 1..horizon for unit noise: sum of v over the binary decomposition."""
+        """Return the variance of the path at steps 1..horizon for unit noise: sum of v over the binary decomposition."""
         v = self.node_variances()
         return np.array(
             [
@@ -132,13 +132,13 @@ Counter = Blt | Honaker
 @lru_cache(maxsize=64)
 def counter(name: str, horizon: int) -> Counter:
     """Return the counter of that name (`BLT`, `HONAKER`) for a horizon."""
-    made: dict[str, Callable[[int], Counter]] = {"BLT": Blt.of, "HONAKER": Honaker}
-    return made[name](horizon)
+    counters: dict[str, Callable[[int], Counter]] = {"BLT": Blt.for_horizon, "HONAKER": Honaker}
+    return counters[name](horizon)
 
 
 @lru_cache(maxsize=64)
 def column_norm(chosen: Counter) -> float:
-    """f: largest L2 column norm of C, the factor from one user's change to the mechanism's sensitivity."""
+    """Return f, the largest L2 column norm of C, the factor from one user's change to the mechanism's sensitivity."""
     return math.sqrt(chosen.squared_norm())
 
 
@@ -154,8 +154,8 @@ def impulse_response(chosen: Counter) -> Float:
     path = np.empty(chosen.horizon)
     for step in range(1, chosen.horizon + 1):
 
-        def draw(number: int, now: int = step) -> Float:
-            return np.array([float((now, number) == (1, 0))])
+        def draw(number: int, draw_step: int = step) -> Float:
+            return np.array([float((draw_step, number) == (1, 0))])
 
         state = chosen.advance(state, draw, step)
         path[step - 1] = state[0, 0]

@@ -73,12 +73,12 @@ class DiscreteLaplace:
 
     @cached_property
     def bounds(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """For the intervals of words of k = -(M + 1) (a tail), -M, .., M: where each ends, high and low half. What is left is k = M + 1."""
+        """Ends of the intervals of words of k = -(M + 1) (a tail), -M, .., M, high and low half. What is left is k = M + 1."""
         return _ends([self.tail, *self.middle[:0:-1], *self.middle])
 
     @cached_property
     def onward_bounds(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """The same for 0, 1, .., M of the geometric."""
+        """Ends of the intervals of words of 0, 1, .., M of the geometric, high and low half."""
         return _ends([*self.onward])
 
     def draw(
@@ -91,19 +91,19 @@ class DiscreteLaplace:
         """
         random_words = words(noise_key, tag, mechanism, round_, step)
         k = _find(random_words, self.bounds) - (self.last + 1)
-        far = np.flatnonzero(np.abs(k) > self.last)
+        in_tail = np.flatnonzero(np.abs(k) > self.last)
         number = 0
         sign = np.sign(k)
-        while len(far):
+        while len(in_tail):
             number += 1
             rounds, steps = (
-                each if isinstance(each, int) else each[far] for each in (round_, step)
+                each if isinstance(each, int) else each[in_tail] for each in (round_, step)
             )
             more = _find(
-                words(noise_key, tag[far], mechanism, rounds, steps, number), self.onward_bounds
+                words(noise_key, tag[in_tail], mechanism, rounds, steps, number), self.onward_bounds
             )
-            k[far] += sign[far] * more
-            far = far[more > self.last]
+            k[in_tail] += sign[in_tail] * more
+            in_tail = in_tail[more > self.last]
         return k
 
 
@@ -119,28 +119,28 @@ def discrete_laplace(epsilon: float) -> DiscreteLaplace:
             f"a table of discrete Laplace noise needs {SMALLEST:.3g} <= epsilon <= {LARGEST:g} per step, not {epsilon:g}"
         )
     last = min(math.ceil(REACH / epsilon), MOST_ENTRIES)
-    one = 1 << _BITS
+    unit = 1 << _BITS
     a = _exp_of_minus(Fraction(epsilon) * (1 - SLACK))
-    powers = [one]
+    powers = [unit]
     for _ in range(last + 1):
         powers.append(powers[-1] * a >> _BITS)
-    of_zero = ((one - a) << _BITS) // (one + a)
+    of_zero = ((unit - a) << _BITS) // (unit + a)
     middle = [of_zero * power >> (2 * _BITS - 128) for power in powers[: last + 1]]
-    tail = (powers[last + 1] << 128) // (one + a)
+    tail = (powers[last + 1] << 128) // (unit + a)
     middle[0] = WORDS - 2 * (sum(middle[1:]) + tail)
-    onward = [(one - a) * power >> (2 * _BITS - 128) for power in powers[: last + 1]]
+    onward = [(unit - a) * power >> (2 * _BITS - 128) for power in powers[: last + 1]]
     onward_tail = powers[last + 1] >> (_BITS - 128)
     onward[0] = WORDS - sum(onward[1:]) - onward_tail
     return DiscreteLaplace(epsilon, tuple(middle), tail, tuple(onward), onward_tail)
 
 
 def _exp_of_minus(x: Fraction) -> int:
-    """exp(-x) times 2^256, off by less than 2^-200 of itself for x up to LARGEST."""
+    """Return exp(-x) times 2^256, off by less than 2^-200 of itself for x up to LARGEST."""
     bits = _BITS + 64
     halvings = 8
-    one = 1 << bits
+    unit = 1 << bits
     reduced = (x.numerator << bits) // (x.denominator << halvings)
-    term = total = one
+    term = total = unit
     n = 0
     while term:
         n += 1
@@ -169,13 +169,13 @@ def _find(
     ends_high, ends_low = bounds
     high = random_words[:, 0]
     low = random_words[:, 1]
-    at = np.searchsorted(ends_high, high).astype(np.int64, copy=False)
-    tied = np.flatnonzero(ends_high[np.minimum(at, len(ends_high) - 1)] == high)
+    position = np.searchsorted(ends_high, high).astype(np.int64, copy=False)
+    tied = np.flatnonzero(ends_high[np.minimum(position, len(ends_high) - 1)] == high)
     while len(tied):
-        place = at[tied]
-        inside = place < len(ends_high)
-        tied = tied[inside]
-        place = place[inside]
+        place = position[tied]
+        is_inside = place < len(ends_high)
+        tied = tied[is_inside]
+        place = place[is_inside]
         tied = tied[(ends_high[place] == high[tied]) & (ends_low[place] <= low[tied])]
-        at[tied] += 1
-    return at
+        position[tied] += 1
+    return position

@@ -20,14 +20,14 @@ _SPLIT = 134217729.0  # 2^27 + 1
 
 
 def two_sum(a: Float, b: Float) -> Pair:
-    """a + b of two float64 without error."""
+    """Add two float64 without error."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
 
 
 def add(a: Pair, b: Pair) -> Pair:
-    """a + b."""
+    """Add two pairs of numbers."""
     s, e = two_sum(a[0], b[0])
     t, f = two_sum(a[1], b[1])
     s, e = _quick(s, e + t)
@@ -35,28 +35,29 @@ def add(a: Pair, b: Pair) -> Pair:
 
 
 def times(c: Float, a: Pair) -> Pair:
-    """c * a for float64 c of at most 26 significant bits."""
+    """Multiply c and a, for float64 c of at most 26 significant bits."""
     high, low = _halves(a[0])
     p = c * a[0]
     return _quick(p, ((c * high - p) + c * low) + c * a[1])
 
 
 def product(c: tuple[float, float], a: Pair) -> Pair:
-    """c * a for one number c = hi + lo."""
-    (c_high, c_low), (high, low) = _halves(c[0]), _halves(a[0])
+    """Multiply a by one number c = hi + lo."""
+    c_high, c_low = _halves(c[0])
+    high, low = _halves(a[0])
     p = c[0] * a[0]
     e = ((c_high * high - p) + c_high * low + c_low * high) + c_low * low
     return _quick(p, e + (c[0] * a[1] + c[1] * a[0]))
 
 
 def _quick(a: Float, b: Float) -> Pair:
-    """a + b where b is small beside a, or a is 0."""
+    """Add a and b where b is small beside a, or a is 0."""
     s = a + b
     return s, b - (s - a)
 
 
 def _halves(a: Number) -> tuple[Number, Number]:
-    """a as a sum of two numbers of 26 bits (Veltkamp)."""
+    """Split a into a sum of two numbers of 26 bits (Veltkamp)."""
     t = _SPLIT * a
     high = t - (t - a)
     return high, a - high

@@ -40,7 +40,7 @@ def quantile(high: int, low: int, start: float, bits: int) -> int:
 
 
 def _newton_step(a: int, h: int, width: int) -> int:
-    """h / phi(a) - S(a), both series until their terms vanish; h over 2^129, all else over 2^width."""
+    """Return h / phi(a) - S(a), both series until their terms vanish; h over 2^129, all else over 2^width."""
     square = a * a >> width
     term = a
     odd = 1

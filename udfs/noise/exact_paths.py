@@ -50,17 +50,17 @@ class Redraw:
 
     def reaches(self, rows: Int, step: int, scale: float, margin: npt.NDArray[np.floating]) -> Bool:
         """Tell whether the exact path at a step times `scale` is at least `margin` (one per row, read as exact)."""
-        least = [-Fraction(float(m)) for m in margin]
+        shifts = [-Fraction(float(m)) for m in margin]
         return np.array(
             [
                 self._settle(int(row), step, scale, m) >= 0
-                for row, m in zip(rows, least, strict=True)
+                for row, m in zip(rows, shifts, strict=True)
             ],
             bool,
         )
 
     def _settle(self, row: int, step: int, scale: float, shift: Fraction) -> int:
-        """floor(path * scale + shift)."""
+        """Return floor(path * scale + shift), exactly."""
         steps, numbers = _draws(self.counter, step)
         group = int(self.groups[row])
         tag = np.repeat(self.tag[group : group + 1], len(steps), axis=0)
@@ -94,7 +94,7 @@ class Redraw:
             bits *= 2
 
 
-def rounded(path: Float, scale: Float | float, step: int, error: float, again: Redraw) -> Int:
+def rounded(path: Float, scale: Float | float, step: int, error: float, redraw: Redraw) -> Int:
     """Return the exact paths at a step times `scale`, rounded to integers: from float64 where it can tell, else, or where it is NaN, from the words.
 
     Args:
@@ -106,29 +106,29 @@ def rounded(path: Float, scale: Float | float, step: int, error: float, again: R
     doubt = ~(np.abs(scaled - noise) < 0.5 - error * scale)
     if doubt.any():
         noise[doubt] = 0.0
-        whole = noise.astype(np.int64)
+        rounded_noise = noise.astype(np.int64)
         rows = np.flatnonzero(doubt)
-        whole[rows] = again.rounded(rows, step, scale)
-        return whole
+        rounded_noise[rows] = redraw.rounded(rows, step, scale)
+        return rounded_noise
     return noise.astype(np.int64)
 
 
-def reached(
+def path_reaches(
     path: Float,
     sigma: float,
     margin: npt.NDArray[np.floating],
     step: int,
     error: float,
-    again: Redraw,
+    redraw: Redraw,
 ) -> Bool:
     """Tell whether the exact paths at a step times sigma are at least `margin` (one per row, read as exact); arguments as for `rounded`."""
-    above = sigma * path - margin
-    found = above >= 0
-    doubt = ~(np.abs(above) > error * sigma)
+    excess = sigma * path - margin
+    reaches = excess >= 0
+    doubt = ~(np.abs(excess) > error * sigma)
     if doubt.any():
         rows = np.flatnonzero(doubt)
-        found[rows] = again.reaches(rows, step, sigma, margin[rows])
-    return found
+        reaches[rows] = redraw.reaches(rows, step, sigma, margin[rows])
+    return reaches
 
 
 def sum_reaches(
@@ -173,8 +173,12 @@ def sum_reaches(
             width,
         )
         total += Fraction(sd) * Fraction(sum(single), 1 << width)
-        off = Fraction(len(paths), 1 << bits) + Fraction(sd) * Fraction(len(words), 1 << width)
-        low, high = (Fraction(sigma) * (total + sign * off) >= Fraction(margin) for sign in (-1, 1))
+        error_bound = Fraction(len(paths), 1 << bits) + Fraction(sd) * Fraction(
+            len(words), 1 << width
+        )
+        low, high = (
+            Fraction(sigma) * (total + sign * error_bound) >= Fraction(margin) for sign in (-1, 1)
+        )
         if low == high or bits > MOST_BITS:
             return low
         bits *= 2
@@ -183,7 +187,7 @@ def sum_reaches(
 def _normals(
     noise_key: bytes, tag: randomness.Blocks, round_: int, steps: Int, numbers: Int, width: int
 ) -> list[int]:
-    """Draws of key selection times 2^width, each off by less than 1."""
+    """Return draws of key selection times 2^width, each off by less than 1."""
     z = randomness.normals(noise_key, tag, randomness.SELECTION, round_, steps, numbers)
     words = randomness.words(noise_key, tag, randomness.SELECTION, round_, steps, numbers)
     return [
@@ -192,12 +196,14 @@ def _normals(
     ]
 
 
-def _settle_in_float64(z: Float, b: Float, scale: float, shift: Fraction, off: int) -> int | None:
-    """floor(sum of b z * scale + shift), or None if the rounding of float64 could change it; b is within `off` units of rounding."""
+def _settle_in_float64(
+    z: Float, b: Float, scale: float, shift: Fraction, units_off: int
+) -> int | None:
+    """Return floor(sum of b z * scale + shift), or None if the rounding of float64 could change it; b is within `off` units of rounding."""
     products = np.abs(b * z)
     error = (
         UNIT
-        * ((RELATIVE + off + 2) * float(products.sum()) + ABSOLUTE * float(np.abs(b).sum()))
+        * ((RELATIVE + units_off + 2) * float(products.sum()) + ABSOLUTE * float(np.abs(b).sum()))
         * 1.01
     )
     value = Fraction(math.fsum((b * z).tolist()))
@@ -211,7 +217,7 @@ _OFF = {Honaker: 64, BltInf: 16}
 
 
 def _draws(chosen: Counter | BltInf, step: int) -> tuple[Int, Int]:
-    """(step, number) of all draws of a path up to a step, in the order in which `exact_path` takes them."""
+    """Return (step, number) of all draws of a path up to a step, in the order in which `exact_path` takes them."""
     steps = np.arange(1, step + 1)
     if not isinstance(chosen, Honaker):
         return steps, np.zeros(step, np.int64)
@@ -220,7 +226,7 @@ def _draws(chosen: Counter | BltInf, step: int) -> tuple[Int, Int]:
 
 
 def coefficients(chosen: Counter | BltInf, step: int) -> Float:
-    """Row `step` of B, in the order of `_draws`: the float64 nearest to each entry; for the tree a product of at most 14 quotients and differences."""
+    """Return row `step` of B, in the order of `_draws`: the float64 nearest to each entry; for the tree a product of at most 14 quotients and differences."""
     if isinstance(chosen, BltInf):
         return chosen.response(np.arange(step - 1, -1, -1))
     return _tree_row(step) if isinstance(chosen, Honaker) else _column(chosen)[step - 1 :: -1]
@@ -237,7 +243,7 @@ def _column(chosen: Blt) -> Float:
 
 @lru_cache(maxsize=1024)
 def _tree_row(step: int) -> Float:
-    """From the roots down: a node's draw has v of the node's weight, each child 1 - v."""
+    """Return a row of the tree's B, from the roots down: a node's draw has v of the node's weight, each child 1 - v."""
     weight: dict[tuple[int, int], float] = {}
     end = 0
     for level in reversed(range(step.bit_length())):
@@ -285,13 +291,13 @@ def _buffered(chosen: Blt | BltInf, z: list[int], width: int) -> list[int]:
     omega = [_scaled(v, width) for v in chosen.omega]
     s = [0] * len(theta)
     path = 0
-    out = []
+    paths = []
     for draw in z:
         x = draw - (sum(w * v for w, v in zip(omega, s, strict=True)) >> width)
         s = [(t * v >> width) + x for t, v in zip(theta, s, strict=True)]
         path += x
-        out.append(path)
-    return out
+        paths.append(path)
+    return paths
 
 
 def _tree(z: list[int], step: int) -> int:

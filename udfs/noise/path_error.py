@@ -69,19 +69,19 @@ def _blt(chosen: Blt) -> tuple[Float, Float]:
     draw = np.eye(chosen.width)[0]
     responses = np.empty((chosen.horizon, chosen.width, chosen.width))
     for step in range(1, chosen.horizon + 1):
-        one = draw if step == 1 else np.zeros(chosen.width)
-        state = chosen.advance(state, lambda _, one=one: one, step)  # type: ignore[misc]
+        unit_draw = draw if step == 1 else np.zeros(chosen.width)
+        state = chosen.advance(state, lambda _, unit_draw=unit_draw: unit_draw, step)  # type: ignore[misc]
         responses[step - 1] = state
     limits = LIMIT * np.sqrt(np.cumsum(responses[:, 0, :] ** 2, axis=0))
-    now = limits[:, 1:]
-    before = np.concatenate([np.zeros((1, len(theta))), limits[:-1, 1:]])
-    feedback = before @ omega
+    buffer_limits = limits[:, 1:]
+    earlier_limits = np.concatenate([np.zeros((1, len(theta))), limits[:-1, 1:]])
+    feedback = earlier_limits @ omega
     # x = z - omega s: the draw, one product and one difference per buffer.
     of_x = UNIT * (
         RELATIVE * MAX_NORMAL + ABSOLUTE + feedback + len(omega) * (MAX_NORMAL + feedback)
     )
     # s <- theta s + x: one product and one sum per buffer.
-    of_s = UNIT * (theta * before + now)
+    of_s = UNIT * (theta * earlier_limits + buffer_limits)
     of_path = np.cumsum(UNIT * limits[:, 0])
     # Sizes do not fall with the steps, so the last ones bound all before.
     to_path = np.cumsum(np.abs(responses[:, :, 0]), axis=0)

@@ -15,7 +15,7 @@ from dpsql.udfs.columns import Bool, Float, Int
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, Draw, path_sd
-from dpsql.udfs.noise.exact_paths import Redraw, reached, rounded
+from dpsql.udfs.noise.exact_paths import Redraw, path_reaches, rounded
 from dpsql.udfs.noise.path_error import trust
 
 DRAWS_AT_A_TIME = 1 << 20
@@ -33,35 +33,37 @@ class Paths:
 
     def follow(self, state: Float, step: Int, groups: Int, trigger: int) -> None:
         """Bring the paths of some groups up to a trigger; changes `state` and `step`, which have a row for every group."""
-        for done in np.unique(step[groups]).tolist():
-            moving = groups[step[groups] == done]
-            if isinstance(self.counter, BltInf) and trigger - done > 1:
-                at_a_time = max(DRAWS_AT_A_TIME // (trigger - done), 1)
-                for some in (moving[i : i + at_a_time] for i in range(0, len(moving), at_a_time)):
-                    state[some] = self.counter.jump(
-                        state[some], self._normals(some, np.arange(done + 1, trigger + 1))
+        for last_step in np.unique(step[groups]).tolist():
+            moving = groups[step[groups] == last_step]
+            if isinstance(self.counter, BltInf) and trigger - last_step > 1:
+                at_a_time = max(DRAWS_AT_A_TIME // (trigger - last_step), 1)
+                for chunk in (moving[i : i + at_a_time] for i in range(0, len(moving), at_a_time)):
+                    state[chunk] = self.counter.jump(
+                        state[chunk], self._normals(chunk, np.arange(last_step + 1, trigger + 1))
                     )
             else:
-                for now in range(done + 1, trigger + 1):
-                    state[moving] = self._advance(state[moving], self._draw(moving, now), now)
+                for next_step in range(last_step + 1, trigger + 1):
+                    state[moving] = self._advance(
+                        state[moving], self._draw(moving, next_step), next_step
+                    )
             step[moving] = trigger
 
     def rounded(self, state: Float, groups: Int, trigger: int, scale: Float | float) -> Int:
         """Return the exact paths of some groups at a trigger, times `scale` (one or one per
         group), rounded to integers; their state is that of this trigger."""
-        return rounded(state[groups, 0], scale, trigger, self._error(trigger), self._again(groups))
+        return rounded(state[groups, 0], scale, trigger, self._error(trigger), self._redraw(groups))
 
-    def reached(self, state: Float, groups: Int, trigger: int, sigma: float, margin: Float) -> Bool:
+    def reaches(self, state: Float, groups: Int, trigger: int, sigma: float, margin: Float) -> Bool:
         """Tell whether the exact paths of some groups at a trigger times sigma are at least `margin`."""
-        return reached(
-            state[groups, 0], sigma, margin, trigger, self._error(trigger), self._again(groups)
+        return path_reaches(
+            state[groups, 0], sigma, margin, trigger, self._error(trigger), self._redraw(groups)
         )
 
-    def _advance(self, state: Float, draw: Draw, now: int) -> Float:
+    def _advance(self, state: Float, draw: Draw, step: int) -> Float:
         return (
-            self.counter.advance(state, draw, now)
+            self.counter.advance(state, draw, step)
             if isinstance(self.counter, BltInf)
-            else trust(self.counter).advance(state, draw, now)
+            else trust(self.counter).advance(state, draw, step)
         )
 
     def _error(self, trigger: int) -> float:
@@ -71,7 +73,7 @@ class Paths:
             else float(trust(self.counter).error[trigger - 1])
         )
 
-    def _again(self, groups: Int) -> Redraw:
+    def _redraw(self, groups: Int) -> Redraw:
         return Redraw(
             self.noise_key,
             self.tag,
@@ -81,11 +83,11 @@ class Paths:
             self.counter,
         )
 
-    def _draw(self, groups: Int, now: int) -> Draw:
+    def _draw(self, groups: Int, step: int) -> Draw:
         tag = self.tag[groups]
         round_ = self._rounds(groups)
         return lambda number: randomness.normals(
-            self.noise_key, tag, self.mechanism, round_, now, number
+            self.noise_key, tag, self.mechanism, round_, step, number
         )
 
     def _normals(self, groups: Int, steps: Int) -> Float:
@@ -100,7 +102,7 @@ class Paths:
 
 
 def standard_deviation(counter: Counter | BltInf, trigger: int) -> float:
-    """Of the path at a trigger, for unit noise."""
+    """Return the standard deviation of the path at a trigger, for unit noise."""
     return (
         float(np.sqrt(counter.path_variance(trigger)))
         if isinstance(counter, BltInf)

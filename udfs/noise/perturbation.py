@@ -20,11 +20,11 @@ class PerturbationParameters:
     grid: float
 
 
-def noisy(exact: Int, path: Float, trigger: int, p: PerturbationParameters, again: Redraw) -> Int:
-    """Exact sums (grid units) plus the unit-noise path scaled by sigma and rounded to the grid.
+def noisy(sums: Int, path: Float, trigger: int, p: PerturbationParameters, redraw: Redraw) -> Int:
+    """Return exact sums (grid units) plus the unit-noise path scaled by sigma and rounded to the grid.
 
     The rounded noise is that of the exact real path: where the float64 path is too close to half-way between two grid points to tell,
-    or NaN, `again` computes it from its words.
+    or NaN, `redraw` computes it from its words.
     """
     scale = p.sigma / p.grid  # exact: the grid is a power of two
-    return exact + rounded(path, scale, trigger, trust(p.counter).error[trigger - 1], again)
+    return sums + rounded(path, scale, trigger, trust(p.counter).error[trigger - 1], redraw)

@@ -33,18 +33,18 @@ def _encrypt(noise_key: bytes, blocks: Blocks) -> Blocks:
     encryptor = Cipher(
         algorithms.AES(noise_key), modes.ECB()
     ).encryptor()  # ECB: one call encrypts all blocks independently
-    out = (
+    encrypted = (
         encryptor.update(np.ascontiguousarray(blocks, dtype="<u8").data.cast("B"))
         + encryptor.finalize()
     )
-    return np.frombuffer(out, dtype="<u8").reshape(-1, 2)
+    return np.frombuffer(encrypted, dtype="<u8").reshape(-1, 2)
 
 
 def intake_key(noise_key: bytes) -> bytes:
-    """32 bytes for the intake of the same run, which draws no noise: the noise key cannot be found from them."""
-    made = hmac.HMAC(noise_key, hashes.SHA256())
-    made.update(b"dpsql/1/intake")
-    return made.finalize()
+    """Return 32 bytes for the intake of the same run, which draws no noise: the noise key cannot be found from them."""
+    mac = hmac.HMAC(noise_key, hashes.SHA256())
+    mac.update(b"dpsql/1/intake")
+    return mac.finalize()
 
 
 def tags(noise_key: bytes, window: Int, key: Int) -> Blocks:
@@ -63,7 +63,7 @@ def words(
     step: int | Int,
     number: int | Int = 0,
 ) -> Blocks:
-    """128 random bits per group for one (mechanism, round, step) and number of the draw within the step; shape (n, 2).
+    """Return 128 random bits per group for one (mechanism, round, step) and number of the draw within the step; shape (n, 2).
 
     round_, step and number are one for all groups, or one per group.
     mechanism, number, round and step stay below 2^32 and have 32 bits each of the block, so different cells never share one.
@@ -77,7 +77,7 @@ def words(
 
 
 def lower_tails(random_words: Blocks) -> Float:
-    """(k + 1/2) / 2^128 for the 127-bit number k of all bits but the sign: a probability in (0, 1/2], in float64.
+    """Return (k + 1/2) / 2^128 for the 127-bit number k of all bits but the sign: a probability in (0, 1/2], in float64.
 
     Fewer bits would not do: with 52, neighbouring quantiles in the tails lie wider apart than one unit of a SUM's grid, so some
     integers could never be noise, and an output there would rule out one of two neighbouring streams. With 127 bits and the
@@ -97,6 +97,6 @@ def normals(
     number: int | Int = 0,
 ) -> Float:
     """Return the standard normals, one per group: the quantile of a lower tail with a random sign; always finite (|z| <= MAX_NORMAL)."""
-    found = words(noise_key, tag, mechanism, round_, step, number)
-    z = ndtri(lower_tails(found))
-    return np.where(found[:, 0] >> np.uint64(63), -z, z)
+    random_words = words(noise_key, tag, mechanism, round_, step, number)
+    z = ndtri(lower_tails(random_words))
+    return np.where(random_words[:, 0] >> np.uint64(63), -z, z)

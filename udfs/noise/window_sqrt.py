@@ -20,7 +20,7 @@ LONGEST = 1 << 18
 
 
 def coefficients(panes: int) -> tuple[float, ...]:
-    """c_0 .. c_(2w-1): those of (1 - z)^(-1/2), half of them again w later with the opposite sign."""
+    """Return c_0 .. c_(2w-1): those of (1 - z)^(-1/2), half of them again w later with the opposite sign."""
     exact = [Fraction(1)]
     for k in range(1, 2 * panes):
         exact.append(exact[-1] * (2 * k - 1) / (2 * k))
@@ -37,15 +37,15 @@ class Response:
     window: Float
 
     @cached_property
-    def left(self) -> Float:
-        """By number of draws: how far all older ones together can move a window."""
+    def older_reach(self) -> Float:
+        """Reach of all draws older than the newest so many together: how far they can move a window."""
         sizes = np.abs(self.window)
         return np.asarray(MAX_NORMAL * ROOM * np.append(np.cumsum(sizes[::-1])[::-1], 0.0))
 
 
 @lru_cache(maxsize=16)
 def response(panes: int, c: tuple[float, ...]) -> Response:
-    """Measured by pushing one draw through the recursion.
+    """Measure what a draw does, by pushing one through the recursion.
 
     Raises:
         ValueError: it does not vanish.

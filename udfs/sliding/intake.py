@@ -23,7 +23,7 @@ class PaneGrid(Grid):
     period_us: int
 
     def period(self, ts: Int) -> Int:
-        """Start of the contribution period of each event time."""
+        """Return the start of the contribution period of each event time."""
         return (ts - self.offset_us) // self.period_us * self.period_us + self.offset_us
 
     def period_is_over(self, period: Int, closed_us: int) -> Bool:
@@ -39,12 +39,12 @@ class PaneBounding(BoundingParameters):
 
     @property
     def groups_are_keys(self) -> bool:
-        """Nothing is copied."""
+        """Whether groups are keys: nothing is copied, so they are."""
         return True
 
     @property
     def periods_meet(self) -> bool:
-        """No pane holds rows of two periods."""
+        """Whether periods meet: no pane holds rows of two."""
         return False
 
 
@@ -73,21 +73,21 @@ class PaneEvents(Intake):
 
     @property
     def gives(self) -> pa.Schema:
-        """Sums."""
+        """Columns of sums per pane and bin."""
         return pane_sums(len(self.parameters.increments))
 
-    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
         """Sum the records of one micro-batch; counted: `drops`, how many records were dropped and why. A record is in one pane or in none."""
         drops = dict.fromkeys(DROP_REASONS, 0)
         p = self.parameters
-        taken = rows.filter(pa.array(timely(rows, now, p, drops)))
-        window = p.grid.latest_window(taken.column("ts").to_numpy())
-        key = taken.column("key").to_numpy()
+        timely_rows = rows.filter(pa.array(timely(rows, clock, p, drops)))
+        window = p.grid.latest_window(timely_rows.column("ts").to_numpy())
+        key = timely_rows.column("key").to_numpy()
         order = sort_order(window, key)
         starts = run_starts(window[order], key[order])
         columns = {"window": window[order][starts], "key": key[order][starts]}
         sums = {
-            f"v{j}": run_sums(each.increments(taken)[order], starts)
+            f"v{j}": run_sums(each.increments(timely_rows)[order], starts)
             for j, each in enumerate(p.increments)
         }
         return Stepped(
@@ -105,13 +105,13 @@ class UnitIntake(AdmissionStage):
 
     @property
     def gives(self) -> pa.Schema:
-        """Sums."""
+        """Columns of sums per pane and bin."""
         return pane_sums(len(self.parameters.increments))
 
-    def step(self, state: Tables, rows: pa.Table, now: Clock, noise_key: bytes) -> Stepped:
-        """As any unit's rows, without weights."""
-        done = super().step(state, rows, now, noise_key)
-        return replace(done, rows=done.rows.select(self.gives.names))
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
+        """Admit a unit's rows as any others, without weights."""
+        stepped = super().step(state, rows, clock, noise_key)
+        return replace(stepped, rows=stepped.rows.select(self.gives.names))
 
 
 def pane_sums(measurements: int) -> pa.Schema:

@@ -82,17 +82,17 @@ class PaneCells:
         """Return a pane's sum in steps, half up. To even would not do: round(1.5) - round(0.5) = 2, where one step is charged."""
         return (units + (1 << self.bits >> 1)) >> self.bits
 
-    def pane(self, table: DiscreteLaplace, rows: Int, exact: Int) -> Int:
-        """This pane's own measurement, for some of the bins."""
-        return self._noisy(table, rows, 0, PANE, 1, exact)
+    def pane(self, table: DiscreteLaplace, rows: Int, sums: Int) -> Int:
+        """Measure this pane by itself, for some of the bins."""
+        return self._noisy(table, rows, 0, PANE, 1, sums)
 
-    def monitor(self, table: DiscreteLaplace, rows: Int, exact: Int) -> Int:
+    def monitor(self, table: DiscreteLaplace, rows: Int, sums: Int) -> Int:
         """Return what the question whether this pane differs is answered from."""
-        return self._noisy(table, rows, 0, MONITOR, 1, exact)
+        return self._noisy(table, rows, 0, MONITOR, 1, sums)
 
-    def sum(self, table: DiscreteLaplace, rows: Int, back: Int, members: Int, exact: Int) -> Int:
+    def sum(self, table: DiscreteLaplace, rows: Int, back: Int, members: Int, sums: Int) -> Int:
         """Return the sum of `members` panes, the first of which lies `back` panes before this one."""
-        return self._noisy(table, rows, back, SUM, members, exact)
+        return self._noisy(table, rows, back, SUM, members, sums)
 
     def normal(self) -> Float:
         """Return a standard normal for this pane, for every bin."""
@@ -107,10 +107,10 @@ class PaneCells:
         back: Int | int,
         round_: int,
         members: Int | int,
-        exact: Int,
+        sums: Int,
     ) -> Int:
         noise = table.draw(self.noise_key, self._tag(rows, back), self.mechanism, round_, members)
-        return (exact + noise) << self.bits >> self.bits
+        return (sums + noise) << self.bits >> self.bits
 
     def _tag(self, rows: Int, back: Int | int) -> Blocks:
         return tags(
@@ -151,8 +151,8 @@ class Measurement(Protocol):
     def columns(self) -> Mapping[str, tuple[type, int]]:
         """Numbers per bin: name -> (int or float, width; 0: one number). They begin as zeros."""
 
-    def close(self, bins: Bins, exact: Int, pane: int, cells: PaneCells) -> Window:
-        """Measure pane number `pane`, whose exact sums are given, in steps."""
+    def close(self, bins: Bins, sums: Int, pane: int, cells: PaneCells) -> Window:
+        """Measure pane number `pane`, whose exact sums are `sums`, in steps."""
 
 
 def new_bins(columns: Mapping[str, tuple[type, int]], size: int) -> Bins:
@@ -182,7 +182,7 @@ class EveryPane:
 
     @property
     def columns(self) -> Mapping[str, tuple[type, int]]:
-        """`ring`: the noisy panes of the window, pane i at i mod panes; `window`: their sum."""
+        """Numbers per bin. `ring`: the noisy panes of the window, pane i at i mod panes; `window`: their sum."""
         smoothing = (
             {"means": (float, len(MEMORIES)), "distances": (float, len(MEMORIES))}
             if self.smoother
@@ -190,14 +190,14 @@ class EveryPane:
         )
         return {"ring": (int, self.panes), "window": (int, 0)} | smoothing
 
-    def close(self, bins: Bins, exact: Int, pane: int, cells: PaneCells) -> Window:
-        """Measure a pane."""
-        noisy = cells.pane(self.table, np.arange(len(exact)), exact)
-        at = pane % self.panes
-        bins["window"] += noisy - bins["ring"][:, at]
-        bins["ring"][:, at] = noisy
+    def close(self, bins: Bins, sums: Int, pane: int, cells: PaneCells) -> Window:
+        """Measure a pane by itself."""
+        noisy = cells.pane(self.table, np.arange(len(sums)), sums)
+        slot = pane % self.panes
+        bins["window"] += noisy - bins["ring"][:, slot]
+        bins["ring"][:, slot] = noisy
         window = bins["window"].copy()
-        stderr = np.full(len(exact), math.sqrt(min(pane + 1, self.panes) * self.table.variance))
+        stderr = np.full(len(sums), math.sqrt(min(pane + 1, self.panes) * self.table.variance))
         if self.smoother is None:
             return Window(window, stderr)
         values = noisy.astype(np.float64), window.astype(np.float64)

@@ -60,8 +60,8 @@ def first_state(
 def with_numbers(bins: pa.Table, numbers: list[Bins], closed_us: int) -> pa.Table:
     """Return keys and the numbers of all measurements as one table."""
     columns = {name: bins.column(name) for name in ("key", "key_bytes")}
-    for j, each in enumerate(numbers):
-        for name, values in each.items():
+    for j, bin_numbers in enumerate(numbers):
+        for name, values in bin_numbers.items():
             flat = pa.array(values.reshape(-1))
             columns[f"{name}_{j}"] = (
                 pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
@@ -75,12 +75,12 @@ def with_numbers(bins: pa.Table, numbers: list[Bins], closed_us: int) -> pa.Tabl
 
 def numbers_of(bins: pa.Table, columns: Mapping[str, tuple[type, int]], j: int) -> Bins:
     """Return the numbers of measurement j as arrays of their own."""
-    out = {}
+    numbers = {}
     for name, (_, width) in columns.items():
         column = bins.column(f"{name}_{j}").combine_chunks()
         values = column.flatten().to_numpy().reshape(-1, width) if width else column.to_numpy()
-        out[name] = np.array(values)
-    return out
+        numbers[name] = np.array(values)
+    return numbers
 
 
 # The release step of one key bucket: exact sums wait for their pane to close; then the pane is
@@ -111,12 +111,12 @@ class SlidingParameters:
     key_bytes: tuple[bytes, ...]
 
     def for_bucket(self, bucket: int, buckets: int) -> SlidingParameters:
-        """The same, with the keys of one bucket only."""
-        mine = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
+        """Return the parameters with the keys of one bucket only."""
+        places = [i for i, key in enumerate(self.keys) if key % buckets == bucket]
         return replace(
             self,
-            keys=tuple(self.keys[i] for i in mine),
-            key_bytes=tuple(self.key_bytes[i] for i in mine),
+            keys=tuple(self.keys[i] for i in places),
+            key_bytes=tuple(self.key_bytes[i] for i in places),
         )
 
 
@@ -146,11 +146,13 @@ def release_windows(
     """
     state = _with_listed(state, p)
     close = partial(_closed, p=p, noise_key=noise_key)
-    return replay(state, _numbered(rows, p), ticks, partial(_with, p=p), close, _no_rows(p).schema)
+    return replay(
+        state, _numbered(rows, p), ticks, partial(_add_rows, p=p), close, _no_rows(p).schema
+    )
 
 
-def _with(state: SlidingState, rows: pa.Table, p: SlidingParameters) -> SlidingState:
-    return replace(state, pending=_added(state.pending, rows, p.panes.closed(state.closed_us)))
+def _add_rows(state: SlidingState, rows: pa.Table, p: SlidingParameters) -> SlidingState:
+    return replace(state, pending=_add_sums(state.pending, rows, p.panes.closed(state.closed_us)))
 
 
 def _closed(
@@ -165,16 +167,16 @@ def _closed(
     until = p.panes.closed(closed_us)
     released = []
     for number in range(p.panes.closed(state.closed_us), until):
-        found = _close(
+        windows = _close(
             numbers,
-            _exact(pending, pane, number, key, len(p.measurements)),
+            _pane_sums(pending, pane, number, key, len(p.measurements)),
             number,
             key,
             p,
             noise_key,
         )
         if number >= p.panes.count - 1:
-            released.append(_shown(found, number, names, p))
+            released.append(_window_rows(windows, number, names, p))
     return SlidingState(
         with_numbers(state.bins, numbers, closed_us),
         pending.filter(pa.array(pane >= until)).combine_chunks(),
@@ -194,7 +196,7 @@ def _with_listed(state: SlidingState | None, p: SlidingParameters) -> SlidingSta
 
 
 def _numbered(rows: pa.Table, p: SlidingParameters) -> pa.Table:
-    """With the number of each pane in place of its start."""
+    """Replace the start of each pane by its number."""
     return rows.set_column(
         rows.column_names.index("window"),
         "pane",
@@ -202,38 +204,38 @@ def _numbered(rows: pa.Table, p: SlidingParameters) -> pa.Table:
     )
 
 
-def _added(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
-    """Pending sums and new ones, one row per (pane, key)."""
-    open_ = rows.filter(pa.array(rows.column("pane").to_numpy() >= closed))
-    if not open_.num_rows:
+def _add_sums(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
+    """Add new sums to the pending ones, one row per (pane, key)."""
+    open_rows = rows.filter(pa.array(rows.column("pane").to_numpy() >= closed))
+    if not open_rows.num_rows:
         return pending
-    both = pa.concat_tables([pending, open_.select(pending.column_names)])
-    pane = both.column("pane").to_numpy()
-    key = both.column("key").to_numpy()
+    sums = pa.concat_tables([pending, open_rows.select(pending.column_names)])
+    pane = sums.column("pane").to_numpy()
+    key = sums.column("key").to_numpy()
     order = sort_order(pane, key)
     starts = run_starts(pane[order], key[order])
     columns = {"pane": pane[order][starts], "key": key[order][starts]}
     return pa.table(
         columns
-        | {n: run_sums(both.column(n).to_numpy()[order], starts) for n in pending.column_names[2:]}
+        | {n: run_sums(sums.column(n).to_numpy()[order], starts) for n in pending.column_names[2:]}
     )
 
 
-def _exact(pending: pa.Table, pane: Int, number: int, key: Int, count: int) -> list[Int]:
+def _pane_sums(pending: pa.Table, pane: Int, number: int, key: Int, count: int) -> list[Int]:
     """Return the exact sums of one pane for every bin, per measurement."""
     low, high = np.searchsorted(pane, (number, number + 1))
-    at = match([pending.column("key").to_numpy()[low:high]], [key])
-    out = []
+    bins = match([pending.column("key").to_numpy()[low:high]], [key])
+    measured_sums = []
     for j in range(count):
-        exact = np.zeros(len(key), np.int64)
-        exact[at[at >= 0]] = pending.column(f"v{j}").to_numpy()[low:high][at >= 0]
-        out.append(exact)
-    return out
+        sums = np.zeros(len(key), np.int64)
+        sums[bins[bins >= 0]] = pending.column(f"v{j}").to_numpy()[low:high][bins >= 0]
+        measured_sums.append(sums)
+    return measured_sums
 
 
 def _close(
     numbers: list[Bins],
-    exact: list[Int],
+    sums: list[Int],
     number: int,
     key: Int,
     p: SlidingParameters,
@@ -243,12 +245,14 @@ def _close(
     slide = p.panes.slide_us
     cells = [PaneCells(noise_key, key, start, slide, j, bits) for j, bits in enumerate(p.bits, 1)]
     return [
-        m.close(numbers[j], cells[j].rounded(exact[j]), number, cells[j])
+        m.close(numbers[j], cells[j].rounded(sums[j]), number, cells[j])
         for j, m in enumerate(p.measurements)
     ]
 
 
-def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParameters) -> pa.Table:
+def _window_rows(
+    windows: list[Window], number: int, names: pa.Array, p: SlidingParameters
+) -> pa.Table:
     """Return the rows of one window, by key bytes: their order says nothing about hashes."""
     order = pc.sort_indices(names).to_numpy()
     window = p.panes.start(number) + p.panes.slide_us - p.panes.window_us
@@ -258,27 +262,27 @@ def _shown(found: list[Window], number: int, names: pa.Array, p: SlidingParamete
         "trigger": np.ones(size, np.int64),
         "key_bytes": names.take(pa.array(order)),
     }
-    values = [each.value[order] for each in found]
+    values = [each.value[order] for each in windows]
     for i, column in enumerate(p.columns):
         parts = column.perturbations
         errors = [
-            found[j].stderr[order] * grid for j, grid in zip(parts, column.grids, strict=True)
+            windows[j].stderr[order] * grid for j, grid in zip(parts, column.grids, strict=True)
         ]
         table[f"c{i}"], table[f"s{i}"] = combine(column, values, errors)
-        one = found[parts[0]]
-        if one.smoothed is not None:
-            table[f"smoothed{i}"] = one.smoothed[order] * column.grids[0]
-        if one.measured is not None:
-            table[f"measured{i}"] = one.measured[order]
+        first = windows[parts[0]]
+        if first.smoothed is not None:
+            table[f"smoothed{i}"] = first.smoothed[order] * column.grids[0]
+        if first.measured is not None:
+            table[f"measured{i}"] = first.measured[order]
     return pa.table(table)
 
 
 def _no_rows(p: SlidingParameters) -> pa.Table:
     """Return what a window without bins shows."""
-    nothing = np.zeros(0, np.int64)
+    no_bins = np.zeros(0, np.int64)
     numbers = [new_bins(m.columns, 0) for m in p.measurements]
-    found = _close(numbers, [nothing] * len(numbers), 0, nothing, p, bytes(32))
-    return _shown(found, 0, pa.array([], pa.binary()), p)
+    windows = _close(numbers, [no_bins] * len(numbers), 0, no_bins, p, bytes(32))
+    return _window_rows(windows, 0, pa.array([], pa.binary()), p)
 
 
 @dataclass(frozen=True)
@@ -294,20 +298,22 @@ class PaneRelease(Release):
 
     @property
     def takes(self) -> pa.Schema:
-        """Sums, with the micro-batch that they came in."""
+        """Columns of sums, with the micro-batch that they came in."""
         return pane_sums(len(self.parameters.measurements)).append(pa.field("batch", pa.int64()))
 
     @cached_property
     def gives(self) -> pa.Schema:
-        """Released rows."""
+        """Columns of released rows."""
         return _no_rows(self.parameters).schema
 
     def empty(self) -> Tables:
-        """Nothing is closed, and no key is there yet."""
+        """Return the state in which nothing is closed, and no key is there yet."""
         return first_state((), (), self.parameters.measurements).tables()
 
-    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `release_windows`."""
+    def step(
+        self, state: Tables, rows: pa.Table, ticks: Sequence[Tick], noise_key: bytes
+    ) -> Stepped:
+        """Add sums and close ticks by `release_windows`."""
         return release_windows(
-            SlidingState(**state), rows, now, self.parameters, noise_key
+            SlidingState(**state), rows, ticks, self.parameters, noise_key
         ).stepped()

@@ -17,14 +17,14 @@ from dpsql.udfs.columns import Float
 
 MEMORIES = (16, 32, 64, 128, 256, 512)
 RISK = 128
-"""Memory of M."""
+"""Memory of the running mean M."""
 
 REACH = 2.0
 FAR = 3.0
 
 
 def power(base: float, exponent: int) -> float:
-    """base^exponent by multiplications in a fixed order; `**` rounds differently from one C library to another."""
+    """Return base^exponent by multiplications in a fixed order; `**` rounds differently from one C library to another."""
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -35,7 +35,7 @@ def power(base: float, exponent: int) -> float:
 
 
 def weight(base: float, count: int) -> float:
-    """1 + base + .. + base^(count - 1)."""
+    """Return 1 + base + .. + base^(count - 1)."""
     return (1.0 - power(base, count)) / (1.0 - base)
 
 
@@ -54,14 +54,14 @@ class LimitedTranslation:
     floor: bool
 
     def agreement(self, memory: int, pane: int) -> tuple[float, float]:
-        """(Var u - Cov(u, c), Var(u - c)) of the noise in pane number `pane`; c is the running mean times the panes of the window."""
+        """Return (Var u - Cov(u, c), Var(u - c)) of the noise in pane number `pane`; c is the running mean times the panes of the window."""
         size = min(pane + 1, self.panes)
         decay = 1.0 - 1.0 / memory
         total = weight(decay, pane + 1)
         of_window = size * self.variance
-        together = size * self.variance * weight(decay, size) / total
+        shared = size * self.variance * weight(decay, size) / total
         of_mean = size * size * self.variance * weight(decay * decay, pane + 1) / (total * total)
-        return of_window - together, of_window - 2.0 * together + of_mean
+        return of_window - shared, of_window - 2.0 * shared + of_mean
 
     def stderr(self, pane: int) -> float:
         """Return the standard deviation of the window sum's noise."""
@@ -72,7 +72,7 @@ class LimitedTranslation:
         return means[:, MEMORIES.index(memory)] / weight(1.0 - 1.0 / memory, pane + 1)
 
     def distance(self, distances: Float, memory: int, pane: int) -> Float:
-        """M: the running mean of (u - c)^2."""
+        """Return M, the running mean of (u - c)^2."""
         return distances[:, MEMORIES.index(memory)] / weight(1.0 - 1.0 / RISK, pane + 1)
 
     def advance(
@@ -96,20 +96,20 @@ class LimitedTranslation:
         for i, memory in enumerate(MEMORIES):
             means[:, i] *= 1.0 - 1.0 / memory
             means[:, i] += value
-            apart = size * self.mean(means, memory, pane) - window
+            difference = size * self.mean(means, memory, pane) - window
             distances[:, i] *= 1.0 - 1.0 / RISK
-            distances[:, i] += apart * apart
+            distances[:, i] += difference * difference
             gain = self.agreement(memory, pane)[0]
             if pane < self.panes or gain <= 1e-9 * stderr * stderr:
                 continue
             distance = np.maximum(self.distance(distances, memory, pane), 1e-30)
             shift = np.clip(
-                np.minimum(1.0, gain / distance) * apart, -REACH * stderr, REACH * stderr
+                np.minimum(1.0, gain / distance) * difference, -REACH * stderr, REACH * stderr
             )
             score = gain * gain / distance
             better = score > best
             best = np.where(better, score, best)
             smoothed = np.where(
-                better, window + np.where(np.abs(apart) > FAR * stderr, 0.0, shift), smoothed
+                better, window + np.where(np.abs(difference) > FAR * stderr, 0.0, shift), smoothed
             )
         return np.maximum(smoothed, 0.0) if self.floor else smoothed

@@ -51,15 +51,15 @@ class WindowSqrt:
 
     @property
     def columns(self) -> Mapping[str, tuple[type, int]]:
-        """`ring`: exact panes of the window, `window`: their sum; `path`: the last u. Pane i is at i modulo the width."""
+        """Numbers per bin. `ring`: exact panes of the window, `window`: their sum; `path`: the last u. Pane i is at i modulo the width."""
         return {"ring": (int, self.panes), "window": (int, 0), "path": (float, len(self.c) - 1)}
 
     @cached_property
     def error(self) -> float:
-        """How far a window's noise in float64, sigma = 1, can be from the exact one."""
-        found = response(self.panes, self.c)
+        """Bound on how far a window's noise in float64, sigma = 1, can be from the exact one."""
+        kernel = response(self.panes, self.c)
         width = len(self.c)
-        largest = MAX_NORMAL * ROOM * float(np.abs(found.inverse).sum())
+        largest = MAX_NORMAL * ROOM * float(np.abs(kernel.inverse).sum())
         fed_back = largest * float(np.abs(np.array(self.c[1:])).sum())
         # Of one u: the draw itself; a product and a difference per coefficient, each a rounding of at most the sizes that meet there.
         of_u = UNIT * (
@@ -67,10 +67,10 @@ class WindowSqrt:
         )
         of_sum = UNIT * self.panes * self.panes * largest
         return ROOM * (
-            of_u * float(np.abs(found.window).sum()) + of_sum + UNIT * self.panes * largest
+            of_u * float(np.abs(kernel.window).sum()) + of_sum + UNIT * self.panes * largest
         )
 
-    def close(self, bins: Bins, exact: Int, pane: int, cells: PaneCells) -> Window:
+    def close(self, bins: Bins, sums: Int, pane: int, cells: PaneCells) -> Window:
         """Take in a pane; the noise of its window is added to the window's exact sum."""
         path = bins["path"]
         width = len(self.c) - 1
@@ -78,16 +78,16 @@ class WindowSqrt:
         for k in range(1, min(width, pane) + 1):
             u -= self.c[k] * path[:, (pane - k) % width]
         path[:, pane % width] = u
-        unit = np.zeros(len(exact))
+        unit = np.zeros(len(sums))
         for age in range(min(self.panes, pane + 1)):
             unit += path[:, (pane - age) % width]
-        at = pane % self.panes
-        bins["window"] += exact - bins["ring"][:, at]
-        bins["ring"][:, at] = exact
+        slot = pane % self.panes
+        bins["window"] += sums - bins["ring"][:, slot]
+        bins["ring"][:, slot] = sums
         sd = self.sigma * self.sd[min(pane, len(self.sd) - 1)]
         return Window(
             bins["window"] + self._rounded(unit, pane, cells),
-            np.full(len(exact), math.sqrt(sd * sd + 1.0 / 12.0)),
+            np.full(len(sums), math.sqrt(sd * sd + 1.0 / 12.0)),
         )
 
     def _rounded(self, unit: Float, pane: int, cells: PaneCells) -> Int:
@@ -95,10 +95,10 @@ class WindowSqrt:
         noise = np.rint(scaled)
         doubt = np.flatnonzero(~(np.abs(scaled - noise) < 0.5 - self.error * self.sigma))
         noise[doubt] = 0.0
-        whole = noise.astype(np.int64)
+        rounded = noise.astype(np.int64)
         for row in doubt:
-            whole[row] = exact_noise(self, int(row), pane, cells)
-        return whole
+            rounded[row] = exact_noise(self, int(row), pane, cells)
+        return rounded
 
 
 def exact_noise(m: WindowSqrt, row: int, pane: int, cells: PaneCells) -> int:
@@ -107,10 +107,10 @@ def exact_noise(m: WindowSqrt, row: int, pane: int, cells: PaneCells) -> int:
     Raises:
         ArithmeticError: no precision decides (a broken library, never a matter of data).
     """
-    left = response(m.panes, m.c).left
+    older_reach = response(m.panes, m.c).older_reach
     bits = 64
     while bits <= MOST_BITS:
-        reach = int(np.searchsorted(-left, -(2.0**-bits))) + 1 if bits <= 256 else pane + 1
+        reach = int(np.searchsorted(-older_reach, -(2.0**-bits))) + 1 if bits <= 256 else pane + 1
         draws = _draws(row, min(reach, pane + 1), cells, bits + GUARD)
         path = _exact_path(m, draws, bits + GUARD) >> GUARD
         low, high = (
@@ -128,8 +128,11 @@ def _draws(row: int, count: int, cells: PaneCells, bits: int) -> list[int]:
     start = cells.start_us - cells.slide_us * np.arange(count - 1, -1, -1, dtype=np.int64)
     tag = randomness.tags(cells.noise_key, start, np.full(count, cells.key[row]))
     z = randomness.normals(cells.noise_key, tag, cells.mechanism, PANE, 1).tolist()
-    found = randomness.words(cells.noise_key, tag, cells.mechanism, PANE, 1).tolist()
-    return [quantile(high, low, at, bits) for (high, low), at in zip(found, z, strict=True)]
+    words = randomness.words(cells.noise_key, tag, cells.mechanism, PANE, 1).tolist()
+    return [
+        quantile(high, low, start_value, bits)
+        for (high, low), start_value in zip(words, z, strict=True)
+    ]
 
 
 def _exact_path(m: WindowSqrt, draws: list[int], width: int) -> int:

@@ -13,7 +13,7 @@ LAST_STEP = 2**32 - 1
 """Numbers of steps have 32 bits in a noise cell (dpsql.udfs.noise.randomness)."""
 ENDLESS_US = 1 << 62
 LATEST_US = 1 << 61
-"""Event times stay below."""
+"""Bound that event times stay below."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TableGrid(Grid):
     """
 
     @classmethod
-    def of(cls, start_us: int, trigger_us: int, last: int | None = None) -> TableGrid:
+    def from_start(cls, start_us: int, trigger_us: int, last: int | None = None) -> TableGrid:
         """Return the grid of a table.
 
         Args:
@@ -38,11 +38,11 @@ class TableGrid(Grid):
         )
 
     def latest_window(self, ts: Int) -> Int:
-        """Return the one window."""
+        """Return the one window of all records."""
         return np.full(len(ts), self.offset_us, np.int64)
 
     def windows_of(self, ts: Int) -> tuple[Int, Int]:
-        """Every record is in the one window."""
+        """Return every record with the one window."""
         return np.arange(len(ts)), self.latest_window(ts)
 
     def own_trigger(self, ts: Int, start: Int) -> Int:

@@ -61,13 +61,13 @@ class QuantileTree:
     upper: float
 
     def stderr(self, trigger: int) -> float:
-        """Of how many values there are up to a released one, where they lie evenly."""
+        """Return the standard error of how many values there are up to a released one, where they lie evenly."""
         return quantiles.rows_error(self.parts, self.deviation(trigger))
 
     def read_off(self, leaves: Int, noise: Int, trigger: int) -> dict[str, Float]:
         """Return the released columns of groups: exact counts of leaves, shape (groups, LEAVES), and the noise of all nodes, group by group."""
-        exact = quantiles.nodes(leaves)
-        sums = quantiles.cumulated(exact + noise.reshape(exact.shape))
+        counts = quantiles.nodes(leaves)
+        sums = quantiles.cumulated(counts + noise.reshape(counts.shape))
         edges = quantiles.places(sums, self.parts)
         values = quantiles.values(edges, sums, self.lower, self.upper)
         columns = {f"c{self.column}_{k}": values[:, k] for k in range(self.parts + 1)}
@@ -76,18 +76,20 @@ class QuantileTree:
         }
 
     def deviation(self, trigger: int) -> float:
-        """Of a node's noise at a trigger, the rounding to whole numbers included."""
+        """Return the standard deviation of a node's noise at a trigger, the rounding to whole numbers included."""
         return float(
             np.sqrt((self.sigma * standard_deviation(self.counter, trigger)) ** 2 + 1 / 12)
         )
 
 
-def empty_leaves(of: tuple[QuantileTree, ...]) -> Tables:
-    """waiting: `trigger, key, leaf`, and per column of quantiles `n0..`: signed counts of triggers that have not closed. leaves: likewise, of
-    those that have, where they are not 0. nodes: groups that have been shown; `step` and, per column, `q0..`, the noise states of all nodes.
+def empty_leaves(trees: tuple[QuantileTree, ...]) -> Tables:
+    """Return empty tables. waiting: `trigger, key, leaf`, and per column of quantiles `n0..`: signed counts of triggers that have not closed. leaves: those of
+    triggers that have, where they are not 0. nodes: groups that have been shown; `step` and, per column, `q0..`, the noise states of all nodes.
     """
-    counts = [(f"n{j}", pa.int64()) for j in range(len(of))]
-    lists = [(f"q{j}", pa.list_(pa.float64(), NODES * q.counter.width)) for j, q in enumerate(of)]
+    counts = [(f"n{j}", pa.int64()) for j in range(len(trees))]
+    lists = [
+        (f"q{j}", pa.list_(pa.float64(), NODES * q.counter.width)) for j, q in enumerate(trees)
+    ]
     ints = [(name, pa.int64()) for name in ("trigger", "key", "leaf", "step")]
     return {
         "waiting": pa.schema([*ints[:3], *counts]).empty_table(),
@@ -96,16 +98,18 @@ def empty_leaves(of: tuple[QuantileTree, ...]) -> Tables:
     }
 
 
-def waiting(rows: pa.Table, plain: int, of: tuple[QuantileTree, ...]) -> pa.Table:
-    """Contributions of leaves as they are kept.
+def waiting(rows: pa.Table, plain_perturbations: int, trees: tuple[QuantileTree, ...]) -> pa.Table:
+    """Return contributions of leaves as they are kept.
 
     Args:
         rows: of leaves only.
-        plain: how many perturbations come before the quantiles.
-        of: the columns.
+        plain_perturbations: how many perturbations come before the quantiles.
+        trees: the columns.
     """
     columns = {name: rows.column(name) for name in ("trigger", "key", "leaf")}
-    return pa.table(columns | {f"n{j}": rows.column(f"v{plain + j}") for j in range(len(of))})
+    return pa.table(
+        columns | {f"n{j}": rows.column(f"v{plain_perturbations + j}") for j in range(len(trees))}
+    )
 
 
 @dataclass
@@ -113,14 +117,14 @@ class Trees:
     """The trees of one bucket while triggers close, one after the other.
 
     Args:
-        of: the columns of quantiles.
+        columns: of quantiles.
         noise_key, tag: of the groups' noise.
         trigger, group, leaf, counts: what there is to count, sorted by trigger; what closed before is at trigger 0.
         place: of each group in the arrays below; -1: it has never been shown.
-        exact, step, noise: of those that have been: counts of leaves, and per column the noise states of their nodes.
+        leaf_counts, step, noise: of those that have been: counts of leaves, and per column the noise states of their nodes.
     """
 
-    of: tuple[QuantileTree, ...]
+    columns: tuple[QuantileTree, ...]
     noise_key: bytes
     tag: Blocks
     trigger: Int
@@ -130,20 +134,20 @@ class Trees:
     place: Int
     step: Int
     noise: list[Float]
-    exact: Int = field(init=False)
+    leaf_counts: Int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.exact = np.zeros((len(self.step), len(self.of), quantiles.LEAVES), np.int64)
+        self.leaf_counts = np.zeros((len(self.step), len(self.columns), quantiles.LEAVES), np.int64)
         self._count(slice(0, int(np.searchsorted(self.trigger, 0, side="right"))))
 
     def advance(self, trigger: int) -> None:
-        """Count what becomes due."""
+        """Count what a trigger makes due."""
         self._count(slice(*np.searchsorted(self.trigger, [trigger, trigger + 1]).tolist()))
 
-    def released(self, shown: Int, trigger: int) -> dict[str, Any]:
+    def released(self, shown_groups: Int, trigger: int) -> dict[str, Any]:
         """Return the columns of the groups that are shown, in their order; changes their noise states."""
-        self._open(shown[self.place[shown] < 0], trigger)
-        place = self.place[shown]
+        self._open(shown_groups[self.place[shown_groups] < 0], trigger)
+        place = self.place[shown_groups]
         cells = (place[:, None] * NODES + np.arange(NODES)).ravel()
         groups = np.empty(len(self.step), np.int64)
         groups[self.place[self.place >= 0]] = np.flatnonzero(self.place >= 0)
@@ -151,27 +155,29 @@ class Trees:
         node = np.tile(np.arange(NODES), len(groups))
         columns: dict[str, Any] = {}
         step = np.repeat(self.step, NODES)
-        for j, q in enumerate(self.of):
+        for j, q in enumerate(self.columns):
             paths = Paths(q.counter, q.mechanism, self.noise_key, tag, node)
-            moved = step.copy()
-            paths.follow(self.noise[j], moved, cells, trigger)
+            step_after = step.copy()
+            paths.follow(self.noise[j], step_after, cells, trigger)
             columns |= q.read_off(
-                self.exact[place, j], paths.rounded(self.noise[j], cells, trigger, q.sigma), trigger
+                self.leaf_counts[place, j],
+                paths.rounded(self.noise[j], cells, trigger, q.sigma),
+                trigger,
             )
         self.step[place] = trigger
         return columns
 
-    def kept(self, key: Int) -> Tables:
+    def remaining_tables(self, key: Int) -> Tables:
         """Return what remains of it; `key` has those of all groups."""
         order = sort_order(self.group, self.leaf)
         starts = run_starts(self.group[order], self.leaf[order])
         sums = [run_sums(column[order], starts) for column in self.counts]
-        there = (
+        is_kept = (
             np.any([column != 0 for column in sums], axis=0) if len(order) else np.zeros(0, bool)
         )
-        head = order[starts][there]
+        head = order[starts][is_kept]
         leaves = {"key": key[self.group[head]], "leaf": self.leaf[head]} | {
-            f"n{j}": column[there] for j, column in enumerate(sums)
+            f"n{j}": column[is_kept] for j, column in enumerate(sums)
         }
         groups = np.flatnonzero(self.place >= 0)
         place = self.place[groups]
@@ -184,47 +190,57 @@ class Trees:
             "nodes": pa.table({"key": key[groups], "step": self.step[place]} | states),
         }
 
-    def _count(self, which: slice) -> None:
-        place = self.place[self.group[which]]
-        leaf = self.leaf[which] - 1
+    def _count(self, positions: slice) -> None:
+        place = self.place[self.group[positions]]
+        leaf = self.leaf[positions] - 1
         known = place >= 0
         for j, column in enumerate(self.counts):
-            np.add.at(self.exact[:, j], (place[known], leaf[known]), column[which][known])
+            np.add.at(self.leaf_counts[:, j], (place[known], leaf[known]), column[positions][known])
 
     def _open(self, groups: Int, trigger: int) -> None:
-        """Nodes for groups that are shown for the first time, with what has been counted so far."""
+        """Open nodes for groups that are shown for the first time, with what has been counted so far."""
         if not len(groups):
             return
         size = len(self.step)
         self.place[groups] = size + np.arange(len(groups))
         self.step = np.concatenate([self.step, np.zeros(len(groups), np.int64)])
-        fresh = [np.zeros((len(groups) * NODES, q.counter.width)) for q in self.of]
-        self.noise = [np.concatenate(both) for both in zip(self.noise, fresh, strict=True)]
-        self.exact = np.concatenate(
-            [self.exact, np.zeros((len(groups), len(self.of), quantiles.LEAVES), np.int64)]
+        new_noise = [np.zeros((len(groups) * NODES, q.counter.width)) for q in self.columns]
+        self.noise = [np.concatenate(both) for both in zip(self.noise, new_noise, strict=True)]
+        self.leaf_counts = np.concatenate(
+            [
+                self.leaf_counts,
+                np.zeros((len(groups), len(self.columns), quantiles.LEAVES), np.int64),
+            ]
         )
         due = slice(0, int(np.searchsorted(self.trigger, trigger, side="right")))
         place = self.place[self.group[due]]
         new = place >= size
         for j, column in enumerate(self.counts):
-            np.add.at(self.exact[:, j], (place[new], self.leaf[due][new] - 1), column[due][new])
+            np.add.at(
+                self.leaf_counts[:, j], (place[new], self.leaf[due][new] - 1), column[due][new]
+            )
 
 
-def opened(
-    state: Tables, key: Int, now: int, of: tuple[QuantileTree, ...], noise_key: bytes, tag: Blocks
+def open_trees(
+    state: Tables,
+    key: Int,
+    closed_now: int,
+    trees: tuple[QuantileTree, ...],
+    noise_key: bytes,
+    tag: Blocks,
 ) -> tuple[Trees, pa.Table]:
-    """(trees of the groups whose keys are `key`, up to trigger `now`; what waits still)."""
-    due = state["waiting"].column("trigger").to_numpy() <= now
+    """Return the trees of the groups whose keys are `key`, up to trigger `closed_now`, and what waits still."""
+    due = state["waiting"].column("trigger").to_numpy() <= closed_now
     rows = state["waiting"].filter(pa.array(due))
-    rest = state["waiting"].filter(pa.array(~due)).combine_chunks()
-    before = state["leaves"]
-    names = [f"n{j}" for j in range(len(of))]
+    still_waiting = state["waiting"].filter(pa.array(~due)).combine_chunks()
+    stored = state["leaves"]
+    names = [f"n{j}" for j in range(len(trees))]
     trigger = np.concatenate(
-        [np.zeros(before.num_rows, np.int64), rows.column("trigger").to_numpy()]
+        [np.zeros(stored.num_rows, np.int64), rows.column("trigger").to_numpy()]
     )
     order = np.argsort(trigger, kind="stable")
-    both = {
-        name: np.concatenate([before.column(name).to_numpy(), rows.column(name).to_numpy()])[order]
+    columns = {
+        name: np.concatenate([stored.column(name).to_numpy(), rows.column(name).to_numpy()])[order]
         for name in ("key", "leaf", *names)
     }
     place = match([key], [state["nodes"].column("key").to_numpy()])
@@ -232,19 +248,19 @@ def opened(
         from_lists(state["nodes"].column(f"q{j}"), NODES * q.counter.width).reshape(
             -1, q.counter.width
         )
-        for j, q in enumerate(of)
+        for j, q in enumerate(trees)
     ]
     step = state["nodes"].column("step").to_numpy().copy()
-    group = match([both["key"]], [key])
+    group = match([columns["key"]], [key])
     return Trees(
-        of,
+        trees,
         noise_key,
         tag,
         trigger[order],
         group,
-        both["leaf"],
-        [both[name] for name in names],
+        columns["leaf"],
+        [columns[name] for name in names],
         place,
         step,
         noise,
-    ), rest
+    ), still_waiting

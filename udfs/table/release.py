@@ -25,8 +25,7 @@ from dpsql.udfs.stage import Release, Released, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import StateTable
 from dpsql.udfs.table import leaves
 from dpsql.udfs.table.grid import TableGrid
-from dpsql.udfs.table.leaves import QuantileTree, Trees, empty_leaves, waiting
-from dpsql.udfs.table.leaves import opened as opened_trees
+from dpsql.udfs.table.leaves import QuantileTree, Trees, empty_leaves, open_trees, waiting
 from dpsql.udfs.table.state import (
     TABLES,
     Arrays,
@@ -34,11 +33,11 @@ from dpsql.udfs.table.state import (
     TableState,
     add_groups,
     add_rows,
-    closed,
+    as_arrays,
+    as_table,
     due,
     empty_state,
     new_groups,
-    opened,
 )
 
 # The release step of one key bucket of a table without windows: signed increments join exact
@@ -58,7 +57,7 @@ class Selection:
         counter: of the selection path.
         sigma: in units' weight.
         first, thresholds: tau is thresholds[j], in units of 2^-20, from trigger first[j] to before first[j + 1]; first[0] is 1.
-        shown_from: likewise; a key that has appeared is shown at triggers at which its noisy weight is at least that.
+        shown_from: one per block as `thresholds`; a key that has appeared is shown at triggers at which its noisy weight is at least that.
         min_users: exact units before the noisy test.
     """
 
@@ -69,29 +68,29 @@ class Selection:
     shown_from: tuple[int, ...]
     min_users: int
 
-    def at(self, trigger: int) -> tuple[int, int]:
-        """(tau, shown from) at a trigger, in units of 2^-20."""
+    def thresholds_at(self, trigger: int) -> tuple[int, int]:
+        """Return (tau, shown from) at a trigger, in units of 2^-20."""
         block = bisect_right(self.first, trigger) - 1
         return self.thresholds[block], self.shown_from[block]
 
 
 class TableNoise(Protocol):
-    """Of one sum of every group."""
+    """Noise of one sum of every group."""
 
     @property
     def mechanism(self) -> int:
-        """Numbers the noise, from 1."""
+        """Number of the noise, from 1."""
 
     @property
     def counter(self) -> Counter | BltInf:
-        """Of every path."""
+        """Counter of every path."""
 
     @property
     def grid(self) -> float:
         """Value of one integer unit (a power of two)."""
 
-    def of(self, keys: Int, trigger: int) -> tuple[Float | float, Float]:
-        """Of some groups: the noise of one step in units of the grid, and the standard error at a trigger."""
+    def scale_and_error(self, keys: Int, trigger: int) -> tuple[Float | float, Float]:
+        """Return of some groups the noise of one step in units of the grid, and the standard error at a trigger."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +103,13 @@ class Perturbation:
     grid: float
 
     def stderr(self, trigger: int) -> float:
-        """Of the noise at a trigger, the rounding to the grid included."""
+        """Return the standard error of the noise at a trigger, the rounding to the grid included."""
         return math.sqrt(
             (self.sigma * standard_deviation(self.counter, trigger)) ** 2 + self.grid**2 / 12
         )
 
-    def of(self, keys: Int, trigger: int) -> tuple[float, Float]:
-        """All groups have the same."""
+    def scale_and_error(self, keys: Int, trigger: int) -> tuple[float, Float]:
+        """Return the noise of one step and the standard error, which are the same in all groups."""
         return self.sigma / self.grid, np.full(len(keys), self.stderr(trigger))
 
 
@@ -128,7 +127,7 @@ class TableParameters:
 
     @property
     def gives(self) -> pa.Schema:
-        """Released rows; groups of several kinds say which they are of."""
+        """Columns of released rows; groups of several kinds say which they are of."""
         plain = released_columns(self.columns)
         return (
             plain.append(pa.field("grouping_id", pa.int64()))
@@ -138,14 +137,14 @@ class TableParameters:
 
     @property
     def layout(self) -> Layout:
-        """What the state holds per key."""
+        """Layout of the state per key."""
         return Layout(
             self.selection.counter.width if self.selection else 0,
             tuple(q.counter.width for q in self.perturbations),
         )
 
     def for_bucket(self, bucket: int, buckets: int) -> TableParameters:
-        """The same, with the public keys of one bucket only."""
+        """Return the parameters with the public keys of one bucket only."""
         if self.public is None:
             return self
         return replace(self, public=self.public.for_bucket(bucket, buckets))
@@ -174,7 +173,12 @@ def release(
     """
     state = empty_table(p) if state is None else state
     return replay(
-        state, rows, ticks, partial(_with, p=p), partial(_close, p=p, noise_key=noise_key), p.gives
+        state,
+        rows,
+        ticks,
+        partial(_add_rows, p=p),
+        partial(_close, p=p, noise_key=noise_key),
+        p.gives,
     )
 
 
@@ -183,8 +187,8 @@ def empty_table(p: TableParameters) -> TableState:
     return replace(empty_state(p.layout), **(empty_leaves(p.quantiles) if p.quantiles else {}))
 
 
-def _with(state: TableState, rows: pa.Table, p: TableParameters) -> TableState:
-    """With more rows; those of leaves are kept apart."""
+def _add_rows(state: TableState, rows: pa.Table, p: TableParameters) -> TableState:
+    """Add rows to the state; those of leaves are kept apart."""
     if state.waiting is None:
         return add_rows(state, rows, p.layout)
     is_leaf = rows.column("leaf").to_numpy() > 0
@@ -197,72 +201,77 @@ def _close(
     state: TableState, closed_us: int, p: TableParameters, noise_key: bytes
 ) -> tuple[TableState, list[pa.Table]]:
     """Close every trigger up to closed_us."""
-    before = p.grid.closed(state.closed_us)
-    now = p.grid.closed(closed_us)
+    closed_before = p.grid.closed(state.closed_us)
+    closed_now = p.grid.closed(closed_us)
     groups = (
         _with_public(state.groups, p.layout, p.public)
-        if p.public and now > before
+        if p.public and closed_now > closed_before
         else state.groups
     )
     names = groups.column("key_bytes")
-    g = opened(groups, p.layout)
+    g = as_arrays(groups, p.layout)
     tag = tags(noise_key, np.zeros(len(g["key"]), np.int64), g["key"])
     noise = Paths(p.selection.counter, SELECTION, noise_key, tag) if p.selection else None
     paths = [Paths(q.counter, q.mechanism, noise_key, tag) for q in p.perturbations]
-    trees, rest = (
-        opened_trees(state.tables(), g["key"], now, p.quantiles, noise_key, tag)
+    trees, still_waiting = (
+        open_trees(state.tables(), g["key"], closed_now, p.quantiles, noise_key, tag)
         if p.quantiles
         else (None, None)
     )
-    increments, pending = due(state.pending, g["key"], now)
-    bounds = np.searchsorted(increments["trigger"], np.arange(before + 1, now + 2))
+    increments, pending = due(state.pending, g["key"], closed_now)
+    bounds = np.searchsorted(increments["trigger"], np.arange(closed_before + 1, closed_now + 2))
     listed = _by_name(np.arange(0 if p.selection else len(g["key"])), names)
-    out = []
+    released = []
     for trigger, low, high in zip(
-        range(before + 1, now + 1), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
+        range(closed_before + 1, closed_now + 1),
+        bounds[:-1].tolist(),
+        bounds[1:].tolist(),
+        strict=True,
     ):
         changed = increments["group"][low:high]
         for name in ("weight", "users", *p.layout.values):
             g[name][changed] += increments[name][low:high]
         if trees:
             trees.advance(trigger)
-        shown = (
+        shown_groups = (
             _by_name(_select(g, trigger, p.selection, noise), names)
             if p.selection and noise
             else listed
         )
-        if len(shown):
-            out.append(_release(g, shown, trigger, paths, names, p, trees))
+        if len(shown_groups):
+            released.append(_release(g, shown_groups, trigger, paths, names, p, trees))
     return TableState(
-        closed(g, names, closed_us, p.layout),
+        as_table(g, names, closed_us, p.layout),
         pending,
-        rest,
-        **(trees.kept(g["key"]) if trees else {}),
-    ), out
+        still_waiting,
+        **(trees.remaining_tables(g["key"]) if trees else {}),
+    ), released
 
 
 def _select(g: Arrays, trigger: int, p: Selection, noise: Paths) -> Int:
     """Test the keys that have not appeared; returns those that are shown at this trigger."""
-    tau, shown_from = p.at(trigger)
+    tau, shown_from = p.thresholds_at(trigger)
     tested = np.flatnonzero((g["selected_at"] == 0) & (g["users"] >= p.min_users))
-    known = np.flatnonzero(g["selected_at"] > 0)
-    noise.follow(g["noise"], g["step"], np.concatenate([tested, known]), trigger)
+    known_keys = np.flatnonzero(g["selected_at"] > 0)
+    noise.follow(g["noise"], g["step"], np.concatenate([tested, known_keys]), trigger)
     hit = tested[_reaches(g, tested, trigger, tau, p, noise)]
     g["selected_at"][hit] = trigger
-    known = np.concatenate([known, hit])
-    return np.sort(known[_reaches(g, known, trigger, shown_from, p, noise)])
+    known_keys = np.concatenate([known_keys, hit])
+    return np.sort(known_keys[_reaches(g, known_keys, trigger, shown_from, p, noise)])
 
 
-def _reaches(g: Arrays, groups: Int, trigger: int, least: int, p: Selection, noise: Paths) -> Bool:
+def _reaches(
+    g: Arrays, groups: Int, trigger: int, threshold: int, p: Selection, noise: Paths
+) -> Bool:
     margin = (
-        least - g["weight"][groups]
+        threshold - g["weight"][groups]
     ) * WEIGHT_UNIT  # exact: an integer below 2^53 times a power of two
-    return noise.reached(g["noise"], groups, trigger, p.sigma, margin)
+    return noise.reaches(g["noise"], groups, trigger, p.sigma, margin)
 
 
 def _release(
     g: Arrays,
-    shown: Int,
+    shown_groups: Int,
     trigger: int,
     paths: list[Paths],
     names: pa.ChunkedArray,
@@ -275,30 +284,34 @@ def _release(
     step = g["paths_step"].copy()
     for j, (path, q) in enumerate(zip(paths, p.perturbations, strict=True)):
         step = g["paths_step"].copy()
-        path.follow(g[f"p{j}"], step, shown, trigger)
-        scale, error = q.of(g["key"][shown], trigger)
-        values.append(g[f"v{j}"][shown] + path.rounded(g[f"p{j}"], shown, trigger, scale))
+        path.follow(g[f"p{j}"], step, shown_groups, trigger)
+        scale, error = q.scale_and_error(g["key"][shown_groups], trigger)
+        values.append(
+            g[f"v{j}"][shown_groups] + path.rounded(g[f"p{j}"], shown_groups, trigger, scale)
+        )
         errors.append(error)
     g["paths_step"][:] = step
     table = {
-        "window": np.full(len(shown), p.grid.offset_us),
-        "trigger": np.full(len(shown), trigger),
+        "window": np.full(len(shown_groups), p.grid.offset_us),
+        "trigger": np.full(len(shown_groups), trigger),
     }
-    table["key_bytes"] = names.take(pa.array(shown))
+    table["key_bytes"] = names.take(pa.array(shown_groups))
     if trees:
-        table |= trees.released(shown, trigger)
+        table |= trees.released(shown_groups, trigger)
     for i, column in enumerate(p.columns):
         if column.kind != "quantiles":
             table[f"c{i}"], table[f"s{i}"] = combine(
                 column, values, [errors[j] for j in column.perturbations]
             )
     if isinstance(p.public, NumberedGroups):
-        table["grouping_id"] = np.array(p.public.grouping_ids)[p.public.kinds(g["key"][shown])]
+        table["grouping_id"] = np.array(p.public.grouping_ids)[
+            p.public.kinds(g["key"][shown_groups])
+        ]
     return pa.table(table, p.gives)
 
 
 def _by_name(groups: Int, names: pa.ChunkedArray) -> Int:
-    """Sorted by key bytes: their order says nothing about hashes or arrival."""
+    """Sort groups by key bytes: their order says nothing about hashes or arrival."""
     return groups[pc.sort_indices(names.take(pa.array(groups))).to_numpy()]
 
 
@@ -307,10 +320,10 @@ def _with_public(
 ) -> pa.Table:
     key = np.array(public.keys, np.int64)
     order = sort_order(key)
-    fresh = order[match([key[order]], [groups.column("key").to_numpy()]) < 0]
-    if not len(fresh):
+    new_keys = order[match([key[order]], [groups.column("key").to_numpy()]) < 0]
+    if not len(new_keys):
         return groups
-    return add_groups(groups, new_groups(layout, key[fresh], public.names(fresh)))
+    return add_groups(groups, new_groups(layout, key[new_keys], public.names(new_keys)))
 
 
 # The release of a table's groups, with quantiles and without.
@@ -328,24 +341,26 @@ class TableStage(Release):
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
-        """Of groups; and of leaves, where columns are quantiles."""
+        """Tables of groups; and of leaves, where columns are quantiles."""
         return tables(bool(self.parameters.quantiles))
 
     @property
     def takes(self) -> pa.Schema:
-        """Contributions, of quantiles also of leaves, with the micro-batch that they came in."""
+        """Columns of contributions, of quantiles also of leaves, with the micro-batch that they came in."""
         p = self.parameters
         return contributions(
             len(p.perturbations) + len(p.quantiles), by_leaf=bool(p.quantiles)
         ).append(pa.field("batch", pa.int64()))
 
     def empty(self) -> Tables:
-        """No key is there, nothing is closed."""
+        """Return the state in which no key is there, and nothing is closed."""
         return empty_table(self.parameters).tables()
 
-    def step(self, state: Tables, rows: pa.Table, now: Sequence[Tick], noise_key: bytes) -> Stepped:
-        """As `release`."""
-        return release(TableState(**state), rows, now, self.parameters, noise_key).stepped()
+    def step(
+        self, state: Tables, rows: pa.Table, ticks: Sequence[Tick], noise_key: bytes
+    ) -> Stepped:
+        """Add rows and close ticks by `release`."""
+        return release(TableState(**state), rows, ticks, self.parameters, noise_key).stepped()
 
 
 def tables(ranks: bool) -> Mapping[str, StateTable]:

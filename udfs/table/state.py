@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def paths(self) -> dict[str, int]:
-        """Column name -> width."""
+        """Width of each column of paths, by name."""
         return ({"noise": self.selection_width} if self.selection_width else {}) | {
             f"p{j}": n for j, n in enumerate(self.path_widths)
         }
@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """v0, v1, ...: one per perturbation."""
+        """Columns v0, v1, ... of exact sums, one per perturbation."""
         return tuple(f"v{j}" for j in range(len(self.path_widths)))
 
 
@@ -105,9 +105,9 @@ def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
     """Insert rows of keys that are not there yet, sorted by key."""
     old_key = groups.column("key").to_numpy()
     new_key = new.column("key").to_numpy()
-    where = places(find([new_key], [old_key])[0])
-    order = insert(np.arange(len(old_key)), len(old_key) + np.arange(len(new_key)), where)
-    whole = pa.concat_tables(
+    positions = places(find([new_key], [old_key])[0])
+    order = insert(np.arange(len(old_key)), len(old_key) + np.arange(len(new_key)), positions)
+    all_groups = pa.concat_tables(
         [
             groups,
             new.cast(groups.schema.remove_metadata()).replace_schema_metadata(
@@ -115,11 +115,11 @@ def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
             ),
         ]
     )
-    return whole.take(pa.array(order)).combine_chunks()
+    return all_groups.take(pa.array(order)).combine_chunks()
 
 
 def add_rows(state: TableState, rows: pa.Table, layout: Layout) -> TableState:
-    """Rows become pending increments; keys not seen before become groups."""
+    """Add rows to the pending increments, and keys not seen before to the groups."""
     if not rows.num_rows:
         return state
     pending = pa.concat_tables(
@@ -128,19 +128,21 @@ def add_rows(state: TableState, rows: pa.Table, layout: Layout) -> TableState:
     key = rows.column("key").to_numpy()
     order = sort_order(key)
     head = order[run_starts(key[order])]
-    fresh = head[match([key[head]], [state.groups.column("key").to_numpy()]) < 0]
+    new_heads = head[match([key[head]], [state.groups.column("key").to_numpy()]) < 0]
     groups = state.groups
-    if len(fresh):
+    if len(new_heads):
         groups = add_groups(
             groups,
             new_groups(
-                layout, key[fresh], rows.column("key_bytes").take(pa.array(fresh)).combine_chunks()
+                layout,
+                key[new_heads],
+                rows.column("key_bytes").take(pa.array(new_heads)).combine_chunks(),
             ),
         )
     return replace(state, groups=groups, pending=pending)
 
 
-def opened(groups: pa.Table, layout: Layout) -> Arrays:
+def as_arrays(groups: pa.Table, layout: Layout) -> Arrays:
     """Return the groups as arrays that may be changed."""
     arrays: Arrays = {name: groups.column(name).to_numpy().copy() for name in ("key", *layout.ints)}
     return arrays | {
@@ -148,7 +150,9 @@ def opened(groups: pa.Table, layout: Layout) -> Arrays:
     }
 
 
-def closed(arrays: Arrays, key_bytes: pa.ChunkedArray, closed_us: int, layout: Layout) -> pa.Table:
+def as_table(
+    arrays: Arrays, key_bytes: pa.ChunkedArray, closed_us: int, layout: Layout
+) -> pa.Table:
     """Return the groups as a table again."""
     columns = {"key": arrays["key"], "key_bytes": key_bytes} | {
         name: arrays[name] for name in layout.ints
@@ -157,10 +161,10 @@ def closed(arrays: Arrays, key_bytes: pa.ChunkedArray, closed_us: int, layout: L
     return table.replace_schema_metadata({CLOSED: str(closed_us)})
 
 
-def due(pending: pa.Table, key: Int, now: int) -> tuple[Arrays, pa.Table]:
-    """(increments up to trigger `now`, summed by (trigger, group) and sorted so; what stays pending)."""
-    is_due = pending.column("trigger").to_numpy() <= now
-    rest = pending.filter(pa.array(~is_due)).combine_chunks()
+def due(pending: pa.Table, key: Int, trigger: int) -> tuple[Arrays, pa.Table]:
+    """Return (increments up to a trigger, summed by (trigger, group) and sorted so; what stays pending)."""
+    is_due = pending.column("trigger").to_numpy() <= trigger
+    still_pending = pending.filter(pa.array(~is_due)).combine_chunks()
     columns: Arrays = {
         name: pending.column(name).to_numpy()[is_due] for name in pending.column_names
     }
@@ -173,4 +177,7 @@ def due(pending: pa.Table, key: Int, now: int) -> tuple[Arrays, pa.Table]:
         for name, column in columns.items()
         if name not in ("trigger", "group")
     }
-    return sums | {"trigger": columns["trigger"][head], "group": columns["group"][head]}, rest
+    return sums | {
+        "trigger": columns["trigger"][head],
+        "group": columns["group"][head],
+    }, still_pending

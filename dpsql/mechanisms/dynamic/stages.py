@@ -136,7 +136,7 @@ def users_needed(plan: TablePlan, trigger: int) -> int:
     chosen = selection(plan)
     if plan.selection is None or chosen is None:
         return 0
-    return -(-chosen.at(trigger)[0] // plan.selection.weights[0])
+    return -(-chosen.thresholds_at(trigger)[0] // plan.selection.weights[0])
 
 
 def perturbations(plan: TablePlan) -> tuple[Perturbation | TreeSum, ...]:

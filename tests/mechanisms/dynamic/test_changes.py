@@ -25,7 +25,7 @@ Batches = list[tuple[list[Image], Clock]]
 
 def parameters(**changes: object) -> FeedParameters:
     given = {
-        "grid": TableGrid.of(3, 2),
+        "grid": TableGrid.from_start(3, 2),
         "max_rows": 6,
         "max_rows_per_group": 2,
         "max_groups": 2,
@@ -105,7 +105,9 @@ BOUNDS = st.fixed_dictionaries(
         "weights": st.sampled_from([(900,), (900, 500, 300)]),
         "copies": st.booleans(),
         "public_keys": st.sampled_from([None, (1, 3)]),
-        "grid": st.sampled_from([TableGrid.of(3, 2), TableGrid.of(3, 2, 9), TableGrid.of(-7, 5)]),
+        "grid": st.sampled_from(
+            [TableGrid.from_start(3, 2), TableGrid.from_start(3, 2, 9), TableGrid.from_start(-7, 5)]
+        ),
     }
 )
 
@@ -171,7 +173,7 @@ def test_no_feed_of_one_unit_is_beyond_the_bound(late: bool, copies: bool) -> No
             max_rows=6,
             max_rows_per_group=c,
             max_groups=chance.choice([1, 2]),
-            grid=TableGrid.of(0, 1),
+            grid=TableGrid.from_start(0, 1),
             copies=copies,
         )
         some = []
@@ -254,7 +256,7 @@ def test_large_feeds_are_followed_as_the_plain_reading_does(number: int) -> None
         max_groups=chance.choice([1, 2, 3]),
         copies=bool(number % 2),
         public_keys=chance.choice([None, (1, 3)]),
-        grid=chance.choice([TableGrid.of(3, 2), TableGrid.of(3, 2, 9)]),
+        grid=chance.choice([TableGrid.from_start(3, 2), TableGrid.from_start(3, 2, 9)]),
     )
 
     def image(step: int) -> Image:

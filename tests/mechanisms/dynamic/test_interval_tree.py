@@ -315,7 +315,7 @@ def test_when_a_round_ends_is_a_function_of_noisy_counts(monkeypatch: pytest.Mon
         return out
 
     as_it_is = begun(0)
-    reached = Paths.reached
+    reached = Paths.reaches
     assert any(0.1 < some.mean() < 0.9 for some in as_it_is)
 
     def louder(
@@ -323,7 +323,7 @@ def test_when_a_round_ends_is_a_function_of_noisy_counts(monkeypatch: pytest.Mon
     ) -> Any:
         return reached(self, state, groups, trigger, sigma, margin - fewer * (sigma == p.gone * 4))
 
-    monkeypatch.setattr(Paths, "reached", louder)
+    monkeypatch.setattr(Paths, "reaches", louder)
     assert np.array_equal(begun(fewer), as_it_is)
 
 

@@ -36,7 +36,10 @@ def measured(late: bool, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     first = LATE if late else 1
     selection = Selection(counter, 1.0, (1,), (1 << 20,), (0,), 1)
     p = TableParameters(
-        TableGrid.of(START, STEP), selection, (Perturbation(1, counter, SIGMA, 1.0),), (COUNT,)
+        TableGrid.from_start(START, STEP),
+        selection,
+        (Perturbation(1, counter, SIGMA, 1.0),),
+        (COUNT,),
     )
     keys = np.sort(group_keys(PAIRS))
     ones = np.ones(PAIRS, np.int64)

@@ -28,7 +28,7 @@ STEP = 10
 COUNT = OutputColumn("count", (0,), (1.0,), ())
 SUM = OutputColumn("sum", (1,), (0.25,), ())
 AVG = OutputColumn("avg", (1, 0), (0.25, 1.0), (), (-4.0, 4.0), 0.5)
-COUNTERS = {"for ever": BltInf(), "to trigger 40": Blt.of(40)}
+COUNTERS = {"for ever": BltInf(), "to trigger 40": Blt.for_horizon(40)}
 
 
 def parameters(
@@ -42,7 +42,9 @@ def parameters(
     taus = (int(tau * UNIT), int((tau + 0.5) * UNIT))
     selection = Selection(counter, sigma, (1, 6), taus, tuple(t // 2 for t in taus), min_users)
     paths = (Perturbation(1, counter, 2.5, 1.0), Perturbation(2, counter, 0.7, 0.25))
-    return TableParameters(TableGrid.of(START, STEP, last), selection, paths, (COUNT, SUM, AVG))
+    return TableParameters(
+        TableGrid.from_start(START, STEP, last), selection, paths, (COUNT, SUM, AVG)
+    )
 
 
 def table(changes: list[Change]) -> pa.Table:

@@ -181,7 +181,7 @@ def test_cells_are_those_of_plain_counting() -> None:
 def test_what_is_outside_a_domain_has_no_cell() -> None:
     marginals = MeasuredTables((3, 2), ((0,), (0, 1)))
     values = np.array([[0, 1], [3, 0], [2, -1], [2, 1]])
-    assert marginals.inside(values).tolist() == [True, False, False, True]
+    assert marginals.is_inside(values).tolist() == [True, False, False, True]
     with pytest.raises(ValueError, match="no cell"):
         marginals.touched(values)
 
