@@ -93,6 +93,12 @@ def run_starts(*columns: npt.NDArray[np.generic]) -> Bool:
     return starts
 
 
+def sort_runs(*columns: npt.NDArray[np.generic]) -> tuple[Int, Bool]:
+    """Return the order that sorts rows by some columns, and where runs of equal rows start in it."""
+    order = sort_order(*columns)
+    return order, run_starts(*(column[order] for column in columns))
+
+
 def run_sums(values: Int, starts: Bool) -> Int:
     """Return the sum of each run (wrapping int64 arithmetic; the planner has excluded overflow)."""
     if not len(values):
@@ -106,6 +112,13 @@ def running_count(flags: Bool | Int, starts: Bool) -> Int:
     first = np.flatnonzero(starts)
     before = total[first] - flags[first].astype(np.int64)
     return total - np.repeat(before, np.diff(np.append(first, len(flags))))
+
+
+def span_sums(values: npt.NDArray[Any], low: Int, high: Int) -> Int:
+    """Return the sum of the values low..high - 1 of each span."""
+    total = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+    sums: Int = total[high] - total[low]
+    return sums
 
 
 def unsort(order: Int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -34,6 +34,16 @@ class Grid:
         """Return the start of the newest window that begins at or before each event time."""
         return (ts - self.offset_us) // self.slide_us * self.slide_us + self.offset_us
 
+    def first_window_from(self, time_us: int) -> int:
+        """Return the first window that begins at a time or later."""
+        return -((self.offset_us - time_us) // self.slide_us) * self.slide_us + self.offset_us
+
+    def windows_opening(self, after_us: int, until_us: int, first_us: int = NO_CLOCK) -> Int:
+        """Return the windows from `first_us` on that have their first trigger after one time, and up to another."""
+        times = np.array([after_us, until_us]) - self.trigger_us
+        before, newest = self.latest_window(times).tolist()
+        return np.arange(max(first_us, before + self.slide_us), newest + 1, self.slide_us)
+
     def windows_of(self, ts: Int) -> tuple[Int, Int]:
         """Return all (record, window start) pairs: the windows that hold each event time, newest first within a record."""
         r = self.windows_per_record

@@ -74,7 +74,7 @@ class NumberedGroups:
 
 
 def encode(values: list[bytes | None]) -> bytes:
-    """Encode one key. The engines build the same bytes column by column; this is the reference.
+    """Encode the values of one key. The engines build the same bytes column by column; this is the reference.
 
     >>> encode([b"en", None])
     b'0002en----'

@@ -44,7 +44,7 @@ Tables = dict[str, pa.Table]
 
 @dataclass(frozen=True)
 class Clock:
-    """What the intake knows of time: grid points <= closed_us are closed, event times > latest_us are dropped."""
+    """Time that the intake knows: grid points <= closed_us are closed, event times > latest_us are dropped."""
 
     closed_us: int = NO_CLOCK
     latest_us: int = 1 << 62
@@ -52,7 +52,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Tick:
-    """What the release knows of time: after the rows of arrival batches <= batch, every grid point <= closed_us closes."""
+    """Time that the release knows: after the rows of arrival batches <= batch, every grid point <= closed_us closes."""
 
     batch: int
     closed_us: int
@@ -97,7 +97,7 @@ class Stage(Protocol[Now_contra]):
         """Return the stage with what it knows beforehand of one bucket only."""
 
     def step(self, state: Tables, rows: pa.Table, timing: Now_contra, noise_key: bytes) -> Stepped:
-        """Step over the rows of a micro-batch. Pure: the same arguments give the same result, in any order of rows.
+        """Run the stage over the rows of a micro-batch. Pure: the same arguments give the same result, in any order of rows.
 
         Args:
             state: of the bucket.
@@ -108,7 +108,7 @@ class Stage(Protocol[Now_contra]):
 
 
 class Intake:
-    """What intakes share: they know nothing of a bucket beforehand, and those without tables remember nothing.
+    """Common part of intakes: they know nothing of a bucket beforehand, and those without tables remember nothing.
 
     `arguments` is how many argument columns a record has, `integers` which numbers besides.
     """
@@ -141,7 +141,7 @@ class Intake:
 
 
 class Release:
-    """What releases share: of the plan's numbers a bucket has its part."""
+    """Common part of releases: of the plan's numbers a bucket has its part."""
 
     operator: ClassVar[str] = RELEASE
     parameters: Any
@@ -234,7 +234,7 @@ class StateStore(Protocol):
 
 @dataclass(frozen=True)
 class StateFile:
-    """What a stage reports about one bucket in one micro-batch; `bytes` is 0 when nothing changed and nothing was written."""
+    """Report of a stage about one bucket in one micro-batch; `bytes` is 0 when nothing changed and nothing was written."""
 
     bucket: int
     sequence: int

@@ -156,7 +156,7 @@ class ContributionFiles:
 
 @dataclass(frozen=True)
 class ContributionRows:
-    """What a bucket of keys reads of the table.
+    """Rows that a bucket of keys reads of the table.
 
     Args:
         path: of the table.

@@ -29,7 +29,7 @@ DROPPED = "dropped"
 
 @dataclass(frozen=True)
 class TaskIntake:
-    """What every task of query 1 does.
+    """Work of every task of query 1.
 
     Args:
         stage: of the mechanism; without state.
@@ -49,7 +49,7 @@ class TaskIntake:
     def run(
         self, batches: Iterable[pa.RecordBatch], task: int, task_message: str | None
     ) -> Iterator[pa.RecordBatch]:
-        """Step over the records of one task."""
+        """Run the stage over the records of one task."""
         clock = MicroBatch.from_message(task_message).clock
         for records in _pieces(
             batches, self.stage.takes.remove(self.stage.takes.get_field_index("drop"))

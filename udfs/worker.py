@@ -51,7 +51,7 @@ class MicroBatch:
 
 
 class Work(Protocol):
-    """What the buckets of one query do, a dataclass; shipped to the workers."""
+    """Work of the buckets of one query, a dataclass; shipped to the workers."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -217,7 +217,9 @@ def answer(
 
 @functools.cache
 def _freeze_modules() -> None:
-    """Freeze the modules: Spark collects garbage after every task: a tenth of a CPU-second for all the modules that are loaded for good. Once per worker."""
+    """Make modules exempt from collection.
+
+    Spark collects garbage after every task: a tenth of a CPU-second for all the modules that are loaded for good. Once per worker."""
     gc.freeze()
 
 

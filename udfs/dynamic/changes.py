@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import Int, run_sums, sort_runs
 from dpsql.udfs.contributions import Increment, contributions
 from dpsql.udfs.dynamic.interval_tree import level_before
 from dpsql.udfs.dynamic.live_rows import count_pairs, empty_state, live_versions, update_tables
@@ -59,6 +59,18 @@ class FeedParameters:
     by_level: bool = False
 
     @property
+    def bounds(self) -> VersionBounds:
+        """Bounds of the versions of one unit."""
+        return VersionBounds(
+            self.max_rows,
+            self.max_rows_per_group,
+            self.max_groups,
+            self.weights,
+            self.public_keys,
+            self.grid.horizon,
+        )
+
+    @property
     def gives(self) -> pa.Schema:
         """Columns of the contributions that go on."""
         leaves = any(rule.rule == "leaf" for rule in self.increments)
@@ -90,20 +102,14 @@ def admit_changes(
     """
     state = empty_state(len(p.increments)) if state is None else state
     drops = Counter[str]()
-    code = rows.column("drop").to_numpy()
-    for number, reason in enumerate(NO_RECORD, start=1):
-        drops[reason] = int((code == number).sum())
-    rows = rows.filter(pa.array(code == 0))
+    rows = _leave_out_marked(rows, drops)
     images, drops["too_far_ahead"] = read_images(rows, clock, p.increments, p.copies)
     stored, state_rows = live_versions(state, images.user, images.row)
     names = rows.column("key_bytes").take(pa.array(images.record))
     version_cut = cut_versions(images, _triggers(images, clock, p.grid), names, stored, p.copies)
     drops["unknown_row"] = version_cut.unknown
     pairs = count_pairs(state, version_cut.versions)
-    bounds = VersionBounds(
-        p.max_rows, p.max_rows_per_group, p.max_groups, p.weights, p.public_keys, p.grid.horizon
-    )
-    versions = admit_versions(version_cut.versions, version_cut.events, pairs, bounds, drops)
+    versions = admit_versions(version_cut.versions, version_cut.events, pairs, p.bounds, drops)
     events = count_events(versions, version_cut.events)
     present = spells(versions, events, pairs, len(p.weights))
     is_live = np.ones(len(versions.user), bool)
@@ -114,6 +120,14 @@ def admit_changes(
         _sum_by_key(versions, _key_changes(events, present, p), p),
         {reason: drops[reason] for reason in DROP_REASONS},
     )
+
+
+def _leave_out_marked(rows: pa.Table, drops: Counter[str]) -> pa.Table:
+    """Leave out the images that the engine has marked as no records, and count them."""
+    code = rows.column("drop").to_numpy()
+    for number, reason in enumerate(NO_RECORD, start=1):
+        drops[reason] = int((code == number).sum())
+    return rows.filter(pa.array(code == 0))
 
 
 def count_events(versions: Versions, events: Events) -> Events:
@@ -168,8 +182,7 @@ def _sum_by_key(versions: Versions, changes: KeyChanges, p: FeedParameters) -> p
     key = versions.key[version]
     is_end = changes.sign == END if p.by_level else np.zeros(len(version), bool)
     level = np.where(is_end, level_before(versions.begin[version], trigger), 0)
-    order = sort_order(trigger, key, level)
-    starts = run_starts(trigger[order], key[order], level[order])
+    order, starts = sort_runs(trigger, key, level)
     head = order[starts]
     table = {
         "window": np.full(len(head), p.grid.offset_us),

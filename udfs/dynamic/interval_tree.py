@@ -320,7 +320,7 @@ class _Tree:
         return kept_nodes
 
     def answers(self, nodes: dict[int, Node]) -> tuple[list[Int], list[np.ndarray]]:
-        """Return of each sum and key the noisy value, and its standard error; NaN where no node answers, and the value is 0 whatever there is."""
+        """Return the noisy value of each sum and key, and its standard error; NaN where no node answers, and the value is 0 whatever there is."""
         size = len(self.key)
         values = [np.zeros(size, np.int64) for _ in self.p.sums]
         variances = [np.zeros(size) for _ in self.p.sums]
@@ -358,7 +358,7 @@ class _Tree:
             self._begin(node, finished[node.halted[finished] == 0])
 
     def _begin(self, node: Node, groups: Int) -> None:
-        """Begin a round: the size, and what is there; nothing has gone. A node that is too small for its noise answers 0 from now on."""
+        """Start a round: the size, and what is there; nothing has gone. A node that is too small for its noise answers 0 from now on."""
         node.first[groups] = self.trigger
         node.ended[groups] = 0
         for state in (node.noise, *node.removed):

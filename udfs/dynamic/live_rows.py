@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, find, insert, match, places, run_starts, sort_order
+from dpsql.udfs.columns import (
+    Bool,
+    Int,
+    find,
+    insert,
+    match,
+    places,
+    run_starts,
+    sort_order,
+    sort_runs,
+    span_sums,
+    unsort,
+)
 from dpsql.udfs.dynamic.versions import INTS, Events, Versions
 from dpsql.udfs.stage import BEGIN, Tables
 from dpsql.udfs.state_table import StateTable
@@ -27,7 +39,9 @@ TAKEN = -1
 
 
 def schemas(values: int) -> dict[str, pa.Schema]:
-    """Return schemas. live: a row of it (`row`, and which of its equal copies), the key and increments that it began with, the trigger and place in the
+    """Return the schemas of all tables.
+
+    live: a row of it (`row`, and which of its equal copies), the key and increments that it began with, the trigger and place in the
     feed of that, and its slot. presences: of a unit in a key, as in `Pairs`. slots: when each is free.
     """
     int64 = pa.int64()
@@ -120,13 +134,9 @@ def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
 
 def count_pairs(state: Tables, versions: Versions) -> Pairs:
     """Group versions by unit and key, with what the state has of these."""
-    order = sort_order(versions.user, versions.key)
-    starts = run_starts(versions.user[order], versions.key[order])
+    order, starts = sort_runs(versions.user, versions.key)
     user = versions.user[order][starts]
     key = versions.key[order][starts]
-    of_version = np.empty(len(order), np.int64)
-    of_version[order] = np.cumsum(starts) - 1
-
     presences = {
         name: state["presences"].column(name).to_numpy() for name in ("user", "key", *PRESENCE)
     }
@@ -136,26 +146,22 @@ def count_pairs(state: Tables, versions: Versions) -> Pairs:
     for name in PRESENCE:
         stored[name][is_known] = presences[name][state_row[is_known]]
 
-    heads = run_starts(user)
-    low, high = find([user[heads]], [presences["user"]])
-    total = {
-        name: np.concatenate([[0], np.cumsum(presences[name], dtype=np.int64)])
-        for name in ("rows", "spells")
-    }
+    is_new_user = run_starts(user)
+    low, high = find([user[is_new_user]], [presences["user"]])
     table = state["slots"]
     first, end = find([user, key], [table.column(name).to_numpy() for name in ("user", "key")])
     slot_rows = _ranges(first, end)
     return Pairs(
         user=user,
         key=key,
-        of_version=of_version,
-        of_user=np.cumsum(heads) - 1,
+        of_version=unsort(order, np.cumsum(starts) - 1),
+        of_user=np.cumsum(is_new_user) - 1,
         is_known=is_known,
         **stored,
         slots=end - first,
-        rows_of_user=total["rows"][high] - total["rows"][low],
+        rows_of_user=span_sums(presences["rows"], low, high),
         keys_of_user=high - low,
-        spells_of_user=total["spells"][high] - total["spells"][low],
+        spells_of_user=span_sums(presences["spells"], low, high),
         slot_of=np.repeat(np.arange(len(user)), end - first),
         slot=table.column("slot").to_numpy()[slot_rows].astype(np.int64),
         free_from=table.column("free_from").to_numpy()[slot_rows],

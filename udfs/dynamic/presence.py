@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dpsql.udfs.columns import Bool, Int, run_starts, running_count, sort_order
+from dpsql.udfs.columns import Bool, Int, run_starts, running_count, sort_order, unsort
 from dpsql.udfs.dynamic.live_rows import Pairs
 from dpsql.udfs.dynamic.versions import NO_SLOT, UNCOUNTED, Events, Versions
 from dpsql.udfs.stage import BEGIN, END
@@ -52,10 +52,9 @@ def spells(versions: Versions, events: Events, pairs: Pairs, counted_spells: int
     closes = (sign == END) & (live == 0)
     until = _latest(np.where(opens | (sign == END), trigger, 0), pairs.until[pair], pair)
 
-    in_order = np.zeros(len(order), np.int64)
-    in_order[order] = opens
     user = pairs.of_user[pairs.of_version[events.version]]
-    ordinal = (pairs.spells_of_user[user] + running_count(in_order, run_starts(user)))[order]
+    opened_spells = running_count(unsort(order, opens), run_starts(user))
+    ordinal = (pairs.spells_of_user[user] + opened_spells)[order]
     # The rank of a spell is its opening's, and of one that was open before, the one that is known of the pair.
     rank = np.where(opens, np.where(ordinal <= counted_spells, ordinal, 0), pairs.rank[pair])
     rank = rank[np.maximum.accumulate(np.where(opens | starts, np.arange(len(order)), 0))]
@@ -161,7 +160,7 @@ def _select(begins: Int, is_selected: Bool, reason: str, drops: Counter[str]) ->
 
 
 def _within_groups(pair: Int, pairs: Pairs, max_groups: int) -> Bool:
-    """Tell of begins in order whether the key is among the first so many of its unit."""
+    """Tell whether the key of each begin, in order, is among the first so many of its unit."""
     order = sort_order(pair)
     heads = order[run_starts(pair[order])]
     first = np.zeros(len(pair), bool)

@@ -27,6 +27,7 @@ from dpsql.udfs.histogram.group_state import (
     empty_state,
     new_groups,
     open_closing,
+    with_values,
 )
 from dpsql.udfs.histogram.key_selection import SelectionParameters, advance_to, predict, select
 from dpsql.udfs.histogram.memory import SILENT, CarriedParameters, Evidence, Memory, Review
@@ -222,24 +223,16 @@ class _Work:
     ) -> ReleaseState:
         """Put known keys into every window that has its first trigger in this pass, as public groups are."""
         known_rows = np.flatnonzero(memory.is_known)
-        grid = self.p.grid
         if not len(known_rows):
             return state
-        first = (
-            (closed_until - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us
-            + grid.offset_us
-            + grid.slide_us
-        )
-        windows = np.arange(first, until - grid.trigger_us + 1, grid.slide_us, dtype=np.int64)
+        windows = self.p.grid.windows_opening(closed_until, until)
         if not len(windows):
             return state
         groups = state.groups
         present = np.flatnonzero(np.isin(groups.column("window").to_numpy(), windows))
         present = present[memory.known_since(groups.column("key").to_numpy()[present]) != SILENT]
         for name in ("first", "selected_at"):
-            column = groups.column(name).to_numpy().copy()
-            column[present] = 1
-            groups = groups.set_column(groups.column_names.index(name), name, pa.array(column))
+            groups = with_values(groups, name, present, 1)
         window = np.repeat(windows, len(known_rows))
         key = np.tile(memory.key[known_rows], len(windows))
         missing = (
@@ -288,16 +281,7 @@ class _Work:
         """End a window at its last trigger: its groups become evidence, known keys are reviewed, silent ones tested over several windows."""
         grid = self.p.grid
         window_tests = self.window_tests
-        review = Review(
-            window,
-            grid.slide_us,
-            ends_us,
-            window_tests,
-            self.selection.counter,
-            self.selection.sigma,
-            self.selection.min_users,
-            self.noise_key,
-        )
+        review = self._review(window, ends_us)
         ended = np.flatnonzero((c.groups["window"] == window) & (c.groups["users"] > 0))
         ended = ended[memory.epoch_of(c.groups["key"][ended], window_tests.first) <= window]
         evidence = evidence.plus(self._evidence(c, ended, memory, review))
@@ -308,9 +292,7 @@ class _Work:
         proven_keys = memory.key[proven]
         memory = memory.learnt(proven_keys, np.full(len(proven_keys), ends_us))
         # The first window that begins at or after the review.
-        memory = memory.dropped(
-            dropped, -((grid.offset_us - ends_us) // grid.slide_us) * grid.slide_us + grid.offset_us
-        )
+        memory = memory.dropped(dropped, grid.first_window_from(ends_us))
         oldest = window - (window_tests.windows - 2) * grid.slide_us
         evidence = evidence.select(
             (evidence.window >= oldest)
@@ -322,6 +304,18 @@ class _Work:
             memory.select(memory.is_known | recent | np.isin(memory.key, evidence.keys)),
             evidence,
             proven_keys,
+        )
+
+    def _review(self, window: int, ends_us: int) -> Review:
+        return Review(
+            window,
+            self.p.grid.slide_us,
+            ends_us,
+            self.window_tests,
+            self.selection.counter,
+            self.selection.sigma,
+            self.selection.min_users,
+            self.noise_key,
         )
 
     def _evidence(self, c: Closing, ended: Int, memory: Memory, review: Review) -> Evidence:
@@ -342,14 +336,9 @@ class _Work:
         """Show keys that have become known in all open windows, now: groups that are there in `to_release`, others returned."""
         grid = self.p.grid
         g = c.groups
-        oldest = until - grid.horizon * grid.trigger_us
-        oldest = -((grid.offset_us - oldest) // grid.slide_us) * grid.slide_us + grid.offset_us
-        windows = np.arange(
-            max(oldest, self.window_tests.first),
-            until - grid.trigger_us + 1,
-            grid.slide_us,
-            dtype=np.int64,
-        )
+        oldest = grid.first_window_from(until - grid.horizon * grid.trigger_us)
+        oldest = max(oldest, self.window_tests.first)
+        windows = np.arange(oldest, until - grid.trigger_us + 1, grid.slide_us)
         rows = match([np.sort(new_keys)], [memory.key])
         window = np.repeat(windows, len(new_keys))
         memory_row = np.tile(rows, len(windows))

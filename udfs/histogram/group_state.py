@@ -20,6 +20,7 @@ from dpsql.udfs.columns import (
     run_starts,
     run_sums,
     sort_order,
+    sort_runs,
     to_lists,
 )
 from dpsql.udfs.grid import NO_CLOCK, Grid
@@ -53,7 +54,7 @@ class StateLayout:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """Columns v0, v1, ... of exact sums, one per perturbation."""
+        """Columns of exact sums, one per perturbation: v0, v1 and so on."""
         return tuple(f"v{j}" for j in range(len(self.path_widths)))
 
 
@@ -183,16 +184,13 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
         [window[head], key[head]],
         [groups.column("window").to_numpy(), groups.column("key").to_numpy()],
     )
-    first = groups.column("first").to_numpy()
     is_known = state_row >= 0
-    earlier = is_known.copy()
-    earlier[is_known] = (first[state_row[is_known]] == 0) | (
-        first[state_row[is_known]] > trigger[head[is_known]]
-    )
-    if earlier.any():
-        first = first.copy()
-        first[state_row[earlier]] = trigger[head[earlier]]
-        groups = groups.set_column(groups.column_names.index("first"), "first", pa.array(first))
+    row = state_row[is_known]
+    known_trigger = trigger[head[is_known]]
+    first = groups.column("first").to_numpy()[row]
+    is_earlier = (first == 0) | (first > known_trigger)
+    if is_earlier.any():
+        groups = with_values(groups, "first", row[is_earlier], known_trigger[is_earlier])
     new_heads = head[~is_known]
     if len(new_heads):
         names = rows.column("key_bytes").take(pa.array(new_heads))
@@ -200,6 +198,13 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
             groups, new_groups(layout, window[new_heads], key[new_heads], names, trigger[new_heads])
         )
     return replace(state, groups=groups, pending=pending)
+
+
+def with_values(groups: pa.Table, name: str, rows: Int, values: Int | int) -> pa.Table:
+    """Return groups with other values of one column in some rows."""
+    column = groups.column(name).to_numpy().copy()
+    column[rows] = values
+    return groups.set_column(groups.column_names.index(name), name, pa.array(column))
 
 
 def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
@@ -254,8 +259,9 @@ def open_closing(
         for time in (closed_us, state.closed_us)
     )
     due, pending = _due(state.pending, groups, closed_now)
-    user = ["user"] if layout.rounds else []
-    by_user = _sum(due, ["trigger", "group", *user], ["weight", "users"], grid.horizon)
+    by_user = _sum(
+        due, ["trigger", "group", *["user"] * layout.rounds], ["weight", "users"], grid.horizon
+    )
     sums = _sum(due, ["trigger", "group"], list(layout.values), grid.horizon)
     members = {n: state.seen.column(n).to_numpy() for n in ("round", "user")}
     members["group"] = match(
@@ -319,8 +325,7 @@ def _due(
 
 def _sum(due: dict[str, Int], columns: list[str], names: list[str], horizon: int) -> Increments:
     keys = [due[n] for n in columns]
-    order = sort_order(*keys)
-    starts = run_starts(*(k[order] for k in keys))
+    order, starts = sort_runs(*keys)
     head = order[starts]
     if "user" in columns and len(head):
         # One user's rows of one trigger from several micro-batches: the earliest record has the largest weight.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpsql.udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
+from dpsql.udfs.columns import Bool, Float, Int, find, insert, match, places, sort_order, sort_runs
 from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.histogram.group_state import Closing
 from dpsql.udfs.histogram.memory import CarriedParameters
@@ -89,7 +89,7 @@ def select(c: Closing, p: SelectionParameters, noise_key: bytes) -> list[Int]:
 
 
 def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
-    """Algorithm 4: put groups without records at the last closed trigger to sleep until noise alone would select them.
+    """Put groups without records at the last closed trigger to sleep (Algorithm 4) until noise alone would select them.
 
     Sets `wake` to the first later trigger at which the group crosses if nobody joins (horizon + 1: never). A joining user
     wakes it. Testing only the awake gives the same releases as testing all, because the noise is a function of the trigger.
@@ -97,21 +97,11 @@ def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
     Looking ahead costs the rest of the window and is lost when somebody joins. So only groups sleep that expect less than one
     more user, going by how many came so far; which ones they are changes the work and nothing else.
     """
-    g = c.groups
-    horizon = p.counter.horizon
-    silent = (
-        (g["wake"] == 0)
-        & (c.closed_now < horizon)
-        & (c.closed_now > 0)
-        & (g["users"] >= p.min_users)
-        & (g["step"] == c.closed_now)
-    )
-    silent &= p.rounds | (g["selected_at"] == 0)
-    silent &= g["users"] * (horizon - c.closed_now) <= c.closed_now
-    silent[c.due.group[c.due.trigger == c.closed_now[c.due.group]]] = False
-    asleep = np.flatnonzero(silent)
+    asleep = np.flatnonzero(_expects_nobody(c, p))
     if not len(asleep):
         return
+    g = c.groups
+    horizon = p.counter.horizon
     state = g["noise"][asleep].copy()
     step = g["step"][asleep].copy()
     wake = np.full(len(asleep), horizon + 1)
@@ -123,18 +113,27 @@ def predict(c: Closing, p: SelectionParameters, noise_key: bytes) -> None:
             state[moving], _draws(c, groups, trigger, noise_key), trigger
         )
         step[moving] = trigger
-        wake[
-            moving[
-                crosses(
-                    state[moving, 0],
-                    g["weight"][groups],
-                    trigger,
-                    p,
-                    _redraw(c, groups, p, noise_key),
-                )
-            ]
-        ] = trigger
+        redraw = _redraw(c, groups, p, noise_key)
+        has_crossed = crosses(state[moving, 0], g["weight"][groups], trigger, p, redraw)
+        wake[moving[has_crossed]] = trigger
     g["wake"][asleep] = wake
+
+
+def _expects_nobody(c: Closing, p: SelectionParameters) -> Bool:
+    """Tell which groups without records at the last closed trigger expect less than one more user."""
+    g = c.groups
+    horizon = p.counter.horizon
+    is_silent = (
+        (g["wake"] == 0)
+        & (c.closed_now < horizon)
+        & (c.closed_now > 0)
+        & (g["users"] >= p.min_users)
+        & (g["step"] == c.closed_now)
+    )
+    is_silent &= p.rounds | (g["selected_at"] == 0)
+    is_silent &= g["users"] * (horizon - c.closed_now) <= c.closed_now
+    is_silent[c.due.group[c.due.trigger == c.closed_now[c.due.group]]] = False
+    return is_silent
 
 
 def advance_to(
@@ -182,8 +181,7 @@ def _open_round(c: Closing) -> _Round:
     group = c.due.group
     user = c.due.sums["user"]
     trigger = c.due.trigger
-    order = sort_order(group, user)  # stable: due rows are in order of their triggers
-    starts = run_starts(group[order], user[order])
+    order, starts = sort_runs(group, user)
     previous = np.full(len(order), -1, np.int64)
     previous[order[1:]] = np.where(starts[1:], -1, trigger[order[:-1]])
     head = order[starts]

@@ -138,17 +138,8 @@ def _add_public(
     state: ReleaseState, closed_us: int, p: ReleaseParameters, public: PublicGroups
 ) -> ReleaseState:
     """Add the groups of every public key in every window that has its first trigger in this tick."""
-    grid = p.grid
-    last = (
-        closed_us - grid.trigger_us - grid.offset_us
-    ) // grid.slide_us * grid.slide_us + grid.offset_us
     # Windows whose first trigger had closed before this tick have their groups already.
-    first = (
-        (state.closed_us - grid.trigger_us - grid.offset_us) // grid.slide_us * grid.slide_us
-        + grid.offset_us
-        + grid.slide_us
-    )
-    windows = np.arange(max(public.first_window_us, first), last + 1, grid.slide_us, dtype=np.int64)
+    windows = p.grid.windows_opening(state.closed_us, closed_us, public.first_window_us)
     order = np.argsort(np.array(public.keys, np.int64))
     window = np.repeat(windows, len(order))
     listed = np.tile(order, len(windows))

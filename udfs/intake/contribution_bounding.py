@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, running_count, sort_order
+from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, running_count, sort_order, sort_runs
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
@@ -52,11 +52,11 @@ DROP_REASONS = (
 
 
 class Timely(Protocol):
-    """What decides whether a record comes in time."""
+    """Numbers that decide whether a record comes in time."""
 
     @property
     def grid(self) -> Grid:
-        """Windows and triggers."""
+        """Grid of windows and triggers."""
 
     @property
     def public_keys(self) -> tuple[int, ...] | None:
@@ -420,13 +420,9 @@ def sum_by_group(
 
     `weight` and each of `increments` have one value per copy.
     """
-    key = records.key[copies.record]
     row = records.row[copies.record]
-    group_columns = {"window": copies.window, "trigger": copies.trigger, "key": key}
-    if p.by_user:
-        group_columns["user"] = _counted_user(records, copies, p)
-    order = sort_order(*group_columns.values())
-    starts = run_starts(*(column[order] for column in group_columns.values()))
+    group_columns = _group_columns(records, copies, p)
+    order, starts = sort_runs(*group_columns.values())
     heads = order[starts]
     table = {name: column[heads] for name, column in group_columns.items()}
     table["key_bytes"] = records.key_bytes.take(pa.array(row[heads]))
@@ -447,6 +443,7 @@ def sum_by_group(
         return summed
     key_bytes = records.key_bytes.take(pa.array(row))
     sign = np.ones(len(row), np.int64)
+    key = group_columns["key"]
     return with_leaves(summed, copies.window, copies.trigger, key, key_bytes, sign, leaves)
 
 
@@ -489,7 +486,7 @@ def _all_in_time(ts: Int, clock: Clock, p: Timely) -> bool:
 
 
 def open_copies(ts: Int, clock: Clock, p: Timely) -> tuple[Int, Int, Int]:
-    """(record, window, trigger) of every copy whose window is open: its first trigger after the event time that is not closed yet."""
+    """Return (record, window, trigger) of every copy whose window is open: its first trigger after the event time that is not closed yet."""
     record, window = p.grid.windows_of(ts)
     trigger = _trigger(ts[record], window, clock, p)
     is_open = (trigger <= p.grid.horizon) & _exists(window, p)
@@ -521,11 +518,18 @@ def _exists(window: Int, p: Timely) -> Bool:
 def _group_fingerprint(
     period: Int, window: Int, key: Int, p: BoundingParameters
 ) -> npt.NDArray[np.uint32]:
-    """32 bits of a (window, key); where users are told apart the last one says whether the window starts in the copy's own period."""
+    """Return 32 bits of a (window, key); where users are told apart the last one says whether the window starts in the copy's own period."""
     fingerprint = _fingerprint(mix(window, key).view(np.int64))
     if not p.tells_users_apart:
         return fingerprint
     return fingerprint & ~np.uint32(1) | (p.grid.period(window) == period).astype(np.uint32)
+
+
+def _group_columns(records: Records, copies: Copies, p: BoundingParameters) -> dict[str, Int]:
+    """Return what tells the groups of copies apart: window, trigger and key, and in rounds who counts."""
+    key = records.key[copies.record]
+    columns = {"window": copies.window, "trigger": copies.trigger, "key": key}
+    return columns | ({"user": _counted_user(records, copies, p)} if p.by_user else {})
 
 
 def _counted_user(records: Records, copies: Copies, p: BoundingParameters) -> Int:

@@ -23,9 +23,8 @@ from dpsql.udfs.columns import (
     insert,
     match,
     places,
-    run_starts,
     running_count,
-    sort_order,
+    sort_runs,
     unsort,
 )
 from dpsql.udfs.contributions import Increment
@@ -98,8 +97,7 @@ def fill(
         values: of each rule, what the copies bring, in parts of its larger bound.
         rules: those that have bounds per group.
     """
-    order = sort_order(*columns)
-    starts = run_starts(*(column[order] for column in columns))
+    order, starts = sort_runs(*columns)
     group = unsort(order, np.cumsum(starts) - 1)
     group_columns = [column[order][starts] for column in columns]
     state_row = match(group_columns, [state.column(name).to_numpy() for name in GROUP_COLUMNS])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Int, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import Int, run_sums, sort_runs
 
 
 def with_leaves(
@@ -33,11 +33,8 @@ def with_leaves(
         [column[events] for column, events in zip(leaves.values(), leaf_events, strict=True)]
     )
     perturbation = np.repeat(list(leaves), [len(events) for events in leaf_events])
-    order = sort_order(window[event], trigger[event], key[event], leaf)
+    order, starts = sort_runs(window[event], trigger[event], key[event], leaf)
     event = event[order]
-    perturbation = perturbation[order]
-    leaf = leaf[order]
-    starts = run_starts(window[event], trigger[event], key[event], leaf)
     head = event[starts]
     table = dict.fromkeys(summed.column_names, np.zeros(len(head), np.int64))
     table |= {
@@ -47,8 +44,8 @@ def with_leaves(
         "key_bytes": key_bytes.take(pa.array(head)),
     }
     for j in leaves:
-        table[f"v{j}"] = run_sums(np.where(perturbation == j, sign[event], 0), starts)
-    table["leaf"] = leaf[starts]
+        table[f"v{j}"] = run_sums(np.where(perturbation[order] == j, sign[event], 0), starts)
+    table["leaf"] = leaf[order][starts]
     in_no_leaf = summed.append_column("leaf", pa.array(np.zeros(summed.num_rows, np.int64)))
     in_leaves = pa.table(table).select(in_no_leaf.column_names).cast(in_no_leaf.schema)
     return pa.concat_tables([in_no_leaf, in_leaves]).combine_chunks()

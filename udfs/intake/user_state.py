@@ -28,7 +28,8 @@ from dpsql.udfs.columns import (
     places,
     run_starts,
     running_count,
-    sort_order,
+    sort_runs,
+    span_sums,
     unsort,
 )
 from dpsql.udfs.grid import Grid
@@ -103,8 +104,7 @@ def count_entries(
     """Count records against one part of the state; `is_counted`: which of them, where not all."""
     is_new_user = run_starts(entries.period, entries.user)
     user_number = np.cumsum(is_new_user) - 1
-    order = sort_order(user_number, entries.fingerprint)
-    starts = run_starts(user_number[order], entries.fingerprint[order])
+    order, starts = sort_runs(user_number, entries.fingerprint)
     pair = unsort(order, np.cumsum(starts) - 1)
     flags = np.ones(len(order), bool) if is_counted is None else is_counted[order]
     occurrence = unsort(order, running_count(flags, starts))
@@ -118,8 +118,7 @@ def count_entries(
     ends = np.cumsum(user_entries)
     begins = ends - user_entries
     stored = np.repeat(low - begins, user_entries) + np.arange(ends[-1] if len(ends) else 0)
-    total = np.concatenate([[0], np.cumsum(rows[stored], dtype=np.int64)])
-    user_rows = total[ends] - total[begins]
+    user_rows = span_sums(rows[stored], begins, ends)
     pair_user = user_number[heads]
     position, is_known_pair = _look_up(
         _words(np.repeat(np.arange(len(low)), user_entries), fingerprint[stored]),
@@ -200,17 +199,7 @@ def merge(
     is_new = ~is_known & (row_counts > 0)
     is_dropped = np.zeros(state.num_rows, bool)
     if max_rows < math.inf:
-        pair_user = tally.pair_user
-        user_rows = tally.stored_rows + np.bincount(
-            pair_user, row_counts, len(tally.stored_rows)
-        ).astype(np.int64)
-        is_full = user_rows >= max_rows
-        has_entry = is_full & (tally.high > tally.low)
-        columns[4][tally.low[has_entry]] = max_rows
-        is_dropped = _in_spans(tally.low[has_entry] + 1, tally.high[has_entry], state.num_rows)
-        is_only_entry = (is_full & ~has_entry)[pair_user] & run_starts(pair_user)
-        is_new = is_new & ~is_full[pair_user] | is_only_entry
-        row_counts[is_only_entry] = max_rows
+        is_new, is_dropped = _keep_one_entry(columns[4], tally, row_counts, is_new, max_rows)
     if is_new.any():
         positions = places(tally.state_row[is_new])
         new_columns = _new_entries(tally, part, row_counts, is_new)
@@ -222,6 +211,21 @@ def merge(
     if is_dropped.any():
         columns = [column[~is_dropped] for column in columns]
     return pa.table(dict(zip(COLUMNS, columns, strict=True)))
+
+
+def _keep_one_entry(
+    rows: Int, tally: Counted, row_counts: npt.NDArray[Any], is_new: Bool, max_rows: float
+) -> tuple[Bool, Bool]:
+    """Let users that have used `max_rows` keep one entry; changes `rows` and `row_counts`, and returns which entries are new, and which go."""
+    pair_user = tally.pair_user
+    new_rows = np.bincount(pair_user, row_counts, len(tally.stored_rows)).astype(np.int64)
+    is_full = tally.stored_rows + new_rows >= max_rows
+    has_entry = is_full & (tally.high > tally.low)
+    rows[tally.low[has_entry]] = max_rows
+    is_dropped = _in_spans(tally.low[has_entry] + 1, tally.high[has_entry], len(rows))
+    is_only_entry = (is_full & ~has_entry)[pair_user] & run_starts(pair_user)
+    row_counts[is_only_entry] = max_rows
+    return is_new & ~is_full[pair_user] | is_only_entry, is_dropped
 
 
 def _new_entries(

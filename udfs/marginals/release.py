@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Float, Int, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import Float, Int, run_sums, sort_runs
 from dpsql.udfs.intake.contribution_bounding import mix
 from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import NumberedGroups
@@ -120,8 +120,7 @@ class CellIntake(AdmissionStage):
         many = cells.shape[1]
         trigger = np.repeat(admitted.column("trigger").to_numpy(), many)
         cell = cells.ravel()
-        order = sort_order(trigger, cell)
-        starts = run_starts(trigger[order], cell[order])
+        order, starts = sort_runs(trigger, cell)
         head = order[starts]
         distinct, number = np.unique(cell[head], return_inverse=True)
         zeros = np.zeros(len(head), np.int64)

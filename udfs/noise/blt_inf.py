@@ -96,7 +96,7 @@ class BltInf:
         return _path_variance(self, step)
 
     def response_sum(self, step: int) -> float:
-        """Return b_0 + ... + b_(step-1), the largest response."""
+        """Return the sum of b_0 to b_(step-1), the largest response."""
         return sum(r * _geometric(x, step) >> BITS for x, r in zip(*self._poles, strict=True)) / (
             1 << BITS
         )

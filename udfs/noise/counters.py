@@ -90,7 +90,7 @@ class Honaker:
         return 1 + self.levels
 
     def node_variances(self) -> tuple[float, ...]:
-        """Return v_0..v_(levels-1), the variance of a node at each level."""
+        """Return the variance of a node at each level, v_0 to v_(levels-1)."""
         variances = [1.0]
         while len(variances) < self.levels:
             variances.append(1 / (1 + 1 / (2 * variances[-1])))

@@ -35,14 +35,14 @@ def add(a: Pair, b: Pair) -> Pair:
 
 
 def times(c: Float, a: Pair) -> Pair:
-    """Multiply c and a, for float64 c of at most 26 significant bits."""
+    """Return c * a, for float64 c of at most 26 significant bits."""
     high, low = _halves(a[0])
     p = c * a[0]
     return _quick(p, ((c * high - p) + c * low) + c * a[1])
 
 
 def product(c: tuple[float, float], a: Pair) -> Pair:
-    """Multiply a by one number c = hi + lo."""
+    """Return c * a for one number c = hi + lo."""
     c_high, c_low = _halves(c[0])
     high, low = _halves(a[0])
     p = c[0] * a[0]

@@ -20,7 +20,7 @@ LONGEST = 1 << 18
 
 
 def coefficients(panes: int) -> tuple[float, ...]:
-    """Return c_0 .. c_(2w-1): those of (1 - z)^(-1/2), half of them again w later with the opposite sign."""
+    """Return the coefficients c_0 to c_(2w-1): those of (1 - z)^(-1/2), half of them again w later with the opposite sign."""
     exact = [Fraction(1)]
     for k in range(1, 2 * panes):
         exact.append(exact[-1] * (2 * k - 1) / (2 * k))
@@ -31,7 +31,7 @@ def coefficients(panes: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Response:
-    """What a draw does later: to u (`inverse`, the first column of C^-1) and to windows (`window`, that of B), until it has vanished."""
+    """Effect of a draw on later numbers: on u (`inverse`, the first column of C^-1) and on windows (`window`, that of B), until it has vanished."""
 
     inverse: Float
     window: Float

@@ -20,6 +20,8 @@ from dpsql.udfs.columns import (
     run_starts,
     running_count,
     sort_order,
+    sort_runs,
+    span_sums,
     unsort,
 )
 from dpsql.udfs.sketch.hashing import DIGEST, CellShape, Field
@@ -91,8 +93,7 @@ def bound(
     low, high = find(
         [period[is_new_unit], user[is_new_unit]], [users.column(name).to_numpy() for name in BY[:2]]
     )
-    total_rows = np.concatenate([[0], np.cumsum(users.column("rows").to_numpy())])
-    unit_rows = (total_rows[high] - total_rows[low])[unit]
+    unit_rows = span_sums(users.column("rows").to_numpy(), low, high)[unit]
 
     is_first = has_capacity & ~is_known & (tally.occurrence == 1)
     rank = np.zeros(len(tally.state_row), np.int64)
@@ -113,8 +114,7 @@ def bound(
 
 def count_values(users: pa.Table, columns: list[Int], has_capacity: Bool) -> CountedValues:
     """Count records by unit and value, without those that have no capacity."""
-    order = sort_order(*columns)
-    starts = run_starts(*(column[order] for column in columns))
+    order, starts = sort_runs(*columns)
     pair_columns = [column[order[starts]] for column in columns]
     state_row = match(pair_columns, [users.column(name).to_numpy() for name in BY])
     is_known = state_row >= 0
@@ -178,8 +178,7 @@ def own_cells(
         shape: of the sketch.
     """
     record_columns = [place, user, *values.T]
-    order = sort_order(*record_columns)
-    starts = run_starts(*(column[order] for column in record_columns))
+    order, starts = sort_runs(*record_columns)
     pair = unsort(order, np.cumsum(starts) - 1)
     head = order[starts]  # the sort is stable: the earliest record of each key
     pair_columns = [column[head] for column in record_columns]
@@ -236,7 +235,7 @@ def _insert_rows(
 
 
 def fields_of(place: Int, values: Int, keys: dict[int, bytes], shape: CellShape) -> Field:
-    """Return `CellShape.fields` of digests in several places."""
+    """Return the fields of digests in several places."""
     if len(keys) == 1:
         return shape.fields(next(iter(keys.values())), values)
     fields = np.empty((shape.depth, len(values)), np.uint32)

@@ -274,7 +274,7 @@ class SketchEvents(Intake):
         return SCHEMA
 
     def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
-        """Sketch records; `noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
+        """Add records to partial sketches; `noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
         p = self.parameters
         rows, drops = in_time(rows, clock, p)
         values, value, names = distinct_digests(rows.column("key_bytes"))

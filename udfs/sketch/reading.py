@@ -266,14 +266,12 @@ def read_release(state: Tables, released: pa.Table, p: ReadParameters, root: byt
             fields, names = _listed(cells, key, trigger, p)
         else:
             since = candidates.column("since").to_numpy()
-            of_window = np.flatnonzero(
-                (candidates.column("window").to_numpy() == window) & (since <= trigger)
-            )
+            in_window = candidates.column("window").to_numpy() == window
+            of_window = np.flatnonzero(in_window & (since <= trigger))
             fields = p.shape.fields(key, _digests(candidates, of_window))
-            untested = np.flatnonzero(passed_at[of_window] == 0)
-            passes_now = _tested(cells, fields[:, untested], trigger, p, p.beta)
-            passed_at[of_window[untested[passes_now]]] = trigger
-            public = np.flatnonzero(passed_at[of_window] > 0)
+            pass_triggers = passed_at[of_window]
+            public = _test_candidates(pass_triggers, cells, fields, trigger, p, p.beta)
+            passed_at[of_window] = pass_triggers
             fields = fields[:, public]
             names = candidates.column("key_bytes").take(pa.array(of_window[public]))
         lists += [
@@ -289,6 +287,16 @@ def read_release(state: Tables, released: pa.Table, p: ReadParameters, root: byt
         pa.concat_tables(lists).combine_chunks(),
         pa.concat_tables(sketches).combine_chunks(),
     )
+
+
+def _test_candidates(
+    passed_at: Int, cells: Int, fields: Field, trigger: int, p: ReadParameters, beta: float
+) -> Int:
+    """Test the candidates that have not passed; changes `passed_at`, and returns which of all have passed."""
+    untested = np.flatnonzero(passed_at == 0)
+    has_passed = _tested(cells, fields[:, untested], trigger, p, beta)
+    passed_at[untested[has_passed]] = trigger
+    return np.flatnonzero(passed_at > 0)
 
 
 def _by_trigger(published: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
@@ -385,13 +393,8 @@ def _list(
         low = np.floor(low)
         high = np.ceil(high)
     stderr = list_parameters.sd[trigger - 1] * list_parameters.stderr
-    columns = [
-        np.full(size, window),
-        np.full(size, trigger),
-        np.full(size, j),
-        np.arange(1, size + 1),
-        names.take(pa.array(best)),
-    ]
+    columns = [np.full(size, number) for number in (window, trigger, j)]
+    columns += [np.arange(1, size + 1), names.take(pa.array(best))]
     numbers = (value, np.full(size, stderr), low, high)
     return pa.table(
         [*columns, *(number_column * list_parameters.grid for number_column in numbers)],

@@ -283,13 +283,7 @@ def _close(
 
 def _new_windows(before_us: int, now_us: int, p: SketchReleaseParameters) -> list[int]:
     """Return windows of this bucket whose first trigger this tick closes."""
-    grid = p.grid
-    newest, newest_before = (
-        int(grid.latest_window(np.array([time - grid.trigger_us]))[0])
-        for time in (now_us, before_us)
-    )
-    first = max(p.first_window_us, newest_before + grid.slide_us)
-    starts = range(first, newest + 1, grid.slide_us)
+    starts = p.grid.windows_opening(before_us, now_us, p.first_window_us).tolist()
     return [start for start in starts if start % p.buckets == p.bucket]
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import Bool, Int, run_sums, sort_runs
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, timely
@@ -83,8 +83,7 @@ class PaneEvents(Intake):
         timely_rows = rows.filter(pa.array(timely(rows, clock, p, drops)))
         window = p.grid.latest_window(timely_rows.column("ts").to_numpy())
         key = timely_rows.column("key").to_numpy()
-        order = sort_order(window, key)
-        starts = run_starts(window[order], key[order])
+        order, starts = sort_runs(window, key)
         columns = {"window": window[order][starts], "key": key[order][starts]}
         sums = {
             f"v{j}": run_sums(each.increments(timely_rows)[order], starts)

@@ -182,7 +182,7 @@ class EveryPane:
 
     @property
     def columns(self) -> Mapping[str, tuple[type, int]]:
-        """Numbers per bin. `ring`: the noisy panes of the window, pane i at i mod panes; `window`: their sum."""
+        """Numbers of each bin. `ring`: the noisy panes of the window, pane i at i mod panes; `window`: their sum."""
         smoothing = (
             {"means": (float, len(MEMORIES)), "distances": (float, len(MEMORIES))}
             if self.smoother

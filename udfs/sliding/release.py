@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.udfs.columns import Int, match, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import Int, match, run_sums, sort_runs
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.measure.output_columns import OutputColumn, combine
 from dpsql.udfs.sliding.intake import pane_sums
@@ -212,8 +212,7 @@ def _add_sums(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
     sums = pa.concat_tables([pending, open_rows.select(pending.column_names)])
     pane = sums.column("pane").to_numpy()
     key = sums.column("key").to_numpy()
-    order = sort_order(pane, key)
-    starts = run_starts(pane[order], key[order])
+    order, starts = sort_runs(pane, key)
     columns = {"pane": pane[order][starts], "key": key[order][starts]}
     return pa.table(
         columns

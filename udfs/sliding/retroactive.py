@@ -21,7 +21,7 @@ FURTHEST = 2.0**63 - 1024.0
 
 
 def _rounded(value: Float) -> Int:
-    """Round to integers. Panes may be as large as int64 is; what is further is the furthest there is, on every machine."""
+    """Round to integers of 64 bits. Panes may be as large as int64 is; what is further is the furthest there is, on every machine."""
     return np.clip(np.rint(value), -FURTHEST, FURTHEST).astype(np.int64)
 
 
@@ -49,7 +49,9 @@ class Retroactive:
 
     @property
     def columns(self) -> Mapping[str, tuple[type, int]]:
-        """Numbers per bin. `ring`, `members`: values of the window's panes, and how many were measured with each: the last of a group stands for it, the others
+        """Numbers of each bin.
+
+        `ring`, `members`: values of the window's panes, and how many were measured with each: the last of a group stands for it, the others
         are predicted and have 0. `previous`, `last`: value of the pane before, and of the last one that was not repeated. `sum`, `open`: exact
         sum and size of the group that waits; `target`: the size it waits for.
         """

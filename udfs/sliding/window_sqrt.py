@@ -51,7 +51,7 @@ class WindowSqrt:
 
     @property
     def columns(self) -> Mapping[str, tuple[type, int]]:
-        """Numbers per bin. `ring`: exact panes of the window, `window`: their sum; `path`: the last u. Pane i is at i modulo the width."""
+        """Numbers of each bin. `ring`: exact panes of the window, `window`: their sum; `path`: the last u. Pane i is at i modulo the width."""
         return {"ring": (int, self.panes), "window": (int, 0), "path": (float, len(self.c) - 1)}
 
     @cached_property

@@ -12,16 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import (
-    Float,
-    Int,
-    from_lists,
-    match,
-    run_starts,
-    run_sums,
-    sort_order,
-    to_lists,
-)
+from dpsql.udfs.columns import Float, Int, from_lists, match, run_sums, sort_runs, to_lists
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
@@ -83,7 +74,9 @@ class QuantileTree:
 
 
 def empty_leaves(trees: tuple[QuantileTree, ...]) -> Tables:
-    """Return empty tables. waiting: `trigger, key, leaf`, and per column of quantiles `n0..`: signed counts of triggers that have not closed. leaves: those of
+    """Return the tables without rows.
+
+    waiting: `trigger, key, leaf`, and per column of quantiles `n0..`: signed counts of triggers that have not closed. leaves: those of
     triggers that have, where they are not 0. nodes: groups that have been shown; `step` and, per column, `q0..`, the noise states of all nodes.
     """
     counts = [(f"n{j}", pa.int64()) for j in range(len(trees))]
@@ -169,8 +162,7 @@ class Trees:
 
     def remaining_tables(self, key: Int) -> Tables:
         """Return what remains of it; `key` has those of all groups."""
-        order = sort_order(self.group, self.leaf)
-        starts = run_starts(self.group[order], self.leaf[order])
+        order, starts = sort_runs(self.group, self.leaf)
         sums = [run_sums(column[order], starts) for column in self.counts]
         is_kept = (
             np.any([column != 0 for column in sums], axis=0) if len(order) else np.zeros(0, bool)
@@ -230,9 +222,10 @@ def open_trees(
     tag: Blocks,
 ) -> tuple[Trees, pa.Table]:
     """Return the trees of the groups whose keys are `key`, up to trigger `closed_now`, and what waits still."""
-    due = state["waiting"].column("trigger").to_numpy() <= closed_now
-    rows = state["waiting"].filter(pa.array(due))
-    still_waiting = state["waiting"].filter(pa.array(~due)).combine_chunks()
+    waits = state["waiting"]
+    is_due = waits.column("trigger").to_numpy() <= closed_now
+    rows = waits.filter(pa.array(is_due))
+    still_waiting = waits.filter(pa.array(~is_due)).combine_chunks()
     stored = state["leaves"]
     names = [f"n{j}" for j in range(len(trees))]
     trigger = np.concatenate(
@@ -243,24 +236,21 @@ def open_trees(
         name: np.concatenate([stored.column(name).to_numpy(), rows.column(name).to_numpy()])[order]
         for name in ("key", "leaf", *names)
     }
-    place = match([key], [state["nodes"].column("key").to_numpy()])
+    nodes = state["nodes"]
+    place = match([key], [nodes.column("key").to_numpy()])
     noise = [
-        from_lists(state["nodes"].column(f"q{j}"), NODES * q.counter.width).reshape(
-            -1, q.counter.width
-        )
+        from_lists(nodes.column(f"q{j}"), NODES * q.counter.width).reshape(-1, q.counter.width)
         for j, q in enumerate(trees)
     ]
-    step = state["nodes"].column("step").to_numpy().copy()
-    group = match([columns["key"]], [key])
     return Trees(
         trees,
         noise_key,
         tag,
         trigger[order],
-        group,
+        match([columns["key"]], [key]),
         columns["leaf"],
         [columns[name] for name in names],
         place,
-        step,
+        nodes.column("step").to_numpy().copy(),
         noise,
     ), still_waiting

@@ -90,7 +90,7 @@ class TableNoise(Protocol):
         """Value of one integer unit (a power of two)."""
 
     def scale_and_error(self, keys: Int, trigger: int) -> tuple[Float | float, Float]:
-        """Return of some groups the noise of one step in units of the grid, and the standard error at a trigger."""
+        """Return the noise of one step of some groups, in units of the grid, and the standard error at a trigger."""
 
 
 @dataclass(frozen=True)

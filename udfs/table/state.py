@@ -22,6 +22,7 @@ from dpsql.udfs.columns import (
     run_starts,
     run_sums,
     sort_order,
+    sort_runs,
     to_lists,
 )
 from dpsql.udfs.grid import NO_CLOCK
@@ -60,7 +61,7 @@ class Layout:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """Columns v0, v1, ... of exact sums, one per perturbation."""
+        """Columns of exact sums, one per perturbation: v0, v1 and so on."""
         return tuple(f"v{j}" for j in range(len(self.path_widths)))
 
 
@@ -169,8 +170,7 @@ def due(pending: pa.Table, key: Int, trigger: int) -> tuple[Arrays, pa.Table]:
         name: pending.column(name).to_numpy()[is_due] for name in pending.column_names
     }
     columns["group"] = match([columns.pop("key")], [key])
-    order = sort_order(columns["trigger"], columns["group"])
-    starts = run_starts(columns["trigger"][order], columns["group"][order])
+    order, starts = sort_runs(columns["trigger"], columns["group"])
     head = order[starts]
     sums = {
         name: run_sums(column[order], starts)
