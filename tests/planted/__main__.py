@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.planted.faults import CHECKOUT, Fault, read
+from tests.planted.refit import refit_list
 
 LEFT_OUT = (
     ".git",
@@ -61,7 +62,16 @@ def main(arguments: Sequence[str]) -> int:
         action=argparse.BooleanOptionalAction,
         help="only those whose tests start a JVM, or none of them",
     )
+    parser.add_argument(
+        "--refit",
+        action="store_true",
+        help="rewrite edits that a change of layout, not committed yet, has moved; run nothing",
+    )
     given = parser.parse_args(arguments)
+    if given.refit:
+        by_hand = [*refit_list()]
+        print("\n".join(by_hand))
+        return 1 if by_hand else 0
     chosen = [
         fault
         for fault in read()
