@@ -92,10 +92,7 @@ class ReleaseSink:
         hand_over(frame, plan, self._versions.versions_before(batch))
         files = reports(frame)
         pairs = _rows_by_pair(files)
-        closed_before_us = max(
-            (closed_us for earlier, closed_us in self._closed.items() if earlier < batch),
-            default=NO_CLOCK,
-        )
+        closed_before_us = self._closed_before(batch)
         names = tuple(file.counted["released"] for file in files if file.counted["released"])
         released = ReleasedRows(frame.sparkSession, self.released, names)
         published_pairs = self._published(released, pairs, closed_before_us) if pairs else set()
@@ -105,9 +102,7 @@ class ReleaseSink:
             self.publishing(closed_us)
         due = self._by_tick(new_pairs, {tick for file in files for tick in file.counted["ticks"]})
         if not plan.is_empty:
-            detail = {"closed_us": closed_us, "rows": sum(new_pairs.values())}
-            detail |= {"mark": self.histogram.triggers(max(due))} if due else {}
-            self._list_batch(batch, plan, files, detail)
+            self._list_batch(batch, plan, files, closed_us, due)
         # One commit per tick, however the ticks were cut into micro-batches: that depends on how many private files there are.
         for tick, of_tick in sorted(due.items()):
             self.histogram.publish(released, tick, of_tick, has_all=len(of_tick) == len(pairs))
@@ -115,15 +110,28 @@ class ReleaseSink:
         self.has_published = True
         self.count(len(new_pairs), sum(new_pairs.values()))
 
+    def _closed_before(self, batch: int) -> int:
+        """Return the time up to which triggers were closed before a micro-batch."""
+        earlier = (closed_us for number, closed_us in self._closed.items() if number < batch)
+        return max(earlier, default=NO_CLOCK)
+
     def _list_batch(
-        self, batch: int, plan: ReleasePlan, files: Sequence[StateFile], detail: Mapping[str, int]
+        self,
+        batch: int,
+        plan: ReleasePlan,
+        files: Sequence[StateFile],
+        closed_us: int,
+        due: Mapping[int, Mapping[Pair, int]],
     ) -> None:
-        """List a micro-batch: its state files, and what it has read and closed."""
+        """List a micro-batch: its state files, what it has read and closed, and what is due by which tick."""
+        rows = sum(sum(pairs.values()) for pairs in due.values())
+        detail = {"closed_us": closed_us, "rows": rows}
+        detail |= {"mark": self.histogram.triggers(max(due))} if due else {}
         self.manifest.commit(batch, files, {**position(plan.upto), **detail})
         self._versions.add(files)
         self.plans.list(batch, plan)
         # Micro-batches come in order and never close less: the newest two are enough, also when one is repeated.
-        self._closed = dict(sorted({**self._closed, batch: detail["closed_us"]}.items())[-2:])
+        self._closed = dict(sorted({**self._closed, batch: closed_us}.items())[-2:])
 
     def _published(
         self, rows: ReleasedRows, pairs: Collection[Pair], closed_before_us: int

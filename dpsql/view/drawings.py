@@ -127,20 +127,13 @@ def trend(
     low, high = within or (min(0.0, float(band_low.min())), max(0.0, float(band_high.max())))
     across = TREND_MARGIN + (TREND_WIDTH - 2 * TREND_MARGIN) * (triggers - 1) / max(1, horizon - 1)
 
-    def height_of(level: NDArray[np.float64]) -> NDArray[np.float64]:
-        level = level.clip(low, high)
-        return (
-            TREND_HEIGHT
-            - TREND_MARGIN
-            - (TREND_HEIGHT - 2 * TREND_MARGIN) * (level - low) / max(high - low, 1e-300)
-        )
-
     band = [
-        *zip(across, height_of(band_high), strict=True),
-        *zip(across[::-1], height_of(band_low)[::-1], strict=True),
+        *zip(across, _heights(band_high, low, high), strict=True),
+        *zip(across[::-1], _heights(band_low, low, high)[::-1], strict=True),
     ]
-    line = _points(zip(across, height_of(values), strict=True))
-    dot = f'<circle cx="{across[-1]:.1f}" cy="{height_of(values)[-1]:.1f}" r="2"/>'
+    heights = _heights(values, low, high)
+    line = _points(zip(across, heights, strict=True))
+    dot = f'<circle cx="{across[-1]:.1f}" cy="{heights[-1]:.1f}" r="2"/>'
     shape = (
         f'<polygon class="band" points="{_points(band)}"/><polyline class="line" points="{line}"/>'
         if len(values) > 1
@@ -148,6 +141,16 @@ def trend(
     )
     return Drawing(
         f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>'
+    )
+
+
+def _heights(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
+    """Return where some values stand in a drawing, from its upper edge."""
+    values = values.clip(low, high)
+    return (
+        TREND_HEIGHT
+        - TREND_MARGIN
+        - (TREND_HEIGHT - 2 * TREND_MARGIN) * (values - low) / max(high - low, 1e-300)
     )
 
 
