@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from dpsql.description import (
     ADDITIVE,
@@ -19,7 +20,7 @@ from dpsql.description import (
     Windows,
 )
 from dpsql.mechanisms.protocol import Plan, Shape
-from dpsql.parsed_query import PerGroup, Reading
+from dpsql.parsed_query import ParsedQuery, PerGroup, Reading
 
 
 def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
@@ -33,28 +34,12 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
     query = plan.query
     facts = shape.facts
     schedule = shape.schedule
-    times = (START, END, "trigger", DUE) if schedule.windows else ("trigger", DUE)
-    keys = {key.name for key in query.output_keys}
-    columns = [Column(name, Role.TIME) for name in times]
-    values = tuple(key.name.rpartition(".")[2] for key in query.keys) if shape.sketch else ()
-    for name in query.columns_in_order:
-        if name in keys:
-            columns.append(Column(name, Role.KEY))
-        for column in shape.columns_of(name):
-            columns.append(
-                Column(
-                    column.name,
-                    column.role,
-                    None if column.role is Role.SET else name,
-                    values if column.role is Role.LIST else (),
-                )
-            )
     window = query.window
     bounds = facts.bounds
     return Published(
         rows=Rows.LISTS if shape.sketch else Rows.CUBE if facts.sets else Rows.HISTOGRAM,
         trigger_us=query.trigger_interval_us,
-        columns=tuple(columns),
+        columns=tuple(_columns(query, shape)),
         windows=None
         if window is None
         else Windows(
@@ -95,3 +80,24 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
         ),
         neighbours=((CELLS_ENDING, Rows.CELLS),) if shape.sketch else (),
     )
+
+
+def _columns(query: ParsedQuery[Any], shape: Shape) -> list[Column]:
+    """Return the columns of the public table: times, then keys and aggregates in the order of the select list."""
+    times = (START, END, "trigger", DUE) if shape.schedule.windows else ("trigger", DUE)
+    keys = {key.name for key in query.output_keys}
+    columns = [Column(name, Role.TIME) for name in times]
+    values = tuple(key.name.rpartition(".")[2] for key in query.keys) if shape.sketch else ()
+    for name in query.columns_in_order:
+        if name in keys:
+            columns.append(Column(name, Role.KEY))
+        for column in shape.columns_of(name):
+            columns.append(
+                Column(
+                    column.name,
+                    column.role,
+                    None if column.role is Role.SET else name,
+                    values if column.role is Role.LIST else (),
+                )
+            )
+    return columns

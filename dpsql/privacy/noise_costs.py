@@ -40,16 +40,7 @@ def column_norm(chosen: BltInf) -> float:
     """
     theta = np.array(chosen.theta)
     omega = np.array(chosen.omega)
-    if not (
-        np.all(omega > 0)
-        and np.all(theta > 0)
-        and np.all(theta < 1)
-        and len(set(chosen.theta)) == len(theta)
-    ):
-        # Then C's entries from the second on are moments of a positive measure, and B's too (its poles and C's interlace).
-        raise AccountingError(
-            "a counter for ever needs positive omega, and theta between 0 and 1, all different"
-        )
+    _check_constants(theta, omega)
     b = _measured(chosen)
     if np.any(b < 0) or np.any(np.diff(b) > 1e-15):
         raise AccountingError("the counter's response rises, or is negative")
@@ -66,6 +57,22 @@ def column_norm(chosen: BltInf) -> float:
     pairs = theta[:, None] * theta[None, :]
     tail = float(np.sum(omega[:, None] * omega[None, :] * pairs ** (LAGS - 1) / (1 - pairs)))
     return math.sqrt(float(np.sum(column**2)) + tail)
+
+
+def _check_constants(theta: Float, omega: Float) -> None:
+    """Refuse constants with which C's entries from the second on are no moments of a positive measure.
+
+    With the others B's are such moments, too: its poles and C's interlace.
+    """
+    if not (
+        np.all(omega > 0)
+        and np.all(theta > 0)
+        and np.all(theta < 1)
+        and len(set(theta.tolist())) == len(theta)
+    ):
+        raise AccountingError(
+            "a counter for ever needs positive omega, and theta between 0 and 1, all different"
+        )
 
 
 @lru_cache(maxsize=4)

@@ -127,48 +127,29 @@ def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
     names = published.names(Role.KEY)
     aggregates = [alias for alias in published.amounts if alias not in quotients]
     keys = {name.lower(): _known_values(rows[name]) for name in names}
+    # A key that no table has could as well have one value.
+    sizes = tuple(max(len(values), 1) for values in keys.values())
     places = [
         pc.index_in(rows[name], value_set=pa.array(keys[name.lower()], rows[name].type))
         .fill_null(-1)
         .to_numpy()
         for name in names
     ]
-    # A key that no table has could as well have one value.
-    sizes = tuple(max(len(values), 1) for values in keys.values())
     ids = rows[published.names(Role.SET)[0]].to_numpy()
-    values = {alias: rows[alias].to_numpy() for alias in aggregates}
-    errors = {
-        alias: rows[published.columns_of(alias, Role.STDERR)[0]].to_numpy() for alias in aggregates
-    }
     tables = []
-    variances = {alias: list[float]() for alias in aggregates}
-    arrays = {alias: list[np.ndarray]() for alias in aggregates}
     for grouping_id in sorted({*ids.tolist()}):
-        row_numbers = np.flatnonzero(ids == grouping_id)
         bits = [grouping_id >> (len(names) - 1 - key) & 1 for key in range(len(names))]
         table_keys = tuple(key for key, bit in enumerate(bits) if not bit)
         shape = tuple(sizes[key] for key in table_keys)
-        cells = _cell_of_each_row([places[key][row_numbers] for key in table_keys], shape)
-        if len(row_numbers) != math.prod(shape) or len(np.unique(cells)) != len(row_numbers):
-            raise LakeError("the published table has not all cells of its trigger, or one twice")
-        tables.append(table_keys)
-        for alias in aggregates:
-            table = np.empty(len(row_numbers))
-            table[cells] = values[alias][row_numbers]
-            arrays[alias].append(table.reshape(shape))
-            variances[alias].append(float(errors[alias][row_numbers[0]]) ** 2)
+        row_numbers = np.flatnonzero(ids == grouping_id)
+        of_table = tuple(places[key][row_numbers] for key in table_keys)
+        tables.append((table_keys, row_numbers[_order_of_cells(of_table, shape, row_numbers)]))
     time = rows["trigger_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())[0].as_py()
     return PublishedMarginals(
         keys,
         rows["trigger"][0].as_py(),
         time,
-        {
-            alias: (
-                LeastSquares(sizes, tuple(tables), tuple(variances[alias])),
-                tuple(arrays[alias]),
-            )
-            for alias in aggregates
-        },
+        {alias: _noisy_tables(rows, published, alias, tables, sizes) for alias in aggregates},
         tuple(alias for alias in aggregates if pa.types.is_integer(rows[alias].type)),
         published,
     )
@@ -179,14 +160,44 @@ def _known_values(key: pa.ChunkedArray) -> list[Any]:
     return sorted(value for value in pc.unique(key).to_pylist() if value is not None)
 
 
-def _cell_of_each_row(places: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the cell of each row of a table, from the places of its keys' values; a table without keys has one row.
+def _order_of_cells(
+    places: tuple[np.ndarray, ...], shape: tuple[int, ...], row_numbers: np.ndarray
+) -> np.ndarray:
+    """Return the order in which the rows of a table are its cells.
+
+    Raises:
+        LakeError: a cell has no row, or two.
+    """
+    cells = np.ravel_multi_index(places, shape) if places else np.zeros(1, np.int64)
+    if len(row_numbers) != math.prod(shape) or len(np.unique(cells)) != len(row_numbers):
+        raise LakeError("the published table has not all cells of its trigger, or one twice")
+    return np.argsort(cells)
+
+
+def _noisy_tables(
+    rows: pa.Table,
+    published: Published,
+    alias: str,
+    tables: Sequence[tuple[tuple[int, ...], np.ndarray]],
+    sizes: tuple[int, ...],
+) -> tuple[LeastSquares, tuple[np.ndarray, ...]]:
+    """Return what is known of the noise of a column, and its noisy tables.
 
     Args:
-        places: of the value of each key, by row.
-        shape: number of values of each key.
+        rows: of one trigger.
+        published: what the table says of itself.
+        alias: of the column.
+        tables: the keys of each table, and the numbers of its rows in the order of its cells.
+        sizes: number of values of each key.
     """
-    return np.ravel_multi_index(tuple(places), shape) if places else np.zeros(1, np.int64)
+    values = rows[alias].to_numpy().astype(np.float64)
+    errors = rows[published.columns_of(alias, Role.STDERR)[0]].to_numpy()
+    variances = tuple(float(errors[row_numbers.min()]) ** 2 for _, row_numbers in tables)
+    model = LeastSquares(sizes, tuple(keys for keys, _ in tables), variances)
+    arrays = [
+        values[row_numbers].reshape([sizes[key] for key in keys]) for keys, row_numbers in tables
+    ]
+    return model, tuple(arrays)
 
 
 # Synthetic tables: fitted to published marginals alone, and published beside them. No secret, no

@@ -206,16 +206,21 @@ def published_rows(
         if name in keys:
             output[name] = keys[name]
         for column in (candidate for candidate in columns if candidate.aggregate == name):
-            if column.size:
-                output[column.name] = _doubles([rows.column(source) for source in column.sources])
-                continue
-            values = rows.column(column.source)
-            if column.kind in KINDS:
-                output[column.name] = _value(values, KINDS[column.kind])
-            else:
-                parts = [(key.name, kind) for key, kind in zip(query.keys, key_types, strict=True)]
-                output[column.name] = top_lists(values, column.kind, parts)
+            output[column.name] = _public_values(rows, column, query, key_types)
     return pa.table(output)
+
+
+def _public_values(
+    rows: pa.Table, column: PublicColumn, query: ParsedQuery, key_types: Sequence[pa.DataType]
+) -> pa.Array | pa.ChunkedArray:
+    """Return the values of one column of an aggregate, as they are published."""
+    if column.size:
+        return _doubles([rows.column(source) for source in column.sources])
+    values = rows.column(column.source)
+    if column.kind in KINDS:
+        return _value(values, KINDS[column.kind])
+    parts = [(key.name, kind) for key, kind in zip(query.keys, key_types, strict=True)]
+    return top_lists(values, column.kind, parts)
 
 
 def typed_keys(

@@ -231,15 +231,6 @@ def build(draft: Draft, mechanism: str, choices: Any) -> ParsedQuery[Any]:
         raise AssertionError("a rule let a query without stream or window pass")
     value = draft.value
     event = value("privacy_level") is PrivacyLevel.EVENT
-    statics = {
-        relation.source.name
-        for scope in draft.scopes
-        for relation in scope.relations
-        if relation.source and relation.source.static
-    }
-    listed = value("public_groups")
-    if listed is not None:
-        statics.add(listed.args["from_"].this.name.lower())
     return ParsedQuery(
         mechanism=mechanism,
         epsilon=value("epsilon"),
@@ -260,7 +251,7 @@ def build(draft: Draft, mechanism: str, choices: Any) -> ParsedQuery[Any]:
         aggregates=tuple(_aggregate(call) for call in draft.calls),
         from_sql=write_from(draft.canonical),
         stream=draft.stream.name,
-        static_sources=tuple(sorted(statics)),
+        static_sources=_static_sources(draft),
         columns_in_order=tuple(
             item.name or "" for item in draft.items if item.kind in (Kind.KEY, Kind.AGGREGATE)
         ),
@@ -277,6 +268,20 @@ def _event_time(draft: Draft) -> str:
 
 def _window(size: int, slide: int, offset: int) -> WindowSpec:
     return WindowSpec(size, slide, offset % slide)
+
+
+def _static_sources(draft: Draft) -> tuple[str, ...]:
+    """Return the public tables that FROM joins or that list the groups, by name."""
+    names = {
+        relation.source.name
+        for scope in draft.scopes
+        for relation in scope.relations
+        if relation.source and relation.source.static
+    }
+    listed = draft.value("public_groups")
+    if listed is not None:
+        names.add(listed.args["from_"].this.name.lower())
+    return tuple(sorted(names))
 
 
 def _sketch_keys(draft: Draft) -> tuple[Key, ...]:

@@ -184,15 +184,7 @@ class _Reader:
         return str(table.name)
 
     def question(self) -> Question:
-        for clause in self.tree.find_all(*KNOWN):
-            for name, argument in clause.args.items():
-                if argument and name not in KNOWN[type(clause)]:
-                    node = argument[0] if isinstance(argument, list) else argument
-                    self._refuse(
-                        node if isinstance(node, exp.Expr) else clause,
-                        "A question has SELECT, FROM, WHERE and GROUP BY only, in their plain forms",
-                        "leave it out",
-                    )
+        self._check_clauses()
         selected = [bare(node.unalias()) for node in self.tree.expressions]
         sums = [node for node in selected if not isinstance(node, exp.Column)]
         if len(sums) != 1:
@@ -217,6 +209,18 @@ class _Reader:
         return Question(
             self.table(), self._column(sums[0]), tuple(products), group_keys, self._with_null(where)
         )
+
+    def _check_clauses(self) -> None:
+        """Refuse clauses that a question does not have."""
+        for clause in self.tree.find_all(*KNOWN):
+            for name, argument in clause.args.items():
+                if argument and name not in KNOWN[type(clause)]:
+                    node = argument[0] if isinstance(argument, list) else argument
+                    self._refuse(
+                        node if isinstance(node, exp.Expr) else clause,
+                        "A question has SELECT, FROM, WHERE and GROUP BY only, in their plain forms",
+                        "leave it out",
+                    )
 
     def _with_null(self, where: exp.Expr | None) -> tuple[str, ...]:
         """Return keys with `other` in a test that is turned round."""

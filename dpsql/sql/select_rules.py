@@ -396,14 +396,19 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
         message = f"The list of public groups has columns: {len(query.expressions)}, the query has keys: {key_count}"
         yield problem(span, message, "select one column per key, in the order of the select list")
     else:
-        scope = read_scopes(query, draft.sources)[0]
-        for node in query.find_all(exp.Column):
-            if not scope.find(node):
-                yield problem(
-                    draft.span(node),
-                    f"The source {source.name} has no column `{node.name}`",
-                    f"the columns are {', '.join(scope.names())}",
-                )
+        yield from _missing_columns(draft, query, source.name)
+
+
+def _missing_columns(draft: Draft, query: exp.Select, source: str) -> Iterator[Problem]:
+    """Reject columns of the list that its source does not have."""
+    scope = read_scopes(query, draft.sources)[0]
+    for node in query.find_all(exp.Column):
+        if not scope.find(node):
+            yield problem(
+                draft.span(node),
+                f"The source {source} has no column `{node.name}`",
+                f"the columns are {', '.join(scope.names())}",
+            )
 
 
 def unit_as_key(draft: Draft) -> Iterator[Problem]:

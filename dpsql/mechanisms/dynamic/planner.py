@@ -36,10 +36,11 @@ from dpsql.parts.sums import per_group_sensitivity
 from dpsql.parts.words import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
-from dpsql.udfs.noise.counters import path_sd
+from dpsql.udfs.noise.counters import Counter, path_sd
 from dpsql.udfs.table.grid import LAST_STEP
 
 # From bounds and budget to the numbers of a table that is released for ever: sensitivities, and
@@ -309,34 +310,23 @@ def _columns(
     for aggregate, parts in zip(query.aggregates, increments, strict=True):
         perturbations: list[NoisySum] = []
         if isinstance(aggregate, Quantiles):
-            mechanism = plain_count + quantile_aggregates.index(aggregate) + 1
             sensitivity = round_up(
                 row_sensitivity(bounds, 0.0, 1.0) * math.sqrt(quantiles.LEVELS) * norm * (1 + 1e-12)
             )
-            last = (
-                BltInf().path_variance(LAST_STEP)
-                if isinstance(plan.counter, BltInf)
-                else max(path_sd(plan.counter)) ** 2
-            )
-            sd_and_rows = math.sqrt(last), source.max_users * bounds.rows
             perturbations.append(
-                quantile_sum(aggregate, plan.arguments, mechanism, sensitivity, part, *sd_and_rows)
+                quantile_sum(
+                    aggregate,
+                    plan.arguments,
+                    plain_count + quantile_aggregates.index(aggregate) + 1,
+                    sensitivity,
+                    part,
+                    _largest_deviation(plan.counter),
+                    source.max_users * bounds.rows,
+                )
             )
         for increment in parts:
             number += 1
-            if increment.per_group:
-                per_row = per_group_sensitivity(
-                    increment, bounds.max_rows_per_group, bounds.rows, bounds.keys
-                )
-            else:
-                per_row = measure_sensitivity(
-                    bounds,
-                    len(parts),
-                    increment.lower * increment.grid,
-                    increment.upper * increment.grid,
-                )
-            by_unit = presence_sensitivity(bounds, (1.0,) * bounds.counts)
-            sensitivity = round_up((by_unit if increment.rule == "users" else per_row) * norm)
+            sensitivity = round_up(_sensitivity(increment, len(parts), bounds) * norm)
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             perturbation = NoisySum(
                 **vars(increment), mechanism=number, sensitivity=sensitivity, sigma=sigma
@@ -345,6 +335,24 @@ def _columns(
             perturbations.append(perturbation)
         columns.append(TableColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
+
+
+def _largest_deviation(chosen: Counter | BltInf) -> float:
+    """Return the largest standard deviation of a path, for unit noise."""
+    if isinstance(chosen, BltInf):
+        return math.sqrt(chosen.path_variance(LAST_STEP))
+    return math.sqrt(max(path_sd(chosen)) ** 2)
+
+
+def _sensitivity(increment: Increment, sums: int, bounds: TableBounds) -> float:
+    """Return how far one unit moves one of the `sums` of an aggregate, as a multiple of the counter's column norm."""
+    if increment.rule == "users":
+        return presence_sensitivity(bounds, (1.0,) * bounds.counts)
+    if increment.per_group:
+        return per_group_sensitivity(increment, bounds.max_rows_per_group, bounds.rows, bounds.keys)
+    return measure_sensitivity(
+        bounds, sums, increment.lower * increment.grid, increment.upper * increment.grid
+    )
 
 
 def _tree(plan: TablePlan, source: Source, choices: TreeChoices) -> TreePlan:

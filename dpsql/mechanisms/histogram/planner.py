@@ -154,17 +154,10 @@ def unnamed_plan(
     delta_threshold = delta_left * THRESHOLD_DELTA_SHARE if query.selects else 0.0
     delta_noise = (delta_left - delta_threshold) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
-    paper = query.asked.counter is CounterName.HONAKER
     if share is None:
-        share = (
-            PAPER_SHARE
-            if paper
-            else SELECTION_SHARE
-            if query.asked.carry_windows == 1
-            else SELECTION_SHARE_OF_SEVERAL
-        )
+        share = _share_for_selection(query)
     if decay is None:
-        decay = PAPER_DECAY if paper else SELECTION_DECAY
+        decay = PAPER_DECAY if query.asked.counter is CounterName.HONAKER else SELECTION_DECAY
     if query.selects:
         selection = _selection(
             query, windows, horizon, share, decay, mu, delta_threshold * (1 - 1e-12), meet
@@ -192,6 +185,13 @@ def unnamed_plan(
         arguments=arguments,
         identity="",
     )
+
+
+def _share_for_selection(query: ParsedQuery[HistogramChoices]) -> float:
+    """Return the share of mu^2 for key selection: the measured best, or the paper's."""
+    if query.asked.counter is CounterName.HONAKER:
+        return PAPER_SHARE
+    return SELECTION_SHARE if query.asked.carry_windows == 1 else SELECTION_SHARE_OF_SEVERAL
 
 
 def identity(plan: PrivacyPlan) -> str:

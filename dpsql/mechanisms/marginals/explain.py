@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from dpsql.description import GROUPING_ID
@@ -76,39 +77,42 @@ def facts(plan: MarginalsPlan, source: Source) -> dict[str, Any]:
             }
             for table, cells in zip(plan.tables, plan.marginals.cells, strict=True)
         ],
-        "columns": [
-            {
-                "alias": aggregate.alias,
-                "aggregate": str(aggregate.function),
-                **clamp(aggregate),
-                "sigmas": list(main(parts).sigmas),
-                "answers": [
-                    {
-                        "keys": keys,
-                        "stderr": [
-                            {
-                                "trigger": t,
-                                "stderr": _finite(typical_error(plan, measured, keys, t)),
-                            }
-                            for t in triggers(plan.query)
-                        ],
-                    }
-                    for measured in parts
-                    for keys in (_orders(plan) if len(parts) == 1 else ())
-                ],
-                "parts": [
-                    {
-                        "of": {"sum": "sum", "squares": "squares"}.get(measured.rule, "count"),
-                        "sigmas": list(measured.sigmas),
-                    }
-                    for measured in parts
-                ]
-                if len(parts) > 1
-                else None,
-            }
-            for aggregate, parts in plan.columns
-        ],
+        "columns": [_column_facts(plan, aggregate, parts) for aggregate, parts in plan.columns],
     }
+
+
+def _column_facts(
+    plan: MarginalsPlan, aggregate: Aggregate, parts: Sequence[MeasuredSum]
+) -> dict[str, Any]:
+    return {
+        "alias": aggregate.alias,
+        "aggregate": str(aggregate.function),
+        **clamp(aggregate),
+        "sigmas": list(main(parts).sigmas),
+        "answers": [
+            {"keys": keys, "stderr": _errors_by_trigger(plan, measured, keys)}
+            for measured in parts
+            for keys in (_orders(plan) if len(parts) == 1 else ())
+        ],
+        "parts": [
+            {
+                "of": {"sum": "sum", "squares": "squares"}.get(measured.rule, "count"),
+                "sigmas": list(measured.sigmas),
+            }
+            for measured in parts
+        ]
+        if len(parts) > 1
+        else None,
+    }
+
+
+def _errors_by_trigger(
+    plan: MarginalsPlan, measured: MeasuredSum, keys: int
+) -> list[dict[str, Any]]:
+    return [
+        {"trigger": trigger, "stderr": _finite(typical_error(plan, measured, keys, trigger))}
+        for trigger in triggers(plan.query)
+    ]
 
 
 def explain(plan: MarginalsPlan, source: Source) -> str:

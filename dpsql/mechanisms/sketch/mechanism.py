@@ -72,19 +72,7 @@ class Sketch(Mechanism[SketchChoices, SketchPlan]):
             ),
             drops=REASONS,
             forgets_us=None,
-            sketch=SketchShape(
-                depth=choices.depth,
-                width=choices.width,
-                signed=choices.kind is SketchKind.COUNT_SKETCH,
-                hash_scheme=plan.hash_scheme,
-                aliases=tuple(sketch.alias for sketch in choices.wanted),
-                counts=tuple(cells.rule == "rows" for cells in plan.cells),
-                grids=tuple(cells.grid for cells in plan.cells),
-                sd=tuple(cells.sd for cells in plan.cells),
-                stderr=plan.stderr,
-                by_window=plan.unknown_keys,
-                missed=stages.missed_by_a_row(plan),
-            ),
+            sketch=_table_of_cells(plan),
         )
 
     def stages(self, plan: SketchPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
@@ -95,3 +83,21 @@ class Sketch(Mechanism[SketchChoices, SketchPlan]):
 
 
 SKETCH = Sketch()
+
+
+def _table_of_cells(plan: SketchPlan) -> SketchShape:
+    """Return what readers of the second public table must know."""
+    choices = plan.query.asked
+    return SketchShape(
+        depth=choices.depth,
+        width=choices.width,
+        signed=choices.kind is SketchKind.COUNT_SKETCH,
+        hash_scheme=plan.hash_scheme,
+        aliases=tuple(sketch.alias for sketch in choices.wanted),
+        counts=tuple(cells.rule == "rows" for cells in plan.cells),
+        grids=tuple(cells.grid for cells in plan.cells),
+        sd=tuple(cells.sd for cells in plan.cells),
+        stderr=plan.stderr,
+        by_window=plan.unknown_keys,
+        missed=stages.missed_by_a_row(plan),
+    )
