@@ -14,8 +14,7 @@ from dpsql.compiled import Query
 from dpsql.description import DUE, END, START, STDERR, Measure
 from dpsql.errors import InputError
 from dpsql.local.connection import connect
-from dpsql.local.published_table import arrow_types
-from dpsql.local.spark_types import SparkType
+from dpsql.local.spark_types import SparkType, arrow_types
 from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction, Quantiles
 from dpsql.published.public_rows import frame_of
 from dpsql.published.rows import typed_keys
@@ -190,7 +189,9 @@ class Truth:
         groups = self.groups()
         columns: dict[str, Any] = {START: groups.column("win").cast(pa.timestamp("us", tz="UTC"))}
         columns |= typed_keys(
-            self._plan.query, groups.column("key_bytes"), arrow_types(self._plan, key_types)
+            self._plan.query,
+            groups.column("key_bytes"),
+            arrow_types(key_types, len(self._plan.query.keys)),
         )
         columns |= {
             aggregate.alias: groups.column(f"c{i}")

@@ -19,15 +19,15 @@ import pyarrow as pa
 from dpsql.compiled import Query
 from dpsql.local.comparison import Truth
 from dpsql.local.local_run import open_local_run
-from dpsql.local.published_table import published_table
 from dpsql.local.record_reader import RowReader, check_frame
 from dpsql.local.sources import micro_batches, source_files
-from dpsql.local.spark_types import SparkType
+from dpsql.local.spark_types import SparkType, arrow_types
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan, RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.public_rows import frame_of
+from dpsql.published.rows import published_rows
 from dpsql.times import now_us
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.randomness import intake_key
@@ -319,3 +319,23 @@ def try_query(
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
     frame = frame_of(result.histogram, query.published)
     return TryResult(frame, result.histogram, result.drops, result.records, comparison)
+
+
+def published_table(
+    plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]
+) -> pa.Table:
+    """Return the public table of all released rows, sorted by (window_start, trigger, key bytes).
+
+    Args:
+        plan: the plan.
+        released: tables of the release stage, of any buckets and ticks.
+        key_types: the Spark type of each key; none if no input was read at all: then there are no rows, and keys are strings.
+    """
+    shape = registry.shape(plan)
+    return published_rows(
+        plan.query,
+        shape.schedule,
+        shape.columns,
+        pa.concat_tables(released),
+        arrow_types(key_types, len(plan.query.keys)),
+    )

@@ -324,3 +324,8 @@ def _dated(values: Sequence[Typed]) -> Sequence[Typed]:
         return values
     target = SparkType(times.pop())
     return [cast(value, target) if isinstance(value.literal, str) else value for value in values]
+
+
+def arrow_types(key_types: Sequence[SparkType], keys: int) -> list[pa.DataType]:
+    """Return the types of the key columns; strings where no input was read, and none is known."""
+    return [kind.arrow for kind in key_types or [SparkType("string")] * keys]

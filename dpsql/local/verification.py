@@ -32,8 +32,7 @@ from dpsql.lake.runs import Lake, Run, cells_path
 from dpsql.lake.spark_checkpoint import source_entries
 from dpsql.local.connection import connect
 from dpsql.local.feed_commits import Commits, changes, read_commits
-from dpsql.local.feeder import Feeder, Progress
-from dpsql.local.published_table import published_table
+from dpsql.local.feeder import Feeder, Progress, published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import local_path, source_files
 from dpsql.mechanisms import public_groups

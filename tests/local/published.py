@@ -13,8 +13,7 @@ from dpsql.lake.catch_up import CatchUp, finish
 from dpsql.lake.engine_file import Engine, Part, write_engine
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.runs import Lake, Run
-from dpsql.local.feeder import Feeder
-from dpsql.local.published_table import published_table
+from dpsql.local.feeder import Feeder, published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret

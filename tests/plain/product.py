@@ -16,8 +16,7 @@ import pyarrow as pa
 import dpsql
 from dpsql.lake.opening import run_of
 from dpsql.lake.runs import Lake
-from dpsql.local.feeder import LATEST_US, Feeder, try_query
-from dpsql.local.published_table import published_table
+from dpsql.local.feeder import LATEST_US, Feeder, published_table, try_query
 from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import micro_batches
 from dpsql.mechanisms.histogram.stages import stages

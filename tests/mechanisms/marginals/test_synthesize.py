@@ -20,8 +20,7 @@ from dpsql.errors import DataError, LakeError
 from dpsql.jobs.cli import main
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
-from dpsql.local.feeder import Feeder
-from dpsql.local.published_table import published_table
+from dpsql.local.feeder import Feeder, published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.published.cubes import open_marginals, publish, synthesize

@@ -17,8 +17,7 @@ from dpsql.jobs.cli import main
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, cells_path
-from dpsql.local.feeder import Feeder
-from dpsql.local.published_table import published_table
+from dpsql.local.feeder import Feeder, published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.published.rows import CELLS, cell_rows, of_cells
