@@ -239,7 +239,8 @@ def _check_first_files(sources: Sequence[Source], reads_as_here: bool) -> bool:
 
     if not any(map(looks_at_files, sources)):
         return True
-    return reads_as_here and all([check_files(source) for source in sources])
+    # a list, so that each source is looked at
+    return reads_as_here and all([check_files(source) for source in sources])  # noqa: C419
 
 
 def needs_s3(flags: RunFlags) -> bool:

@@ -174,7 +174,7 @@ _BLANK_OR_COMMA = re.compile(r"[\s,]*")
 
 # The raw JSON text {0} of a field as a value; NULL where it does not fit.
 JSON_VALUES: Mapping[str, str] = {
-    **{name: _INTEGER for name in ("tinyint", "smallint", "int", "bigint")},
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _INTEGER),
     "boolean": "CASE {0} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END",
     "float": f"CAST({_SPECIAL} AS FLOAT)",
     "double": _SPECIAL,

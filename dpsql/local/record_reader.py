@@ -45,7 +45,7 @@ _VALUE_BYTES = {
     "date": "encode(CAST(TRY({0} - DATE '1970-01-01') AS VARCHAR))",
     "timestamp": "encode(CAST(epoch_us({0}) AS VARCHAR))",
     "decimal": "encode(CAST({0} AS VARCHAR))",
-    **{name: "encode(CAST({0} AS VARCHAR))" for name in ("tinyint", "smallint", "int", "bigint")},
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "encode(CAST({0} AS VARCHAR))"),
 }
 _EVENT_TIME = {
     "timestamp": "epoch_us({0})",

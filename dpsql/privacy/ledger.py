@@ -161,10 +161,11 @@ def remarks(lines: Sequence[Line]) -> tuple[str, ...]:
                 f"the cap was {cap_in_words(cap)} until {line.created[:10]}, then {cap_in_words(line.origin.cap)}"
             )
         cap = line.origin.cap
-    for ledger_name in dict.fromkeys(name for line in lines for name in line.origin.apart_from):
-        sentences.append(
-            f"by declaration apart from ledger {ledger_name}, which has a budget of its own for the same records"
-        )
+    ledger_names = dict.fromkeys(name for line in lines for name in line.origin.apart_from)
+    sentences.extend(
+        f"by declaration apart from ledger {ledger_name}, which has a budget of its own for the same records"
+        for ledger_name in ledger_names
+    )
     return tuple(sentences)
 
 

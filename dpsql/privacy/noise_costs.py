@@ -165,14 +165,11 @@ def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:
     nodes = sum(
         1 for k in range(64) if 1 << k <= horizon
     )  # the first leaf has the most: one complete node per level
-    sd = []
-    for step in range(1, horizon + 1):
-        sd.append(
-            math.sqrt(
-                math.fsum(1 / (2 * (1 - 2.0 ** -(k + 1))) for k in range(64) if step >> k & 1)
-            )
-        )
-    return math.sqrt(nodes), tuple(sd)
+    variances = (
+        math.fsum(1 / (2 * (1 - 2.0 ** -(k + 1))) for k in range(64) if step >> k & 1)
+        for step in range(1, horizon + 1)
+    )
+    return math.sqrt(nodes), tuple(map(math.sqrt, variances))
 
 
 # What a row moves in the tree of counts that quantiles are read off, from the plan's numbers

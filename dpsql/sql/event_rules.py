@@ -79,7 +79,7 @@ def rows_of_events(draft: Draft) -> Iterator[Problem]:
     message = "{} makes several rows of one event; EVENT protects one"
     hint = "{}, or use privacy_level = USER"
     for scope in draft.scopes if event(draft) else ():
-        exploding = [node for node in scope.select.args.get("laterals") or ()]
+        exploding = list(scope.select.args.get("laterals") or ())
         if not scope.outer:
             exploding += [
                 node

@@ -356,7 +356,7 @@ def feed_in_from_only(draft: Draft) -> Iterator[Problem]:
                 )
 
 
-def _uses(draft: Draft) -> Iterator[Use]:
+def _uses(draft: Draft) -> Iterator[Use]:  # noqa: C901
     """Yield everything that reads columns, but projections of sub-queries that pass one on under
     its name."""
     for item in draft.items:

@@ -243,7 +243,7 @@ def _sequence(parts: Sequence[_Part], followers: Set[int], last: bool) -> _Cost:
     return _Cost(ends, steps, choices)
 
 
-def _parse(pattern: str, flagged: bool) -> _Part | str:
+def _parse(pattern: str, flagged: bool) -> _Part | str:  # noqa: C901
     """Return the parts of a pattern, or which of them may take exponential time, and why."""
     groups: list[tuple[int, str, list[list[_Part]]]] = [(0, "", [[]])]
     position = 0

@@ -89,7 +89,7 @@ def kind_of(problem: BaseException) -> str:
     return [type(problem).__name__, *(name.split(".")[-1] for *_, name in _causes(problem))][-1]
 
 
-def translate(problem: BaseException, source: str, step: str, remedy: str = "") -> DpsqlError:
+def translate(problem: BaseException, source: str, step: str, remedy: str = "") -> DpsqlError:  # noqa: C901
     """Return the error to raise for a failed streaming query.
 
     Args:

@@ -308,7 +308,7 @@ class _Listener(StreamingQueryListener):
 
 def began_us(timestamp: str) -> int:
     """Return when a poll began, from the text in Spark's report; microseconds since 1970 UTC."""
-    return round(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1_000_000)
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1_000_000)
 
 
 def _writer(frame: DataFrame, guard: _Guard, checkpoint: Checkpoint) -> Any:

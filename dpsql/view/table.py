@@ -377,7 +377,8 @@ def _paths(
     key = (
         window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
     )
-    paths = {number: path for number, path in window.sort_values("trigger").groupby(key)}
+    # pandas groups are pairs, and no mapping
+    paths = {number: path for number, path in window.sort_values("trigger").groupby(key)}  # noqa: C416
     return [paths.get(key[index]) for index in rows.index]
 
 

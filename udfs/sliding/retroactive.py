@@ -60,7 +60,7 @@ class Retroactive:
             "members": (int, self.panes),
             "previous": (float, 0),
             "last": (float, 0),
-        } | {name: (int, 0) for name in ("sum", "open", "target")}
+        } | dict.fromkeys(("sum", "open", "target"), (int, 0))
 
     def close(self, bins: Bins, sums: Int, pane: int, cells: PaneCells) -> Window:
         """Measure a pane, or let it wait."""

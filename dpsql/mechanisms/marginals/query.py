@@ -62,7 +62,7 @@ def read_choices(draft: Draft) -> CubeChoices:
 # What a query of grouping sets may not say, besides what no query may.
 
 
-def plain_keys(draft: Draft) -> Iterator[Problem]:
+def plain_keys(draft: Draft) -> Iterator[Problem]:  # noqa: C901
     """Reject an entry that is no key of the select list, a key that is no entry, and a key twice in
     a set."""
     grouping = draft.grouping_sets
