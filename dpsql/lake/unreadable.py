@@ -42,9 +42,9 @@ def reading(folder: Place, tables: Mapping[str, Place]) -> Iterator[None]:
         )
         if damaged_file is None and isinstance(problem, OSError):
             raise
-        complaint = damaged_file or f"what the table {LISTING} at {tables[LISTING]} says"
+        unreadable_part = damaged_file or f"what the table {LISTING} at {tables[LISTING]} says"
         raise LakeError(
-            f"{complaint} cannot be read ({type(problem).__name__}); {remedies.unrepairable(folder)}"
+            f"{unreadable_part} cannot be read ({type(problem).__name__}); {remedies.unrepairable(folder)}"
         ) from problem
 
 

@@ -245,18 +245,18 @@ class InputReader:
         """Make the view, with the declared columns and types where there are any."""
         file_types = self._described(select, where)
         by_name = {name.lower(): name for name in file_types}
-        columns = (
+        typed_columns = (
             (*self._declared, *self._beside)
             if self._declared
             else tuple((name, from_duckdb(kind)) for name, kind in file_types.items())
         )
-        missing = [name for name, _ in columns if name.lower() not in by_name]
+        missing = [name for name, _ in typed_columns if name.lower() not in by_name]
         if missing:
             raise DataError(
                 f"{where}: column `{missing[0]}` of source `{self._source.name}` is missing; it has {', '.join(sorted(by_name))}"
             )
         listed = []
-        for name, kind in columns:
+        for name, kind in typed_columns:
             column = by_name[name.lower()]
             text = _fitted(f'"{column}"', file_types[column], kind)
             if text is None:
@@ -268,7 +268,7 @@ class InputReader:
         self._connection.execute(
             f'CREATE OR REPLACE TEMP {object_kind} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})'
         )
-        return LocalTable(self._view, tuple((name.lower(), kind) for name, kind in columns))
+        return LocalTable(self._view, tuple((name.lower(), kind) for name, kind in typed_columns))
 
 
 def _misfit(

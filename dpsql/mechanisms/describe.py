@@ -91,13 +91,13 @@ def _columns(query: ParsedQuery[Any], shape: Shape) -> list[Column]:
     for name in query.columns_in_order:
         if name in keys:
             columns.append(Column(name, Role.KEY))
-        for column in shape.columns_of(name):
-            columns.append(
-                Column(
-                    column.name,
-                    column.role,
-                    None if column.role is Role.SET else name,
-                    values if column.role is Role.LIST else (),
-                )
+        columns.extend(
+            Column(
+                column.name,
+                column.role,
+                None if column.role is Role.SET else name,
+                values if column.role is Role.LIST else (),
             )
+            for column in shape.columns_of(name)
+        )
     return columns

@@ -122,11 +122,11 @@ def seal_lines(folder: Path, line_bytes: Callable[[int], bytes | None], secret: 
         content = _read_all(descriptor)
         length = content.rfind(b"\n") + 1
         os.truncate(descriptor, length)  # what a process has left that died while it wrote
-        sealed = _parsed(content[:length], folder / FILE)
+        sealed_lines = _parsed(content[:length], folder / FILE)
         new: list[bytes] = []
-        while (line := line_bytes(len(sealed.rows) + len(new) + 1)) is not None:
+        while (line := line_bytes(len(sealed_lines.rows) + len(new) + 1)) is not None:
             new.append(line)
-        rows = _with_rows(sealed, new, secret).rows[len(sealed.rows) :]
+        rows = _with_rows(sealed_lines, new, secret).rows[len(sealed_lines.rows) :]
         os.write(descriptor, b"".join(row + b"\n" for row in rows))
         os.fsync(descriptor)
     finally:

@@ -83,9 +83,9 @@ class PublishedMarginals:
             )
         if name is None and len(self.counts) == 1:
             return self.counts[0]
-        choices = ", ".join(f"SUM({each})" for each in self.columns)
+        sums_text = ", ".join(f"SUM({each})" for each in self.columns)
         raise LakeError(
-            f"the published table has {'several counts' if name is None else f'no column {name!r}'}: ask for {choices}"
+            f"the published table has {'several counts' if name is None else f'no column {name!r}'}: ask for {sums_text}"
         )
 
     def estimate(self, column: str, products: Sequence[Product]) -> Estimate:

@@ -70,9 +70,9 @@ def overlap(first: Iterable[str], second: Iterable[str]) -> bool:
         return True
     splittable = [place.split(" ", 1) for place in second_places if not place.startswith(ONE_TEXT)]
     return any(
-        _meet(kind, text, *second_place)
+        _meet(kind, text, *second_pair)
         for kind, text in (place.split(" ", 1) for place in first_places)
-        for second_place in splittable
+        for second_pair in splittable
     )
 
 

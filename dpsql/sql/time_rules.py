@@ -267,10 +267,12 @@ def change_passed(draft: Draft) -> Iterator[Problem]:
         return
     tables = list(draft.select.args["from_"].find_all(exp.Table))
     span = draft.span(tables[0]) if tables else draft.clause_span
-    required_names = [name for name in (*BESIDE, *stream.primary_key) if name != stream.event_time]
+    required_columns = [
+        name for name in (*BESIDE, *stream.primary_key) if name != stream.event_time
+    ]
     missing = [
         name
-        for name in required_names
+        for name in required_columns
         if [field.origin for field in draft.scope.find(exp.column(name))] != [(stream.name, name)]
     ]
     if missing:

@@ -113,16 +113,16 @@ def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Rec
     Raises:
         DataError: a column is missing or has a type that cannot be used.
     """
-    columns = _record_columns(plan)
+    record_columns = _record_columns(plan)
     selected = _select(session, plan)
     types = {field.name: field.dataType for field in selected.schema.fields}
-    frame = _without_dropped(_as_texts(selected, plan, columns, types), columns)
-    frame = _with_ids(session, frame, columns, salt)
+    frame = _without_dropped_rows(_as_texts(selected, plan, record_columns, types), record_columns)
+    frame = _with_user_and_key_ids(session, frame, record_columns, salt)
     # Where an intake has no state, tasks step over what they read, and nobody asks for the bucket.
     frame = frame.selectExpr(
-        f"cast(pmod({'user' if columns.unit else 'key'}, {buckets}L) AS INT) AS bucket", "*"
+        f"cast(pmod({'user' if record_columns.unit else 'key'}, {buckets}L) AS INT) AS bucket", "*"
     )
-    return RecordFrame(frame, tuple(key_type(types[key]) for key in columns.keys))
+    return RecordFrame(frame, tuple(key_type(types[key]) for key in record_columns.keys))
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _as_texts(
     )
 
 
-def _without_dropped(frame: DataFrame, columns: _RecordColumns) -> DataFrame:
+def _without_dropped_rows(frame: DataFrame, columns: _RecordColumns) -> DataFrame:
     """Count the records that are dropped, by reason, and leave them behind."""
     code = _drop_code(columns.unit, columns.keys)
     reasons = REASONS
@@ -198,7 +198,7 @@ def _without_dropped(frame: DataFrame, columns: _RecordColumns) -> DataFrame:
     return frame.selectExpr("*", f"{code} AS drop").observe(DROPPED, *counts).where("drop = 0")
 
 
-def _with_ids(
+def _with_user_and_key_ids(
     session: SparkSession, frame: DataFrame, columns: _RecordColumns, salt: bytes
 ) -> DataFrame:
     """Return records with ids in the place of their bytes; those of the key stay."""

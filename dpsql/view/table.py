@@ -306,33 +306,34 @@ def table(
         most_rows: rows of the table.
         reading: as for `as_read`.
     """
-    columns = measures(window)
+    measure_names = measures(window)
     context = _context(window, previous_window, horizon)
     ordered, ranking = ranked(context.newest)
-    readable = as_read(ordered, reading)
-    top_rows = readable.head(most_rows)
-    ranked_by, spans = places_shown(window, top_rows)
-    has_trends = bool(columns) and window["trigger"].nunique() > 1
-    paths = _paths(window, top_rows, context) if has_trends else [None] * len(top_rows)
-    cells = [_cells(measure, top_rows, paths, context) for measure in columns]
-    ranges = context.published.quantiles
-    cells += [_range_cells(name, top_rows, context.published) for name in ranges]
-    lines = _lines(top_rows, cells, spans, context)
-    released_cells = [cell for column in cells for cell in column]
-    line_by_index = dict(zip(top_rows.index, lines, strict=True))
+    matching_rows = as_read(ordered, reading)
+    top_rows = matching_rows.head(most_rows)
+    ranked_by, place_ranges = places_shown(window, top_rows)
+    has_trends = bool(measure_names) and window["trigger"].nunique() > 1
+    trend_paths = _paths(window, top_rows, context) if has_trends else [None] * len(top_rows)
+    cells = [_cells(measure, top_rows, trend_paths, context) for measure in measure_names]
+    quantile_names = context.published.quantiles
+    cells += [_range_cells(name, top_rows, context.published) for name in quantile_names]
+    table_lines = _lines(top_rows, cells, place_ranges, context)
+    all_cells = [cell for column in cells for cell in column]
+    line_by_index = dict(zip(top_rows.index, table_lines, strict=True))
+    are_all_tied = {place_ranges.get(index) for index in top_rows.index} == {f"1–{len(ordered)}"}
     return WindowTable(
-        tuple(map(printable, context.names)),
-        _heads(context.published),
-        tuple(lines),
-        len(readable),
-        ranked_by if spans else None,
-        line_by_index.get(ordered.index[0]) if len(ordered) else None,
-        len(ordered) > 1
-        and {spans.get(index) for index in top_rows.index} == {f"1–{len(ordered)}"},
-        has_trends,
-        any(cell.has_changed for cell in released_cells),
-        not columns or not all(cell.small or cell.size == NONE for cell in released_cells),
-        _order_text(window, ranking),
+        names=tuple(map(printable, context.names)),
+        heads=_heads(context.published),
+        rows=tuple(table_lines),
+        all_rows=len(matching_rows),
+        ranked_by=ranked_by if place_ranges else None,
+        first=line_by_index.get(ordered.index[0]) if len(ordered) else None,
+        all_tied=len(ordered) > 1 and are_all_tied,
+        has_trends=has_trends,
+        has_changes=any(cell.has_changed for cell in all_cells),
+        stands_out=not measure_names
+        or not all(cell.small or cell.size == NONE for cell in all_cells),
+        order=_order_text(window, ranking),
     )
 
 

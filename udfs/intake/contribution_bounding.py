@@ -220,23 +220,23 @@ def admit(
         Admission; pure: the same arguments give the same result, in any row order.
     """
     drops = dict.fromkeys(DROP_REASONS, 0)
-    users = empty_state() if state is None else state
-    records = keep_timely_records(rows, users, clock, p, drops)
-    fill = fill_groups(records, sums, clock, p) if p.per_group else None
-    verdicts, users = apply_row_limits(users, records, fill, p, drops)
+    user_counts = empty_state() if state is None else state
+    records = keep_timely_records(rows, user_counts, clock, p, drops)
+    group_fill = fill_groups(records, sums, clock, p) if p.per_group else None
+    verdicts, user_counts = apply_row_limits(user_counts, records, group_fill, p, drops)
     copies = copy_into_open_windows(records, verdicts.is_admitted, clock, p)
-    if fill:
-        fill = fill.of_copies(verdicts.is_admitted[fill.record])
-    ranked, users = rank_groups(users, records, verdicts, copies, fill, p)
-    if fill:
-        sums = group_sums.keep(fill, ranked.has_own_capacity)
+    if group_fill:
+        group_fill = group_fill.select_copies(verdicts.is_admitted[group_fill.record])
+    ranked_copies, user_counts = rank_groups(user_counts, records, verdicts, copies, group_fill, p)
+    if group_fill:
+        sums = group_sums.updated(group_fill, ranked_copies.has_own_capacity)
         sums = group_sums.forget(sums, p.grid, clock.closed_us)
-        fill = fill.of_copies(ranked.is_kept)
-    ranked = ranked.select_kept()
-    weight, increments = compute_amounts(records, verdicts, ranked, fill, p)
-    contributions = sum_by_group(records, ranked, weight, increments, p)
-    users = forget(users, clock.closed_us, p.grid, p.renews)
-    return Admission(users, contributions, drops, sums)
+        group_fill = group_fill.select_copies(ranked_copies.is_kept)
+    ranked_copies = ranked_copies.select_kept()
+    weights, increments = compute_amounts(records, verdicts, ranked_copies, group_fill, p)
+    contributions = sum_by_group(records, ranked_copies, weights, increments, p)
+    user_counts = forget(user_counts, clock.closed_us, p.grid, p.renews)
+    return Admission(user_counts, contributions, drops, sums)
 
 
 def keep_timely_records(

@@ -63,7 +63,7 @@ class GroupFill:
         """Tell which of so many records have a copy that is not refused."""
         return np.bincount(self.record, ~self.is_refused, records) > 0
 
-    def of_copies(self, is_chosen: Bool) -> GroupFill:
+    def select_copies(self, is_chosen: Bool) -> GroupFill:
         """Leave out the copies that are not chosen."""
         return replace(
             self,
@@ -126,7 +126,7 @@ def fill(
     )
 
 
-def keep(fill: GroupFill, is_kept: Bool) -> pa.Table:
+def updated(fill: GroupFill, is_kept: Bool) -> pa.Table:
     """Return the state with what the kept copies have added."""
     state = fill.state
     group = fill.group[is_kept]

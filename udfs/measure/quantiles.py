@@ -63,8 +63,8 @@ def places(sums: Int, parts: int) -> Int:
     twice = largest + smallest
     total = 2 * np.maximum(sums[:, -1], 0)
     share = np.arange(1, parts)
-    targets = total[:, None] // parts * share + -(-(total[:, None] % parts * share) // parts)
-    positions = [np.searchsorted(row, each) for row, each in zip(twice, targets, strict=True)]
+    target_ranks = total[:, None] // parts * share + -(-(total[:, None] % parts * share) // parts)
+    positions = [np.searchsorted(row, each) for row, each in zip(twice, target_ranks, strict=True)]
     return np.minimum(np.array(positions, np.int64).reshape(-1, parts - 1), LEAVES - 1) + 1
 
 

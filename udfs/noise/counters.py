@@ -154,8 +154,8 @@ def impulse_response(chosen: Counter) -> Float:
     path = np.empty(chosen.horizon)
     for step in range(1, chosen.horizon + 1):
 
-        def draw(number: int, draw_step: int = step) -> Float:
-            return np.array([float((draw_step, number) == (1, 0))])
+        def draw(number: int, current_step: int = step) -> Float:
+            return np.array([float((current_step, number) == (1, 0))])
 
         state = chosen.advance(state, draw, step)
         path[step - 1] = state[0, 0]

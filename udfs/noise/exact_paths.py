@@ -106,10 +106,10 @@ def rounded(path: Float, scale: Float | float, step: int, error: float, redraw: 
     doubt = ~(np.abs(scaled - noise) < 0.5 - error * scale)
     if doubt.any():
         noise[doubt] = 0.0
-        rounded_noise = noise.astype(np.int64)
+        integer_noise = noise.astype(np.int64)
         rows = np.flatnonzero(doubt)
-        rounded_noise[rows] = redraw.rounded(rows, step, scale)
-        return rounded_noise
+        integer_noise[rows] = redraw.rounded(rows, step, scale)
+        return integer_noise
     return noise.astype(np.int64)
 
 

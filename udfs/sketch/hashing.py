@@ -117,10 +117,10 @@ class CellShape:
         fields = np.empty((self.depth, len(values)), np.uint32)
         mask = np.uint64(2 * self.width - 1 - (not self.signed))
         for row in range(self.depth):
-            word, shift = divmod(row * self.bits, 64)
-            bits = words[:, word] >> np.uint64(shift)
+            word_index, shift = divmod(row * self.bits, 64)
+            bits = words[:, word_index] >> np.uint64(shift)
             if shift + self.bits > 64:
-                bits |= words[:, word + 1] << np.uint64(64 - shift)
+                bits |= words[:, word_index + 1] << np.uint64(64 - shift)
             fields[row] = bits & mask
         return fields
 

@@ -122,8 +122,8 @@ class UserIntake(Intake):
         new_state = _forget({"users": users, "owners": owners}, clock, p)
         shares = dict[int, Int]()
         if fill:
-            fill = fill.of_copies(is_admitted[fill.record])
-            sums = group_sums.keep(fill, np.ones(len(fill.record), bool))
+            fill = fill.select_copies(is_admitted[fill.record])
+            sums = group_sums.updated(fill, np.ones(len(fill.record), bool))
             new_state["sums"] = group_sums.forget(sums, p.grid, clock.closed_us)
             shares = dict(zip(p.per_group, fill.increments, strict=True))
         admitted_rows = rows.take(pa.array(admitted.row))

@@ -271,15 +271,15 @@ def _selection(
     )  # the squares of the weights add up to at most 1
     sigma = round_up(sensitivity / (plan.mu * math.sqrt(share)) * (1 + 1e-12))
     min_units = choices.min_privacy_units_per_group
-    group_failure = failure / bounds.keys
+    failure_per_group = failure / bounds.keys
     if isinstance(chosen, BltInf):
         first = blocks()
-        taus = endless_thresholds(chosen, sigma, weights[0], min_units, group_failure)
+        taus = endless_thresholds(chosen, sigma, weights[0], min_units, failure_per_group)
     else:
         first = tuple(range(1, chosen.horizon + 1))
         sd = tuple(sigma * v for v in path_sd(chosen))
         taus = thresholds(
-            weights, sd, failure_probabilities(group_failure, chosen.horizon), min_units
+            weights, sd, failure_probabilities(failure_per_group, chosen.horizon), min_units
         )
     return TableSelectionPlan(
         share=share,
