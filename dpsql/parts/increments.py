@@ -124,7 +124,7 @@ BEYOND = 40
 def quantile_sum(
     aggregate: Quantiles,
     arguments: Sequence[str],
-    mechanism: int,
+    noise_stream: int,
     sensitivity: float,
     mu: float,
     sd: float,
@@ -134,7 +134,7 @@ def quantile_sum(
 
     Args:
         aggregate: what is asked; its argument is one of `arguments`.
-        mechanism: number in the noise function.
+        noise_stream: number in the noise function.
         sensitivity: L2 sensitivity of a step, all levels included.
         mu: what the tree has of the budget.
         sd: largest standard deviation of a node's path, per standard deviation of a step.
@@ -152,7 +152,7 @@ def quantile_sum(
             f"the counts of {aggregate.alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed"
         )
     return QuantileSum(
-        mechanism=mechanism,
+        noise_stream=noise_stream,
         rule="leaf",
         argument=arguments.index(str(aggregate.argument)),
         grid=(upper - lower) / quantiles.LEAVES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dpsql.parsed_query import (
@@ -24,10 +24,10 @@ from dpsql.udfs.measure.output_columns import OutputColumn
 
 @dataclass(frozen=True, kw_only=True)
 class Summed(Increment):
-    """The amounts that records add to one integer sum per group; `mechanism` is its number in the
-    noise function (selection is 0, sums from 1)."""
+    """The amounts that records add to one integer sum per group; `noise_stream` is its number in
+    the noise function (selection is 0, sums from 1)."""
 
-    mechanism: int
+    noise_stream: int
 
     @property
     def step(self) -> float:
@@ -63,6 +63,19 @@ class QuantileSum(NoisySum):
     parts: int
 
 
+STORED_NAMES = {"noise_stream": "mechanism"}
+"""Fields that identities digest, and run.json keeps, under another name."""
+
+
+def as_stored(plan: Any) -> dict[str, Any]:
+    """Return the fields of a plan, and of what is in it, under the names that are stored."""
+    return asdict(plan, dict_factory=_stored)
+
+
+def _stored(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {STORED_NAMES.get(name, name): value for name, value in items}
+
+
 class MadeOfSums:
     """A plan whose columns are made of noisy sums: what it says of these."""
 
@@ -76,11 +89,11 @@ class MadeOfSums:
 
     @property
     def perturbations(self) -> tuple[Any, ...]:
-        """All perturbations in mechanism order: trees of quantiles come last."""
+        """All perturbations in the order of their noise: trees of quantiles come last."""
         return tuple(
             sorted(
                 (p for column in self.columns for p in column.perturbations),
-                key=lambda p: p.mechanism,
+                key=lambda p: p.noise_stream,
             )
         )
 
@@ -139,7 +152,7 @@ def output_column(
     """Return how a released column is made of noisy sums, whose standard deviations at triggers 1..T are `errors`."""
     return OutputColumn(
         kind=KINDS.get(aggregate.function, "count"),
-        perturbations=tuple(p.mechanism - 1 for p in parts),
+        perturbations=tuple(p.noise_stream - 1 for p in parts),
         grids=tuple(p.step for p in parts),
         stderr=errors,
         bounds=aggregate.bounds or (0.0, 0.0),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 from dpsql.description import RANK_STDERR, STDERR
@@ -20,7 +19,7 @@ from dpsql.parsed_query import (
     WindowSpec,
 )
 from dpsql.parts.increments import sums_of
-from dpsql.parts.sums import Summed
+from dpsql.parts.sums import Summed, as_stored
 from dpsql.privacy.cost import Cost, touched_in_days
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import ASSUMPTION, Eras, Schedule, polling_interval
@@ -323,7 +322,7 @@ def schedule(query: ParsedQuery[Any], start_us: int) -> Schedule:
 
 def document(plan: Any) -> dict[str, Any]:
     """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
-    content = {"mechanism": plan.mechanism} | asdict(plan)
+    content = {"mechanism": plan.mechanism} | as_stored(plan)
     content["query"] |= content["query"].pop("asked")
     return content
 

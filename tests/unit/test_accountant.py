@@ -270,9 +270,9 @@ def test_rounds_cost_more_selections_than_groups() -> None:
 # The accountant must know every mechanism it adds up; what follows breaks a step's guarantee without changing its mu.
 UNKNOWN: dict[str, Change] = {
     "two columns share their noise": lambda p: perturbation(
-        p, 1, mechanism=p.perturbations[0].mechanism
+        p, 1, noise_stream=p.perturbations[0].noise_stream
     ),
-    "a column has the noise of selection": lambda p: perturbation(p, 0, mechanism=0),
+    "a column has the noise of selection": lambda p: perturbation(p, 0, noise_stream=0),
     "a count clamped to nothing on paper": lambda p: perturbation(
         p, 0, upper=0, sigma=p.perturbations[0].sigma / 10
     ),

@@ -65,7 +65,7 @@ def test_sensitivities_of_the_design() -> None:
     assert [p.sensitivity / f for p in plan.perturbations] == pytest.approx(
         expected, rel=2.0**-23
     )  # rounded up
-    assert [p.mechanism for p in plan.perturbations] == [1, 2, 3, 4, 5, 6]
+    assert [p.noise_stream for p in plan.perturbations] == [1, 2, 3, 4, 5, 6]
     assert plan.perturbations[4].centre == 35.0
     assert (plan.windows_per_record, plan.max_groups, plan.horizon) == (2, 4, 24)
     squared = (
@@ -306,7 +306,7 @@ def test_the_release_parameters_are_the_plans() -> None:
     assert (p.selection.min_users, p.selection.rounds) == (3, True)
     assert p.selection.counter == Honaker(24)
     assert [(q.mechanism, q.sigma, q.grid, q.counter) for q in p.perturbations] == [
-        (x.mechanism, x.sigma, x.grid, Honaker(24)) for x in plan.perturbations
+        (x.noise_stream, x.sigma, x.grid, Honaker(24)) for x in plan.perturbations
     ]
     assert len({q.mechanism for q in p.perturbations} | {0}) == 5
     assert [c.kind for c in p.columns] == ["count", "sum", "avg"]

@@ -185,14 +185,14 @@ class ShownCells:
     """One sketch as it is read.
 
     Args:
-        number: how many keys its list has; 0: no list.
+        list_length: how many keys its list has; 0: no list.
         grid: value of one step of a cell.
         is_integer: values are integers.
         sd: of a cell's noise by trigger, in steps of the grid.
         stderr: of an estimate's noise, per standard deviation of a cell's.
     """
 
-    number: int
+    list_length: int
     grid: float
     is_integer: bool
     sd: tuple[float, ...]
@@ -240,66 +240,81 @@ def empty_state() -> Tables:
 
 
 def read_release(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> Read:
-    """Read what was released at some ticks.
+    """Read lists and sketches off the cells that were released at some triggers.
 
     Args:
-        state: of earlier ticks.
-        released: rows of `ReleaseStage`, any order: with a (window, trigger), all of its cells.
+        state: `TABLES`, after earlier triggers.
+        released: rows of `CellRelease` in any order; with a (window, trigger) all of its cells.
         p: the plan's numbers.
-        root: of the run's hash keys.
+        root: what the hash keys of the run's sketches are derived from.
     """
-    is_key = released.column("kind").to_numpy() == KEY
-    candidates = _add_candidates(state["brought"], released.filter(pa.array(is_key)))
-    passed_at = candidates.column("passed_at").to_numpy().copy()
+    is_candidate = released.column("kind").to_numpy() == KEY
+    candidates = _add_candidates(state["brought"], released.filter(pa.array(is_candidate)))
+    passed_at = candidates.column("passed_at").to_numpy()
     lists = [LISTS.empty_table()]
     sketches = [SKETCHES.empty_table()]
-    closed = list[int]()
-    for window, trigger, rows in _by_trigger(released.filter(pa.array(~is_key))):
-        payloads = b"".join(rows.column("payload").to_pylist())
-        cells = np.frombuffer(payloads, "<i8").reshape(-1, p.shape.depth, p.shape.width)
-        key = hash_key(root, None if p.beta is None else window)
-        if trigger == p.triggers:
-            closed.append(window)
-        if p.beta is None or trigger == p.triggers:
-            sketches.append(_sketch_rows(rows, key))
+    closed_windows = list[int]()
+    cell_rows = released.filter(pa.array(~is_candidate))
+    for window, trigger, rows in _by_window_and_trigger(cell_rows):
+        payload = b"".join(rows.column("payload").to_pylist())
+        cells = np.frombuffer(payload, "<i8").reshape(-1, p.shape.depth, p.shape.width)
+        sketch_key = hash_key(root, None if p.beta is None else window)
+        is_last = trigger == p.triggers
+        if is_last:
+            closed_windows.append(window)
+        if p.beta is None or is_last:
+            sketches.append(_sketch_rows(rows, sketch_key))
         if p.beta is None:
-            fields, names = _listed(cells, key, trigger, p)
+            fields, key_bytes = _listed_keys(cells, sketch_key, trigger, p)
         else:
-            since = candidates.column("since").to_numpy()
-            in_window = candidates.column("window").to_numpy() == window
-            of_window = np.flatnonzero(in_window & (since <= trigger))
-            fields = p.shape.fields(key, _digests(candidates, of_window))
-            pass_triggers = passed_at[of_window]
-            public = _test_candidates(pass_triggers, cells, fields, trigger, p, p.beta)
-            passed_at[of_window] = pass_triggers
-            fields = fields[:, public]
-            names = candidates.column("key_bytes").take(pa.array(of_window[public]))
+            passed_at, fields, key_bytes = _test_candidates(
+                candidates, passed_at, cells, sketch_key, window, trigger, p, p.beta
+            )
         lists += [
-            _list(cells[j], fields, names, window, trigger, j, p)
+            _list_rows(cells[j], fields, key_bytes, window, trigger, j, p)
             for j, sketch in enumerate(p.sketches)
-            if sketch.number
+            if sketch.list_length
         ]
     columns = {name: candidates.column(name) for name in candidates.column_names}
-    is_open = ~np.isin(candidates.column("window").to_numpy(), closed)
-    still_open = pa.table(columns | {"passed_at": passed_at}).filter(pa.array(is_open))
+    is_open = ~np.isin(candidates.column("window").to_numpy(), closed_windows)
+    open_candidates = pa.table(columns | {"passed_at": passed_at}).filter(pa.array(is_open))
     return Read(
-        {"brought": still_open.combine_chunks()},
+        {"brought": open_candidates.combine_chunks()},
         pa.concat_tables(lists).combine_chunks(),
         pa.concat_tables(sketches).combine_chunks(),
     )
 
 
 def _test_candidates(
-    passed_at: Int, cells: Int, fields: Field, trigger: int, p: ReadParameters, beta: float
-) -> Int:
-    """Test the candidates that have not passed; changes `passed_at`, and returns which of all have passed."""
-    untested = np.flatnonzero(passed_at == 0)
-    has_passed = _tested(cells, fields[:, untested], trigger, p, beta)
-    passed_at[untested[has_passed]] = trigger
-    return np.flatnonzero(passed_at > 0)
+    candidates: pa.Table,
+    passed_at: Int,
+    cells: Int,
+    sketch_key: bytes,
+    window: int,
+    trigger: int,
+    p: ReadParameters,
+    beta: float,
+) -> tuple[Int, Field, pa.Array]:
+    """Test the candidates of a window that have not passed yet.
+
+    Returns:
+        The trigger at which each candidate has passed (0: it has not), then the fields and the bytes of those of this
+        window that have.
+    """
+    in_window = candidates.column("window").to_numpy() == window
+    has_come = candidates.column("since").to_numpy() <= trigger
+    window_rows = np.flatnonzero(in_window & has_come)
+    fields = p.shape.fields(sketch_key, _digests(candidates, window_rows))
+    untested = np.flatnonzero(passed_at[window_rows] == 0)
+    passes_now = _pass_in_a_sketch(cells, fields[:, untested], trigger, p, beta)
+    passed_at = passed_at.copy()
+    passed_at[window_rows[untested[passes_now]]] = trigger
+    has_passed = passed_at[window_rows] > 0
+    key_bytes = candidates.column("key_bytes").take(pa.array(window_rows[has_passed]))
+    return passed_at, fields[:, has_passed], key_bytes
 
 
-def _by_trigger(published: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
+def _by_window_and_trigger(published: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
     """Yield each (window, trigger) with its rows of cells, in order."""
     columns = [published.column(name).to_numpy() for name in ("window", "trigger", "row")]
     order = sort_order(*columns)
@@ -348,8 +363,10 @@ def _add_candidates(candidates: pa.Table, keys: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _tested(cells: Int, fields: Field, trigger: int, p: ReadParameters, beta: float) -> Int:
-    """Return which keys pass in any of the sketches."""
+def _pass_in_a_sketch(
+    cells: Int, fields: Field, trigger: int, p: ReadParameters, beta: float
+) -> Int:
+    """Tell which keys pass in any of the sketches."""
     has_passed = np.zeros(fields.shape[1], bool)
     for sketch, sketch_parameters in zip(cells, p.sketches, strict=True):
         has_passed |= passes(
@@ -358,18 +375,20 @@ def _tested(cells: Int, fields: Field, trigger: int, p: ReadParameters, beta: fl
     return has_passed
 
 
-def _listed(cells: Int, key: bytes, trigger: int, p: ReadParameters) -> tuple[Field, pa.Array]:
+def _listed_keys(cells: Int, key: bytes, trigger: int, p: ReadParameters) -> tuple[Field, pa.Array]:
     """Return the named keys that stand out of the noise in some sketch."""
     if p.listed is None or not p.listed.digests:
         return np.zeros((p.shape.depth, 0), np.uint32), pa.array([], pa.binary())
     fields = p.shape.fields(key, np.array(p.listed.digests, np.int64))
     if not p.shape.signed:
         return fields, pa.array(p.listed.key_bytes, pa.binary())
-    passed = np.flatnonzero(_tested(cells, fields, trigger, p, STATISTICAL / fields.shape[1]))
+    passed = np.flatnonzero(
+        _pass_in_a_sketch(cells, fields, trigger, p, STATISTICAL / fields.shape[1])
+    )
     return fields[:, passed], pa.array(p.listed.key_bytes, pa.binary()).take(pa.array(passed))
 
 
-def _list(
+def _list_rows(
     cells: Int, fields: Field, names: pa.Array, window: int, trigger: int, j: int, p: ReadParameters
 ) -> pa.Table:
     """Return the largest estimates, then by value."""
@@ -385,7 +404,7 @@ def _list(
         estimates = np.rint(estimates)
     by_name = np.empty(len(names), np.int64)
     by_name[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
-    best = np.lexsort((by_name, -estimates))[: list_parameters.number]
+    best = np.lexsort((by_name, -estimates))[: list_parameters.list_length]
     size = len(best)
     value = estimates[best]
     low, high = interval(p.shape, cells, value, p.missed)

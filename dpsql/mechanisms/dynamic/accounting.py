@@ -92,7 +92,7 @@ def _check_numbering(plan: TablePlan) -> None:
     """
     if plan.query.contribution_period is not ContributionPeriod.STREAM:
         raise AccountingError("a table without windows has one contribution period, STREAM")
-    if [p.mechanism for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
+    if [p.noise_stream for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
         raise AccountingError(
             "perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection"
         )

@@ -109,7 +109,7 @@ def _parts(
     return tuple(
         p
         for p in (*perturbations(plan), *quantile_noise(plan))
-        if p.mechanism in {part.mechanism for part in column.perturbations}
+        if p.mechanism in {part.noise_stream for part in column.perturbations}
     )
 
 
@@ -284,7 +284,7 @@ def _quantiles(plan: TablePlan, column: TableColumnPlan, source: Source) -> list
         if plan.query.keys
         else ""
     )
-    (noise,) = (noise for noise in quantile_noise(plan) if noise.mechanism == tree.mechanism)
+    (noise,) = (noise for noise in quantile_noise(plan) if noise.mechanism == tree.noise_stream)
     return [
         *of_quantiles(name, noise, tree.grid),
         f"  A key that is shown keeps {quantiles.NODES:,} counters for it, {megabytes:.1f} MB{groups}.",

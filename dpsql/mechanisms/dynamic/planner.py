@@ -329,7 +329,7 @@ def _columns(
             sensitivity = round_up(_sensitivity(increment, len(parts), bounds) * norm)
             sigma = round_up(sensitivity / part * (1 + 1e-12))
             perturbation = NoisySum(
-                **vars(increment), mechanism=number, sensitivity=sensitivity, sigma=sigma
+                **vars(increment), noise_stream=number, sensitivity=sensitivity, sigma=sigma
             )
             check_noise(aggregate.alias, sigma, increment.grid, reach_of(plan.counter))
             perturbations.append(perturbation)
@@ -370,7 +370,7 @@ def _tree(plan: TablePlan, source: Source, choices: TreeChoices) -> TreePlan:
         sensitivity = round_up(rows * increment.largest)
         sum_ = NoisySum(
             **vars(increment),
-            mechanism=number,
+            noise_stream=number,
             sensitivity=sensitivity,
             sigma=round_up(sensitivity / sum_mu),
         )

@@ -86,11 +86,11 @@ def table_parameters(plan: TablePlan, public: PublicGroups | None = None) -> Tab
 
 
 def quantile_noise(plan: TablePlan) -> tuple[QuantileTree, ...]:
-    """Return the columns of quantiles, in mechanism order."""
-    of = {p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations}
-    bounds = [plan.columns[of[p.mechanism]].aggregate.bounds or (0.0, 0.0) for p in plan.trees]
+    """Return the columns of quantiles, in the order of their noise."""
+    of = {p.noise_stream: i for i, column in enumerate(plan.columns) for p in column.perturbations}
+    bounds = [plan.columns[of[p.noise_stream]].aggregate.bounds or (0.0, 0.0) for p in plan.trees]
     return tuple(
-        QuantileTree(of[p.mechanism], p.mechanism, plan.counter, p.sigma, p.parts, *b)
+        QuantileTree(of[p.noise_stream], p.noise_stream, plan.counter, p.sigma, p.parts, *b)
         for p, b in zip(plan.trees, bounds, strict=True)
     )
 
@@ -114,9 +114,9 @@ def tree_parameters(plan: TreePlan, public: PublicGroups | None) -> TreeParamete
 
 
 def tree_sums(plan: TreePlan) -> tuple[TreeSum, ...]:
-    """Return the noisy sums, in mechanism order."""
+    """Return the noisy sums, in the order of their noise."""
     return tuple(
-        TreeSum(p.mechanism, p.sigma, removed, p.grid)
+        TreeSum(p.noise_stream, p.sigma, removed, p.grid)
         for p, removed in zip(plan.perturbations, plan.removed, strict=True)
     )
 
@@ -140,7 +140,7 @@ def users_needed(plan: TablePlan, trigger: int) -> int:
 
 
 def perturbations(plan: TablePlan) -> tuple[Perturbation | TreeSum, ...]:
-    """Return the noisy sums, in mechanism order; of an interval tree with the error where no node has begun a second round."""
+    """Return the noisy sums, in the order of their noise; of an interval tree with the error where no node has begun a second round."""
     if isinstance(plan, TreePlan):
         return tree_sums(plan)
     return _perturbations(plan)
@@ -148,4 +148,4 @@ def perturbations(plan: TablePlan) -> tuple[Perturbation | TreeSum, ...]:
 
 def _perturbations(plan: TablePlan) -> tuple[Perturbation, ...]:
     plain = [p for p in plan.perturbations if p not in plan.trees]
-    return tuple(Perturbation(p.mechanism, plan.counter, p.sigma, p.grid) for p in plain)
+    return tuple(Perturbation(p.noise_stream, plan.counter, p.sigma, p.grid) for p in plain)

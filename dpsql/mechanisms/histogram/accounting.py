@@ -112,8 +112,8 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
     """
     _check_carried(plan)
     cost = recompute(plan, source)
-    mechanisms = [p.mechanism for p in plan.perturbations]
-    if mechanisms != list(range(1, len(mechanisms) + 1)):
+    noise_streams = [p.noise_stream for p in plan.perturbations]
+    if noise_streams != list(range(1, len(noise_streams) + 1)):
         raise AccountingError(
             "perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection"
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
-from dpsql.parts.sums import MadeOfSums, NoisySum, QuantileSum
+from dpsql.parts.sums import MadeOfSums, NoisySum, QuantileSum, as_stored
 
 # What a query asks of the histogram besides what every query says.
 
@@ -170,7 +170,7 @@ class PrivacyPlan(MadeOfSums, Plan):
 
 def document(plan: PrivacyPlan) -> dict[str, Any]:
     """Return the plan as JSON values: what its identity digests. What is asked of the histogram stands among what every query says."""
-    content = asdict(plan)
+    content = as_stored(plan)
     query = content["query"]
     del query["mechanism"]
     query["window"]["event_time"] = query.pop("event_time")

@@ -329,7 +329,7 @@ def _columns(
             sd = tuple(sigma * v for v in path_sd(chosen))
             perturbation = PerturbationPlan(
                 **vars(increment),
-                mechanism=number,
+                noise_stream=number,
                 counter=query.asked.counter,
                 sensitivity=sensitivity,
                 sigma=sigma,

@@ -103,7 +103,7 @@ def release_parameters(
         )
     sums = [p for p in plan.perturbations if isinstance(p, PerturbationPlan)]
     perturbations = tuple(
-        PerturbationParameters(p.mechanism, counter(p.counter, plan.horizon), p.sigma, p.grid)
+        PerturbationParameters(p.noise_stream, counter(p.counter, plan.horizon), p.sigma, p.grid)
         for p in sums
     )
     columns = tuple(
@@ -118,14 +118,14 @@ def release_parameters(
 
 
 def quantile_noise(plan: PrivacyPlan) -> tuple[QuantileTree, ...]:
-    """Return the columns of quantiles, in mechanism order."""
+    """Return the columns of quantiles, in the order of their noise."""
     column_of = {
-        p.mechanism: i for i, column in enumerate(plan.columns) for p in column.perturbations
+        p.noise_stream: i for i, column in enumerate(plan.columns) for p in column.perturbations
     }
     return tuple(
         QuantileTree(
-            column_of[p.mechanism],
-            p.mechanism,
+            column_of[p.noise_stream],
+            p.noise_stream,
             counter(p.counter, p.releases),
             p.sigma,
             p.parts,
@@ -147,7 +147,7 @@ def quantiles_of(plan: PrivacyPlan, column: ColumnPlan) -> QuantileTree | None:
         (
             each
             for each in quantile_noise(plan)
-            if each.mechanism == column.perturbations[0].mechanism
+            if each.mechanism == column.perturbations[0].noise_stream
         ),
         None,
     )

@@ -27,7 +27,7 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     choices = plan.query.asked
     if query.contribution_period is not ContributionPeriod.STREAM:
         raise AccountingError("a growing table has one contribution period, STREAM")
-    if [measured.mechanism for measured in plan.sums] != list(range(1, len(plan.sums) + 1)):
+    if [measured.noise_stream for measured in plan.sums] != list(range(1, len(plan.sums) + 1)):
         raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
     _check_tables(plan.tables, len(choices.domains))
     norm = (

@@ -98,7 +98,7 @@ class MarginalsPlan(Plan):
     def noisy_tables(self, measured: MeasuredSum) -> NoisyTables:
         """Return the numbers of one sum for its release."""
         return NoisyTables(
-            self.marginals, measured.sigmas, self.counter, measured.mechanism, measured.grid
+            self.marginals, measured.sigmas, self.counter, measured.noise_stream, measured.grid
         )
 
 

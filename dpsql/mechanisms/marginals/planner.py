@@ -282,5 +282,5 @@ def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
                 for table in plan.tables
             )
             check_noise(aggregate.alias, max(sigmas), increment.grid, reach_of(plan.counter))
-            sums.append(MeasuredSum(**vars(increment), mechanism=len(sums) + 1, sigmas=sigmas))
+            sums.append(MeasuredSum(**vars(increment), noise_stream=len(sums) + 1, sigmas=sigmas))
     return tuple(sums)

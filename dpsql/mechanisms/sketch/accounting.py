@@ -68,7 +68,7 @@ def check(plan: SketchPlan, source: Source) -> SketchSpent:
     choices = plan.query.asked
     if (choices.level is PrivacyLevel.EVENT) != (choices.bounds is None):
         raise AccountingError("one event has no bounds, and a unit needs them")
-    if [cells.mechanism for cells in plan.cells] != list(range(1, len(plan.cells) + 1)) or len(
+    if [cells.noise_stream for cells in plan.cells] != list(range(1, len(plan.cells) + 1)) or len(
         plan.cells
     ) != len(choices.wanted):
         raise AccountingError(

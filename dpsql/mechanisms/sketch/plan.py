@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import ParsedQuery, PrivacyLevel
-from dpsql.parts.sums import NoisySum
+from dpsql.parts.sums import NoisySum, as_stored
 
 # What a query asks of a sketch besides what every query says; every default is filled in.
 
@@ -129,4 +129,4 @@ class SketchPlan(Plan):
 
 def document(plan: SketchPlan) -> dict[str, Any]:
     """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
-    return {"mechanism": plan.mechanism} | asdict(plan)
+    return {"mechanism": plan.mechanism} | as_stored(plan)

@@ -252,7 +252,7 @@ def _cells(
     check_noise(sketch.alias, sigma, increment.grid, triggers)
     return CellsPlan(
         **vars(increment),
-        mechanism=number,
+        noise_stream=number,
         sensitivity=sensitivity,
         sigma=sigma,
         sd=tuple(sigma * v for v in path_sd(chosen)),

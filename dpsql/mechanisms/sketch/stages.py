@@ -72,7 +72,9 @@ def release(plan: SketchPlan, first_window_us: int) -> CellRelease:
     """Return the stage of query 2."""
     asked = plan.query.asked
     chosen = counter(CounterName.BLT, plan.triggers)
-    noise = tuple(PerturbationParameters(c.mechanism, chosen, c.sigma, c.grid) for c in plan.cells)
+    noise = tuple(
+        PerturbationParameters(c.noise_stream, chosen, c.sigma, c.grid) for c in plan.cells
+    )
     return CellRelease(
         SketchReleaseParameters(grid(plan), first_window_us, asked.depth, asked.width, noise)
     )

@@ -42,7 +42,7 @@ def account(plan: SlidingPlan, source: Source) -> Cost:
         has_unit and all(bound is not None and bound >= 1 for bound in bounds)
     ):
         raise AccountingError("a unit needs bounds")
-    if [m.mechanism for m in plan.measurements] != list(range(1, len(plan.measurements) + 1)):
+    if [m.noise_stream for m in plan.measurements] != list(range(1, len(plan.measurements) + 1)):
         raise AccountingError(
             "measurements must be mechanisms 1, 2, ...: equal numbers share their noise"
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import CounterName, ParsedQuery, PrivacyLevel
-from dpsql.parts.sums import Summed, presence_only
+from dpsql.parts.sums import Summed, as_stored, presence_only
 from dpsql.udfs.noise.discrete_laplace import DiscreteLaplace
 
 # What a query asks of sliding windows besides what every query says.
@@ -134,7 +134,7 @@ class SlidingPlan(Plan):
 def document(plan: SlidingPlan) -> dict[str, Any]:
     """Return the plan as JSON values; noise tables by the digest of their entries, which are part of the promise."""
     bare = [replace(m, fine=None, monitor=None, together=None) for m in plan.measurements]
-    content = asdict(replace(plan, measurements=tuple(bare)))
+    content = as_stored(replace(plan, measurements=tuple(bare)))
     for values, measurement in zip(content["measurements"], plan.measurements, strict=True):
         for name in TABLES:
             table = getattr(measurement, name)

@@ -89,7 +89,7 @@ def make_plan(query: ParsedQuery[PaneChoices], source: Source) -> SlidingPlan:
         for increment in increments_of(aggregate, arguments, _clamp)
     ]
     sums = [
-        MeasurementPlan(**vars(increment), mechanism=number, floor=increment.lower >= 0)
+        MeasurementPlan(**vars(increment), noise_stream=number, floor=increment.lower >= 0)
         for number, increment in enumerate(increments, 1)
     ]
     plan = SlidingPlan(

@@ -150,7 +150,7 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
         sums=(dataclasses.replace(plan.sums[0], sigmas=plan.sums[0].sigmas[:-1]), *plan.sums[1:]),
     ),
     "one noise for two sums": lambda plan: dataclasses.replace(
-        plan, sums=(plan.sums[0], dataclasses.replace(plan.sums[1], mechanism=1))
+        plan, sums=(plan.sums[0], dataclasses.replace(plan.sums[1], noise_stream=1))
     ),
     "a rule that is no sum": lambda plan: dataclasses.replace(
         plan, sums=(dataclasses.replace(plan.sums[0], rule="users"), *plan.sums[1:])
@@ -161,7 +161,9 @@ PLANTED: dict[str, Callable[[MarginalsPlan], MarginalsPlan]] = {
     ),
     # Of the three sums of SPREAD.
     "squares as high as values": lambda plan: with_sum(plan, 3, sigmas=plan.sums[2].sigmas),
-    "the count of a quotient without noise of its own": lambda plan: with_sum(plan, 4, mechanism=3),
+    "the count of a quotient without noise of its own": lambda plan: with_sum(
+        plan, 4, noise_stream=3
+    ),
     "a row that may be two": lambda _: with_asked(
         make_plan(query(privacy_unit=()), source()), max_rows_contributed=2
     ),

@@ -66,7 +66,8 @@ def test_what_the_accountant_refuses() -> None:
     three = planned(QUERIES["event, three aggregates"])
     sqrt = planned(SQRT)
     shared = dataclasses.replace(
-        three, measurements=tuple(dataclasses.replace(m, mechanism=1) for m in three.measurements)
+        three,
+        measurements=tuple(dataclasses.replace(m, noise_stream=1) for m in three.measurements),
     )
     whole = dataclasses.replace(
         three,
