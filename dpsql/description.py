@@ -13,7 +13,7 @@ from dpsql.parsed_query import AVERAGED, DEVIATIONS, SAMPLES, AggregateFunction,
 from dpsql.record import parse
 
 PROPERTY = "dpsql.table"
-"""Of a Delta table, of the schema of an Arrow table, and in the `attrs` of a pandas frame."""
+"""The name of the description in a Delta table, in the schema of an Arrow table, and in the `attrs` of a pandas frame."""
 
 VERSION = 2
 CELLS_ENDING = "sketch"

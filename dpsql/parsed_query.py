@@ -44,7 +44,7 @@ DEVIATIONS = (AggregateFunction.STDDEV_POP, AggregateFunction.STDDEV_SAMP)
 SPREADS = (*VARIANCES, *DEVIATIONS)
 """How far values lie apart."""
 SAMPLES = (AggregateFunction.VAR_SAMP, AggregateFunction.STDDEV_SAMP)
-"""Of a sample: the sum of squares is divided by one less than there are values."""
+"""Aggregates of a sample: the sum of squares is divided by one less than there are values."""
 
 AVERAGED = (AggregateFunction.AVG, *SPREADS)
 """Aggregates that do not grow with the number of records; where there is no value there is nothing."""

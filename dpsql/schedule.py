@@ -159,7 +159,7 @@ MILLISECOND = 1_000
 SECOND = 1_000_000
 SHORTEST_US = SECOND
 LONGEST_US = 60 * SECOND
-"""Of the default interval, where the grid of triggers allows it."""
+"""The longest default interval, where the grid of triggers allows it."""
 
 LARGEST_DIVISOR = 60_000
 ASSUMPTION = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +14,6 @@ from dpsql.jobs.options import (
     secret_option,
 )
 from dpsql.jobs.terminal import note, print_json
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command(short_help="what was promised to whom, and what is left")

@@ -225,6 +225,19 @@ def writable(target: Path, flag: str) -> None:
         raise ConfigError(f"{flag} {target}: this cannot be written")
 
 
+def check_wait(query: Query, until_us: int | None, remedy: str) -> bool:
+    """Refuse a first release that would be behind; say, and return, whether it takes long."""
+    from dpsql.times import now_us
+
+    clock_us = now_us()
+    end_us = clock_us if until_us is None else until_us
+    query.shape.schedule.check_behind(end_us, query.source.start_us)
+    long_wait = query.long_wait(remedy, clock_us) if until_us is None else None
+    if long_wait:
+        note(long_wait)
+    return bool(long_wait)
+
+
 def default_sources(sources_file: Path | None) -> Path | None:
     """Return the file that declares caps: the one given, else conf/sources.yaml, if it is there."""
     return sources_file or (DECLARED if DECLARED.exists() else None)

@@ -31,6 +31,7 @@ from dpsql.jobs.options import (
     SPAN,
     STOPPED,
     Command,
+    check_wait,
     compiled,
     json_option,
     lake_option,
@@ -59,7 +60,7 @@ CREDENTIAL = re.compile(r"secret(?!\.file)|password|token|access\.?key", re.IGNO
 OTHER_STORE = re.compile(r"fs\.s3a\.(?!path\.style)|fs\.default")
 """In names of settings: Spark looks for buckets, or paths, where we do not."""
 OTHER_SETTINGS = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"}
-"""Of the environment: folders whose files may have such settings."""
+"""Variables of the environment: folders whose files may have such settings."""
 SPARK_SAID = "spark.log"
 """In the private folder of a run on this machine: what its JVM printed since the last start."""
 
@@ -164,6 +165,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     Raises:
         DpsqlError: the query, configuration, secret, lake or budget does not allow it; nothing has been read.
     """
+    from dpsql.compiled import UNTIL
     from dpsql.lake.opening import open_run
     from dpsql.lake.runs import Lake, has_begun
     from dpsql.sources.reachable import check_reachable
@@ -183,7 +185,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     check_reachable(sources, as_here=reads_as_here)
     secret, ledger = secret_and_ledger(flags.secret_file)
     if not is_resumed:
-        _check_first_release(query, flags.until_us)
+        check_wait(query, flags.until_us, UNTIL)
     are_files_checked = is_resumed or _check_first_files(sources, reads_as_here)
     with stop_politely():
         if master is None or not master.startswith("local") or not are_files_checked:
@@ -219,18 +221,6 @@ def _checked_query(flags: RunFlags) -> Query:
 def _has_other_settings(properties: Mapping[str, str]) -> bool:
     """Tell whether Spark may find files elsewhere than this process does."""
     return not OTHER_SETTINGS.isdisjoint(os.environ) or any(map(OTHER_STORE.search, properties))
-
-
-def _check_first_release(query: Query, until_us: int | None) -> None:
-    """Refuse a first release that would be behind, and say where it takes long."""
-    from dpsql.compiled import UNTIL
-    from dpsql.times import now_us
-
-    query.shape.schedule.check_behind(
-        now_us() if until_us is None else until_us, query.source.start_us
-    )
-    if until_us is None and (long_wait := query.long_wait(UNTIL, now_us())):
-        note(long_wait)
 
 
 def _check_first_files(sources: Sequence[Source], reads_as_here: bool) -> bool:

@@ -98,8 +98,6 @@ def numbers(line: dict[str, Any]) -> tuple[str, str, str]:
 # A histogram on the terminal: every value with its error, what the bounds leave out in words,
 # and the true values beside it.
 
-if TYPE_CHECKING:
-    import pandas as pd
 
 SMALL = "? smaller than its own error: it may well be nothing."
 BELOW_ZERO = "Below zero is noise: leave it in when you add rows up, or sums come out too large."

@@ -13,6 +13,7 @@ from dpsql.errors import ConfigError
 from dpsql.jobs.options import (
     FILE,
     INSTANT,
+    check_wait,
     compiled,
     files_by_source,
     json_option,
@@ -90,7 +91,11 @@ def try_(
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)
     _check(query, files, output, compare)
-    _check_wait(query, until_us)
+    is_long = check_wait(query, until_us, "--until TIME")
+    if until_us is None and not is_long and query.shape.schedule.replayed:
+        note(
+            "without --until there are rows up to now, with or without records; of stored data that end earlier write --until TIME"
+        )
     secret, ledger = secret_and_ledger(secret_file)
     run_id = secrets.token_hex(16)
     ledger_id = ledger.own_id()
@@ -136,22 +141,6 @@ def _check(
         refuse_own_input(query, files.get(query.parsed.stream), "--compare", EXACT)
         check_comparable(query)
     check_input(query, files)
-
-
-def _check_wait(query: Query, until_us: int | None) -> None:
-    """Refuse a release that would be behind, and say where it takes long or has rows up to now."""
-    from dpsql.times import now_us
-
-    schedule = query.shape.schedule
-    schedule.check_behind(now_us() if until_us is None else until_us, query.source.start_us)
-    if until_us is not None:
-        return
-    if long_wait := query.long_wait("--until TIME", now_us()):
-        note(long_wait)
-    elif schedule.replayed:
-        note(
-            "without --until there are rows up to now, with or without records; of stored data that end earlier write --until TIME"
-        )
 
 
 def _document(query: Query, trial: TryResult) -> dict[str, Any]:

@@ -34,11 +34,11 @@ SMALL_ROWS = 100_000
 MOST_ROWS = 1_000_000
 SMALL_BYTES = 16 << 20
 MOST_BYTES = 128 << 20
-"""The same of bytes: rows of cells are large."""
+"""The limit in bytes: rows of cells are large."""
 LOG_COMMITS = 20
 """So many commits after a checkpoint of the log comes the next."""
 KEPT_HOURS = 7 * 24
-"""Of the public table: as long as Delta's own VACUUM by default."""
+"""Retention of files of the public table: as long as Delta's own VACUUM by default."""
 
 PLAIN = {"timestampNtz"}
 """Features of a table that say nothing of its files."""

@@ -23,7 +23,7 @@ from dpsql.lake.log_head import in_words
 from dpsql.udfs.bucket_state import DamagedState, filesystem
 
 NAMED_BY_BYTES = re.compile(r"-([0-9a-f]{64})\.parquet$")
-"""Those of other writers have other names; they are used as they are."""
+"""Names of files that we wrote; files of other writers are used as they are."""
 
 READERS = 8
 CHECKED = pads.ParquetFragmentScanOptions(page_checksum_verification=True)

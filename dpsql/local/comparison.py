@@ -21,7 +21,7 @@ from dpsql.published.rows import typed_keys
 from dpsql.text import Z95
 
 MEAN = 0.7978845608028654
-"""Of the distance of a standard normal from 0."""
+"""Mean distance of a standard normal from 0."""
 
 SIDES = "dpsql_sides"
 """A column: `left_only` where a key is not released."""

@@ -20,7 +20,7 @@ from dpsql.udfs.noise.discrete_laplace import LARGEST, SMALLEST, discrete_laplac
 from dpsql.udfs.noise.window_sqrt import coefficients, response
 
 COMPARED_DELTA = 1e-9
-"""Of the ways that need one, where the query has none."""
+"""Delta of the ways that need one, where the query has none."""
 
 MONTH = 30
 

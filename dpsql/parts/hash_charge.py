@@ -9,7 +9,7 @@ from dpsql.parsed_query import ParsedQuery
 from dpsql.sources.config import Source
 
 HASH_SHARE = 0.1
-"""Of delta, at most, for collisions of ids: it leaves nine tenths for noise and thresholds, which costs half a percent of the noise at most."""
+"""Share of delta, at most, for collisions of ids: it leaves nine tenths for noise and thresholds, which costs half a percent of the noise at most."""
 
 
 def hash_charge(query: ParsedQuery[Any], source: Source, users: int, groups: int) -> float:

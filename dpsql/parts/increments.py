@@ -30,7 +30,7 @@ def sums_of(function: AggregateFunction) -> int:
 
 
 Clamp = Callable[[str, float, float], tuple[float, int, int]]
-"""Of an alias and the bounds of its values: grid, and the clamp in its units, rounded inwards."""
+"""A function of an alias and its bounds; gives the grid, and the clamp in its units, rounded inwards."""
 
 
 def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) -> list[Increment]:

@@ -18,14 +18,14 @@ SELECTION_SHARE = 0.7
 """Default part of mu^2 for key selection: too little and few keys appear, too much and their counts are noisier."""
 
 SELECTION_SHARE_OF_SEVERAL = 0.5
-"""The same where windows prove keys together: selection needs less then, and counts want more."""
+"""Default part of mu^2 where windows prove keys together: selection needs less then, and counts want more."""
 
 SELECTION_DECAY = 0.5
 """How fast the weights of a unit's keys fall, from the first on."""
 
 PAPER_SHARE = 0.5
 PAPER_DECAY = 0.0
-"""What the paper splits evenly, and weighs alike."""
+"""The paper's choices: an even split, and equal weights."""
 
 CARRIED_SHARE = 0.5
 """Part of the thresholds' delta for tests over several windows."""

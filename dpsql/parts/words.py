@@ -34,13 +34,13 @@ Sum = TypeVar("Sum", bound=Summed)
 
 NOT_HIDDEN = "  Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves)."
 SPANS = {1: "a day (UTC)", 7: "any 7 days in a row", 30: "any 30 days in a row"}
-"""Of which is told what one unit pays: for the most contribution periods that such a span can touch."""
+"""Spans whose cost for one unit is told, for the most contribution periods that such a span can touch."""
 MUCH = 20.0
 """No single query may ask for more; in a week all its periods together may come to it."""
 EVENTS = (10, 100)
-"""Of one person, whose cost is told where one row is protected."""
+"""Events of one person, whose cost is told where one row is protected."""
 RANKS = 4
-"""Of a unit's keys, how many have their weight told."""
+"""Number of a unit's keys whose weight is told."""
 
 
 def aggregate_text(aggregate: Aggregate) -> str:

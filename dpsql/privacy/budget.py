@@ -18,7 +18,7 @@ from dpsql.times import duration
 EVENT = PrivacyLevel.EVENT
 PERIODS = (1, 7, 30)
 ROWS = (1, 10, 100)
-"""Of one person, in the totals of runs that protect one row."""
+"""Rows of one person, in the totals of runs that protect one row."""
 COMPARE = "compare"
 """Kind of a try that showed exact values."""
 MOST_EPSILON = 20.0

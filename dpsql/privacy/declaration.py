@@ -17,7 +17,7 @@ from dpsql.sources.reader_options import FILE_FORMATS, FILES_PER_BATCH
 SCHEMA = "schema"
 INPUT_OPTIONS = ("subscribe", "subscribepattern", "assign")
 READER = "options of the reader"
-"""Of files: `header`, `sep`, `timestampFormat`, `pathGlobFilter` and so on. A micro-batch that is read again must give the same records."""
+"""Options of files: `header`, `sep`, `timestampFormat`, `pathGlobFilter` and so on. A micro-batch that is read again must give the same records."""
 
 FREE_OPTIONS = frozenset(
     {
@@ -29,7 +29,7 @@ FREE_OPTIONS = frozenset(
         *INPUT_OPTIONS,
     }
 )
-"""Of files, too: these say when a file is read, or are set by dpsql whatever the user gives."""
+"""Options that no origin keeps: these say when a file is read, or are set by dpsql whatever the user gives."""
 
 CREDENTIAL = re.compile(r"secret|password|token|access.?key|credential", re.IGNORECASE)
 """In names of options that are not kept, and may change."""

@@ -26,7 +26,7 @@ from dpsql.udfs.noise.discrete_laplace import WORDS, DiscreteLaplace
 # poles. What the proofs ask of a counter is checked, not believed.
 
 LAGS = 1 << 10
-"""Of C and B, found by measuring; the rest of C is a sum of powers, closed."""
+"""Entries of C and B that are found by measuring; the rest of C is a sum of powers, closed."""
 PLACES = 192
 """Binary places of covariances."""
 

@@ -45,7 +45,7 @@ class Origin:
 
 
 UNKNOWN = Origin()
-"""Of a line that says nothing of its records."""
+"""The origin of a line that says nothing of its records."""
 
 
 def origin_of(

@@ -113,9 +113,6 @@ def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
 
 # What a query has published: its rows, and when they were written.
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 class PublicTable(Lake):
     """A published table by itself, wherever it is: nothing private is beside it, and it goes by any name."""

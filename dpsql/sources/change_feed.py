@@ -23,7 +23,7 @@ BESIDE = (CHANGE, POSITION, TIME)
 
 BEGINS = ("insert", "update_postimage")
 ENDS = ("delete", "update_preimage")
-"""Of the column CHANGE."""
+"""Values of the column CHANGE of images that end a row."""
 
 
 class FeedForm(StrEnum):

@@ -32,7 +32,7 @@ _NUMBERS = frozenset({*WHOLE_TYPES, exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType
 
 COUNTS = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT)
 MOST_COUNTED = 10**9
-"""Of one user's records in a group."""
+"""Limit on one user's records in a group."""
 
 
 def aggregates_missing(draft: Draft) -> Iterator[Problem]:

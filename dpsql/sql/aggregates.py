@@ -16,7 +16,7 @@ from dpsql.sql.values import NUMBER, bare
 BOUNDS = "contribution_bounds_per_row"
 PER_GROUP = "contribution_bounds_per_group"
 MOST_PARTS = 100
-"""Of APPROX_QUANTILES."""
+"""Limit on the parts of APPROX_QUANTILES."""
 
 FOREIGN_AGGREGATES: Mapping[str, str] = {
     "anon_count": "COUNT(*) or COUNT(x)",

@@ -391,7 +391,7 @@ ACCEPTED_CLAUSES = frozenset(
 """Arguments of a Select node that rules of their own look at."""
 
 READING = frozenset({"having", "order", "limit"})
-"""Those of the outer query that say how its rows are shown."""
+"""Clauses of the outer query that say how its rows are shown."""
 
 ACCEPTED_TABLE_PARTS = frozenset({"this", "alias", "db", "catalog"})
 """Arguments of a Table or Subquery node that rules of their own look at."""

@@ -28,7 +28,7 @@ SPREAD_NAMES: Mapping[str, AggregateFunction] = {
 OUR_AGGREGATES = frozenset(
     {"COUNT", "SUM", "AVG", "APPROX_QUANTILES", *map(str.upper, SPREAD_NAMES)}
 )
-"""Those of a group's records; `SKETCHES` are the others."""
+"""Aggregates of a group's records; `SKETCHES` are the others."""
 WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
 
 

@@ -27,7 +27,7 @@ ENDINGS = {
     SMOOTHED: "smoothed value",
     MEASURED: "number of measured panes",
 }
-"""Of columns that aggregates have beside them, of one mechanism or another; no mechanism's keys are called so, for readers know them by name."""
+"""Endings of the columns that aggregates have beside them, in one mechanism or another; no mechanism's keys are called so, for readers know them by name."""
 LONGEST_NAME = 128
 WHOLE_TYPES = (exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT)
 TEXT_TYPES = (exp.DType.TEXT, exp.DType.CHAR, exp.DType.VARCHAR)

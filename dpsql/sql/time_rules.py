@@ -25,7 +25,7 @@ from dpsql.times import show_duration
 _NO_WINDOW = "or trigger_interval = '1 day' to OPTIONS for a table without windows"
 _TIMES = ("size", "slide", "start offset")
 MOST_PANES = 500
-"""Of a window that is made of panes, with a delta: beyond, exact noise that float64 cannot round would take seconds."""
+"""Limit on the panes of a window, with a delta: beyond, exact noise that float64 cannot round would take seconds."""
 
 SUMS = (
     AggregateFunction.COUNT_ROWS,

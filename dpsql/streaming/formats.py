@@ -278,7 +278,7 @@ CSV_COLUMNS = 1 << 20
 """The CSV parser gives up on a line with more columns than this; its own default of 20480 lets one line stop the job."""
 
 LONGEST_LINE = CSV_COLUMNS - 2
-"""Of so many bytes, with its end; a shorter line cannot have too many columns."""
+"""Bytes of a line, with its end; a shorter line cannot have too many columns."""
 
 LIMIT = "mapreduce.input.linerecordreader.line.maxlength"
 """Hadoop's name for it."""

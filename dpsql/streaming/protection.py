@@ -39,7 +39,7 @@ LOGGERS = (
     "SQLQueryContextLogger",
     "DataFrameQueryContextLogger",
 )
-"""Of Python: py4j's commands carry pickled functions with the noise key, and pyspark's own log of errors the text of queries."""
+"""Python's loggers: py4j's commands carry pickled functions with the noise key, and pyspark's own log of errors the text of queries."""
 
 
 def makes_secret(master: str) -> bool:

@@ -101,7 +101,7 @@ CATCH_UP = {
     # Spark tidies its own state in the background, once a minute: a catch-up is over before, and would leave all it has written for ever.
     "spark.sql.streaming.stateStore.maintenanceInterval": "2s"
 }
-"""As well, where a query ends by itself. Spark takes the first value that it meets in an executor."""
+"""Further settings where a query ends by itself. Spark takes the first value that it meets in an executor."""
 
 
 def session(

@@ -75,7 +75,7 @@ CSV_LIMITS = {"maxColumns": str(formats.CSV_COLUMNS), formats.LIMIT: str(formats
 """Longer lines are left out before the parser sees them."""
 
 HEADER_COUNTS = {"enforceSchema": "false"}
-"""Of CSV with `header`: each file's is compared with the declared columns, case aside."""
+"""Reader option of CSV with `header`: each file's header is compared with the declared columns, case aside."""
 
 CHOOSING_FILES = ("pathglobfilter", "recursivefilelookup")
 

@@ -86,8 +86,6 @@ def intervals(
 
 # A key's way through the window as a line of a few pixels, with the band of its error.
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TREND_WIDTH = 132
 TREND_HEIGHT = 28

@@ -115,8 +115,6 @@ def value_text(value: Any) -> str:
 
 # Released rows as a small table of text, for a notebook or a Python prompt.
 
-if TYPE_CHECKING:
-    import pandas as pd
 
 SHOWN_ROWS = 20
 

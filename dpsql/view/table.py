@@ -26,6 +26,8 @@ from dpsql.view.words import absent, amount, key_text, measured, printable, says
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dpsql.udfs.columns import Float
+
 
 def measures(rows: pd.DataFrame) -> list[Measure]:
     """Return the aggregates of a frame that have a standard error, in its order."""
@@ -107,8 +109,6 @@ def growing_aliases(rows: pd.DataFrame) -> list[str]:
 # Which rows of a histogram a person wants first: each window's newest trigger, finished windows
 # before those that still grow.
 
-if TYPE_CHECKING:
-    import pandas as pd
 
 BY_CHANCE = 0.01
 """How often a window of noise alone has, at most, a value that passes for more (Gaussian noise; `telling`)."""
@@ -212,11 +212,6 @@ def passed_over(rows: pd.DataFrame, window: pd.DataFrame) -> str:
 
 # The keys of one window as a table: place, value with its error, share, and what has changed
 # since the window before.
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from dpsql.udfs.columns import Float
 
 
 NONE = -1e300

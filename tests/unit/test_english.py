@@ -4,6 +4,7 @@ short. What is left is counted by folder in `english.toml`; each count only shri
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import tomllib
 from collections import Counter
@@ -51,6 +52,16 @@ def docstrings(modules: list[Module]) -> Iterator[tuple[Module, ast.AST, str]]:
         for node in ast.walk(module.tree):
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and (text := ast.get_docstring(node)):
                 yield module, node, text
+
+
+def constants(module: Module) -> Iterator[str]:
+    """Yield the texts that stand below the constants of a module."""
+    body = module.tree.body
+    for before, node in itertools.pairwise(body):
+        if not isinstance(before, ast.Assign | ast.AnnAssign) or not isinstance(node, ast.Expr):
+            continue
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
 
 
 def says_what_it_does(docstring: str) -> bool:
@@ -140,6 +151,11 @@ def test_docstrings_that_begin_badly_only_shrink() -> None:
     assert dict(found) == LEFT["docstrings"]
 
 
+def test_texts_of_constants_that_begin_badly_only_shrink() -> None:
+    texts = [text for module in modules_of(CHECKOUT, *PRODUCT) for text in constants(module)]
+    assert sum(map(bool, map(BAD_START.match, texts))) == LEFT["constants"]
+
+
 def test_names_that_say_nothing_only_shrink() -> None:
     found = Counter(
         folder(module.path)
@@ -162,6 +178,10 @@ def test_sentences_of_the_docs_are_no_harder_than_they_were() -> None:
 
 
 PLANTED = '''
+LIMIT = 1
+"""Of the rows."""
+
+
 class A:
     given = 1
 
@@ -186,6 +206,7 @@ def test_what_is_planted_is_found(tmp_path: Path) -> None:
         ("local", "each", "found"),
         ("parameter", "each", "of"),
     ]
+    assert [*constants(module)] == ["Of the rows."]
     ((_, node, text),) = docstrings([module])
     assert is_called(node) and BAD_START.match(text) and not says_what_it_does(text)
 

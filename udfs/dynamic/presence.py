@@ -90,7 +90,7 @@ def _latest(trigger: Int, until: Int, pair: Int) -> Int:
 # version by version.
 
 NEVER = 1 << 62
-"""From when on a slot is free that a version is in."""
+"""The time from which the slot of a version is free."""
 
 
 @dataclass(frozen=True)

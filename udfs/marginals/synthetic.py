@@ -99,7 +99,7 @@ def _spread(table: Float, keys: Keys, sizes: Sequence[int]) -> Float:
 # draws the same rows.
 
 BITS = 53
-"""Of a position within its part: as many as a float64 has."""
+"""Bits of a position within its part: as many as a float64 has."""
 
 
 def draw(weights: Float, rows: int, seed: bytes) -> Int:

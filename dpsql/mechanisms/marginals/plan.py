@@ -105,7 +105,7 @@ class MarginalsPlan(Plan):
 # CUBE as sets of keys.
 
 MAX_CELLS = 2**22
-"""Of all measured tables together."""
+"""Limit on the cells of all measured tables together."""
 
 
 def cube(sizes: Sequence[int], max_grouping_keys: int) -> tuple[Keys, ...]:

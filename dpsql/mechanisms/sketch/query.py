@@ -31,7 +31,7 @@ from dpsql.sql.values import NUMBER
 MOST_LISTED = 10_000
 WIDEST = 1 << 20
 MOST_BYTES = 100_000_000
-"""Of cells at a trigger: the file is written in one piece."""
+"""Limit on the cells of a trigger: the file is written in one piece."""
 
 _POWER = Check(
     "power of two",
