@@ -158,7 +158,8 @@ class RunContext:
         retention.after_catch_up()
         self.tally.stage = "done"
         self.tally.tell()
-        return self.tally.summary(stopped=self.stop.is_set(), not_read=self._not_read())
+        not_read = self._not_read()  # a stop may come meanwhile
+        return self.tally.summary(stopped=self.stop.is_set(), not_read=not_read)
 
     def _not_read(self) -> list[str]:
         """Return the files of the source that came while this start was at work."""

@@ -138,7 +138,7 @@ def trend(
         else ""
     )
     return Drawing(
-        f'<svg class="trend" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{shape}{dot}</svg>'
+        f'<svg class="trend" viewBox="0 0 {TREND_WIDTH} {TREND_HEIGHT}" aria-hidden="true">{shape}{dot}</svg>'
     )
 
 

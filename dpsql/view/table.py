@@ -342,7 +342,7 @@ def _context(
     if previous_window is not None:
         previous_newest = newest_triggers(previous_window)
         previous_rows = {_key(row, names): row for row in previous_newest.to_dict("records")}
-    last_trigger = horizon or int(newest["trigger"].max())
+    last_trigger = horizon or int(newest["trigger"].max() if len(newest) else 1)
     return _Context(published_of(window), names, newest, previous_rows, last_trigger)
 
 

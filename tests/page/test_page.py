@@ -271,6 +271,9 @@ def test_a_trend_is_the_band_and_the_line() -> None:
     assert trend(np.array([3]), np.array([np.nan]), np.array([1.0]), 4) == ""
     long = trend(np.arange(1, 10_001), np.ones(10_000), np.ones(10_000), 10_000)
     assert len(long) < 4_000
+    width, height = map(float, re.findall(r'viewBox="0 0 (\d+) (\d+)"', long)[0])
+    x, y = map(float, re.findall(r'cx="([^"]*)" cy="([^"]*)"', long)[0])
+    assert x == width - 3 and 0 < y < height, "the newest point is in sight"
 
 
 def test_what_is_not_there_is_said(published: Published, tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def apply_row_limits(
 ) -> tuple[RowVerdicts, pa.Table]:
     """Apply G, c and C to records, and return the verdicts with the new state.
 
-    A record without capacity in its group uses nothing up: another of its key came before it. A record over one bound never has_rows_left towards
+    A record without capacity in its group uses nothing up: another of its key came before it. A record over one bound never counts towards
     another: once a user's rows or keys are used up they stay so, hence the three filters can be applied one after the other.
     """
     has_capacity = np.ones(len(records.ts), bool)

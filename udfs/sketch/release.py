@@ -128,7 +128,7 @@ def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
 # The release: every window that there can be has its noisy cells published at every trigger,
 # records or not.
 
-# SketchCells are integers; noise is drawn once per cell and trigger, at the cell's owner, rounded to
+# Cells are integers; noise is drawn once per cell and trigger, at the cell's owner, rounded to
 # the grid and then added. A published cell is a
 # function of (window, row, column, trigger, exact sum): not of buckets, cuts or order.
 
