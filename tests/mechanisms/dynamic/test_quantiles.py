@@ -182,7 +182,7 @@ def expected(chosen: TablePlan, last: int) -> list[list[float]]:
     tag = np.repeat(tags(NOISE_KEY, np.zeros(1, np.int64), np.array([7])), NODES, axis=0)
     draws = np.array(
         [
-            normals(NOISE_KEY, tag, tree.mechanism, np.arange(NODES), step)
+            normals(NOISE_KEY, tag, tree.noise_stream, np.arange(NODES), step)
             for step in range(1, last + 1)
         ]
     )

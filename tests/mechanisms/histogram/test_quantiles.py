@@ -139,7 +139,7 @@ def test_a_tree_has_less_error_than_leaves_alone() -> None:
         {"levels": 2},
         {"fan_out": 64},
         {"releases": 24},
-        {"mechanism": 2},
+        {"noise_stream": 2},
     ],
 )
 def test_a_tree_that_costs_more_than_it_says_is_refused(wrong: dict[str, float]) -> None:
