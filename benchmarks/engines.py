@@ -192,7 +192,11 @@ def private(
         def read() -> None:
             try:
                 drain(
-                    queries.admission, sink, job.engine.checkpoint("admission"), stop, job.was_read
+                    queries.admission,
+                    sink,
+                    job.engine.checkpoint("admission"),
+                    stop.is_set,
+                    job.was_read,
                 )
             except BaseException as problem:
                 failed.append(problem)

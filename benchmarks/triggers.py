@@ -131,7 +131,7 @@ class Private:
                     queries.admission,
                     sink,
                     self._job.engine.checkpoint("admission"),
-                    stop,
+                    stop.is_set,
                     self._job.was_read,
                 )
             except BaseException as problem:

@@ -290,9 +290,25 @@ def _run_and_report(
     """Run the query until it has caught up or is stopped, and print what it has released."""
     from dpsql.lake.event_log import FILE as STATUS_FILE
     from dpsql.streaming.failures import stopping
+    from dpsql.streaming.job import LiveOptions
+    from dpsql.streaming.job import run as run_job
 
-    with stopping(spark):
-        summary = _run(flags, spark, query, run, lake, secret, ledger)
+    with stopping(spark), ProgressBar(may_be_told(query.source)) as bar:
+        summary = run_job(
+            spark,
+            query,
+            run,
+            lake,
+            secret,
+            until_caught_up=flags.until_caught_up,
+            until_us=flags.until_us,
+            buckets=(flags.buckets, flags.buckets) if flags.buckets else None,
+            live=LiveOptions(flags.interval_us, flags.retention_us, flags.accept_clock),
+            progress=bar.stage,
+            ledger=ledger,
+            log=flags.log,
+            metrics=flags.metrics,
+        )
     status_file = str(lake.private(run.name) / STATUS_FILE)
     note_totals(query.source, summary.records, summary.dropped, status_file=status_file)
     _print_summary(
@@ -301,20 +317,6 @@ def _run_and_report(
         f"dpsql show {run.name} --lake {flags.lake_folder}",
         flags.as_json,
     )
-
-
-def _run(
-    flags: RunFlags, spark: Any, query: Query, run: Run, lake: Lake, secret: Secret, ledger: Ledger
-) -> Summary:
-    from dpsql.streaming.job import LiveOptions
-    from dpsql.streaming.job import run as run_job
-
-    options: dict[str, Any] = {"buckets": (flags.buckets, flags.buckets)} if flags.buckets else {}
-    options |= {"until_caught_up": flags.until_caught_up, "until_us": flags.until_us}
-    options |= {"live": LiveOptions(flags.interval_us, flags.retention_us, flags.accept_clock)}
-    with ProgressBar(may_be_told(query.source)) as bar:
-        options |= {"progress": bar.stage, "log": flags.log, "metrics": flags.metrics}
-        return run_job(spark, query, run, lake, secret, ledger=ledger, **options)
 
 
 def _print_summary(summary: Summary, histogram: str, next_command: str, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,16 +72,45 @@ def show(
         raise click.UsageError("--all and --window exclude each other")
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
-    lake = _lake(name, lake_folder)
+    selection = _Selection(_lake(name, lake_folder), name, window_us, all_triggers, growing=watch)
     if watch:
         with contextlib.suppress(KeyboardInterrupt):
-            follow(
-                lake, name, lambda: _print(lake, name, window_us, all_triggers, limit, growing=True)
-            )
+            follow(selection.lake, name, lambda: _print(selection, limit))
     elif as_json:
-        print_json(_document(lake, name, window_us, all_triggers))
+        print_json(_document(selection))
     else:
-        _print(lake, name, window_us, all_triggers, limit)
+        _print(selection, limit)
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """The part of a histogram that is asked for; `growing` takes the newest window, finished or not."""
+
+    lake: Lake
+    name: str
+    window_us: int | None
+    all_triggers: bool
+    growing: bool
+
+    def rows(self) -> pd.DataFrame:
+        """Read all windows, with every trigger or the newest."""
+        from dpsql.published.public_rows import all_rows, newest
+
+        return (all_rows if self.all_triggers else newest)(self.lake, self.name)
+
+    def chosen(self, rows: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
+        """Return the rows of one window, or all; `columns` tell whether a window says anything."""
+        from dpsql.published.public_rows import published_of
+        from dpsql.view.plain_table import listing
+        from dpsql.view.table import one_window
+
+        if self.all_triggers:
+            return rows
+        if published_of(rows).lists and self.window_us is None and not self.growing:
+            rows, note_text = listing(rows)
+            if note_text:
+                note(note_text)
+        return one_window(rows, self.name, self.window_us, self.growing, columns)
 
 
 def _lake(name: str, folder: str | None) -> Lake:
@@ -98,21 +127,19 @@ def _lake(name: str, folder: str | None) -> Lake:
     return Lake(folder)
 
 
-def _document(lake: Lake, name: str, window_us: int | None, all_triggers: bool) -> dict[str, Any]:
+def _document(selection: _Selection) -> dict[str, Any]:
     from dpsql.published import words
     from dpsql.published.public_rows import own_reading, published_of
     from dpsql.view.reading import as_read
     from dpsql.view.standing import live_notes
     from dpsql.view.words import left_out
 
-    condition = own_reading(lake, name)
-    rows = as_read(
-        _chosen(_rows(lake, name, all_triggers), name, window_us, all_triggers), condition
-    )
+    condition = own_reading(selection.lake, selection.name)
+    rows = as_read(selection.chosen(selection.rows()), condition)
     published = published_of(rows)
     return {
-        "name": name,
-        "live": list(live_notes(lake, name)),
+        "name": selection.name,
+        "live": list(live_notes(selection.lake, selection.name)),
         "errors": [*left_out(published), *_unread(condition, published)],
         "promises": [asdict(run) for run in published.protects],
         "columns": dict(words.columns(published)),
@@ -120,14 +147,7 @@ def _document(lake: Lake, name: str, window_us: int | None, all_triggers: bool) 
     }
 
 
-def _print(
-    lake: Lake,
-    name: str,
-    window_us: int | None,
-    all_triggers: bool,
-    limit: int,
-    growing: bool = False,
-) -> None:
+def _print(selection: _Selection, limit: int) -> None:
     from dpsql.jobs.tables import print_histogram  # slow to import
     from dpsql.lake.running import is_running
     from dpsql.published import words
@@ -138,9 +158,10 @@ def _print(
     from dpsql.view.table import growing_aliases, in_order, passed_over, places_shown
     from dpsql.view.words import next_trigger, why_nothing
 
-    rows = _rows(lake, name, all_triggers)
+    lake = selection.lake
+    rows = selection.rows()
     published = published_of(rows)
-    if growing:
+    if selection.growing:
         click.clear()
     if isinstance(lake, PublicTable):
         for sentence in words.promises(published):
@@ -149,45 +170,40 @@ def _print(
         click.echo()
     if rows.empty:
         click.echo(why_nothing(published))
-        if is_running(lake.private(name)):
+        if is_running(lake.private(selection.name)):
             click.echo(
                 f"It is running; the next trigger is at {next_trigger(published, now_us())}."
             )
         return
-    chosen = _chosen(
-        rows,
-        name,
-        window_us,
-        all_triggers,
-        growing,
-        growing_aliases(rows) if published.amounts else (),
-    )
-    condition = own_reading(lake, name)
+    chosen = selection.chosen(rows, growing_aliases(rows) if published.amounts else ())
+    condition = own_reading(lake, selection.name)
     readable = as_read(chosen, condition)
     ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
-    if not all_triggers and published.amounts:
+    if not selection.all_triggers and published.amounts:
         ranks = places_shown(
             chosen, in_order(newest_triggers(readable), keep=is_ordered(readable)).head(limit)
         )
-    print_histogram(readable, limit, all_triggers, clock=rows[DUE].max(), ranks=ranks)
-    if not all_triggers and window_us is None and (passed := passed_over(rows, chosen)):
+    print_histogram(readable, limit, selection.all_triggers, clock=rows[DUE].max(), ranks=ranks)
+    if (
+        not selection.all_triggers
+        and selection.window_us is None
+        and (passed := passed_over(rows, chosen))
+    ):
         click.echo(passed)
-    for sentence in _unfinished(rows, readable):
+    for sentence in (*_unfinished(rows, readable), *_unread(condition, published)):
         click.echo(sentence)
-    for sentence in _unread(condition, published):
-        click.echo(sentence)
-    if notes := live_notes(lake, name):
+    if notes := live_notes(lake, selection.name):
         click.echo("; ".join(notes))
 
 
-def _unfinished(rows: pd.DataFrame, shown: pd.DataFrame) -> Iterator[str]:
+def _unfinished(rows: pd.DataFrame, visible: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence for each unfinished window that is not shown; there is none without windows."""
     from dpsql.view.table import finished
     from dpsql.view.words import TIME
 
     growing = rows[~finished(rows)]
     for start, window in growing.groupby(START) if len(growing) else ():
-        if (shown[START] == start).any():
+        if (visible[START] == start).any():
             continue
         more = f"{window[DUE].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
         yield f"unfinished: the window of {start:{TIME}}, so far up to {more}"
@@ -198,31 +214,3 @@ def _unread(condition: Reading | None, published: Published) -> list[str]:
     from dpsql.view.reading import PRIVATE
 
     return [PRIVATE] if published.reading.private and condition is None else []
-
-
-def _rows(lake: Lake, name: str, all_triggers: bool) -> pd.DataFrame:
-    """Read all windows, with every trigger or the newest."""
-    from dpsql.published.public_rows import all_rows, newest
-
-    return all_rows(lake, name) if all_triggers else newest(lake, name)
-
-
-def _chosen(
-    rows: pd.DataFrame,
-    name: str,
-    window_us: int | None,
-    all_triggers: bool,
-    growing: bool = False,
-    columns: Sequence[str] = (),
-) -> pd.DataFrame:
-    from dpsql.published.public_rows import published_of
-    from dpsql.view.plain_table import listing
-    from dpsql.view.table import one_window
-
-    if all_triggers:
-        return rows
-    if published_of(rows).lists and window_us is None and not growing:
-        rows, note_text = listing(rows)
-        if note_text:
-            note(note_text)
-    return one_window(rows, name, window_us, growing, columns)

@@ -56,14 +56,10 @@ def print_lists(
     ended = dict(zip(rows[START], finished(rows, clock), strict=True))
     for name in published.lists:
         lines = lines_of(rows, name)
-        table = Table("window", "trigger", box=None, pad_edge=False)
-        table.add_column("value", overflow="fold")
-        table.add_column(
-            Text.assemble(printable(name), (f"\n{caps[name]}" if name in caps else "", "dim")),
-            justify="right",
-        )
-        for head in ("noise", "with collisions"):
-            table.add_column(head, justify="right")
+        table = _table(["value"])
+        _number(table, name, caps.get(name, ""))
+        _number(table, "noise")
+        _number(table, "with collisions")
         for line in lines[:limit]:
             trigger = f"{line['trigger']}{'' if ended[line[START]] else ', unfinished'}"
             value = Text(
@@ -73,12 +69,8 @@ def print_lists(
         terminal.print(table)
         if not lines:
             terminal.print(f"{name}: no value is listed.", markup=False)
-        elif len(lines) > limit:
-            terminal.print(
-                f"{len(lines) - limit:,} more rows: --limit {len(lines)}", style="dim", markup=False
-            )
-    for sentence in (*left_out(published), *FOOT):
-        terminal.print(sentence, style="dim", markup=False)
+        _foot(terminal, [_more(len(lines), limit)])
+    _foot(terminal, [*left_out(published), *FOOT])
 
 
 def numbers(line: dict[str, Any]) -> tuple[str, str, str]:
@@ -125,7 +117,11 @@ def print_histogram(
     if not published.names(Role.VALUE):
         print_lists(frame, limit, all_triggers, clock)
         return
-    rows = _newest_first(frame) if all_triggers else _largest_first(frame)
+    rows = (
+        _newest_first(frame)
+        if all_triggers
+        else in_order(newest_triggers(frame), keep=is_ordered(frame))
+    )
     table = _table(published.keys, bool(published.windows))
     caps = heads(published)
     for column in published.display_columns:
@@ -160,10 +156,6 @@ def _newest_first(frame: pd.DataFrame) -> pd.DataFrame:
     sizes = [name for name in (size_of(frame), *published.amounts) if name]
     largest = [] if is_ordered(frame) else sizes[:1]
     return frame.sort_values([*published.release, *largest], ascending=False, kind="stable")
-
-
-def _largest_first(frame: pd.DataFrame) -> pd.DataFrame:
-    return in_order(newest_triggers(frame), keep=is_ordered(frame))
 
 
 def _dimmed(cell: str) -> Text:

@@ -165,7 +165,7 @@ def _print(
             click.echo(f"Dropped before any bound: {count:,} {reason.replace('_', ' ')}.")
     click.echo("\nExpected at each window's last trigger; a missing key counts as 0\n")
     compared = [("as written", as_written), ("recommended", recommended)]
-    _table("", compared, bench, with_errors=False)
+    _table(compared, bench, with_errors=False)
     click.echo("")
     _errors(compared)
     click.echo(
@@ -180,7 +180,7 @@ def _print(
             (("* " if each.setting == recommended.setting else "  ") + _value(name, each), each)
             for each in line
         ]
-        _table("", marked, bench, with_errors=True)
+        _table(marked, bench, with_errors=True)
     for alias, clamping in bench.clamped().items():
         if clamping["clamped"] > 0.0005:
             click.echo(
@@ -189,12 +189,10 @@ def _print(
             )
 
 
-def _table(
-    label: str, rows: list[tuple[str, Measured]], bench: Workbench, with_errors: bool
-) -> None:
+def _table(rows: list[tuple[str, Measured]], bench: Workbench, with_errors: bool) -> None:
     """Print what each setting keeps."""
     aliases = list(rows[0][1].columns) if with_errors else []
-    heads = (label, "C", "c", "G", "kept", *REASONS.values(), "keys", *aliases)
+    heads = ("", "C", "c", "G", "kept", *REASONS.values(), "keys", *aliases)
     print_table(
         heads,
         [

@@ -37,7 +37,7 @@ from dpsql.privacy.register import RunRegister
 from dpsql.privacy.secret import Secret
 from dpsql.streaming import failures, formats, released, sources
 from dpsql.streaming.admission import AdmissionSink, Clocks, known_clocks
-from dpsql.streaming.microbatches import Sink, Stepping, Stop, drain
+from dpsql.streaming.microbatches import Sink, Stepping, drain
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.streaming.release import ReleaseSink, rings
@@ -83,13 +83,6 @@ class Queries:
     following: DataFrame
     release: DataFrame
     sink: ReleaseSink
-
-
-@dataclass(frozen=True)
-class _Enough:
-    """Says that no other micro-batch is to begin."""
-
-    is_set: Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -383,10 +376,13 @@ class RunContext:
         """Run query 2 until every tick in `contributions` is released; False if stopped before."""
         stage, self.tally.stage = self.tally.stage, "releasing"
         sink = self.remembering(RELEASE, queries.sink)
-        # A query that has repeated a micro-batch would begin one more, in which there is nothing to read.
-        enough = _Enough(lambda: self.stop.is_set() or not self._unreleased(queries.sink))
-        while not enough.is_set():
-            self.drain(RELEASE, queries.release, sink, lambda report: self.tally.tell(), enough)
+
+        def is_enough() -> bool:
+            # A query that has repeated a micro-batch would begin one more, in which there is nothing to read.
+            return self.stop.is_set() or not self._unreleased(queries.sink)
+
+        while not is_enough():
+            self.drain(RELEASE, queries.release, sink, lambda report: self.tally.tell(), is_enough)
         self.tally.stage = stage
         return not self._unreleased(queries.sink)
 
@@ -394,13 +390,23 @@ class RunContext:
     def releasing(self, queries: Queries) -> Iterator[Callable[[int], bool]]:
         """Keep query 2 running: inside, a call with the time of a newer tick releases up to it; it returns False if stopped before."""
         running: list[Stepping] = []
+        sink = queries.sink
 
         def release_up_to(closed_us: int) -> bool:
             stage, self.tally.stage = self.tally.stage, "releasing"
             self.tally.tell()
             with self.failing(RELEASE):
                 if not running:
-                    running.append(self._start_releasing(queries, closed_us))
+                    running.append(
+                        Stepping(
+                            queries.release,
+                            self.remembering(RELEASE, sink),
+                            self.engine.checkpoint(RELEASE),
+                            self.stop,
+                            lambda: sink.released_us,
+                            closed_us,
+                        )
+                    )
                 is_released = running[0].step(closed_us)
             self.tally.stage = stage
             self.tally.tell()
@@ -411,18 +417,6 @@ class RunContext:
         finally:
             for query in running:
                 query.finish()
-
-    def _start_releasing(self, queries: Queries, closed_us: int) -> Stepping:
-        checkpoint = self.engine.checkpoint(RELEASE)
-        sink = queries.sink
-        return Stepping(
-            queries.release,
-            self.remembering(RELEASE, sink),
-            checkpoint,
-            self.stop,
-            lambda: sink.released_us,
-            closed_us,
-        )
 
     def remembering(self, operator: str, sink: Sink) -> Sink:
         """Return a sink for Spark's own numbers of micro-batches. It first records whose checkpoint this is: from the first commit on, another must
@@ -448,7 +442,7 @@ class RunContext:
         frame: Any,
         sink: Sink,
         on_report: Callable[[Any], None],
-        stop: Stop | None = None,
+        is_stopped: Callable[[], bool] | None = None,
     ) -> bool:
         """Hand every stored micro-batch of a query to its sink; False if stopped before."""
         with self.failing(operator):
@@ -456,7 +450,7 @@ class RunContext:
                 frame,
                 sink,
                 self.engine.checkpoint(operator),
-                self.stop if stop is None else stop,
+                is_stopped or self.stop.is_set,
                 on_report,
             )
 

@@ -111,7 +111,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
                 context.stop,
                 context.was_read,
                 pace.note,
-                interval_us,
+                interval_us=interval_us,
             )
             ticker.idle_since_us = lambda: following.idle_since_us
             try:
@@ -138,6 +138,7 @@ def _check_grid(context: RunContext, closed_us: int, options: LiveOptions) -> No
         )
 
 
+@dataclass
 class Pace:
     """Notes polls that could not be made when they were due, in the run's private folder: the promise assumes that there is none.
 
@@ -148,21 +149,16 @@ class Pace:
         time: when it was that the wall clock showed a time (`ClockGuard.time`).
     """
 
-    def __init__(
-        self,
-        folder: Place,
-        interval_us: int,
-        tally: Tally,
-        time: Callable[[int], int] = lambda shown_us: shown_us,
-    ) -> None:
-        self._folder = folder
-        self._interval_us = interval_us
-        self._tally = tally
-        self._time = time
-        self._found = self._written = read_overruns(folder)
-        self._free_us: int | None = None
-        self._is_told = False
-        self._next = 0.0
+    folder: Place
+    interval_us: int
+    tally: Tally
+    time: Callable[[int], int] = lambda shown_us: shown_us
+    _free_us: int | None = None
+    _is_told: bool = False
+    _next: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._found = self._written = read_overruns(self.folder)
 
     def note(self, began_us: int, took_us: int) -> None:
         """Look at a poll and the time before it in which none was made; the first late one is told to the operator.
@@ -171,57 +167,58 @@ class Pace:
             began_us: when the poll began.
             took_us: how long it and its micro-batch took, if known.
         """
-        began_us = self._time(began_us)
+        began_us = self.time(began_us)
         previous_overruns = self._found
-        due_us = began_us // self._interval_us * self._interval_us
+        due_us = began_us // self.interval_us * self.interval_us
         if self._free_us is not None:
             self._found = self._found.with_stretch(
-                self._free_us, due_us - self._free_us, self._interval_us
+                self._free_us, due_us - self._free_us, self.interval_us
             )
-        self._found = self._found.with_stretch(began_us, took_us, self._interval_us)
+        self._found = self._found.with_stretch(began_us, took_us, self.interval_us)
         self._free_us = began_us + took_us
         if self._found == previous_overruns:
             return
-        self._tally.overruns += self._found.micro_batches - previous_overruns.micro_batches
+        self.tally.overruns += self._found.micro_batches - previous_overruns.micro_batches
         if not self._is_told:
             self._is_told = True
-            self._tally.tell(self._found.summary())
+            self.tally.tell(self._found.summary())
         if time.monotonic() >= self._next:
             self.write()
 
     def write(self) -> None:
         """Keep what was found."""
         if self._found != self._written:
-            write_overruns(self._folder, self._found)
+            write_overruns(self.folder, self._found)
             self._written = self._found
             self._next = time.monotonic() + NOTE_SECONDS
 
 
+@dataclass(frozen=True)
 class UnreadFiles:
     """Find micro-batches that may have left files of the source unread, and tell the operator of them."""
 
-    def __init__(self, source: Source, checkpoint: Checkpoint, tally: Tally) -> None:
-        self._source = source
-        self._checkpoint = checkpoint
-        self._tally = tally
-        self._most_files = sources.most_live_files(source)
+    source: Source
+    checkpoint: Checkpoint
+    tally: Tally
 
     def __call__(self, batch: int) -> bool:
         """Return whether a micro-batch has as many files as one may have."""
-        if self._most_files is None:
+        most_files = sources.most_live_files(self.source)
+        if most_files is None:
             return False
-        if len(self._checkpoint.position(batch).get("files", ())) < self._most_files:
-            self._tally.events.forget(BEHIND)
+        if len(self.checkpoint.position(batch).get("files", ())) < most_files:
+            self.tally.events.forget(BEHIND)
             return False
-        self._tally.alarm(
+        self.tally.alarm(
             BEHIND,
-            f"source {self._source.name!r}: the source brings more files than are read, which is "
-            f"{self._most_files:,} at each poll (maxFilesPerTrigger): no window closes until all are "
+            f"source {self.source.name!r}: the source brings more files than are read, which is "
+            f"{most_files:,} at each poll (maxFilesPerTrigger): no window closes until all are "
             "read. Write fewer and larger files, or set a larger maxFilesPerTrigger or a shorter --interval",
         )
         return True
 
 
+@dataclass
 class Ticker:
     """The clock of one live start: polls of the source, never behind the last tick; closes the grid when it has reached a grid point.
 
@@ -232,29 +229,22 @@ class Ticker:
     a time (`ClockGuard.time`). `is_cut` says of a micro-batch whether it may have left older records unread.
     """
 
-    def __init__(
-        self,
-        contributions: Contributions,
-        checkpoint: Checkpoint,
-        max_ahead_us: int,
-        interval_us: int,
-        time: Callable[[int], int] = lambda shown_us: shown_us,
-        is_cut: Callable[[int], bool] = lambda batch: False,
-    ) -> None:
-        self.checkpoint = checkpoint
+    contributions: Contributions
+    checkpoint: Checkpoint
+    max_ahead_us: int
+    interval_us: int
+    time: Callable[[int], int] = lambda shown_us: shown_us
+    is_cut: Callable[[int], bool] = lambda batch: False
+    idle_since_us: Callable[[], int] = lambda: NEVER_US
+    """When the newest poll began that Spark has reported as idle; microseconds."""
+
+    def __post_init__(self) -> None:
         self.lock = threading.Lock()
-        self._time = time
-        self.newest = (contributions.closed_us, -1)
+        self.newest = (self.contributions.closed_us, -1)
         """The time of the newest tick, and the version of `contributions` with it; both at once, for whoever does not hold the lock."""
-        self._contributions = contributions
-        self._max_ahead_us = max_ahead_us
-        self._interval_us = interval_us
-        self._is_cut = is_cut
         self._is_following = False
-        self.idle_since_us: Callable[[], int] = lambda: NEVER_US
-        """When the newest poll began that Spark has reported as idle; microseconds."""
         self._planned = (-1, 0)
-        newest = checkpoint.newest_commit
+        newest = self.checkpoint.newest_commit
         self._newest = -1 if newest is None else newest
 
     @property
@@ -266,7 +256,7 @@ class Ticker:
         """Let time pass from now on: the backlog is read."""
         with self.lock:
             self._is_following = True
-            self.tick(self._poll(self._time(now_us)))
+            self.tick(self._poll(self.time(now_us)))
 
     def clock(self, batch: int) -> Clock:
         """Return the clock of a micro-batch that is about to run: closed is what ticks before it have closed.
@@ -277,7 +267,7 @@ class Ticker:
         """
         idle_us = self.idle_since_us()
         if self._is_following and idle_us > NEVER_US:
-            self.tick(self._poll(self._time(idle_us)))
+            self.tick(self._poll(self.time(idle_us)))
         return Clock(self.closed_us, self._latest(self._poll_of(batch)))
 
     def with_lock(self, sink: Sink) -> Sink:
@@ -292,13 +282,13 @@ class Ticker:
     def rows_are_there(self, batch: int, clock: Clock) -> None:
         """Tick after the commit of a micro-batch's rows, if its poll has reached a grid point and all that it found is read."""
         self._newest = batch
-        if self._is_following and not self._is_cut(batch):
+        if self._is_following and not self.is_cut(batch):
             self.tick(self._poll_of(batch))
 
     def nothing_came(self, began_us: int) -> None:
         """Tick after a poll that has found nothing new, if it has reached a grid point (a running micro-batch sees to that itself)."""
-        polled_us = self._poll(self._time(began_us))
-        if self._contributions.schedule.crossed(self.closed_us, polled_us) and self.lock.acquire(
+        polled_us = self._poll(self.time(began_us))
+        if self.contributions.schedule.crossed(self.closed_us, polled_us) and self.lock.acquire(
             blocking=False
         ):
             try:
@@ -308,24 +298,24 @@ class Ticker:
 
     def tick(self, now_us: int) -> None:
         """Close the grid up to a time, if that closes a grid point; the lock is held."""
-        if self._contributions.schedule.crossed(self.closed_us, now_us):
+        if self.contributions.schedule.crossed(self.closed_us, now_us):
             self.newest = (
                 now_us,
-                self._contributions.tick_by_clock(self._newest, now_us, self._latest(now_us)),
+                self.contributions.tick_by_clock(self._newest, now_us, self._latest(now_us)),
             )
 
     def _poll_of(self, batch: int) -> int:
         """Return the poll that found a micro-batch: asked twice, the clock might have been set in between."""
         if self._planned[0] != batch:
-            self._planned = (batch, self._poll(self._time(self.checkpoint.time_us(batch))))
+            self._planned = (batch, self._poll(self.time(self.checkpoint.time_us(batch))))
         return self._planned[1]
 
     def _poll(self, time_us: int) -> int:
         """Return the time at which the poll was due that a moment belongs to."""
-        return time_us // self._interval_us * self._interval_us
+        return time_us // self.interval_us * self.interval_us
 
     def _latest(self, now_us: int) -> int:
-        return min(max(now_us, self.closed_us) + self._max_ahead_us, LATEST_US)
+        return min(max(now_us, self.closed_us) + self.max_ahead_us, LATEST_US)
 
 
 def _read_backlog(

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
@@ -25,13 +26,6 @@ COMMIT_SECONDS = 30
 """How long Spark may take to note that a micro-batch is finished; one that is not noted is repeated at the next start."""
 
 
-class Stop(Protocol):
-    """Asked before every micro-batch: an event, or whatever else says so."""
-
-    def is_set(self) -> bool:
-        """Tell whether no other is to begin."""
-
-
 class _Stopped(Exception):
     """Raised between micro-batches to end a query that was asked to stop."""
 
@@ -40,7 +34,7 @@ def drain(
     frame: DataFrame,
     sink: Sink,
     checkpoint: Checkpoint,
-    stop: Stop,
+    is_stopped: Callable[[], bool],
     on_report: Callable[[Any], None],
 ) -> bool:
     """Hand every micro-batch of the stored input to a sink.
@@ -49,7 +43,7 @@ def drain(
         frame: the streaming query.
         sink: called with each micro-batch and its number; must be safe to repeat.
         checkpoint: Spark's folder for this query.
-        stop: when set, the running micro-batch is finished and no other begun.
+        is_stopped: when true, the running micro-batch is finished and no other begun.
         on_report: called with Spark's progress report of every finished micro-batch.
 
     Returns:
@@ -58,7 +52,7 @@ def drain(
     Raises:
         Exception: whatever the sink raised, itself; else what Spark raised.
     """
-    guard = _Guard(sink, stop)
+    guard = _Guard(sink, is_stopped)
     query = _writer(frame, guard, checkpoint).trigger(availableNow=True).start()
     reports = _Reports(query, on_report)
     try:
@@ -75,26 +69,26 @@ def drain(
     return True
 
 
+@dataclass
 class _Query:
     """A query that runs until `finish`."""
 
-    def __init__(
-        self,
-        frame: DataFrame,
-        guard: _Guard,
-        stop: threading.Event,
-        checkpoint: Checkpoint,
-        interval_us: int = 0,
-    ) -> None:
-        self._guard = guard
-        self._stop = stop
-        self._checkpoint = checkpoint
-        self._start = lambda: (
-            _writer(frame, guard, checkpoint)
-            .trigger(processingTime=f"{interval_us} microseconds")
-            .start()
-        )
+    frame: DataFrame
+    sink: Sink
+    checkpoint: Checkpoint
+    stop: threading.Event
+    interval_us: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._guard = _Guard(self.sink, self.stop.is_set, self._pause)
         self._query = self._start()
+
+    def _start(self) -> StreamingQuery:
+        writer = _writer(self.frame, self._guard, self.checkpoint)
+        return writer.trigger(processingTime=f"{self.interval_us} microseconds").start()
+
+    def _pause(self) -> None:
+        """Do nothing after a micro-batch."""
 
     def check(self) -> None:
         """Look whether it still runs.
@@ -111,7 +105,7 @@ class _Query:
 
     def finish(self) -> None:
         """Let the running micro-batch finish and end the query; `stop` is set, so that no other begins."""
-        self._stop.set()
+        self.stop.set()
         # Whatever Spark raises here: it has stopped by itself, or failed after the last check. Nothing is half done.
         with contextlib.suppress(Exception):
             limit = time.monotonic() + COMMIT_SECONDS
@@ -126,38 +120,32 @@ class _Query:
             self._query.stop()
 
     def _is_noted(self) -> bool:
-        newest = self._checkpoint.newest_commit
+        newest = self.checkpoint.newest_commit
         # The checkpoint numbers micro-batches as the lake does, the guard as Spark.
         return self._guard.newest is None or (
-            newest is not None and newest >= self._guard.newest + self._checkpoint.first
+            newest is not None and newest >= self._guard.newest + self.checkpoint.first
         )
 
 
+@dataclass
 class Following(_Query):
     """A query that runs for ever: polls its source at every multiple of an interval, and has a micro-batch when there is something new.
 
     Args:
-        frame, sink, checkpoint, stop, told: as in `drain`.
-        polled: called with every poll: when it began, and how long it and its micro-batch took; microseconds.
+        frame, sink, checkpoint, on_report: as in `drain`.
+        stop: set to finish the running micro-batch and begin no other.
+        on_poll: called with every poll: when it began, and how long it and its micro-batch took; microseconds.
         interval_us: of the polls, in microseconds, at multiples of it since 1970.
     """
 
-    def __init__(
-        self,
-        frame: DataFrame,
-        sink: Sink,
-        checkpoint: Checkpoint,
-        stop: threading.Event,
-        on_report: Callable[[Any], None],
-        on_poll: Callable[[int, int], None],
-        interval_us: int,
-    ) -> None:
-        self._on_report = on_report
-        self._on_poll = on_poll
+    on_report: Callable[[Any], None]
+    on_poll: Callable[[int, int], None]
+
+    def __post_init__(self) -> None:
         self._listener = _Listener()
-        self._streams = frame.sparkSession.streams
+        self._streams = self.frame.sparkSession.streams
         self._streams.addListener(self._listener)
-        super().__init__(frame, _Guard(sink, stop), stop, checkpoint, interval_us)
+        super().__post_init__()
 
     @property
     def idle_since_us(self) -> int:
@@ -193,12 +181,13 @@ class Following(_Query):
             while True:
                 report, time_us = self._listener.polls.get_nowait()
                 if report is None:
-                    self._on_poll(time_us, 0)
+                    self.on_poll(time_us, 0)
                 else:
-                    self._on_report(report)
-                    self._on_poll(time_us, int(report.durationMs["triggerExecution"]) * 1000)
+                    self.on_report(report)
+                    self.on_poll(time_us, int(report.durationMs["triggerExecution"]) * 1000)
 
 
+@dataclass
 class Stepping(_Query):
     """A query that runs for ever, and rests until it is told that there is something to read.
 
@@ -207,34 +196,27 @@ class Stepping(_Query):
     process. If the process dies meanwhile, the micro-batch is repeated, which changes nothing.
 
     Args:
-        frame, sink, checkpoint, stop: as in `drain`. There is something to read now.
-        reached: how far the sink has come; asked after every micro-batch.
-        wanted: rest when that is reached.
+        frame, sink, checkpoint, stop: as in `Following`. There is something to read now.
+        position: how far the sink has come; asked after every micro-batch.
+        target: rest when that is reached.
     """
 
-    def __init__(
-        self,
-        frame: DataFrame,
-        sink: Sink,
-        checkpoint: Checkpoint,
-        stop: threading.Event,
-        position: Callable[[], int],
-        target: int,
-    ) -> None:
+    position: Callable[[], int]
+    target: int
+
+    def __post_init__(self) -> None:
         self._turn = threading.Condition()
-        self._position = position
-        self._target = target
-        self._done = position()
-        super().__init__(frame, _Guard(sink, stop, self._pause), stop, checkpoint)
+        self._done = self.position()
+        super().__post_init__()
 
     def step(self, target: int) -> bool:
-        """Go on until `wanted` is reached; False if the query was stopped before.
+        """Go on until `target` is reached; False if the query was stopped before.
 
         Raises:
             Exception: as `check`.
         """
         with self._turn:
-            self._target = target
+            self.target = target
             self._turn.notify_all()
         while True:
             with self._turn:
@@ -242,43 +224,43 @@ class Stepping(_Query):
                 if self._done >= target:
                     return True
             self.check()
-            if self._guard.stop.is_set() and not self._guard.working:
+            if self.stop.is_set() and not self._guard.working:
                 return False
 
     def _pause(self) -> None:
         with self._turn:
-            self._done = self._position()
+            self._done = self.position()
             self._turn.notify_all()
-            while self._done >= self._target and not self._guard.stop.is_set():
+            while self._done >= self.target and not self.stop.is_set():
                 self._turn.wait(POLL_SECONDS)
 
 
+@dataclass
 class _Guard:
     """Around a sink: begins no micro-batch once a stop is asked for, and keeps what the sink raised. `pause` comes after each."""
 
-    def __init__(self, sink: Sink, stop: Stop, pause: Callable[[], None] = lambda: None) -> None:
-        self._sink = sink
-        self.stop = stop
-        self._pause = pause
-        self.failure: BaseException | None = None
-        self.stopped = False
-        self.working = False
-        self.newest: int | None = None
+    sink: Sink
+    is_stopped: Callable[[], bool]
+    pause: Callable[[], None] = lambda: None
+    failure: BaseException | None = None
+    stopped: bool = False
+    working: bool = False
+    newest: int | None = None
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         self.working = True
         try:
-            if self.stop.is_set():
+            if self.is_stopped():
                 self.stopped = True
                 raise _Stopped
-            self._sink(frame, batch)
+            self.sink(frame, batch)
             self.newest = batch
         except BaseException as problem:
             self.failure = self.failure or problem
             raise
         finally:
             self.working = False
-        self._pause()
+        self.pause()
 
 
 class _Listener(StreamingQueryListener):
@@ -315,22 +297,22 @@ def _writer(frame: DataFrame, guard: _Guard, checkpoint: Checkpoint) -> Any:
     return frame.writeStream.foreachBatch(guard).option("checkpointLocation", str(checkpoint.path))
 
 
+@dataclass
 class _Reports:
     """Passes on each of Spark's progress reports once."""
 
-    def __init__(self, query: StreamingQuery, on_report: Callable[[Any], None]) -> None:
-        self._query = query
-        self._on_report = on_report
-        self._newest = -1
+    query: StreamingQuery
+    on_report: Callable[[Any], None]
+    newest: int = -1
 
     def pass_on(self) -> None:
-        last = self._query.lastProgress
-        if last is None or last.batchId <= self._newest:
+        last = self.query.lastProgress
+        if last is None or last.batchId <= self.newest:
             return
-        for report in self._query.recentProgress:
-            if report.batchId > self._newest and "addBatch" in report.durationMs:
-                self._newest = report.batchId
-                self._on_report(report)
+        for report in self.query.recentProgress:
+            if report.batchId > self.newest and "addBatch" in report.durationMs:
+                self.newest = report.batchId
+                self.on_report(report)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -78,23 +78,7 @@ def sweep(folder: Place) -> None:
 def _of_pairs(file: pq.ParquetFile, pairs: Collection[Pair]) -> Iterator[pa.Table]:
     """Yield the rows of some triggers; of the other row groups two columns are read."""
     for group in range(file.num_row_groups):
-        is_wanted = _is_in(file.read_row_group(group, ["window", "trigger"]), pairs)
-        if is_wanted.true_count:
-            yield file.read_row_group(group).filter(is_wanted)
-
-
-def _is_in(rows: pa.Table, pairs: Collection[Pair]) -> pa.Array:
-    """Return which rows are of some triggers."""
-    windows, triggers = (rows[name].to_numpy() for name in ("window", "trigger"))
-    is_match = np.zeros(rows.num_rows, bool)
-    by_window: dict[int, list[int]] = {}
-    for window, trigger in pairs:
-        by_window.setdefault(window, []).append(trigger)
-    order = np.argsort(windows, kind="stable")
-    starts = windows[order]
-    for window, window_triggers in by_window.items():
-        of_window = order[
-            np.searchsorted(starts, window) : np.searchsorted(starts, window, side="right")
-        ]
-        is_match[of_window] = np.isin(triggers[of_window], window_triggers)
-    return pa.array(is_match)
+        row_pairs = file.read_row_group(group, ["window", "trigger"]).to_pandas()
+        is_wanted = pd.MultiIndex.from_frame(row_pairs).isin(list(pairs))
+        if is_wanted.any():
+            yield file.read_row_group(group).filter(pa.array(is_wanted))
