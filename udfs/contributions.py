@@ -60,7 +60,7 @@ class Increment:
         parts = self.parts_of_unit if self.per_group else 1
         if rule in ("rows", "users"):
             return np.full(rows.num_rows, parts, np.int64)
-        x: Float = rows.column(f"a{self.argument}").to_numpy()
+        x: Float = rows[f"a{self.argument}"].to_numpy()
         is_null = np.isnan(x)
         if rule == "valid":
             return (~is_null).astype(np.int64) * parts

@@ -35,7 +35,7 @@ class PublicGroups:
 
     def names(self, places: Int) -> pa.Array:
         """Return the encoded keys at some places."""
-        return pa.array(self.key_bytes, pa.binary()).take(pa.array(places))
+        return pa.array(self.key_bytes, pa.binary()).take(places)
 
 
 @dataclass(frozen=True)

@@ -203,18 +203,17 @@ def replay(
         gives: columns of released rows.
     """
     released_rows = [gives.empty_table()]
-    batch = rows.column("batch").to_numpy()
+    batch = rows["batch"].to_numpy()
     is_added = np.zeros(rows.num_rows, bool)
     for tick in sorted(ticks, key=lambda t: (t.batch, t.closed_us)):
         is_due = ~is_added & (batch <= tick.batch)
-        state = add(state, rows.filter(pa.array(is_due)))
+        state = add(state, rows.filter(is_due))
         is_added |= is_due
         if tick.closed_us > state.closed_us:
             state, released = close(state, tick.closed_us)
             released_rows += released
     return Released(
-        add(state, rows.filter(pa.array(~is_added))),
-        pa.concat_tables(released_rows).combine_chunks(),
+        add(state, rows.filter(~is_added)), pa.concat_tables(released_rows).combine_chunks()
     )
 
 
@@ -300,7 +299,7 @@ def check_state(stage: Stage[Any], state: Tables) -> None:
             raise ValueError(f"the table {name!r} of the state has other columns")
         if any(column.null_count for column in table.columns):
             raise ValueError(f"the table {name!r} of the state has a NULL")
-        sort_columns = [table.column(column).to_numpy() for column in layout.sorted_by]
+        sort_columns = [table[column].to_numpy() for column in layout.sorted_by]
         if layout.order != "any" and not is_sorted(
             sort_columns, distinct=layout.order == "distinct"
         ):

@@ -111,7 +111,7 @@ class ContributionFiles:
             Of every file its path below the table, bytes, rows and partition.
         """
         # Floor division: eras of windows before 1970 are as long as the others.
-        era = (rows.column(self.era_of).to_numpy() - self.first) // self.width
+        era = (rows[self.era_of].to_numpy() - self.first) // self.width
         constants = {"kind": ROW, "batch": batch, "closed_us": 0}
         columns = [
             pa.array(np.full(len(era), constants[field.name]), field.type)
@@ -120,8 +120,8 @@ class ContributionFiles:
             for field in self.schema
         ]
         table = pa.table(columns, schema=self.schema)
-        order = np.lexsort((rows.column("bucket").to_numpy(), era))
-        table = table.take(pa.array(order))
+        order = np.lexsort((rows["bucket"].to_numpy(), era))
+        table = table.take(order)
         edges = [*np.flatnonzero(run_starts(era)), len(era)]
         return [
             self.write_era(table.slice(a, b - a), int(era[a]), bucket) for a, b in pairwise(edges)

@@ -103,8 +103,8 @@ class Gathered:
         for counts in gathered.filter(is_count)[DROPPED].to_pylist():
             drops.update(json.loads(counts))
         rows = gathered.filter(pc.invert(is_count)).drop_columns([DROPPED])
-        rows = rows.take(pa.array(sort_order(rows.column(self.contributions.era_of).to_numpy())))
-        key_bucket = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
+        rows = rows.take(sort_order(rows[self.contributions.era_of].to_numpy()))
+        key_bucket = pa.array((rows["key"].to_numpy() % self.key_buckets).astype(np.int32))
         new_files = self.contributions.write(
             rows.append_column("bucket", key_bucket),
             bucket,

@@ -103,7 +103,7 @@ class WorkerIntake:
         file, rows = run_bucket(
             self.stage, self.files, bucket, sequence, records, batch.clock, self.intake_key
         )
-        key_bucket = pa.array((rows.column("key").to_numpy() % self.key_buckets).astype(np.int32))
+        key_bucket = pa.array((rows["key"].to_numpy() % self.key_buckets).astype(np.int32))
         new_files = self.contributions.write(
             rows.append_column("bucket", key_bucket), bucket, batch.number
         )

@@ -370,7 +370,7 @@ def _rows(
     for (key, values), place in zip(marginals.keys.items(), places, strict=True):
         kind = pa.int64() if values and isinstance(values[0], int) else pa.string()
         key_values: list[str | int | None] = [*values] or [None]
-        columns[key] = pa.array(key_values, kind).take(pa.array(place))
+        columns[key] = pa.array(key_values, kind).take(place)
     return pa.table(columns | {column: pa.array(weights, pa.float64())})
 
 

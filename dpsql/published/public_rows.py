@@ -69,7 +69,7 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
     arrow_columns = {*published.names(Role.KEY, Role.SET, Role.LIST)}
 
     def series(name: str) -> pd.Series:
-        column = rows.column(name)
+        column = rows[name]
         if pa.types.is_nested(
             column.type
         ):  # pandas writes the names of such types into files, and cannot read them

@@ -81,9 +81,7 @@ def top_lists(
     sizes, rows = unpack(packed.to_pylist())
     columns = [
         typed(values, each)
-        for values, (_, each) in zip(
-            decode(rows.column("key_bytes"), len(parts)), parts, strict=True
-        )
+        for values, (_, each) in zip(decode(rows["key_bytes"], len(parts)), parts, strict=True)
     ]
     value = (
         columns[0]
@@ -91,9 +89,7 @@ def top_lists(
         else pa.StructArray.from_arrays(columns, [path.rpartition(".")[2] for path, _ in parts])
     )
     name, number = COUNTS[kind]
-    numbers = {
-        each: rows.column(each).combine_chunks() for each in ("value", "stderr", "low", "high")
-    }
+    numbers = {each: rows[each].combine_chunks() for each in ("value", "stderr", "low", "high")}
     fields = [
         value,
         numbers["value"].cast(number),
@@ -192,8 +188,8 @@ def published_rows(
     rows = rows.take(pc.sort_indices(rows, sort_keys=ORDER))
     grid = schedule.grid
     windows = schedule.windows
-    window = rows.column("window").to_numpy()
-    trigger = rows.column("trigger").to_numpy()
+    window = rows["window"].to_numpy()
+    trigger = rows["trigger"].to_numpy()
     output: dict[str, Any] = (
         {"window_start": _times(window), "window_end": _times(window + grid.window_us)}
         if windows
@@ -201,7 +197,7 @@ def published_rows(
     )
     output["trigger"] = pa.array(trigger.astype(np.int32 if windows else np.int64))
     output["trigger_time"] = _times(window + trigger * grid.trigger_us)
-    keys = typed_keys(query, rows.column("key_bytes"), key_types) if query.output_keys else {}
+    keys = typed_keys(query, rows["key_bytes"], key_types) if query.output_keys else {}
     for name in query.columns_in_order:
         if name in keys:
             output[name] = keys[name]
@@ -215,8 +211,8 @@ def _public_values(
 ) -> pa.Array | pa.ChunkedArray:
     """Return the values of one column of an aggregate, as they are published."""
     if column.size:
-        return _doubles([rows.column(source) for source in column.sources])
-    values = rows.column(column.source)
+        return _doubles([rows[source] for source in column.sources])
+    values = rows[column.source]
     if column.kind in KINDS:
         return _value(values, KINDS[column.kind])
     parts = [(key.name, kind) for key, kind in zip(query.keys, key_types, strict=True)]

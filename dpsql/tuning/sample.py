@@ -40,7 +40,7 @@ class Sample:
     @property
     def users(self) -> int:
         """The number of different privacy units."""
-        return len(np.unique(self.rows.column("user").to_numpy()))
+        return len(np.unique(self.rows["user"].to_numpy()))
 
 
 def read_sample(
@@ -71,7 +71,7 @@ def read_sample(
         if progress:
             progress(count)
     rows = pa.concat_tables(tables) if tables else None
-    code = rows.column("drop").to_numpy() if rows is not None else np.zeros(0, np.int8)
+    code = rows["drop"].to_numpy() if rows is not None else np.zeros(0, np.int8)
     drops = {
         reason: int((code == number).sum()) for number, reason in enumerate(NO_RECORD, start=1)
     }
@@ -79,10 +79,10 @@ def read_sample(
         raise DataError(
             f"the sample has no record of `{query.parsed.stream}` that the query reads ({count:,} rows in all)"
         )
-    rows = rows.filter(pa.array(code == 0)).combine_chunks()
+    rows = rows.filter(code == 0).combine_chunks()
     public = reader.public_groups(query.source)
     if public is not None:
-        listed = np.isin(rows.column("key").to_numpy(), np.array(public.keys, np.int64))
+        listed = np.isin(rows["key"].to_numpy(), np.array(public.keys, np.int64))
         drops["not_a_public_group"] = int((~listed).sum())
-        rows = rows.filter(pa.array(listed)).combine_chunks()
+        rows = rows.filter(listed).combine_chunks()
     return Sample(rows, drops, public)

@@ -162,13 +162,13 @@ class Workbench:
         """Return the bench for a share of the users, with about so many records at most; they stand
         for all."""
         rows = self.sample.rows
-        user = rows.column("user").to_numpy()
+        user = rows["user"].to_numpy()
         users = np.unique(user)  # ids are hashes: any range of them is a random share
         chosen = users[: -(-len(users) * records // rows.num_rows)]
         if len(chosen) == len(users):
             return self
         sample = dataclasses.replace(
-            self.sample, rows=rows.filter(pa.array(user <= chosen[-1])).combine_chunks()
+            self.sample, rows=rows.filter(user <= chosen[-1]).combine_chunks()
         )
         return Workbench(
             self.query, sample, self.scale * len(users) / len(chosen), self._column, self.goal
@@ -210,9 +210,9 @@ class Workbench:
         shares = {}
         for aggregate in self._aggregates:
             if aggregate.bounds is not None and not isinstance(aggregate, PerGroup):
-                x = self.sample.rows.column(
+                x = self.sample.rows[
                     f"a{self.query.plan.arguments.index(aggregate.argument or '')}"
-                ).to_numpy()
+                ].to_numpy()
                 x = x[np.isfinite(x)]
                 excess = np.abs(x - np.clip(x, *aggregate.bounds))
                 total = np.abs(x).sum()
@@ -227,7 +227,7 @@ class Workbench:
         """Bounds that drop nothing of this sample, by option."""
         rows = self.sample.rows
         plan = self.query.plan
-        ts = rows.column("ts").to_numpy()
+        ts = rows["ts"].to_numpy()
         renews = plan.query.contribution_period is ContributionPeriod.WINDOW
         period = (
             self.query.shape.schedule.grid.period(ts) if renews else np.zeros(len(ts), np.int64)
@@ -242,7 +242,7 @@ class Workbench:
             [("count_all", statistic) for statistic in ("sum", "max", "count")]
         )
         largest = (
-            max(users.column(f"count_all_{statistic}").to_pylist())
+            max(users[f"count_all_{statistic}"].to_pylist())
             for statistic in ("sum", "max", "count")
         )
         return dict(zip((ROWS, PER_GROUP, GROUPS), largest, strict=True))
@@ -255,13 +255,12 @@ class Workbench:
         contributions = bounded.rows
         group = self._true.index.get_indexer(
             pd.MultiIndex.from_arrays(
-                [contributions.column(name).to_numpy() for name in ("window", "key")]
+                [contributions[name].to_numpy() for name in ("window", "key")]
             )
         )
         released = self._released(plan, group, contributions)
         sums: list[Any] = [
-            np.bincount(group, contributions.column(f"v{j}").to_numpy(), len(self._true))
-            * self.scale
+            np.bincount(group, contributions[f"v{j}"].to_numpy(), len(self._true)) * self.scale
             for j in range(len(plan.perturbations))
         ]
         columns = {}
@@ -332,10 +331,10 @@ class Workbench:
             return np.ones(groups)
         triggers = thinned(plan.horizon)
         place = group * len(triggers) + np.searchsorted(
-            triggers, contributions.column("trigger").to_numpy()
+            triggers, contributions["trigger"].to_numpy()
         )
         weight, users = (
-            np.bincount(place, contributions.column(name).to_numpy(), groups * len(triggers))
+            np.bincount(place, contributions[name].to_numpy(), groups * len(triggers))
             .reshape(groups, -1)
             .cumsum(axis=1)
             * self.scale

@@ -105,7 +105,7 @@ def admit_changes(
     rows = _leave_out_marked(rows, drops)
     images, drops["too_far_ahead"] = read_images(rows, clock, p.increments, p.copies)
     stored, state_rows = live_versions(state, images.user, images.row)
-    names = rows.column("key_bytes").take(pa.array(images.record))
+    names = rows["key_bytes"].take(images.record)
     version_cut = cut_versions(images, _triggers(images, clock, p.grid), names, stored, p.copies)
     drops["unknown_row"] = version_cut.unknown
     pairs = count_pairs(state, version_cut.versions)
@@ -124,10 +124,10 @@ def admit_changes(
 
 def _leave_out_marked(rows: pa.Table, drops: Counter[str]) -> pa.Table:
     """Leave out the images that the engine has marked as no records, and count them."""
-    code = rows.column("drop").to_numpy()
+    code = rows["drop"].to_numpy()
     for number, reason in enumerate(NO_RECORD, start=1):
         drops[reason] = int((code == number).sum())
-    return rows.filter(pa.array(code == 0))
+    return rows.filter(code == 0)
 
 
 def count_events(versions: Versions, events: Events) -> Events:
@@ -188,7 +188,7 @@ def _sum_by_key(versions: Versions, changes: KeyChanges, p: FeedParameters) -> p
         "window": np.full(len(head), p.grid.offset_us),
         "trigger": trigger[head],
         "key": key[head],
-        "key_bytes": versions.key_bytes.take(pa.array(version[head])),
+        "key_bytes": versions.key_bytes.take(version[head]),
         "weight": run_sums(changes.weight[order], starts),
         "users": run_sums(changes.users[order], starts),
     }
@@ -204,6 +204,6 @@ def _sum_by_key(versions: Versions, changes: KeyChanges, p: FeedParameters) -> p
         table[f"v{j}"] = run_sums(increments[order], starts)
     if not leaves:
         return pa.table(table | ({"level": level[head]} if p.by_level else {}), p.gives)
-    names = versions.key_bytes.take(pa.array(version))
+    names = versions.key_bytes.take(version)
     window = np.full(len(version), p.grid.offset_us)
     return with_leaves(pa.table(table), window, trigger, key, names, changes.sign, leaves)

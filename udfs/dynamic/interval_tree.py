@@ -81,10 +81,8 @@ class TreeState(State):
 
     def due(self, trigger: int) -> tuple[pa.Table, pa.Table]:
         """Split increments into those up to a trigger, and the others."""
-        is_due = pa.array(self.pending.column("trigger").to_numpy() <= trigger)
-        return self.pending.filter(is_due), self.pending.filter(
-            pa.array(~is_due.to_numpy(zero_copy_only=False))
-        ).combine_chunks()
+        is_due = self.pending["trigger"].to_numpy() <= trigger
+        return self.pending.filter(is_due), self.pending.filter(~is_due).combine_chunks()
 
 
 def empty_state(sums: int) -> TreeState:
@@ -132,13 +130,12 @@ def table_of(nodes: dict[int, Node], key: Int, closed_us: int, sums: int) -> pa.
 def nodes_of(table: pa.Table, key: Int, sums: int) -> dict[int, Node]:
     """Return the nodes of sorted keys, by level."""
     ints = {
-        name: table.column(name).to_numpy()
+        name: table[name].to_numpy()
         for name in table.column_names
         if name != "noise" and not name.startswith("p")
     }
     paths = {
-        name: from_lists(table.column(name), WIDTH)
-        for name in ("noise", *(f"p{j}" for j in range(sums)))
+        name: from_lists(table[name], WIDTH) for name in ("noise", *(f"p{j}" for j in range(sums)))
     }
     nodes = dict[int, Node]()
     for level in np.unique(ints["level"]).tolist():
@@ -270,14 +267,14 @@ def _close(
     closed_now = p.grid.closed(closed_us)
     order = np.argsort(np.array(p.public.keys, np.int64), kind="stable")
     key = np.array(p.public.keys, np.int64)[order]
-    names = pa.array(p.public.key_bytes, pa.binary()).take(pa.array(order))
+    names = pa.array(p.public.key_bytes, pa.binary()).take(order)
     by_name = pc.sort_indices(names).to_numpy()
     nodes = nodes_of(state.nodes, key, len(p.sums))
     due, pending = state.due(closed_now)
-    group = match([due.column("key").to_numpy()], [key])
-    due_trigger = due.column("trigger").to_numpy()
-    level = due.column("level").to_numpy()
-    values = np.stack([due.column(f"v{j}").to_numpy() for j in range(1 + len(p.sums))], axis=1)
+    group = match([due["key"].to_numpy()], [key])
+    due_trigger = due["trigger"].to_numpy()
+    level = due["level"].to_numpy()
+    values = np.stack([due[f"v{j}"].to_numpy() for j in range(1 + len(p.sums))], axis=1)
     released = []
     for trigger in range(closed_before + 1, closed_now + 1) if len(key) else ():
         due_rows = (
@@ -413,7 +410,7 @@ def _rows(
         "window": np.full(len(by_name), p.grid.offset_us),
         "trigger": np.full(len(by_name), trigger),
     }
-    table["key_bytes"] = names.take(pa.array(by_name))
+    table["key_bytes"] = names.take(by_name)
     for i, column in enumerate(p.columns):
         column_errors = [errors[j][by_name] for j in column.perturbations]
         table[f"c{i}"], table[f"s{i}"] = combine(

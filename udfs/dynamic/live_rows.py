@@ -119,17 +119,13 @@ def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
     """Return the live versions of the rows that images name, and where the state has them."""
     table = state["live"]
     live_rows = _ranges(
-        *find(_distinct(user, row), [table.column(name).to_numpy() for name in ("user", "row")])
+        *find(_distinct(user, row), [table[name].to_numpy() for name in ("user", "row")])
     )
-    ints = {name: table.column(name).to_numpy()[live_rows].astype(np.int64) for name in INTS}
+    ints = {name: table[name].to_numpy()[live_rows].astype(np.int64) for name in INTS}
     values = tuple(
-        table.column(name).to_numpy()[live_rows]
-        for name in table.column_names
-        if name.startswith("v")
+        table[name].to_numpy()[live_rows] for name in table.column_names if name.startswith("v")
     )
-    return Versions(
-        **ints, key_bytes=table.column("key_bytes").take(pa.array(live_rows)), values=values
-    ), live_rows
+    return Versions(**ints, key_bytes=table["key_bytes"].take(live_rows), values=values), live_rows
 
 
 def count_pairs(state: Tables, versions: Versions) -> Pairs:
@@ -137,9 +133,7 @@ def count_pairs(state: Tables, versions: Versions) -> Pairs:
     order, starts = sort_runs(versions.user, versions.key)
     user = versions.user[order][starts]
     key = versions.key[order][starts]
-    presences = {
-        name: state["presences"].column(name).to_numpy() for name in ("user", "key", *PRESENCE)
-    }
+    presences = {name: state["presences"][name].to_numpy() for name in ("user", "key", *PRESENCE)}
     state_row = match([user, key], [presences["user"], presences["key"]])
     is_known = state_row >= 0
     stored = {name: np.zeros(len(user), np.int64) for name in PRESENCE}
@@ -149,7 +143,7 @@ def count_pairs(state: Tables, versions: Versions) -> Pairs:
     is_new_user = run_starts(user)
     low, high = find([user[is_new_user]], [presences["user"]])
     table = state["slots"]
-    first, end = find([user, key], [table.column(name).to_numpy() for name in ("user", "key")])
+    first, end = find([user, key], [table[name].to_numpy() for name in ("user", "key")])
     slot_rows = _ranges(first, end)
     return Pairs(
         user=user,
@@ -163,8 +157,8 @@ def count_pairs(state: Tables, versions: Versions) -> Pairs:
         keys_of_user=high - low,
         spells_of_user=span_sums(presences["spells"], low, high),
         slot_of=np.repeat(np.arange(len(user)), end - first),
-        slot=table.column("slot").to_numpy()[slot_rows].astype(np.int64),
-        free_from=table.column("free_from").to_numpy()[slot_rows],
+        slot=table["slot"].to_numpy()[slot_rows].astype(np.int64),
+        free_from=table["free_from"].to_numpy()[slot_rows],
         state_rows={"presences": state_row[is_known], "slots": slot_rows},
     )
 
@@ -242,10 +236,10 @@ def _replace_rows(
     new = pa.table({name: new_rows[name] for name in table.column_names}).cast(table.schema)
     names = table.column_names[:sorted_by]
     positions = find(
-        [new.column(name).to_numpy() for name in names],
-        [table.column(name).to_numpy()[is_kept] for name in names],
+        [new[name].to_numpy() for name in names],
+        [table[name].to_numpy()[is_kept] for name in names],
     )[0]
     order = insert(
         np.flatnonzero(is_kept), table.num_rows + np.arange(new.num_rows), places(positions)
     )
-    return pa.concat_tables([table, new]).take(pa.array(order)).combine_chunks()
+    return pa.concat_tables([table, new]).take(order).combine_chunks()

@@ -76,7 +76,7 @@ def read_images(
         copies: the table has no primary key: rows of one unit with equal key and values are copies of each other.
     """
     columns = {
-        name: rows.column(name).to_numpy().astype(np.int64, copy=False)
+        name: rows[name].to_numpy().astype(np.int64, copy=False)
         for name in ("user", "row", "seq", "kind", "ts", "key")
     }
     values = tuple(rule.increments(rows) for rule in increments)
@@ -171,7 +171,7 @@ class Versions:
         ints = {name: getattr(self, name)[positions] for name in INTS}
         return Versions(
             **ints,
-            key_bytes=self.key_bytes.take(pa.array(positions)),
+            key_bytes=self.key_bytes.take(positions),
             values=tuple(column[positions] for column in self.values),
         )
 
@@ -236,7 +236,7 @@ def cut_versions(
         np.concatenate([np.full(int(ends.sum()), END), np.full(len(new_images), BEGIN)]),
         trigger[place // 2],
     )
-    new = _new(ordered.take(new_images), copy[new_images], names.take(pa.array(order[new_images])))
+    new = _new(ordered.take(new_images), copy[new_images], names.take(order[new_images]))
     return VersionCut(
         replace(_append(stored, new), seq=seq),
         events.take(sort_order(place)),

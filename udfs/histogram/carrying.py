@@ -66,7 +66,7 @@ def close(
         oldest = (
             open_state.groups if open_state.groups.num_rows else ahead.groups.slice(ahead.group)
         )
-        first = oldest.column("window")[0].as_py() if oldest.num_rows else None
+        first = oldest["window"][0].as_py() if oldest.num_rows else None
         until = _next(p.grid, closed_until, closed_us, first, bool(len(memory.key)), reach)
         if until is None:
             break
@@ -104,13 +104,10 @@ class _Ahead:
     def from_state(cls, state: ReleaseState) -> _Ahead:
         """Return the groups and increments of a state, ahead of their release."""
         pending = state.pending
-        order = sort_order(pending.column("window").to_numpy())
-        pending = pending.take(pa.array(order)).combine_chunks()
+        order = sort_order(pending["window"].to_numpy())
+        pending = pending.take(order).combine_chunks()
         return cls(
-            state.groups,
-            pending,
-            state.groups.column("window").to_numpy(),
-            pending.column("window").to_numpy(),
+            state.groups, pending, state.groups["window"].to_numpy(), pending["window"].to_numpy()
         )
 
     def take_until(self, latest: int) -> ReleaseState:
@@ -182,7 +179,7 @@ class _Work:
         grid = self.p.grid
         initial = state
         state = self._show_known(state, memory, closed_until, until)
-        names = state.groups.column("key_bytes")
+        names = state.groups["key_bytes"]
         c, pending = self._open(state, until)
         to_release = select(c, self.selection, self.noise_key)
         passed_keys, passed_names, since = self._passed_keys(c, names, memory)
@@ -213,9 +210,7 @@ class _Work:
 
     def _open(self, state: ReleaseState, until: int) -> tuple[Closing, pa.Table]:
         groups = state.groups
-        tag = tags(
-            self.noise_key, groups.column("window").to_numpy(), groups.column("key").to_numpy()
-        )
+        tag = tags(self.noise_key, groups["window"].to_numpy(), groups["key"].to_numpy())
         return open_closing(state, until, self.p.grid, self.p.layout, tag)
 
     def _show_known(
@@ -229,16 +224,14 @@ class _Work:
         if not len(windows):
             return state
         groups = state.groups
-        present = np.flatnonzero(np.isin(groups.column("window").to_numpy(), windows))
-        present = present[memory.known_since(groups.column("key").to_numpy()[present]) != SILENT]
+        present = np.flatnonzero(np.isin(groups["window"].to_numpy(), windows))
+        present = present[memory.known_since(groups["key"].to_numpy()[present]) != SILENT]
         for name in ("first", "selected_at"):
             groups = with_values(groups, name, present, 1)
         window = np.repeat(windows, len(known_rows))
         key = np.tile(memory.key[known_rows], len(windows))
-        missing = (
-            match([window, key], [groups.column(name).to_numpy() for name in ("window", "key")]) < 0
-        )
-        names = memory.names.take(pa.array(np.tile(known_rows, len(windows))[missing]))
+        missing = match([window, key], [groups[name].to_numpy() for name in ("window", "key")]) < 0
+        names = memory.names.take(np.tile(known_rows, len(windows))[missing])
         return replace(
             state,
             groups=add_groups(
@@ -267,7 +260,7 @@ class _Work:
         hit = hit[sort_order(g["key"][hit], g["window"][hit])]
         hit = hit[run_starts(g["key"][hit])]
         since = g["window"][hit] + g["selected_at"][hit] * self.p.grid.trigger_us
-        return g["key"][hit], names.take(pa.array(hit)).combine_chunks(), since
+        return g["key"][hit], names.take(hit).combine_chunks(), since
 
     def _end(
         self,
@@ -286,7 +279,7 @@ class _Work:
         ended = ended[memory.epoch_of(c.groups["key"][ended], window_tests.first) <= window]
         evidence = evidence.plus(self._evidence(c, ended, memory, review))
         memory = memory.with_keys(
-            c.groups["key"][ended], names.take(pa.array(ended)).combine_chunks(), window_tests.first
+            c.groups["key"][ended], names.take(ended).combine_chunks(), window_tests.first
         )
         proven, dropped = review.tests(memory, evidence)
         proven_keys = memory.key[proven]
@@ -357,7 +350,7 @@ class _Work:
         return self._groups(
             window[missing],
             key[missing],
-            memory.names.take(pa.array(memory_row[missing])),
+            memory.names.take(memory_row[missing]),
             closed_triggers[missing],
         )
 
@@ -365,7 +358,7 @@ class _Work:
         """Close groups that begin in the middle of their window: return those whose window goes on, and their rows."""
         p = self.p
         layout = self.p.layout
-        names = groups.column("key_bytes")
+        names = groups["key_bytes"]
         c, pending = self._open(
             replace(empty_state(layout), groups=_closed(groups, until - 1)), until
         )

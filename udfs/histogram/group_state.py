@@ -176,24 +176,23 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
     pending = pa.concat_tables(
         [state.pending, rows.select(state.pending.column_names)]
     ).combine_chunks()
-    window, key, trigger = (rows.column(n).to_numpy() for n in ("window", "key", "trigger"))
+    window, key, trigger = (rows[n].to_numpy() for n in ("window", "key", "trigger"))
     order = sort_order(window, key, trigger)
     head = order[run_starts(window[order], key[order])]
     groups = state.groups
     state_row = match(
-        [window[head], key[head]],
-        [groups.column("window").to_numpy(), groups.column("key").to_numpy()],
+        [window[head], key[head]], [groups["window"].to_numpy(), groups["key"].to_numpy()]
     )
     is_known = state_row >= 0
     row = state_row[is_known]
     known_trigger = trigger[head[is_known]]
-    first = groups.column("first").to_numpy()[row]
+    first = groups["first"].to_numpy()[row]
     is_earlier = (first == 0) | (first > known_trigger)
     if is_earlier.any():
         groups = with_values(groups, "first", row[is_earlier], known_trigger[is_earlier])
     new_heads = head[~is_known]
     if len(new_heads):
-        names = rows.column("key_bytes").take(pa.array(new_heads))
+        names = rows["key_bytes"].take(new_heads)
         groups = add_groups(
             groups, new_groups(layout, window[new_heads], key[new_heads], names, trigger[new_heads])
         )
@@ -202,7 +201,7 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
 
 def with_values(groups: pa.Table, name: str, rows: Int, values: Int | int) -> pa.Table:
     """Return groups with other values of one column in some rows."""
-    column = groups.column(name).to_numpy().copy()
+    column = groups[name].to_numpy().copy()
     column[rows] = values
     return groups.set_column(groups.column_names.index(name), name, pa.array(column))
 
@@ -211,15 +210,14 @@ def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
     """Merge groups and new groups, each sorted by (window, key), in one sorted table with the metadata of the first."""
     key_columns = ("window", "key")
     positions = places(
-        find(
-            [new.column(n).to_numpy() for n in key_columns],
-            [groups.column(n).to_numpy() for n in key_columns],
-        )[0]
+        find([new[n].to_numpy() for n in key_columns], [groups[n].to_numpy() for n in key_columns])[
+            0
+        ]
     )
     columns: dict[str, Any] = {}
     for name, kind in zip(groups.schema.names, groups.schema.types, strict=True):
-        column = groups.column(name)
-        new_column = new.column(name)
+        column = groups[name]
+        new_column = new[name]
         if pa.types.is_fixed_size_list(kind):
             columns[name] = to_lists(
                 insert(
@@ -232,7 +230,7 @@ def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
             )
             columns[name] = pa.concat_arrays(
                 [pa.array([], kind), *column.chunks, *new_column.cast(kind).chunks]
-            ).take(pa.array(order))
+            ).take(order)
         else:
             columns[name] = insert(column.to_numpy(), new_column.to_numpy(), positions)
     return pa.table(columns).replace_schema_metadata(groups.schema.metadata)
@@ -247,10 +245,9 @@ def open_closing(
 ) -> tuple[Closing, pa.Table]:
     """Return arrays for a tick that closes the grid up to closed_us, and the increments that stay pending."""
     groups = {
-        n: state.groups.column(n).to_numpy().copy()
-        for n in ("window", "key", *INTS, *layout.values)
+        n: state.groups[n].to_numpy().copy() for n in ("window", "key", *INTS, *layout.values)
     }
-    groups |= {n: from_lists(state.groups.column(n), width) for n, width in layout.paths.items()}
+    groups |= {n: from_lists(state.groups[n], width) for n, width in layout.paths.items()}
     starts = run_starts(groups["window"])
     windows = groups["window"][starts]
     sizes = np.diff(np.append(np.flatnonzero(starts), len(starts)))
@@ -263,10 +260,9 @@ def open_closing(
         due, ["trigger", "group", *["user"] * layout.rounds], ["weight", "users"], grid.horizon
     )
     sums = _sum(due, ["trigger", "group"], list(layout.values), grid.horizon)
-    members = {n: state.seen.column(n).to_numpy() for n in ("round", "user")}
+    members = {n: state.seen[n].to_numpy() for n in ("round", "user")}
     members["group"] = match(
-        [state.seen.column(n).to_numpy() for n in ("window", "key")],
-        [groups["window"], groups["key"]],
+        [state.seen[n].to_numpy() for n in ("window", "key")], [groups["window"], groups["key"]]
     )
     return Closing(groups, members, by_user, sums, closed_before, closed_now, tag), pending
 
@@ -290,7 +286,7 @@ def close_state(
     is_open = c.closed_now < grid.horizon
     groups = pa.table(columns)
     if not is_open.all():
-        groups = groups.filter(pa.array(is_open)).combine_chunks()
+        groups = groups.filter(is_open).combine_chunks()
     groups = groups.replace_schema_metadata({CLOSED: str(closed_us)})
     member_group = c.members["group"]
     seen_users = pa.table(
@@ -302,7 +298,7 @@ def close_state(
         }
     )
     if not is_open.all():
-        seen_users = seen_users.filter(pa.array(is_open[member_group])).combine_chunks()
+        seen_users = seen_users.filter(is_open[member_group]).combine_chunks()
     return ReleaseState(groups, pending, seen_users)
 
 
@@ -310,15 +306,13 @@ def _due(
     pending: pa.Table, groups: dict[str, npt.NDArray[Any]], closed_now: Int
 ) -> tuple[dict[str, Int], pa.Table]:
     key_columns = ("window", "key")
-    group = match(
-        [pending.column(n).to_numpy() for n in key_columns], [groups[n] for n in key_columns]
-    )
-    trigger = pending.column("trigger").to_numpy()
+    group = match([pending[n].to_numpy() for n in key_columns], [groups[n] for n in key_columns])
+    trigger = pending["trigger"].to_numpy()
     is_due = trigger <= closed_now[group] if len(group) else np.zeros(0, bool)
     names = [n for n in pending.column_names if n not in ("window", "key", "trigger")]
-    columns = {n: pending.column(n).to_numpy()[is_due] for n in names}
+    columns = {n: pending[n].to_numpy()[is_due] for n in names}
     still_pending = (
-        pending.slice(0, 0) if is_due.all() else pending.filter(pa.array(~is_due)).combine_chunks()
+        pending.slice(0, 0) if is_due.all() else pending.filter(~is_due).combine_chunks()
     )
     return {"trigger": trigger[is_due], "group": group[is_due]} | columns, still_pending
 

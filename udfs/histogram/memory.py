@@ -46,10 +46,8 @@ class Memory:
     @classmethod
     def from_table(cls, table: pa.Table) -> Memory:
         """Read the table of the state."""
-        key, known_us, epoch = (
-            table.column(name).to_numpy() for name in ("key", "known_us", "epoch")
-        )
-        return cls(key, table.column("key_bytes").combine_chunks(), known_us, epoch)
+        key, known_us, epoch = (table[name].to_numpy() for name in ("key", "known_us", "epoch"))
+        return cls(key, table["key_bytes"].combine_chunks(), known_us, epoch)
 
     def table(self) -> pa.Table:
         """Return the table of the state."""
@@ -83,7 +81,7 @@ class Memory:
         rows = insert(np.arange(len(self.key)), len(self.key) + order, positions)
         return Memory(
             insert(self.key, key[order], positions),
-            pa.concat_arrays([self.names, names.cast(self.names.type)]).take(pa.array(rows)),
+            pa.concat_arrays([self.names, names.cast(self.names.type)]).take(rows),
             insert(self.known_us, np.full(len(order), SILENT), positions),
             insert(self.epoch, np.full(len(order), first), positions),
         )
@@ -108,7 +106,7 @@ class Memory:
             return self
         return Memory(
             self.key[is_selected],
-            self.names.filter(pa.array(is_selected)),
+            self.names.filter(is_selected),
             self.known_us[is_selected],
             self.epoch[is_selected],
         )
@@ -135,10 +133,7 @@ class Evidence:
     def from_table(cls, table: pa.Table) -> Evidence:
         """Read the table of the state."""
         return cls(
-            *(
-                table.column(name).to_numpy()
-                for name in ("key", "window", "weight", "users", "noise")
-            )
+            *(table[name].to_numpy() for name in ("key", "window", "weight", "users", "noise"))
         )
 
     def table(self) -> pa.Table:

@@ -104,18 +104,14 @@ def released_rows(
     window = groups["window"]
     group, trigger, values = rows
     released_groups, position = np.unique(group, return_inverse=True)
-    names = key_bytes.take(pa.array(released_groups))
+    names = key_bytes.take(released_groups)
     rank = np.empty(len(released_groups), np.int64)
     rank[pc.sort_indices(names).to_numpy()] = np.arange(len(released_groups))
     order = sort_order(window[group], trigger, rank[position])
     group = group[order]
     trigger = trigger[order]
     values = [v[order] for v in values]
-    table = {
-        "window": window[group],
-        "trigger": trigger,
-        "key_bytes": names.take(pa.array(position[order])),
-    }
+    table = {"window": window[group], "trigger": trigger, "key_bytes": names.take(position[order])}
     for i, column in (
         (i, column) for i, column in enumerate(columns) if column.kind != "quantiles"
     ):

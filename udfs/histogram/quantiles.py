@@ -42,13 +42,13 @@ def with_rows(leaves: pa.Table, rows: pa.Table, plain_perturbations: int) -> pa.
     values = leaves.column_names[len(BY) :]
     more = pa.table(
         [
-            rows.column(name)
+            rows[name]
             for name in (*BY, *(f"v{plain_perturbations + j}" for j in range(len(values))))
         ],
         names=leaves.column_names,
     )
     columns = {
-        name: np.concatenate([leaves.column(name).to_numpy(), more.column(name).to_numpy()])
+        name: np.concatenate([leaves[name].to_numpy(), more[name].to_numpy()])
         for name in leaves.column_names
     }
     order = sort_order(*(columns[name] for name in BY))
@@ -61,8 +61,8 @@ def with_rows(leaves: pa.Table, rows: pa.Table, plain_perturbations: int) -> pa.
 
 def of_open_windows(leaves: pa.Table, closed_us: int, grid: Grid) -> pa.Table:
     """Return the leaves of windows whose last trigger has not closed."""
-    is_open = grid.closed_triggers(leaves.column("window").to_numpy(), closed_us) < grid.horizon
-    return leaves if is_open.all() else leaves.filter(pa.array(is_open)).combine_chunks()
+    is_open = grid.closed_triggers(leaves["window"].to_numpy(), closed_us) < grid.horizon
+    return leaves if is_open.all() else leaves.filter(is_open).combine_chunks()
 
 
 def read_off(rows: pa.Table, leaves: pa.Table, p: ReleaseParameters, noise_key: bytes) -> pa.Table:
@@ -72,28 +72,27 @@ def read_off(rows: pa.Table, leaves: pa.Table, p: ReleaseParameters, noise_key: 
         for name in p.gives.names
         if name not in rows.column_names
     }
-    window = rows.column("window").to_numpy()
-    key = rows.column("key").to_numpy()
-    last = np.flatnonzero(rows.column("trigger").to_numpy() == p.grid.horizon)
+    window = rows["window"].to_numpy()
+    key = rows["key"].to_numpy()
+    last = np.flatnonzero(rows["trigger"].to_numpy() == p.grid.horizon)
     last = last[sort_order(window[last], key[last])]
     low, high = find(
-        [window[last], key[last]],
-        [leaves.column("window").to_numpy(), leaves.column("key").to_numpy()],
+        [window[last], key[last]], [leaves["window"].to_numpy(), leaves["key"].to_numpy()]
     )
     for start in range(0, len(last), GROUPS_AT_ONCE):
         chunk = slice(start, start + GROUPS_AT_ONCE)
         groups = last[chunk]
         group, place = _ranges(low[chunk], high[chunk])
-        leaf = leaves.column("leaf").to_numpy()[place] - 1
+        leaf = leaves["leaf"].to_numpy()[place] - 1
         tag = np.repeat(tags(noise_key, window[groups], key[groups]), quantiles.NODES, axis=0)
         for j, q in enumerate(p.quantiles):
             counts = np.zeros((len(groups), quantiles.LEAVES), np.int64)
-            counts[group, leaf] = leaves.column(f"n{j}").to_numpy()[place]
+            counts[group, leaf] = leaves[f"n{j}"].to_numpy()[place]
             noise = _node_noise(tag, q, noise_key)
             for name, values in q.read_off(counts, noise, ONCE).items():
                 columns[name][groups] = values
     return pa.table(
-        {name: columns[name] if name in columns else rows.column(name) for name in p.gives.names},
+        {name: columns[name] if name in columns else rows[name] for name in p.gives.names},
         schema=p.gives,
     )
 

@@ -75,11 +75,11 @@ def _add_rows(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> Rele
     """Add rows to the state; those of leaves are kept apart."""
     if state.leaves is None:
         return add_rows(state, rows, p.layout)
-    is_leaf = rows.column("leaf").to_numpy() > 0
+    is_leaf = rows["leaf"].to_numpy() > 0
     state = dataclasses.replace(
-        state, leaves=with_rows(state.leaves, rows.filter(pa.array(is_leaf)), len(p.perturbations))
+        state, leaves=with_rows(state.leaves, rows.filter(is_leaf), len(p.perturbations))
     )
-    return add_rows(state, rows.filter(pa.array(~is_leaf)), p.layout)
+    return add_rows(state, rows.filter(~is_leaf), p.layout)
 
 
 def empty_release_state(p: ReleaseParameters) -> ReleaseState:
@@ -111,10 +111,8 @@ def _close_apart(
     """Close every grid point up to closed_us, where no window proves a key for another."""
     if p.public is not None:
         state = _add_public(state, closed_us, p, p.public)
-    key_bytes = state.groups.column("key_bytes")
-    tag = tags(
-        noise_key, state.groups.column("window").to_numpy(), state.groups.column("key").to_numpy()
-    )
+    key_bytes = state.groups["key_bytes"]
+    tag = tags(noise_key, state.groups["window"].to_numpy(), state.groups["key"].to_numpy())
     closing, pending = open_closing(state, closed_us, p.grid, p.layout, tag)
     if p.selection is not None:
         to_release = select(closing, p.selection, noise_key)
@@ -145,13 +143,10 @@ def _add_public(
     listed = np.tile(order, len(windows))
     key = np.array(public.keys, np.int64)[listed]
     groups = state.groups
-    missing = (
-        match([window, key], [groups.column("window").to_numpy(), groups.column("key").to_numpy()])
-        < 0
-    )
+    missing = match([window, key], [groups["window"].to_numpy(), groups["key"].to_numpy()]) < 0
     if not missing.any():
         return state
-    names = pa.array(public.key_bytes, pa.binary()).take(pa.array(listed[missing]))
+    names = pa.array(public.key_bytes, pa.binary()).take(listed[missing])
     public_groups = new_groups(
         p.layout, window[missing], key[missing], names, np.ones(int(missing.sum()), np.int64)
     )

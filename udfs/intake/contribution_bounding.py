@@ -245,7 +245,7 @@ def keep_timely_records(
     """Keep records that come in time, of users that have rows left, and sort them by user and order of arrival."""
     is_timely = timely(rows, clock, p, drops)
     if not is_timely.all():
-        rows = rows.filter(pa.array(is_timely))
+        rows = rows.filter(is_timely)
     ts, user, key = (_ints(rows, name) for name in ("ts", "user", "key"))
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     increments = [rule.increments(rows) for rule in p.increments]
@@ -258,7 +258,7 @@ def keep_timely_records(
         period = period[has_rows_left]
         user = user[has_rows_left]
     increments = [column[order] for column in increments]
-    return Records(period, user, ts[order], key[order], order, increments, rows.column("key_bytes"))
+    return Records(period, user, ts[order], key[order], order, increments, rows["key_bytes"])
 
 
 def fill_groups(
@@ -425,7 +425,7 @@ def sum_by_group(
     order, starts = sort_runs(*group_columns.values())
     heads = order[starts]
     table = {name: column[heads] for name, column in group_columns.items()}
-    table["key_bytes"] = records.key_bytes.take(pa.array(row[heads]))
+    table["key_bytes"] = records.key_bytes.take(row[heads])
     # In rounds a user counts once per group and trigger, with the weight of its earliest record: the largest.
     table["weight"] = (
         np.maximum.reduceat(weight[order], np.flatnonzero(starts))
@@ -441,7 +441,7 @@ def sum_by_group(
     summed = pa.table(table)
     if not leaves:
         return summed
-    key_bytes = records.key_bytes.take(pa.array(row))
+    key_bytes = records.key_bytes.take(row)
     sign = np.ones(len(row), np.int64)
     key = group_columns["key"]
     return with_leaves(summed, copies.window, copies.trigger, key, key_bytes, sign, leaves)
@@ -592,7 +592,7 @@ def mix(start: Int, *columns: Int) -> npt.NDArray[np.uint64]:
 
 
 def _ints(rows: pa.Table, name: str) -> Int:
-    column = rows.column(name)
+    column = rows[name]
     if column.null_count:
         raise TypeError(f"column {name} must not hold NULL")
     return column.to_numpy().astype(np.int64, copy=False)

@@ -100,7 +100,7 @@ def fill(
     order, starts = sort_runs(*columns)
     group = unsort(order, np.cumsum(starts) - 1)
     group_columns = [column[order][starts] for column in columns]
-    state_row = match(group_columns, [state.column(name).to_numpy() for name in GROUP_COLUMNS])
+    state_row = match(group_columns, [state[name].to_numpy() for name in GROUP_COLUMNS])
     levels = []
     increments = []
     adds = np.zeros(len(group), bool)
@@ -109,7 +109,7 @@ def fill(
         signed = []
         for side, (sign, bound) in enumerate(((1, rule.upper), (-1, -rule.lower))):
             # Row -1 is the last one, of a group that has added nothing.
-            stored = np.append(state.column(f"room{2 * j + side}").to_numpy(), 0)[state_row]
+            stored = np.append(state[f"room{2 * j + side}"].to_numpy(), 0)[state_row]
             amount = np.maximum(sign * value, 0)
             capacity = bound * rule.parts_of_unit
             total = unsort(order, running_count(amount[order], starts))
@@ -134,7 +134,7 @@ def updated(fill: GroupFill, is_kept: Bool) -> pa.Table:
     is_new = ~is_known
     is_new[is_new] = np.bincount(group, minlength=len(is_known))[is_new] > 0
     new_groups = [column[is_new] for column in fill.columns]
-    state_groups = [state.column(name).to_numpy() for name in GROUP_COLUMNS]
+    state_groups = [state[name].to_numpy() for name in GROUP_COLUMNS]
     positions = places(find(new_groups, state_groups)[0])
     columns = {
         name: insert(column, new_column, positions)
@@ -144,7 +144,7 @@ def updated(fill: GroupFill, is_kept: Bool) -> pa.Table:
     for i, level in enumerate(fill.levels):
         highest = np.zeros(len(is_known), np.int64)
         np.maximum.at(highest, group, level[is_kept])
-        room = state.column(f"room{i}").to_numpy().copy()
+        room = state[f"room{i}"].to_numpy().copy()
         room[known_rows] = np.maximum(room[known_rows], highest[is_known])
         columns[f"room{i}"] = insert(room, highest[is_new], positions)
     return pa.table(columns)
@@ -152,5 +152,5 @@ def updated(fill: GroupFill, is_kept: Bool) -> pa.Table:
 
 def forget(state: pa.Table, grid: Grid, closed_us: int) -> pa.Table:
     """Drop the sums of windows to which no copy comes any more."""
-    is_over = grid.closed_triggers(state.column("window").to_numpy(), closed_us) == grid.horizon
-    return state.filter(pa.array(~is_over)).combine_chunks() if is_over.any() else state
+    is_over = grid.closed_triggers(state["window"].to_numpy(), closed_us) == grid.horizon
+    return state.filter(~is_over).combine_chunks() if is_over.any() else state

@@ -41,7 +41,7 @@ def with_leaves(
         "window": window[head],
         "trigger": trigger[head],
         "key": key[head],
-        "key_bytes": key_bytes.take(pa.array(head)),
+        "key_bytes": key_bytes.take(head),
     }
     for j in leaves:
         table[f"v{j}"] = run_sums(np.where(perturbation[order] == j, sign[event], 0), starts)

@@ -111,8 +111,8 @@ def count_entries(
     heads = order[starts]
 
     low, high = _user_spans(state, part, entries.period[is_new_user], entries.user[is_new_user])
-    fingerprint = state.column("fingerprint").to_numpy()
-    rows = state.column("rows").to_numpy()
+    fingerprint = state["fingerprint"].to_numpy()
+    rows = state["rows"].to_numpy()
     # Only the entries of the micro-batch's own users are looked at from here on: `stored` are their rows, user by user.
     user_entries = high - low
     ends = np.cumsum(user_entries)
@@ -147,7 +147,7 @@ def count_entries(
 
 def _user_spans(state: pa.Table, part: int, period: Int, user: Int) -> tuple[Int, Int]:
     """Return where one part of each (period, user) begins and ends in the state."""
-    table = [state.column(name).to_numpy() for name in COLUMNS[:3]]
+    table = [state[name].to_numpy() for name in COLUMNS[:3]]
     return find((period, user, np.full(len(user), part, np.uint8)), table)
 
 
@@ -164,7 +164,7 @@ def has(state: pa.Table, part: int, entries: Entries) -> Bool:
     """Tell whether one part of the state has each entry; in any order."""
     parts = np.full(len(entries.user), part, np.uint8)
     keys = (entries.period, entries.user, parts, entries.fingerprint)
-    return match(keys, [state.column(name).to_numpy() for name in COLUMNS[:4]]) >= 0
+    return match(keys, [state[name].to_numpy() for name in COLUMNS[:4]]) >= 0
 
 
 def used_up(state: pa.Table, period: Int, user: Int, max_rows: float) -> Bool:
@@ -173,7 +173,7 @@ def used_up(state: pa.Table, period: Int, user: Int, max_rows: float) -> Bool:
         return np.zeros(len(user), bool)
     is_new_user = run_starts(period, user)
     low, high = _user_spans(state, KEYS, period[is_new_user], user[is_new_user])
-    rows = state.column("rows").to_numpy()
+    rows = state["rows"].to_numpy()
     is_full = (high > low) & (rows[np.minimum(low, len(rows) - 1)] >= max_rows)
     return is_full[np.cumsum(is_new_user) - 1]
 
@@ -193,7 +193,7 @@ def merge(
     is_known = tally.is_known_pair
     row_counts = np.bincount(tally.pair[is_admitted], minlength=len(tally.heads))
     row_counts = (row_counts if counts_rows else np.minimum(row_counts, ~is_known)).astype(np.int32)
-    columns: list[npt.NDArray[Any]] = [state.column(name).to_numpy() for name in COLUMNS]
+    columns: list[npt.NDArray[Any]] = [state[name].to_numpy() for name in COLUMNS]
     columns[4] = columns[4].copy()
     columns[4][tally.state_row[is_known]] += row_counts[is_known]
     is_new = ~is_known & (row_counts > 0)
@@ -243,12 +243,12 @@ def forget(state: pa.Table, closed_us: int, grid: Grid, renews: bool) -> pa.Tabl
     """Drop the periods whose every window has had its last trigger; never earlier, which would renew an allowance."""
     if not renews:
         return state
-    period = state.column("period").to_numpy()
+    period = state["period"].to_numpy()
     if not grid.period_is_over(
         period[:1], closed_us
     ).any():  # sorted: the first period is the first to be over
         return state
-    return state.filter(pa.array(~grid.period_is_over(period, closed_us)))
+    return state.filter(~grid.period_is_over(period, closed_us))
 
 
 def _in_spans(low: Int, high: Int, size: int) -> Bool:

@@ -127,7 +127,7 @@ class Domains:
             )
             place = dict(zip(marginals.tables[table], within, strict=False))
             columns = [
-                self._encoded[key].take(pa.array(place[key]))
+                self._encoded[key].take(place[key])
                 if key in place
                 else pa.array([NULL_HEADER] * (high - low), pa.binary())
                 for key in range(len(self.values))

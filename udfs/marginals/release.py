@@ -89,8 +89,8 @@ class CellIntake(AdmissionStage):
 
     def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
         """Admit by `admit` the records whose values are in their domains; counted: `drops`, how many records were dropped and why."""
-        counted_rows = np.flatnonzero(rows.column("drop").to_numpy() == 0)
-        places = self.domains.places(rows.column("key_bytes").take(pa.array(counted_rows)))
+        counted_rows = np.flatnonzero(rows["drop"].to_numpy() == 0)
+        places = self.domains.places(rows["key_bytes"].take(counted_rows))
         outside = counted_rows[~self.marginals.is_inside(places)]
         is_kept = np.ones(rows.num_rows, bool)
         is_kept[outside] = False
@@ -100,7 +100,7 @@ class CellIntake(AdmissionStage):
             pa.array(self._places_of(counted_rows, places, rows.num_rows)),
         )
         admitted = super().step(
-            state, rows.filter(pa.array(is_kept)) if len(outside) else rows, clock, noise_key
+            state, rows.filter(is_kept) if len(outside) else rows, clock, noise_key
         )
         drops = ({OUTSIDE: len(outside)} if len(outside) else {}) | admitted.counted["drops"]
         return Stepped(admitted.state, self._of_cells(admitted.rows), {"drops": drops})
@@ -116,9 +116,9 @@ class CellIntake(AdmissionStage):
         return mix(np.zeros_like(numbers), numbers).view(np.int64)
 
     def _of_cells(self, admitted: pa.Table) -> pa.Table:
-        cells = self.marginals.touched(self.domains.places(admitted.column("key_bytes")))
+        cells = self.marginals.touched(self.domains.places(admitted["key_bytes"]))
         many = cells.shape[1]
-        trigger = np.repeat(admitted.column("trigger").to_numpy(), many)
+        trigger = np.repeat(admitted["trigger"].to_numpy(), many)
         cell = cells.ravel()
         order, starts = sort_runs(trigger, cell)
         head = order[starts]
@@ -130,12 +130,12 @@ class CellIntake(AdmissionStage):
             "key": cell[head],
         }
         table |= {
-            "key_bytes": self.domains.names(self.marginals, distinct).take(pa.array(number)),
+            "key_bytes": self.domains.names(self.marginals, distinct).take(number),
             "weight": zeros,
             "users": zeros,
         }
         sums = [
-            np.repeat(admitted.column(f"v{j}").to_numpy(), many)[order]
+            np.repeat(admitted[f"v{j}"].to_numpy(), many)[order]
             for j in range(len(self.parameters.increments))
         ]
         return pa.table(

@@ -91,9 +91,9 @@ def bound(
     is_new_unit = run_starts(period, user)
     unit = np.cumsum(is_new_unit) - 1
     low, high = find(
-        [period[is_new_unit], user[is_new_unit]], [users.column(name).to_numpy() for name in BY[:2]]
+        [period[is_new_unit], user[is_new_unit]], [users[name].to_numpy() for name in BY[:2]]
     )
-    unit_rows = span_sums(users.column("rows").to_numpy(), low, high)[unit]
+    unit_rows = span_sums(users["rows"].to_numpy(), low, high)[unit]
 
     is_first = has_capacity & ~is_known & (tally.occurrence == 1)
     rank = np.zeros(len(tally.state_row), np.int64)
@@ -116,10 +116,10 @@ def count_values(users: pa.Table, columns: list[Int], has_capacity: Bool) -> Cou
     """Count records by unit and value, without those that have no capacity."""
     order, starts = sort_runs(*columns)
     pair_columns = [column[order[starts]] for column in columns]
-    state_row = match(pair_columns, [users.column(name).to_numpy() for name in BY])
+    state_row = match(pair_columns, [users[name].to_numpy() for name in BY])
     is_known = state_row >= 0
     prior_rows = np.zeros(len(state_row), np.int64)
-    prior_rows[is_known] = users.column("rows").to_numpy()[state_row[is_known]]
+    prior_rows[is_known] = users["rows"].to_numpy()[state_row[is_known]]
     return CountedValues(
         unsort(order, np.cumsum(starts) - 1),
         unsort(order, running_count(has_capacity[order], starts)),
@@ -133,11 +133,11 @@ def add_rows(users: pa.Table, tally: CountedValues, is_admitted: Bool) -> pa.Tab
     """Add the admitted records to the table of units; values without one are not made."""
     is_known = tally.state_row >= 0
     row_counts = np.bincount(tally.pair[is_admitted], minlength=len(is_known))
-    rows = users.column("rows").to_numpy().copy()
+    rows = users["rows"].to_numpy().copy()
     rows[tally.state_row[is_known]] += row_counts[is_known]
     is_new = ~is_known & (row_counts > 0)
     new_values = [column[is_new] for column in tally.columns]
-    table = {name: users.column(name).to_numpy() for name in BY} | {"rows": rows}
+    table = {name: users[name].to_numpy() for name in BY} | {"rows": rows}
     return _insert_rows(table, [*new_values, row_counts[is_new]], len(BY))
 
 
@@ -182,15 +182,15 @@ def own_cells(
     pair = unsort(order, np.cumsum(starts) - 1)
     head = order[starts]  # the sort is stable: the earliest record of each key
     pair_columns = [column[head] for column in record_columns]
-    table = [owners.column(name).to_numpy() for name in CELL_BY]
+    table = [owners[name].to_numpy() for name in CELL_BY]
     state_row = match(pair_columns, table)
     is_new = state_row < 0
     owned = np.zeros(len(head), np.uint32)
-    owned[~is_new] = owners.column("owned").to_numpy()[state_row[~is_new]]
+    owned[~is_new] = owners["owned"].to_numpy()[state_row[~is_new]]
     if is_new.any():
         new_keys = [column[is_new] for column in pair_columns]
         owned[is_new] = _first_in_cell(table, new_keys, head[is_new], keys, shape)
-        columns = {name: owners.column(name).to_numpy() for name in owners.column_names}
+        columns = {name: owners[name].to_numpy() for name in owners.column_names}
         owners = _insert_rows(columns, [*new_keys, owned[is_new]], len(CELL_BY))
     return owners, owned[pair]
 

@@ -126,7 +126,7 @@ class UserIntake(Intake):
             sums = group_sums.updated(fill, np.ones(len(fill.record), bool))
             new_state["sums"] = group_sums.forget(sums, p.grid, clock.closed_us)
             shares = dict(zip(p.per_group, fill.increments, strict=True))
-        admitted_rows = rows.take(pa.array(admitted.row))
+        admitted_rows = rows.take(admitted.row)
         partial = _sketch(
             admitted_rows, admitted.ts, admitted.values, fields, owned, shares, clock, p
         )
@@ -152,14 +152,14 @@ def in_time(rows: pa.Table, clock: Clock, p: IntakeParameters) -> tuple[pa.Table
     """Return the records that may count, and why the others are left out."""
     drops = dict.fromkeys(REASONS, 0)
     is_timely = timely(rows, clock, p, drops)
-    return rows if is_timely.all() else rows.filter(pa.array(is_timely)), drops
+    return rows if is_timely.all() else rows.filter(is_timely), drops
 
 
 def sort_by_arrival(rows: pa.Table, p: IntakeParameters) -> UnitRecords:
     """Sort records by unit and event time; ties have another order for every unit, whatever arrived first."""
-    ts = rows.column("ts").to_numpy()
-    user = rows.column("user").to_numpy()
-    values = digests_of(rows.column("key_bytes"))
+    ts = rows["ts"].to_numpy()
+    user = rows["user"].to_numpy()
+    values = digests_of(rows["key_bytes"])
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     increments = [rule.increments(rows) for rule in p.contributions]
     order = sort_order(period, user, ts, user ^ values[:, 0], *values.T, *increments)
@@ -221,7 +221,7 @@ def _candidates(rows: pa.Table, record: Int, window: Int, trigger: Int, values: 
     columns = [window, *values[record].T]
     order = sort_order(*columns, trigger)
     head = order[run_starts(*(column[order] for column in columns))]
-    names = rows.column("key_bytes").take(pa.array(record[head])).combine_chunks()
+    names = rows["key_bytes"].take(record[head]).combine_chunks()
     return key_rows(window[head], trigger[head], values[record[head]], names)
 
 
@@ -231,23 +231,22 @@ def _forget(state: Tables, clock: Clock, p: IntakeParameters) -> Tables:
     owners = state["owners"]
     if p.renews:
         users = _drop_rows(
-            users, p.grid.period_is_over(users.column("period").to_numpy(), clock.closed_us)
+            users, p.grid.period_is_over(users["period"].to_numpy(), clock.closed_us)
         )
     if p.unknown_keys:
         owners = _drop_rows(
             owners,
-            p.grid.closed_triggers(owners.column("place").to_numpy(), clock.closed_us)
-            == p.grid.horizon,
+            p.grid.closed_triggers(owners["place"].to_numpy(), clock.closed_us) == p.grid.horizon,
         )
     elif p.renews:
         owners = _drop_rows(
-            owners, p.grid.period_is_over(owners.column("place").to_numpy(), clock.closed_us)
+            owners, p.grid.period_is_over(owners["place"].to_numpy(), clock.closed_us)
         )
     return {"users": users, "owners": owners}
 
 
 def _drop_rows(table: pa.Table, is_dropped: Bool) -> pa.Table:
-    return table.filter(pa.array(~is_dropped)).combine_chunks() if is_dropped.any() else table
+    return table.filter(~is_dropped).combine_chunks() if is_dropped.any() else table
 
 
 # The intake where one record is protected: it has no state, and counts equal values before it
@@ -277,8 +276,8 @@ class SketchEvents(Intake):
         """Add records to partial sketches; `noise_key` is the root of the run's hash keys (`hashing.hash_key`)."""
         p = self.parameters
         rows, drops = in_time(rows, clock, p)
-        values, value, names = distinct_digests(rows.column("key_bytes"))
-        record, window, trigger = _places(rows.column("ts").to_numpy(), clock, p)
+        values, value, names = distinct_digests(rows["key_bytes"])
+        record, window, trigger = _places(rows["ts"].to_numpy(), clock, p)
         amounts = [
             None if rule.rule == "rows" else rule.increments(rows) for rule in p.contributions
         ]
@@ -355,6 +354,4 @@ def _candidates_of_pieces(
     window, trigger = np.repeat(np.array([place for place, _ in candidates]).T, sizes, axis=1)
     order = sort_order(window, *values[value].T, trigger)
     head = order[run_starts(window[order], value[order])]
-    return key_rows(
-        window[head], trigger[head], values[value[head]], names.take(pa.array(value[head]))
-    )
+    return key_rows(window[head], trigger[head], values[value[head]], names.take(value[head]))

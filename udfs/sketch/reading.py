@@ -26,8 +26,8 @@ NUMBERS = ("value", "stderr", "low", "high")
 
 def pack(rows: pa.Table) -> bytes:
     """Return rows with `key_bytes` and NUMBERS, in their order: how many, the numbers column by column, lengths, names."""
-    names = rows.column("key_bytes").to_pylist()
-    numbers = b"".join(rows.column(name).to_numpy().astype("<f8").tobytes() for name in NUMBERS)
+    names = rows["key_bytes"].to_pylist()
+    numbers = b"".join(rows[name].to_numpy().astype("<f8").tobytes() for name in NUMBERS)
     return _ints([len(names)]) + numbers + _ints([len(name) for name in names]) + b"".join(names)
 
 
@@ -248,15 +248,15 @@ def read_release(state: Tables, released: pa.Table, p: ReadParameters, root: byt
         p: the plan's numbers.
         root: what the hash keys of the run's sketches are derived from.
     """
-    is_candidate = released.column("kind").to_numpy() == KEY
-    candidates = _add_candidates(state["brought"], released.filter(pa.array(is_candidate)))
-    passed_at = candidates.column("passed_at").to_numpy()
+    is_candidate = released["kind"].to_numpy() == KEY
+    candidates = _add_candidates(state["brought"], released.filter(is_candidate))
+    passed_at = candidates["passed_at"].to_numpy()
     lists = [LISTS.empty_table()]
     sketches = [SKETCHES.empty_table()]
     closed_windows = list[int]()
-    cell_rows = released.filter(pa.array(~is_candidate))
+    cell_rows = released.filter(~is_candidate)
     for window, trigger, rows in _by_window_and_trigger(cell_rows):
-        payload = b"".join(rows.column("payload").to_pylist())
+        payload = b"".join(rows["payload"].to_pylist())
         cells = np.frombuffer(payload, "<i8").reshape(-1, p.shape.depth, p.shape.width)
         sketch_key = hash_key(root, None if p.beta is None else window)
         is_last = trigger == p.triggers
@@ -275,9 +275,9 @@ def read_release(state: Tables, released: pa.Table, p: ReadParameters, root: byt
             for j, sketch in enumerate(p.sketches)
             if sketch.list_length
         ]
-    columns = {name: candidates.column(name) for name in candidates.column_names}
-    is_open = ~np.isin(candidates.column("window").to_numpy(), closed_windows)
-    open_candidates = pa.table(columns | {"passed_at": passed_at}).filter(pa.array(is_open))
+    columns = {name: candidates[name] for name in candidates.column_names}
+    is_open = ~np.isin(candidates["window"].to_numpy(), closed_windows)
+    open_candidates = pa.table(columns | {"passed_at": passed_at}).filter(is_open)
     return Read(
         {"brought": open_candidates.combine_chunks()},
         pa.concat_tables(lists).combine_chunks(),
@@ -301,8 +301,8 @@ def _test_candidates(
         The trigger at which each candidate has passed (0: it has not), then the fields and the bytes of those of this
         window that have.
     """
-    in_window = candidates.column("window").to_numpy() == window
-    has_come = candidates.column("since").to_numpy() <= trigger
+    in_window = candidates["window"].to_numpy() == window
+    has_come = candidates["since"].to_numpy() <= trigger
     window_rows = np.flatnonzero(in_window & has_come)
     fields = p.shape.fields(sketch_key, _digests(candidates, window_rows))
     untested = np.flatnonzero(passed_at[window_rows] == 0)
@@ -310,33 +310,33 @@ def _test_candidates(
     passed_at = passed_at.copy()
     passed_at[window_rows[untested[passes_now]]] = trigger
     has_passed = passed_at[window_rows] > 0
-    key_bytes = candidates.column("key_bytes").take(pa.array(window_rows[has_passed]))
+    key_bytes = candidates["key_bytes"].take(window_rows[has_passed])
     return passed_at, fields[:, has_passed], key_bytes
 
 
 def _by_window_and_trigger(published: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
     """Yield each (window, trigger) with its rows of cells, in order."""
-    columns = [published.column(name).to_numpy() for name in ("window", "trigger", "row")]
+    columns = [published[name].to_numpy() for name in ("window", "trigger", "row")]
     order = sort_order(*columns)
     window = columns[0][order]
     trigger = columns[1][order]
-    published = published.take(pa.array(order)).combine_chunks()
+    published = published.take(order).combine_chunks()
     starts = np.flatnonzero(run_starts(window, trigger)).tolist()
     for low, high in zip(starts, [*starts, len(order)][1:], strict=True):
         yield int(window[low]), int(trigger[low]), published.slice(low, high - low)
 
 
 def _digests(candidates: pa.Table, positions: Int) -> Int:
-    return np.stack([candidates.column(name).to_numpy()[positions] for name in DIGEST], axis=1)
+    return np.stack([candidates[name].to_numpy()[positions] for name in DIGEST], axis=1)
 
 
 def _add_candidates(candidates: pa.Table, keys: pa.Table) -> pa.Table:
     """Return the keys of open windows, each once, with its first trigger: keys that come later come with later ones."""
     names = ("window", *DIGEST)
-    new = [keys.column(name).to_numpy() for name in names]
-    order = sort_order(*new, keys.column("trigger").to_numpy())
+    new = [keys[name].to_numpy() for name in names]
+    order = sort_order(*new, keys["trigger"].to_numpy())
     head = order[run_starts(*(column[order] for column in new))]
-    stored = [candidates.column(name).to_numpy() for name in names]
+    stored = [candidates[name].to_numpy() for name in names]
     low, high = find_rows([column[head] for column in new], stored)
     is_new = low == high
     head = head[is_new]
@@ -346,19 +346,15 @@ def _add_candidates(candidates: pa.Table, keys: pa.Table) -> pa.Table:
         for name, stored_column, new_column in zip(names, stored, new, strict=True)
     }
     key_bytes = pa.chunked_array(
-        [
-            *candidates.column("key_bytes").chunks,
-            *keys.column("payload").take(pa.array(head)).chunks,
-        ],
-        pa.binary(),
+        [*candidates["key_bytes"].chunks, *keys["payload"].take(head).chunks], pa.binary()
     )
     size = candidates.num_rows
     rows = insert(np.arange(size), size + np.arange(len(head)), positions)
-    columns["key_bytes"] = key_bytes.take(pa.array(rows)).combine_chunks()
-    since = keys.column("trigger").to_numpy()[head]
-    columns["since"] = insert(candidates.column("since").to_numpy(), since, positions)
+    columns["key_bytes"] = key_bytes.take(rows).combine_chunks()
+    since = keys["trigger"].to_numpy()[head]
+    columns["since"] = insert(candidates["since"].to_numpy(), since, positions)
     columns["passed_at"] = insert(
-        candidates.column("passed_at").to_numpy(), np.zeros(len(head), np.int64), positions
+        candidates["passed_at"].to_numpy(), np.zeros(len(head), np.int64), positions
     )
     return pa.table(columns)
 
@@ -385,7 +381,7 @@ def _listed_keys(cells: Int, key: bytes, trigger: int, p: ReadParameters) -> tup
     passed = np.flatnonzero(
         _pass_in_a_sketch(cells, fields, trigger, p, STATISTICAL / fields.shape[1])
     )
-    return fields[:, passed], pa.array(p.listed.key_bytes, pa.binary()).take(pa.array(passed))
+    return fields[:, passed], pa.array(p.listed.key_bytes, pa.binary()).take(passed)
 
 
 def _list_rows(
@@ -413,7 +409,7 @@ def _list_rows(
         high = np.ceil(high)
     stderr = list_parameters.sd[trigger - 1] * list_parameters.stderr
     columns = [np.full(size, number) for number in (window, trigger, j)]
-    columns += [np.arange(1, size + 1), names.take(pa.array(best))]
+    columns += [np.arange(1, size + 1), names.take(best)]
     numbers = (value, np.full(size, stderr), low, high)
     return pa.table(
         [*columns, *(number_column * list_parameters.grid for number_column in numbers)],
@@ -422,5 +418,5 @@ def _list_rows(
 
 
 def _sketch_rows(rows: pa.Table, key: bytes) -> pa.Table:
-    columns = [rows.column(name) for name in ("window", "trigger", "row", "payload")]
+    columns = [rows[name] for name in ("window", "trigger", "row", "payload")]
     return pa.table([*columns, pa.array([key] * rows.num_rows)], schema=SKETCHES)

@@ -100,11 +100,11 @@ def cells_table(
 
 def windows_of(cells: pa.Table, width: int, numbers: int) -> dict[int, SketchCells]:
     """Return the windows of a table; copies."""
-    window = cells.column("window").to_numpy()
-    row = cells.column("row").to_numpy()
+    window = cells["window"].to_numpy()
+    row = cells["row"].to_numpy()
     lists = {}
     for name, size in (("v", width), ("path", width * numbers)):
-        lists[name] = np.array(cells.column(name).combine_chunks().flatten().to_numpy()).reshape(
+        lists[name] = np.array(cells[name].combine_chunks().flatten().to_numpy()).reshape(
             len(row), size
         )
     windows = {}
@@ -117,9 +117,9 @@ def windows_of(cells: pa.Table, width: int, numbers: int) -> dict[int, SketchCel
 
 def split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Return rows of the intake as (pending, keys)."""
-    is_key = rows.column("form").to_numpy() == KEY
-    cells = rows.filter(pa.array(~is_key))
-    keys = rows.filter(pa.array(is_key))
+    is_key = rows["form"].to_numpy() == KEY
+    cells = rows.filter(~is_key)
+    keys = rows.filter(is_key)
     return cells.select(PENDING.names), keys.select([*KEYS.names[:-1], "payload"]).rename_columns(
         KEYS.names
     )
@@ -219,11 +219,11 @@ class CellRelease(Release):
         cells, pending, published = _close(
             state.cells, state.pending, state.closed_us, closed_us, p, noise_key
         )
-        is_due = keys.column("trigger").to_numpy() <= p.grid.closed_triggers(
-            keys.column("window").to_numpy(), closed_us
+        is_due = keys["trigger"].to_numpy() <= p.grid.closed_triggers(
+            keys["window"].to_numpy(), closed_us
         )
-        released = [self._cells(published), self._keys(keys.filter(pa.array(is_due)))]
-        pending_keys = keys.filter(pa.array(~is_due)).combine_chunks()
+        released = [self._cells(published), self._keys(keys.filter(is_due))]
+        pending_keys = keys.filter(~is_due).combine_chunks()
         return SketchState(cells, pending, pending_keys), released
 
     def _cells(self, published: list[tuple[int, int, int, bytes]]) -> pa.Table:
@@ -238,8 +238,7 @@ class CellRelease(Release):
         kind = np.full(keys.num_rows, KEY, np.int8)
         row = np.zeros(keys.num_rows, np.int64)
         return pa.table(
-            [kind, keys.column("window"), keys.column("trigger"), row, *keys.columns[2:]],
-            schema=self.gives,
+            [kind, keys["window"], keys["trigger"], row, *keys.columns[2:]], schema=self.gives
         )
 
 
@@ -264,20 +263,20 @@ def _close(
     published = list[Any]()
     for start in _new_windows(before_us, now_us, p):
         windows[start] = new_cells(p.rows, p.width, p.numbers)
-    window = pending.column("window").to_numpy()
-    trigger = pending.column("trigger").to_numpy()
+    window = pending["window"].to_numpy()
+    trigger = pending["trigger"].to_numpy()
     is_due = trigger <= grid.closed_triggers(window, now_us)
     for start in sorted(windows):
         low, high = (
             int(grid.closed_triggers(np.array([start]), time)[0]) for time in (before_us, now_us)
         )
-        due = pending.filter(pa.array(is_due & (window == start)))
+        due = pending.filter(is_due & (window == start))
         for number in range(low + 1, high + 1):
             _add(windows[start], due, number)
             published += _published(windows[start], start, number, p, noise_key)
         if high == grid.horizon:
             del windows[start]
-    still_pending = pending.filter(pa.array(~is_due)).combine_chunks()
+    still_pending = pending.filter(~is_due).combine_chunks()
     return cells_table(windows, p.width, p.numbers, now_us), still_pending, published
 
 
@@ -289,10 +288,10 @@ def _new_windows(before_us: int, now_us: int, p: SketchReleaseParameters) -> lis
 
 def _add(cells: SketchCells, pending: pa.Table, trigger: int) -> None:
     """Add the sums of one trigger to their cells."""
-    positions = np.flatnonzero(pending.column("trigger").to_numpy() == trigger)
-    rows = np.searchsorted(cells.row, pending.column("row").to_numpy()[positions])
-    forms = pending.column("form").to_numpy()
-    payloads = pending.column("payload")
+    positions = np.flatnonzero(pending["trigger"].to_numpy() == trigger)
+    rows = np.searchsorted(cells.row, pending["row"].to_numpy()[positions])
+    forms = pending["form"].to_numpy()
+    payloads = pending["payload"]
     for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
         add_cells(cells.v[row], int(forms[position]), payloads[position].as_py())
 
@@ -396,10 +395,8 @@ class SketchRelease:
         )
 
     def _rows(self, released: pa.Table, public: Read) -> pa.Table:
-        is_first = (released.column("kind").to_numpy() == CELLS) & (
-            released.column("row").to_numpy() == 0
-        )
-        pairs = released.filter(pa.array(is_first)).select(["window", "trigger"])
+        is_first = (released["kind"].to_numpy() == CELLS) & (released["row"].to_numpy() == 0)
+        pairs = released.filter(is_first).select(["window", "trigger"])
         pairs = pairs.sort_by([("window", "ascending"), ("trigger", "ascending")])
         lists = _by_pair(public.lists)
         cells = _by_pair(public.sketches)
@@ -408,10 +405,8 @@ class SketchRelease:
         rows = []
         for pair in zip(*(column.to_pylist() for column in pairs.columns), strict=True):
             listed = lists.get(pair, no_list)
-            sketch = listed.column("sketch").to_numpy()
-            packed = [
-                pack(listed.filter(pa.array(sketch == j))) for j in range(len(self.reads.sketches))
-            ]
+            sketch = listed["sketch"].to_numpy()
+            packed = [pack(listed.filter(sketch == j)) for j in range(len(self.reads.sketches))]
             rows.append((*pair, b"", *packed, *_packed_cells(cells.get(pair, no_cells))))
         return (
             pa.table([list(column) for column in zip(*rows, strict=True)], schema=self.gives)
@@ -422,14 +417,14 @@ class SketchRelease:
 
 def _by_pair(rows: pa.Table) -> dict[tuple[int, int], pa.Table]:
     """Return the rows of each (window, trigger), in their order."""
-    window = rows.column("window").to_numpy()
-    trigger = rows.column("trigger").to_numpy()
+    window = rows["window"].to_numpy()
+    trigger = rows["trigger"].to_numpy()
     pairs = sorted(set(zip(window.tolist(), trigger.tolist(), strict=True)))
-    return {(w, t): rows.filter(pa.array((window == w) & (trigger == t))) for w, t in pairs}
+    return {(w, t): rows.filter((window == w) & (trigger == t)) for w, t in pairs}
 
 
 def _packed_cells(rows: pa.Table) -> tuple[bytes, bytes]:
     if not rows.num_rows:
         return b"", b""
-    rows = rows.take(pa.array(np.argsort(rows.column("row").to_numpy(), kind="stable")))
-    return b"".join(rows.column("cells").to_pylist()), rows.column("hash_key")[0].as_py()
+    rows = rows.take(np.argsort(rows["row"].to_numpy(), kind="stable"))
+    return b"".join(rows["cells"].to_pylist()), rows["hash_key"][0].as_py()

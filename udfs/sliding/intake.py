@@ -80,9 +80,9 @@ class PaneEvents(Intake):
         """Sum the records of one micro-batch; counted: `drops`, how many records were dropped and why. A record is in one pane or in none."""
         drops = dict.fromkeys(DROP_REASONS, 0)
         p = self.parameters
-        timely_rows = rows.filter(pa.array(timely(rows, clock, p, drops)))
-        window = p.grid.latest_window(timely_rows.column("ts").to_numpy())
-        key = timely_rows.column("key").to_numpy()
+        timely_rows = rows.filter(timely(rows, clock, p, drops))
+        window = p.grid.latest_window(timely_rows["ts"].to_numpy())
+        key = timely_rows["key"].to_numpy()
         order, starts = sort_runs(window, key)
         columns = {"window": window[order][starts], "key": key[order][starts]}
         sums = {

@@ -59,7 +59,7 @@ def first_state(
 
 def with_numbers(bins: pa.Table, numbers: list[Bins], closed_us: int) -> pa.Table:
     """Return keys and the numbers of all measurements as one table."""
-    columns = {name: bins.column(name) for name in ("key", "key_bytes")}
+    columns = {name: bins[name] for name in ("key", "key_bytes")}
     for j, bin_numbers in enumerate(numbers):
         for name, values in bin_numbers.items():
             flat = pa.array(values.reshape(-1))
@@ -77,7 +77,7 @@ def numbers_of(bins: pa.Table, columns: Mapping[str, tuple[type, int]], j: int) 
     """Return the numbers of measurement j as arrays of their own."""
     numbers = {}
     for name, (_, width) in columns.items():
-        column = bins.column(f"{name}_{j}").combine_chunks()
+        column = bins[f"{name}_{j}"].combine_chunks()
         values = column.flatten().to_numpy().reshape(-1, width) if width else column.to_numpy()
         numbers[name] = np.array(values)
     return numbers
@@ -160,10 +160,10 @@ def _closed(
 ) -> tuple[SlidingState, list[pa.Table]]:
     """Close every pane up to closed_us."""
     numbers = [numbers_of(state.bins, m.columns, j) for j, m in enumerate(p.measurements)]
-    key = state.bins.column("key").to_numpy()
-    names = state.bins.column("key_bytes").combine_chunks()
+    key = state.bins["key"].to_numpy()
+    names = state.bins["key_bytes"].combine_chunks()
     pending = state.pending
-    pane = pending.column("pane").to_numpy()
+    pane = pending["pane"].to_numpy()
     until = p.panes.closed(closed_us)
     released = []
     for number in range(p.panes.closed(state.closed_us), until):
@@ -178,8 +178,7 @@ def _closed(
         if number >= p.panes.count - 1:
             released.append(_window_rows(windows, number, names, p))
     return SlidingState(
-        with_numbers(state.bins, numbers, closed_us),
-        pending.filter(pa.array(pane >= until)).combine_chunks(),
+        with_numbers(state.bins, numbers, closed_us), pending.filter(pane >= until).combine_chunks()
     ), released
 
 
@@ -190,7 +189,7 @@ def _with_listed(state: SlidingState | None, p: SlidingParameters) -> SlidingSta
         return first
     if state.closed_us == NO_CLOCK:
         return SlidingState(first.bins, state.pending)
-    if not np.array_equal(state.bins.column("key").to_numpy(), first.bins.column("key").to_numpy()):
+    if not np.array_equal(state.bins["key"].to_numpy(), first.bins["key"].to_numpy()):
         raise ValueError("the bins of the state are not the listed keys")
     return state
 
@@ -200,34 +199,33 @@ def _numbered(rows: pa.Table, p: SlidingParameters) -> pa.Table:
     return rows.set_column(
         rows.column_names.index("window"),
         "pane",
-        pa.array(p.panes.number(rows.column("window").to_numpy())),
+        pa.array(p.panes.number(rows["window"].to_numpy())),
     )
 
 
 def _add_sums(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
     """Add new sums to the pending ones, one row per (pane, key)."""
-    open_rows = rows.filter(pa.array(rows.column("pane").to_numpy() >= closed))
+    open_rows = rows.filter(rows["pane"].to_numpy() >= closed)
     if not open_rows.num_rows:
         return pending
     sums = pa.concat_tables([pending, open_rows.select(pending.column_names)])
-    pane = sums.column("pane").to_numpy()
-    key = sums.column("key").to_numpy()
+    pane = sums["pane"].to_numpy()
+    key = sums["key"].to_numpy()
     order, starts = sort_runs(pane, key)
     columns = {"pane": pane[order][starts], "key": key[order][starts]}
     return pa.table(
-        columns
-        | {n: run_sums(sums.column(n).to_numpy()[order], starts) for n in pending.column_names[2:]}
+        columns | {n: run_sums(sums[n].to_numpy()[order], starts) for n in pending.column_names[2:]}
     )
 
 
 def _pane_sums(pending: pa.Table, pane: Int, number: int, key: Int, count: int) -> list[Int]:
     """Return the exact sums of one pane for every bin, per measurement."""
     low, high = np.searchsorted(pane, (number, number + 1))
-    bins = match([pending.column("key").to_numpy()[low:high]], [key])
+    bins = match([pending["key"].to_numpy()[low:high]], [key])
     measured_sums = []
     for j in range(count):
         sums = np.zeros(len(key), np.int64)
-        sums[bins[bins >= 0]] = pending.column(f"v{j}").to_numpy()[low:high][bins >= 0]
+        sums[bins[bins >= 0]] = pending[f"v{j}"].to_numpy()[low:high][bins >= 0]
         measured_sums.append(sums)
     return measured_sums
 
@@ -259,7 +257,7 @@ def _window_rows(
     table = {
         "window": np.full(size, window),
         "trigger": np.ones(size, np.int64),
-        "key_bytes": names.take(pa.array(order)),
+        "key_bytes": names.take(order),
     }
     values = [each.value[order] for each in windows]
     for i, column in enumerate(p.columns):

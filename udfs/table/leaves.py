@@ -99,9 +99,9 @@ def waiting(rows: pa.Table, plain_perturbations: int, trees: tuple[QuantileTree,
         plain_perturbations: how many perturbations come before the quantiles.
         trees: the columns.
     """
-    columns = {name: rows.column(name) for name in ("trigger", "key", "leaf")}
+    columns = {name: rows[name] for name in ("trigger", "key", "leaf")}
     return pa.table(
-        columns | {f"n{j}": rows.column(f"v{plain_perturbations + j}") for j in range(len(trees))}
+        columns | {f"n{j}": rows[f"v{plain_perturbations + j}"] for j in range(len(trees))}
     )
 
 
@@ -223,23 +223,21 @@ def open_trees(
 ) -> tuple[Trees, pa.Table]:
     """Return the trees of the groups whose keys are `key`, up to trigger `closed_now`, and what waits still."""
     waits = state["waiting"]
-    is_due = waits.column("trigger").to_numpy() <= closed_now
-    rows = waits.filter(pa.array(is_due))
-    still_waiting = waits.filter(pa.array(~is_due)).combine_chunks()
+    is_due = waits["trigger"].to_numpy() <= closed_now
+    rows = waits.filter(is_due)
+    still_waiting = waits.filter(~is_due).combine_chunks()
     stored = state["leaves"]
     names = [f"n{j}" for j in range(len(trees))]
-    trigger = np.concatenate(
-        [np.zeros(stored.num_rows, np.int64), rows.column("trigger").to_numpy()]
-    )
+    trigger = np.concatenate([np.zeros(stored.num_rows, np.int64), rows["trigger"].to_numpy()])
     order = np.argsort(trigger, kind="stable")
     columns = {
-        name: np.concatenate([stored.column(name).to_numpy(), rows.column(name).to_numpy()])[order]
+        name: np.concatenate([stored[name].to_numpy(), rows[name].to_numpy()])[order]
         for name in ("key", "leaf", *names)
     }
     nodes = state["nodes"]
-    place = match([key], [nodes.column("key").to_numpy()])
+    place = match([key], [nodes["key"].to_numpy()])
     noise = [
-        from_lists(nodes.column(f"q{j}"), NODES * q.counter.width).reshape(-1, q.counter.width)
+        from_lists(nodes[f"q{j}"], NODES * q.counter.width).reshape(-1, q.counter.width)
         for j, q in enumerate(trees)
     ]
     return Trees(
@@ -251,6 +249,6 @@ def open_trees(
         columns["leaf"],
         [columns[name] for name in names],
         place,
-        nodes.column("step").to_numpy().copy(),
+        nodes["step"].to_numpy().copy(),
         noise,
     ), still_waiting

@@ -191,10 +191,10 @@ def _add_rows(state: TableState, rows: pa.Table, p: TableParameters) -> TableSta
     """Add rows to the state; those of leaves are kept apart."""
     if state.waiting is None:
         return add_rows(state, rows, p.layout)
-    is_leaf = rows.column("leaf").to_numpy() > 0
-    more = waiting(rows.filter(pa.array(is_leaf)), len(p.perturbations), p.quantiles)
+    is_leaf = rows["leaf"].to_numpy() > 0
+    more = waiting(rows.filter(is_leaf), len(p.perturbations), p.quantiles)
     state = replace(state, waiting=pa.concat_tables([state.waiting, more]).combine_chunks())
-    return add_rows(state, rows.filter(pa.array(~is_leaf)), p.layout)
+    return add_rows(state, rows.filter(~is_leaf), p.layout)
 
 
 def _close(
@@ -208,7 +208,7 @@ def _close(
         if p.public and closed_now > closed_before
         else state.groups
     )
-    names = groups.column("key_bytes")
+    names = groups["key_bytes"]
     g = as_arrays(groups, p.layout)
     tag = tags(noise_key, np.zeros(len(g["key"]), np.int64), g["key"])
     noise = Paths(p.selection.counter, SELECTION, noise_key, tag) if p.selection else None
@@ -295,7 +295,7 @@ def _release(
         "window": np.full(len(shown_groups), p.grid.offset_us),
         "trigger": np.full(len(shown_groups), trigger),
     }
-    table["key_bytes"] = names.take(pa.array(shown_groups))
+    table["key_bytes"] = names.take(shown_groups)
     if trees:
         table |= trees.released(shown_groups, trigger)
     for i, column in enumerate(p.columns):
@@ -312,7 +312,7 @@ def _release(
 
 def _by_name(groups: Int, names: pa.ChunkedArray) -> Int:
     """Sort groups by key bytes: their order says nothing about hashes or arrival."""
-    return groups[pc.sort_indices(names.take(pa.array(groups))).to_numpy()]
+    return groups[pc.sort_indices(names.take(groups)).to_numpy()]
 
 
 def _with_public(
@@ -320,7 +320,7 @@ def _with_public(
 ) -> pa.Table:
     key = np.array(public.keys, np.int64)
     order = sort_order(key)
-    new_keys = order[match([key[order]], [groups.column("key").to_numpy()]) < 0]
+    new_keys = order[match([key[order]], [groups["key"].to_numpy()]) < 0]
     if not len(new_keys):
         return groups
     return add_groups(groups, new_groups(layout, key[new_keys], public.names(new_keys)))

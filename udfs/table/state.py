@@ -104,8 +104,8 @@ def new_groups(layout: Layout, key: Int, key_bytes: pa.Array) -> pa.Table:
 
 def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
     """Insert rows of keys that are not there yet, sorted by key."""
-    old_key = groups.column("key").to_numpy()
-    new_key = new.column("key").to_numpy()
+    old_key = groups["key"].to_numpy()
+    new_key = new["key"].to_numpy()
     positions = places(find([new_key], [old_key])[0])
     order = insert(np.arange(len(old_key)), len(old_key) + np.arange(len(new_key)), positions)
     all_groups = pa.concat_tables(
@@ -116,7 +116,7 @@ def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
             ),
         ]
     )
-    return all_groups.take(pa.array(order)).combine_chunks()
+    return all_groups.take(order).combine_chunks()
 
 
 def add_rows(state: TableState, rows: pa.Table, layout: Layout) -> TableState:
@@ -126,29 +126,23 @@ def add_rows(state: TableState, rows: pa.Table, layout: Layout) -> TableState:
     pending = pa.concat_tables(
         [state.pending, rows.select(state.pending.column_names)]
     ).combine_chunks()
-    key = rows.column("key").to_numpy()
+    key = rows["key"].to_numpy()
     order = sort_order(key)
     head = order[run_starts(key[order])]
-    new_heads = head[match([key[head]], [state.groups.column("key").to_numpy()]) < 0]
+    new_heads = head[match([key[head]], [state.groups["key"].to_numpy()]) < 0]
     groups = state.groups
     if len(new_heads):
         groups = add_groups(
             groups,
-            new_groups(
-                layout,
-                key[new_heads],
-                rows.column("key_bytes").take(pa.array(new_heads)).combine_chunks(),
-            ),
+            new_groups(layout, key[new_heads], rows["key_bytes"].take(new_heads).combine_chunks()),
         )
     return replace(state, groups=groups, pending=pending)
 
 
 def as_arrays(groups: pa.Table, layout: Layout) -> Arrays:
     """Return the groups as arrays that may be changed."""
-    arrays: Arrays = {name: groups.column(name).to_numpy().copy() for name in ("key", *layout.ints)}
-    return arrays | {
-        name: from_lists(groups.column(name), width) for name, width in layout.paths.items()
-    }
+    arrays: Arrays = {name: groups[name].to_numpy().copy() for name in ("key", *layout.ints)}
+    return arrays | {name: from_lists(groups[name], width) for name, width in layout.paths.items()}
 
 
 def as_table(
@@ -164,11 +158,9 @@ def as_table(
 
 def due(pending: pa.Table, key: Int, trigger: int) -> tuple[Arrays, pa.Table]:
     """Return (increments up to a trigger, summed by (trigger, group) and sorted so; what stays pending)."""
-    is_due = pending.column("trigger").to_numpy() <= trigger
-    still_pending = pending.filter(pa.array(~is_due)).combine_chunks()
-    columns: Arrays = {
-        name: pending.column(name).to_numpy()[is_due] for name in pending.column_names
-    }
+    is_due = pending["trigger"].to_numpy() <= trigger
+    still_pending = pending.filter(~is_due).combine_chunks()
+    columns: Arrays = {name: pending[name].to_numpy()[is_due] for name in pending.column_names}
     columns["group"] = match([columns.pop("key")], [key])
     order, starts = sort_runs(columns["trigger"], columns["group"])
     head = order[starts]
