@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,11 +121,22 @@ def span_sums(values: npt.NDArray[Any], low: Int, high: Int) -> Int:
     return sums
 
 
+def span_rows(low: Int, high: Int) -> Int:
+    """Return the row numbers low..high - 1 of each span, one span after the other."""
+    sizes = high - low
+    return np.repeat(high - np.cumsum(sizes), sizes) + np.arange(sizes.sum())
+
+
 def unsort(order: Int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return values of rows that were sorted by `order` in the order that the rows had before."""
     unsorted: npt.NDArray[Any] = np.empty(len(order), values.dtype)
     unsorted[order] = values
     return unsorted
+
+
+def read_columns(table: pa.Table, names: Sequence[str]) -> list[npt.NDArray[Any]]:
+    """Return some columns of a table as arrays."""
+    return [table[name].to_numpy() for name in names]
 
 
 def find(
@@ -188,6 +199,11 @@ def match(keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[n
     """Return the position in a sorted table of distinct rows of every row of `keys`, or -1."""
     low, high = find(keys, table)
     return np.where(low < high, low, -1)
+
+
+def int_fields(names: Iterable[str]) -> list[pa.Field]:
+    """Return fields of 64-bit integers."""
+    return [pa.field(name, pa.int64()) for name in names]
 
 
 def places(rows: Int) -> Int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.columns import Float, Int, int_fields
 
 WEIGHT_UNIT = 2.0**-20
 """Weights and thresholds are integers in this unit."""
@@ -94,11 +94,4 @@ def contributions(
         *(["level"] if by_level else []),
         *(["leaf"] if by_leaf else []),
     ]
-    int64 = pa.int64()
-    return pa.schema(
-        [
-            *((name, int64) for name in ints),
-            ("key_bytes", pa.binary()),
-            *((name, int64) for name in sums),
-        ]
-    )
+    return pa.schema([*int_fields(ints), ("key_bytes", pa.binary()), *int_fields(sums)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Int
+from dpsql.udfs.columns import Int, span_rows
 
 HEADER = 4
 NULL_HEADER = b"----"
@@ -125,7 +125,7 @@ def decode(key_bytes: pa.Array, columns: int) -> list[pa.Array]:
 
 def _slices(data: np.ndarray, start: np.ndarray, length: np.ndarray, null: np.ndarray) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    source = np.repeat(start - offsets[:-1], length) + np.arange(offsets[-1])
+    source = span_rows(start, start + length)
     validity = pa.py_buffer(np.packbits(~null, bitorder="little").tobytes())
     array = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(),

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import is_sorted
+from dpsql.udfs.columns import int_fields, is_sorted, read_columns
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.state_table import StateTable
 
@@ -37,6 +37,9 @@ NO_SEQUENCE = -(1 << 62)
 
 CLOSED = b"closed_us"
 """In the metadata of a table: the time up to which the bucket has closed the grid."""
+
+BATCH = pa.field("batch", pa.int64())
+"""Column of the micro-batch that contributions came in."""
 
 Tables = dict[str, pa.Table]
 """The state of one bucket, by name."""
@@ -123,12 +126,7 @@ class Intake:
         """Columns of records (docs/architecture.md)."""
         values = [(f"a{i}", pa.float64()) for i in range(self.arguments)]
         return pa.schema(
-            [
-                ("drop", pa.int8()),
-                *((name, pa.int64()) for name in self.integers),
-                ("key_bytes", pa.binary()),
-                *values,
-            ]
+            [("drop", pa.int8()), *int_fields(self.integers), ("key_bytes", pa.binary()), *values]
         )
 
     def empty(self) -> Tables:
@@ -154,6 +152,11 @@ class Release:
     def for_bucket(self, bucket: int, buckets: int) -> Self:
         """Return the stage with what is listed of one bucket only."""
         return replace(self, parameters=self.parameters.for_bucket(bucket, buckets))  # type: ignore[type-var]
+
+
+def counted_drops(drops: Mapping[str, int]) -> dict[str, Any]:
+    """Return what an intake counted: how many records were dropped, by reason."""
+    return {"drops": {reason: n for reason, n in drops.items() if n}}
 
 
 class State:
@@ -299,7 +302,7 @@ def check_state(stage: Stage[Any], state: Tables) -> None:
             raise ValueError(f"the table {name!r} of the state has other columns")
         if any(column.null_count for column in table.columns):
             raise ValueError(f"the table {name!r} of the state has a NULL")
-        sort_columns = [table[column].to_numpy() for column in layout.sorted_by]
+        sort_columns = read_columns(table, layout.sorted_by)
         if layout.order != "any" and not is_sorted(
             sort_columns, distinct=layout.order == "distinct"
         ):

@@ -13,7 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.special import ndtri
 
-from dpsql.udfs.columns import Float, Int, from_lists, match, sort_order, to_lists
+from dpsql.udfs.columns import (
+    Float,
+    Int,
+    from_lists,
+    int_fields,
+    match,
+    read_columns,
+    sort_order,
+    to_lists,
+)
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn, combine, released_columns
@@ -87,12 +96,8 @@ class TreeState(State):
 
 def empty_state(sums: int) -> TreeState:
     """Return the state in which nothing is closed, and no node is there."""
-    pending = pa.table(
-        {
-            name: pa.array([], pa.int64())
-            for name in ("trigger", "key", "level", *(f"v{j}" for j in range(1 + sums)))
-        }
-    )
+    values = (f"v{j}" for j in range(1 + sums))
+    pending = pa.schema(int_fields(("trigger", "key", "level", *values))).empty_table()
     return TreeState(table_of({}, np.zeros(0, np.int64), NO_CLOCK, sums), pending)
 
 
@@ -272,8 +277,7 @@ def _close(
     nodes = nodes_of(state.nodes, key, len(p.sums))
     due, pending = state.due(closed_now)
     group = match([due["key"].to_numpy()], [key])
-    due_trigger = due["trigger"].to_numpy()
-    level = due["level"].to_numpy()
+    due_trigger, level = read_columns(due, ("trigger", "level"))
     values = np.stack([due[f"v{j}"].to_numpy() for j in range(1 + len(p.sums))], axis=1)
     released = []
     for trigger in range(closed_before + 1, closed_now + 1) if len(key) else ():

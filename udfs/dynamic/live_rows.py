@@ -18,9 +18,11 @@ from dpsql.udfs.columns import (
     insert,
     match,
     places,
+    read_columns,
     run_starts,
     sort_order,
     sort_runs,
+    span_rows,
     span_sums,
     unsort,
 )
@@ -118,9 +120,7 @@ class Pairs:
 def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
     """Return the live versions of the rows that images name, and where the state has them."""
     table = state["live"]
-    live_rows = _ranges(
-        *find(_distinct(user, row), [table[name].to_numpy() for name in ("user", "row")])
-    )
+    live_rows = span_rows(*find(_distinct(user, row), read_columns(table, ("user", "row"))))
     ints = {name: table[name].to_numpy()[live_rows].astype(np.int64) for name in INTS}
     values = tuple(
         table[name].to_numpy()[live_rows] for name in table.column_names if name.startswith("v")
@@ -143,8 +143,8 @@ def count_pairs(state: Tables, versions: Versions) -> Pairs:
     is_new_user = run_starts(user)
     low, high = find([user[is_new_user]], [presences["user"]])
     table = state["slots"]
-    first, end = find([user, key], [table[name].to_numpy() for name in ("user", "key")])
-    slot_rows = _ranges(first, end)
+    first, end = find([user, key], read_columns(table, ("user", "key")))
+    slot_rows = span_rows(first, end)
     return Pairs(
         user=user,
         key=key,
@@ -222,11 +222,6 @@ def _distinct(*columns: Int) -> list[Int]:
     return [column[starts] for column in ordered]
 
 
-def _ranges(low: Int, high: Int) -> Int:
-    size = high - low
-    return np.repeat(low - (np.cumsum(size) - size), size) + np.arange(size.sum())
-
-
 def _replace_rows(
     table: pa.Table, replaced: Int, new_rows: dict[str, Any], sorted_by: int
 ) -> pa.Table:
@@ -235,11 +230,7 @@ def _replace_rows(
     is_kept[replaced] = False
     new = pa.table({name: new_rows[name] for name in table.column_names}).cast(table.schema)
     names = table.column_names[:sorted_by]
-    positions = find(
-        [new[name].to_numpy() for name in names],
-        [table[name].to_numpy()[is_kept] for name in names],
-    )[0]
-    order = insert(
-        np.flatnonzero(is_kept), table.num_rows + np.arange(new.num_rows), places(positions)
-    )
+    kept_columns = [column[is_kept] for column in read_columns(table, names)]
+    positions = places(find(read_columns(new, names), kept_columns)[0])
+    order = insert(np.flatnonzero(is_kept), table.num_rows + np.arange(new.num_rows), positions)
     return pa.concat_tables([table, new]).take(order).combine_chunks()

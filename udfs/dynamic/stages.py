@@ -13,7 +13,7 @@ from dpsql.udfs.dynamic import interval_tree, live_rows
 from dpsql.udfs.dynamic.changes import FeedParameters, admit_changes
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, grow
 from dpsql.udfs.measure.output_columns import released_columns
-from dpsql.udfs.stage import Clock, Intake, Release, Stepped, Tables, Tick
+from dpsql.udfs.stage import BATCH, Clock, Intake, Release, Stepped, Tables, Tick, counted_drops
 from dpsql.udfs.state_table import StateTable
 
 
@@ -48,11 +48,7 @@ class FeedStage(Intake):
     def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
         """Admit images by `admit_changes`; counted: `drops`, how many images were dropped, or did not count, and why."""
         admission = admit_changes(state, rows, clock, self.parameters)
-        return Stepped(
-            admission.state,
-            admission.contributions,
-            {"drops": {reason: n for reason, n in admission.drops.items() if n}},
-        )
+        return Stepped(admission.state, admission.contributions, counted_drops(admission.drops))
 
 
 @dataclass(frozen=True)
@@ -69,9 +65,7 @@ class TreeStage(Release):
     @property
     def takes(self) -> pa.Schema:
         """Contributions, with the micro-batch that they came in; their first value counts rows."""
-        return contributions(1 + len(self.parameters.sums), by_level=True).append(
-            pa.field("batch", pa.int64())
-        )
+        return contributions(1 + len(self.parameters.sums), by_level=True).append(BATCH)
 
     @property
     def gives(self) -> pa.Schema:

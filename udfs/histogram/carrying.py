@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, match, run_starts, sort_order
+from dpsql.udfs.columns import Bool, Int, match, read_columns, run_starts, sort_order
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.group_state import (
     Closing,
@@ -210,7 +210,7 @@ class _Work:
 
     def _open(self, state: ReleaseState, until: int) -> tuple[Closing, pa.Table]:
         groups = state.groups
-        tag = tags(self.noise_key, groups["window"].to_numpy(), groups["key"].to_numpy())
+        tag = tags(self.noise_key, *read_columns(groups, ("window", "key")))
         return open_closing(state, until, self.p.grid, self.p.layout, tag)
 
     def _show_known(
@@ -230,7 +230,7 @@ class _Work:
             groups = with_values(groups, name, present, 1)
         window = np.repeat(windows, len(known_rows))
         key = np.tile(memory.key[known_rows], len(windows))
-        missing = match([window, key], [groups[name].to_numpy() for name in ("window", "key")]) < 0
+        missing = match([window, key], read_columns(groups, ("window", "key"))) < 0
         names = memory.names.take(np.tile(known_rows, len(windows))[missing])
         return replace(
             state,

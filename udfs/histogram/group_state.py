@@ -15,8 +15,10 @@ from dpsql.udfs.columns import (
     find,
     from_lists,
     insert,
+    int_fields,
     match,
     places,
+    read_columns,
     run_starts,
     run_sums,
     sort_order,
@@ -142,19 +144,12 @@ def empty_state(layout: StateLayout) -> ReleaseState:
         "users",
         *layout.values,
     )
-    groups = new_groups(
-        layout,
-        np.zeros(0, np.int64),
-        np.zeros(0, np.int64),
-        pa.array([], pa.binary()),
-        np.zeros(0, np.int64),
-    )
-    pending = pa.table({name: pa.array([], pa.int64()) for name in ints})
-    seen_users = pa.table(
-        {name: pa.array([], pa.int64()) for name in ("window", "key", "round", "user")}
-    )
+    no_ints = np.zeros(0, np.int64)
+    groups = new_groups(layout, no_ints, no_ints, pa.array([], pa.binary()), no_ints)
     return ReleaseState(
-        groups.replace_schema_metadata({CLOSED: str(NO_CLOCK)}), pending, seen_users
+        groups.replace_schema_metadata({CLOSED: str(NO_CLOCK)}),
+        pa.schema(int_fields(ints)).empty_table(),
+        pa.schema(int_fields(("window", "key", "round", "user"))).empty_table(),
     )
 
 
@@ -176,13 +171,11 @@ def add_rows(state: ReleaseState, rows: pa.Table, layout: StateLayout) -> Releas
     pending = pa.concat_tables(
         [state.pending, rows.select(state.pending.column_names)]
     ).combine_chunks()
-    window, key, trigger = (rows[n].to_numpy() for n in ("window", "key", "trigger"))
+    window, key, trigger = read_columns(rows, ("window", "key", "trigger"))
     order = sort_order(window, key, trigger)
     head = order[run_starts(window[order], key[order])]
     groups = state.groups
-    state_row = match(
-        [window[head], key[head]], [groups["window"].to_numpy(), groups["key"].to_numpy()]
-    )
+    state_row = match([window[head], key[head]], read_columns(groups, ("window", "key")))
     is_known = state_row >= 0
     row = state_row[is_known]
     known_trigger = trigger[head[is_known]]
@@ -209,11 +202,7 @@ def with_values(groups: pa.Table, name: str, rows: Int, values: Int | int) -> pa
 def add_groups(groups: pa.Table, new: pa.Table) -> pa.Table:
     """Merge groups and new groups, each sorted by (window, key), in one sorted table with the metadata of the first."""
     key_columns = ("window", "key")
-    positions = places(
-        find([new[n].to_numpy() for n in key_columns], [groups[n].to_numpy() for n in key_columns])[
-            0
-        ]
-    )
+    positions = places(find(read_columns(new, key_columns), read_columns(groups, key_columns))[0])
     columns: dict[str, Any] = {}
     for name, kind in zip(groups.schema.names, groups.schema.types, strict=True):
         column = groups[name]
@@ -262,7 +251,7 @@ def open_closing(
     sums = _sum(due, ["trigger", "group"], list(layout.values), grid.horizon)
     members = {n: state.seen[n].to_numpy() for n in ("round", "user")}
     members["group"] = match(
-        [state.seen[n].to_numpy() for n in ("window", "key")], [groups["window"], groups["key"]]
+        read_columns(state.seen, ("window", "key")), [groups["window"], groups["key"]]
     )
     return Closing(groups, members, by_user, sums, closed_before, closed_now, tag), pending
 
@@ -306,7 +295,7 @@ def _due(
     pending: pa.Table, groups: dict[str, npt.NDArray[Any]], closed_now: Int
 ) -> tuple[dict[str, Int], pa.Table]:
     key_columns = ("window", "key")
-    group = match([pending[n].to_numpy() for n in key_columns], [groups[n] for n in key_columns])
+    group = match(read_columns(pending, key_columns), [groups[n] for n in key_columns])
     trigger = pending["trigger"].to_numpy()
     is_due = trigger <= closed_now[group] if len(group) else np.zeros(0, bool)
     names = [n for n in pending.column_names if n not in ("window", "key", "trigger")]

@@ -8,7 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Float, Int, find, insert, match, places, run_starts, sort_order
+from dpsql.udfs.columns import (
+    Bool,
+    Float,
+    Int,
+    find,
+    insert,
+    match,
+    places,
+    read_columns,
+    run_starts,
+    sort_order,
+)
 from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise import randomness
@@ -46,7 +57,7 @@ class Memory:
     @classmethod
     def from_table(cls, table: pa.Table) -> Memory:
         """Read the table of the state."""
-        key, known_us, epoch = (table[name].to_numpy() for name in ("key", "known_us", "epoch"))
+        key, known_us, epoch = read_columns(table, ("key", "known_us", "epoch"))
         return cls(key, table["key_bytes"].combine_chunks(), known_us, epoch)
 
     def table(self) -> pa.Table:
@@ -132,9 +143,7 @@ class Evidence:
     @classmethod
     def from_table(cls, table: pa.Table) -> Evidence:
         """Read the table of the state."""
-        return cls(
-            *(table[name].to_numpy() for name in ("key", "window", "weight", "users", "noise"))
-        )
+        return cls(*read_columns(table, ("key", "window", "weight", "users", "noise")))
 
     def table(self) -> pa.Table:
         """Return the table of the state."""

@@ -10,7 +10,16 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Int, find, run_starts, run_sums, sort_order
+from dpsql.udfs.columns import (
+    Int,
+    find,
+    int_fields,
+    read_columns,
+    run_starts,
+    run_sums,
+    sort_order,
+    span_rows,
+)
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.measure import quantiles
@@ -30,9 +39,8 @@ ONCE = 1
 
 def no_leaves(trees: tuple[QuantileTree, ...]) -> pa.Table:
     """Return the empty table of `window, key, leaf`, and per column of quantiles `n0..`: how many values are in the leaf."""
-    return pa.table(
-        {name: pa.array([], pa.int64()) for name in (*BY, *(f"n{j}" for j in range(len(trees))))}
-    )
+    counts = (f"n{j}" for j in range(len(trees)))
+    return pa.schema(int_fields((*BY, *counts))).empty_table()
 
 
 def with_rows(leaves: pa.Table, rows: pa.Table, plain_perturbations: int) -> pa.Table:
@@ -72,17 +80,15 @@ def read_off(rows: pa.Table, leaves: pa.Table, p: ReleaseParameters, noise_key: 
         for name in p.gives.names
         if name not in rows.column_names
     }
-    window = rows["window"].to_numpy()
-    key = rows["key"].to_numpy()
+    window, key = read_columns(rows, ("window", "key"))
     last = np.flatnonzero(rows["trigger"].to_numpy() == p.grid.horizon)
     last = last[sort_order(window[last], key[last])]
-    low, high = find(
-        [window[last], key[last]], [leaves["window"].to_numpy(), leaves["key"].to_numpy()]
-    )
+    low, high = find([window[last], key[last]], read_columns(leaves, ("window", "key")))
     for start in range(0, len(last), GROUPS_AT_ONCE):
         chunk = slice(start, start + GROUPS_AT_ONCE)
         groups = last[chunk]
-        group, place = _ranges(low[chunk], high[chunk])
+        group = np.repeat(np.arange(len(groups)), (high - low)[chunk])
+        place = span_rows(low[chunk], high[chunk])
         leaf = leaves["leaf"].to_numpy()[place] - 1
         tag = np.repeat(tags(noise_key, window[groups], key[groups]), quantiles.NODES, axis=0)
         for j, q in enumerate(p.quantiles):
@@ -109,10 +115,3 @@ def _node_noise(tag: Blocks, q: QuantileTree, noise_key: bytes) -> Int:
         ONCE,
     )
     return rounded(path[:, 0], q.sigma, ONCE, float(trusted.error[0]), redraw)
-
-
-def _ranges(low: Int, high: Int) -> tuple[Int, Int]:
-    """Return (number of the range, place) of every place in [low, high) of some ranges."""
-    sizes = high - low
-    number = np.repeat(np.arange(len(low)), sizes)
-    return number, np.arange(len(number)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + low[number]

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import match
+from dpsql.udfs.columns import match, read_columns
 from dpsql.udfs.contributions import contributions
 from dpsql.udfs.histogram import carrying, group_state, memory, quantiles
 from dpsql.udfs.histogram.group_state import (
@@ -29,7 +29,7 @@ from dpsql.udfs.histogram.perturbation import perturb, released_rows
 from dpsql.udfs.histogram.quantiles import no_leaves, of_open_windows, read_off, with_rows
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.randomness import tags
-from dpsql.udfs.stage import Release, Released, Stepped, Tables, Tick, replay
+from dpsql.udfs.stage import BATCH, Release, Released, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import StateTable
 
 # The release step of one key bucket: rows join the groups' pending increments; a tick closes
@@ -112,7 +112,7 @@ def _close_apart(
     if p.public is not None:
         state = _add_public(state, closed_us, p, p.public)
     key_bytes = state.groups["key_bytes"]
-    tag = tags(noise_key, state.groups["window"].to_numpy(), state.groups["key"].to_numpy())
+    tag = tags(noise_key, *read_columns(state.groups, ("window", "key")))
     closing, pending = open_closing(state, closed_us, p.grid, p.layout, tag)
     if p.selection is not None:
         to_release = select(closing, p.selection, noise_key)
@@ -143,7 +143,7 @@ def _add_public(
     listed = np.tile(order, len(windows))
     key = np.array(public.keys, np.int64)[listed]
     groups = state.groups
-    missing = match([window, key], [groups["window"].to_numpy(), groups["key"].to_numpy()]) < 0
+    missing = match([window, key], read_columns(groups, ("window", "key"))) < 0
     if not missing.any():
         return state
     names = pa.array(public.key_bytes, pa.binary()).take(listed[missing])
@@ -181,9 +181,7 @@ class HistogramRelease(Release):
         layout = self.parameters.layout
         trees = self.parameters.quantiles
         values = len(layout.values) + len(trees)
-        return contributions(values, layout.rounds, by_leaf=bool(trees)).append(
-            pa.field("batch", pa.int64())
-        )
+        return contributions(values, layout.rounds, by_leaf=bool(trees)).append(BATCH)
 
     def empty(self) -> Tables:
         """Return the state in which no group is there, and nothing is closed."""

@@ -21,8 +21,10 @@ from dpsql.udfs.columns import (
     Int,
     find,
     insert,
+    int_fields,
     match,
     places,
+    read_columns,
     running_count,
     sort_runs,
     unsort,
@@ -78,7 +80,7 @@ class GroupFill:
 def empty_sums(rules: int) -> pa.Table:
     """Return the state of a bucket that has seen nothing, for so many rules."""
     names = (*GROUP_COLUMNS, *(f"room{i}" for i in range(2 * rules)))
-    return pa.table({name: np.zeros(0, np.int64) for name in names})
+    return pa.schema(int_fields(names)).empty_table()
 
 
 def fill(
@@ -100,7 +102,7 @@ def fill(
     order, starts = sort_runs(*columns)
     group = unsort(order, np.cumsum(starts) - 1)
     group_columns = [column[order][starts] for column in columns]
-    state_row = match(group_columns, [state[name].to_numpy() for name in GROUP_COLUMNS])
+    state_row = match(group_columns, read_columns(state, GROUP_COLUMNS))
     levels = []
     increments = []
     adds = np.zeros(len(group), bool)
@@ -134,7 +136,7 @@ def updated(fill: GroupFill, is_kept: Bool) -> pa.Table:
     is_new = ~is_known
     is_new[is_new] = np.bincount(group, minlength=len(is_known))[is_new] > 0
     new_groups = [column[is_new] for column in fill.columns]
-    state_groups = [state[name].to_numpy() for name in GROUP_COLUMNS]
+    state_groups = read_columns(state, GROUP_COLUMNS)
     positions = places(find(new_groups, state_groups)[0])
     columns = {
         name: insert(column, new_column, positions)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dpsql.udfs.contributions import contributions
 from dpsql.udfs.intake import group_sums, user_state
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
-from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
+from dpsql.udfs.stage import Clock, Intake, Stepped, Tables, counted_drops
 from dpsql.udfs.state_table import StateTable
 
 
@@ -55,7 +55,7 @@ class AdmissionStage(Intake):
         return Stepped(
             {"users": admission.state} | sums,
             admission.contributions,
-            {"drops": {reason: n for reason, n in admission.drops.items() if n}},
+            counted_drops(admission.drops),
         )
 
 

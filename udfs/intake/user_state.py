@@ -26,9 +26,11 @@ from dpsql.udfs.columns import (
     insert,
     match,
     places,
+    read_columns,
     run_starts,
     running_count,
     sort_runs,
+    span_rows,
     span_sums,
     unsort,
 )
@@ -111,13 +113,12 @@ def count_entries(
     heads = order[starts]
 
     low, high = _user_spans(state, part, entries.period[is_new_user], entries.user[is_new_user])
-    fingerprint = state["fingerprint"].to_numpy()
-    rows = state["rows"].to_numpy()
+    fingerprint, rows = read_columns(state, ("fingerprint", "rows"))
     # Only the entries of the micro-batch's own users are looked at from here on: `stored` are their rows, user by user.
     user_entries = high - low
     ends = np.cumsum(user_entries)
     begins = ends - user_entries
-    stored = np.repeat(low - begins, user_entries) + np.arange(ends[-1] if len(ends) else 0)
+    stored = span_rows(low, high)
     user_rows = span_sums(rows[stored], begins, ends)
     pair_user = user_number[heads]
     position, is_known_pair = _look_up(
@@ -147,7 +148,7 @@ def count_entries(
 
 def _user_spans(state: pa.Table, part: int, period: Int, user: Int) -> tuple[Int, Int]:
     """Return where one part of each (period, user) begins and ends in the state."""
-    table = [state[name].to_numpy() for name in COLUMNS[:3]]
+    table = read_columns(state, COLUMNS[:3])
     return find((period, user, np.full(len(user), part, np.uint8)), table)
 
 
@@ -164,7 +165,7 @@ def has(state: pa.Table, part: int, entries: Entries) -> Bool:
     """Tell whether one part of the state has each entry; in any order."""
     parts = np.full(len(entries.user), part, np.uint8)
     keys = (entries.period, entries.user, parts, entries.fingerprint)
-    return match(keys, [state[name].to_numpy() for name in COLUMNS[:4]]) >= 0
+    return match(keys, read_columns(state, COLUMNS[:4])) >= 0
 
 
 def used_up(state: pa.Table, period: Int, user: Int, max_rows: float) -> Bool:
@@ -193,7 +194,7 @@ def merge(
     is_known = tally.is_known_pair
     row_counts = np.bincount(tally.pair[is_admitted], minlength=len(tally.heads))
     row_counts = (row_counts if counts_rows else np.minimum(row_counts, ~is_known)).astype(np.int32)
-    columns: list[npt.NDArray[Any]] = [state[name].to_numpy() for name in COLUMNS]
+    columns = read_columns(state, COLUMNS)
     columns[4] = columns[4].copy()
     columns[4][tally.state_row[is_known]] += row_counts[is_known]
     is_new = ~is_known & (row_counts > 0)

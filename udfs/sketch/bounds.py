@@ -15,12 +15,15 @@ from dpsql.udfs.columns import (
     Int,
     find,
     insert,
+    int_fields,
     match,
     places,
+    read_columns,
     run_starts,
     running_count,
     sort_order,
     sort_runs,
+    span_rows,
     span_sums,
     unsort,
 )
@@ -62,7 +65,7 @@ class CountedValues:
 
 def no_users() -> pa.Table:
     """Return the table in which no unit has used anything."""
-    return pa.table({name: np.zeros(0, np.int64) for name in BY} | {"rows": np.zeros(0, np.int64)})
+    return pa.schema(int_fields((*BY, "rows"))).empty_table()
 
 
 def bound(
@@ -90,9 +93,7 @@ def bound(
     is_known = tally.state_row[pair] >= 0
     is_new_unit = run_starts(period, user)
     unit = np.cumsum(is_new_unit) - 1
-    low, high = find(
-        [period[is_new_unit], user[is_new_unit]], [users[name].to_numpy() for name in BY[:2]]
-    )
+    low, high = find([period[is_new_unit], user[is_new_unit]], read_columns(users, BY[:2]))
     unit_rows = span_sums(users["rows"].to_numpy(), low, high)[unit]
 
     is_first = has_capacity & ~is_known & (tally.occurrence == 1)
@@ -116,7 +117,7 @@ def count_values(users: pa.Table, columns: list[Int], has_capacity: Bool) -> Cou
     """Count records by unit and value, without those that have no capacity."""
     order, starts = sort_runs(*columns)
     pair_columns = [column[order[starts]] for column in columns]
-    state_row = match(pair_columns, [users[name].to_numpy() for name in BY])
+    state_row = match(pair_columns, read_columns(users, BY))
     is_known = state_row >= 0
     prior_rows = np.zeros(len(state_row), np.int64)
     prior_rows[is_known] = users["rows"].to_numpy()[state_row[is_known]]
@@ -161,9 +162,7 @@ Mask = npt.NDArray[np.uint32]
 
 def no_owners() -> pa.Table:
     """Return the table in which no unit owns a cell."""
-    return pa.table(
-        {name: np.zeros(0, np.int64) for name in CELL_BY} | {"owned": np.zeros(0, np.uint32)}
-    )
+    return pa.schema([*int_fields(CELL_BY), ("owned", pa.uint32())]).empty_table()
 
 
 def own_cells(
@@ -182,7 +181,7 @@ def own_cells(
     pair = unsort(order, np.cumsum(starts) - 1)
     head = order[starts]  # the sort is stable: the earliest record of each key
     pair_columns = [column[head] for column in record_columns]
-    table = [owners[name].to_numpy() for name in CELL_BY]
+    table = read_columns(owners, CELL_BY)
     state_row = match(pair_columns, table)
     is_new = state_row < 0
     owned = np.zeros(len(head), np.uint32)
@@ -202,11 +201,10 @@ def _first_in_cell(
     starts = run_starts(new_keys[0], new_keys[1])
     new_group = np.cumsum(starts) - 1
     low, high = find([column[starts] for column in new_keys[:2]], table[:2])
-    sizes = high - low
-    state_rows = np.repeat(high - np.cumsum(sizes), sizes) + np.arange(int(sizes.sum()))
+    state_rows = span_rows(low, high)
     # Known keys come first, then new ones as they arrived: then a stable sort by unit and column has the earliest of each cell in front.
     arrived = np.argsort(arrival, kind="stable")
-    group = np.concatenate([np.repeat(np.arange(len(low)), sizes), new_group[arrived]])
+    group = np.concatenate([np.repeat(np.arange(len(low)), high - low), new_group[arrived]])
     columns = [
         np.concatenate([known[state_rows], new[arrived]])
         for known, new in zip(table, new_keys, strict=True)

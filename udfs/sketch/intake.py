@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, run_starts, sort_order
+from dpsql.udfs.columns import Bool, Int, read_columns, run_starts, sort_order
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
@@ -19,7 +19,7 @@ from dpsql.udfs.sketch import bounds as bounding
 from dpsql.udfs.sketch.bounds import Mask, UnitBounds, admitted_by, bound, fields_of, own_cells
 from dpsql.udfs.sketch.hashing import CellShape, Field, digests_of, distinct_digests, hash_key
 from dpsql.udfs.sketch.partial import SCHEMA, cell_rows, key_rows
-from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
+from dpsql.udfs.stage import Clock, Intake, Stepped, Tables, counted_drops
 from dpsql.udfs.state_table import StateTable
 
 # The intake where one privacy unit is protected: records to partial sketches and candidate keys,
@@ -130,7 +130,7 @@ class UserIntake(Intake):
         partial = _sketch(
             admitted_rows, admitted.ts, admitted.values, fields, owned, shares, clock, p
         )
-        return Stepped(new_state, partial, {"drops": {k: n for k, n in drops.items() if n}})
+        return Stepped(new_state, partial, counted_drops(drops))
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,7 @@ def in_time(rows: pa.Table, clock: Clock, p: IntakeParameters) -> tuple[pa.Table
 
 def sort_by_arrival(rows: pa.Table, p: IntakeParameters) -> UnitRecords:
     """Sort records by unit and event time; ties have another order for every unit, whatever arrived first."""
-    ts = rows["ts"].to_numpy()
-    user = rows["user"].to_numpy()
+    ts, user = read_columns(rows, ("ts", "user"))
     values = digests_of(rows["key_bytes"])
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     increments = [rule.increments(rows) for rule in p.contributions]
@@ -305,7 +304,7 @@ class SketchEvents(Intake):
         if p.unknown_keys and candidates:
             tables.append(_candidates_of_pieces(candidates, values, names))
         partial = pa.concat_tables(tables).combine_chunks()
-        return Stepped({}, partial, {"drops": {reason: n for reason, n in drops.items() if n}})
+        return Stepped({}, partial, counted_drops(drops))
 
 
 def _places(ts: Int, clock: Clock, p: IntakeParameters) -> tuple[Int | None, Int, Int]:

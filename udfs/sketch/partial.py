@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Int
+from dpsql.udfs.columns import Int, int_fields
 from dpsql.udfs.sketch.hashing import DIGEST
 
 DENSE = 0
@@ -18,10 +18,7 @@ KEY = 2
 """Forms of rows: all cells; (column, value) of those that are not 0; a candidate key."""
 
 SCHEMA = pa.schema(
-    [
-        *((name, pa.int64()) for name in ("window", "trigger", "key", "form", "row", *DIGEST)),
-        ("payload", pa.binary()),
-    ]
+    [*int_fields(("window", "trigger", "key", "form", "row", *DIGEST)), ("payload", pa.binary())]
 )
 
 

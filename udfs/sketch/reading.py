@@ -10,7 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.udfs.columns import Bool, Float, Int, insert, places, run_starts, sort_order
+from dpsql.udfs.columns import (
+    Bool,
+    Float,
+    Int,
+    insert,
+    int_fields,
+    places,
+    read_columns,
+    run_starts,
+    sort_order,
+)
 from dpsql.udfs.columns import find as find_rows
 from dpsql.udfs.sketch.estimates import estimate, interval, joint
 from dpsql.udfs.sketch.hashing import DIGEST, CellShape, Field, hash_key
@@ -165,8 +175,8 @@ STATISTICAL = 0.01
 """Share of lists that show a listed key with nothing in it; no privacy depends on it."""
 
 LISTS = pa.schema(
-    [(name, pa.int64()) for name in ("window", "trigger", "sketch", "rank")]
-    + [
+    [
+        *int_fields(("window", "trigger", "sketch", "rank")),
         ("key_bytes", pa.binary()),
         ("value", pa.float64()),
         ("stderr", pa.float64()),
@@ -175,8 +185,7 @@ LISTS = pa.schema(
     ]
 )
 SKETCHES = pa.schema(
-    [(name, pa.int64()) for name in ("window", "trigger", "row")]
-    + [("cells", pa.binary()), ("hash_key", pa.binary())]
+    [*int_fields(("window", "trigger", "row")), ("cells", pa.binary()), ("hash_key", pa.binary())]
 )
 
 
@@ -231,12 +240,9 @@ class Read:
 
 def empty_state() -> Tables:
     """Return the state in which nothing has been released."""
-    columns = {name: np.zeros(0, np.int64) for name in ("window", *DIGEST)} | {
-        "key_bytes": pa.array([], pa.binary()),
-        "since": np.zeros(0, np.int64),
-        "passed_at": np.zeros(0, np.int64),
-    }
-    return {"brought": pa.table(columns)}
+    digests = int_fields(("window", *DIGEST))
+    times = int_fields(("since", "passed_at"))
+    return {"brought": pa.schema([*digests, ("key_bytes", pa.binary()), *times]).empty_table()}
 
 
 def read_release(state: Tables, released: pa.Table, p: ReadParameters, root: bytes) -> Read:
@@ -316,7 +322,7 @@ def _test_candidates(
 
 def _by_window_and_trigger(published: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
     """Yield each (window, trigger) with its rows of cells, in order."""
-    columns = [published[name].to_numpy() for name in ("window", "trigger", "row")]
+    columns = read_columns(published, ("window", "trigger", "row"))
     order = sort_order(*columns)
     window = columns[0][order]
     trigger = columns[1][order]
@@ -333,10 +339,10 @@ def _digests(candidates: pa.Table, positions: Int) -> Int:
 def _add_candidates(candidates: pa.Table, keys: pa.Table) -> pa.Table:
     """Return the keys of open windows, each once, with its first trigger: keys that come later come with later ones."""
     names = ("window", *DIGEST)
-    new = [keys[name].to_numpy() for name in names]
+    new = read_columns(keys, names)
     order = sort_order(*new, keys["trigger"].to_numpy())
     head = order[run_starts(*(column[order] for column in new))]
-    stored = [candidates[name].to_numpy() for name in names]
+    stored = read_columns(candidates, names)
     low, high = find_rows([column[head] for column in new], stored)
     is_new = low == high
     head = head[is_new]

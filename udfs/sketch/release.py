@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.columns import Float, Int, int_fields, read_columns
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.noise import randomness
 from dpsql.udfs.noise.exact_paths import Redraw
@@ -22,7 +22,7 @@ from dpsql.udfs.sketch import reading
 from dpsql.udfs.sketch.hashing import DIGEST
 from dpsql.udfs.sketch.partial import KEY, SCHEMA, add_cells
 from dpsql.udfs.sketch.reading import Read, ReadParameters, pack, read_release
-from dpsql.udfs.stage import CLOSED, RELEASE, Release, State, Stepped, Tables, Tick, replay
+from dpsql.udfs.stage import BATCH, CLOSED, RELEASE, Release, State, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import StateTable
 
 # What a bucket remembers of the rows of sketches that it has: cells of open windows, whose
@@ -36,15 +36,8 @@ TABLES = {
 """cells: one row per open window and row of a sketch: `window, row, v` (sums of closed triggers), `path` (noise). pending:
 partial sketches of triggers that have not closed. keys: candidates of such triggers."""
 
-PENDING = pa.schema(
-    [
-        *((name, pa.int64()) for name in ("window", "trigger", "form", "row")),
-        ("payload", pa.binary()),
-    ]
-)
-KEYS = pa.schema(
-    [*((name, pa.int64()) for name in ("window", "trigger", *DIGEST)), ("key_bytes", pa.binary())]
-)
+PENDING = pa.schema([*int_fields(("window", "trigger", "form", "row")), ("payload", pa.binary())])
+KEYS = pa.schema([*int_fields(("window", "trigger", *DIGEST)), ("key_bytes", pa.binary())])
 
 
 @dataclass(frozen=True)
@@ -100,8 +93,7 @@ def cells_table(
 
 def windows_of(cells: pa.Table, width: int, numbers: int) -> dict[int, SketchCells]:
     """Return the windows of a table; copies."""
-    window = cells["window"].to_numpy()
-    row = cells["row"].to_numpy()
+    window, row = read_columns(cells, ("window", "row"))
     lists = {}
     for name, size in (("v", width), ("path", width * numbers)):
         lists[name] = np.array(cells[name].combine_chunks().flatten().to_numpy()).reshape(
@@ -184,15 +176,13 @@ class CellRelease(Release):
     @property
     def takes(self) -> pa.Schema:
         """Columns of the intake, with the micro-batch that they came in."""
-        return SCHEMA.append(pa.field("batch", pa.int64()))
+        return SCHEMA.append(BATCH)
 
     @property
     def gives(self) -> pa.Schema:
         """Columns of noisy cells and candidate keys."""
         ints = ("window", "trigger", "row", *DIGEST)
-        return pa.schema(
-            [("kind", pa.int8()), *((name, pa.int64()) for name in ints), ("payload", pa.binary())]
-        )
+        return pa.schema([("kind", pa.int8()), *int_fields(ints), ("payload", pa.binary())])
 
     def empty(self) -> Tables:
         """Return the state in which nothing is closed."""
@@ -263,8 +253,7 @@ def _close(
     published = list[Any]()
     for start in _new_windows(before_us, now_us, p):
         windows[start] = new_cells(p.rows, p.width, p.numbers)
-    window = pending["window"].to_numpy()
-    trigger = pending["trigger"].to_numpy()
+    window, trigger = read_columns(pending, ("window", "trigger"))
     is_due = trigger <= grid.closed_triggers(window, now_us)
     for start in sorted(windows):
         low, high = (
@@ -417,8 +406,7 @@ class SketchRelease:
 
 def _by_pair(rows: pa.Table) -> dict[tuple[int, int], pa.Table]:
     """Return the rows of each (window, trigger), in their order."""
-    window = rows["window"].to_numpy()
-    trigger = rows["trigger"].to_numpy()
+    window, trigger = read_columns(rows, ("window", "trigger"))
     pairs = sorted(set(zip(window.tolist(), trigger.tolist(), strict=True)))
     return {(w, t): rows.filter((window == w) & (trigger == t)) for w, t in pairs}
 

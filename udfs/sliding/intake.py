@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, run_sums, sort_runs
+from dpsql.udfs.columns import Bool, Int, int_fields, run_sums, sort_runs
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, timely
 from dpsql.udfs.intake.stages import AdmissionStage
-from dpsql.udfs.stage import Clock, Intake, Stepped, Tables
+from dpsql.udfs.stage import Clock, Intake, Stepped, Tables, counted_drops
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,7 @@ class PaneEvents(Intake):
             f"v{j}": run_sums(each.increments(timely_rows)[order], starts)
             for j, each in enumerate(p.increments)
         }
-        return Stepped(
-            {},
-            pa.table(columns | sums, schema=self.gives),
-            {"drops": {reason: n for reason, n in drops.items() if n}},
-        )
+        return Stepped({}, pa.table(columns | sums, schema=self.gives), counted_drops(drops))
 
 
 @dataclass(frozen=True)
@@ -115,6 +111,5 @@ class UnitIntake(AdmissionStage):
 
 def pane_sums(measurements: int) -> pa.Schema:
     """Return what the intake gives: exact sums by pane (`window` is its start) and key."""
-    return pa.schema(
-        [(name, pa.int64()) for name in ("window", "key", *(f"v{j}" for j in range(measurements)))]
-    )
+    sums = (f"v{j}" for j in range(measurements))
+    return pa.schema(int_fields(("window", "key", *sums)))

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.udfs.columns import Int, match, run_sums, sort_runs
+from dpsql.udfs.columns import Int, int_fields, match, read_columns, run_sums, sort_runs
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.measure.output_columns import OutputColumn, combine
 from dpsql.udfs.sliding.intake import pane_sums
 from dpsql.udfs.sliding.panes import Bins, Measurement, PaneCells, Panes, Window, new_bins
-from dpsql.udfs.stage import CLOSED, Release, Released, State, Stepped, Tables, Tick, replay
+from dpsql.udfs.stage import BATCH, CLOSED, Release, Released, State, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import StateTable
 
 # What a key bucket remembers of its bins: numbers of fixed size each, for ever, and the exact
@@ -50,10 +50,9 @@ def first_state(
         }
     )
     ints = ("pane", "key", *(f"v{j}" for j in range(len(measurements))))
-    pending = pa.table({name: pa.array([], pa.int64()) for name in ints})
     return SlidingState(
         with_numbers(bins, [new_bins(m.columns, len(keys)) for m in measurements], NO_CLOCK),
-        pending,
+        pa.schema(int_fields(ints)).empty_table(),
     )
 
 
@@ -209,8 +208,7 @@ def _add_sums(pending: pa.Table, rows: pa.Table, closed: int) -> pa.Table:
     if not open_rows.num_rows:
         return pending
     sums = pa.concat_tables([pending, open_rows.select(pending.column_names)])
-    pane = sums["pane"].to_numpy()
-    key = sums["key"].to_numpy()
+    pane, key = read_columns(sums, ("pane", "key"))
     order, starts = sort_runs(pane, key)
     columns = {"pane": pane[order][starts], "key": key[order][starts]}
     return pa.table(
@@ -296,7 +294,7 @@ class PaneRelease(Release):
     @property
     def takes(self) -> pa.Schema:
         """Columns of sums, with the micro-batch that they came in."""
-        return pane_sums(len(self.parameters.measurements)).append(pa.field("batch", pa.int64()))
+        return pane_sums(len(self.parameters.measurements)).append(BATCH)
 
     @cached_property
     def gives(self) -> pa.Schema:

@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Float, Int, from_lists, match, run_sums, sort_runs, to_lists
+from dpsql.udfs.columns import (
+    Float,
+    Int,
+    from_lists,
+    int_fields,
+    match,
+    run_sums,
+    sort_runs,
+    to_lists,
+)
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
@@ -79,11 +88,11 @@ def empty_leaves(trees: tuple[QuantileTree, ...]) -> Tables:
     waiting: `trigger, key, leaf`, and per column of quantiles `n0..`: signed counts of triggers that have not closed. leaves: those of
     triggers that have, where they are not 0. nodes: groups that have been shown; `step` and, per column, `q0..`, the noise states of all nodes.
     """
-    counts = [(f"n{j}", pa.int64()) for j in range(len(trees))]
+    counts = int_fields(f"n{j}" for j in range(len(trees)))
     lists = [
         (f"q{j}", pa.list_(pa.float64(), NODES * q.counter.width)) for j, q in enumerate(trees)
     ]
-    ints = [(name, pa.int64()) for name in ("trigger", "key", "leaf", "step")]
+    ints = int_fields(("trigger", "key", "leaf", "step"))
     return {
         "waiting": pa.schema([*ints[:3], *counts]).empty_table(),
         "leaves": pa.schema([*ints[1:3], *counts]).empty_table(),

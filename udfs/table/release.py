@@ -21,7 +21,7 @@ from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import SELECTION, tags
-from dpsql.udfs.stage import Release, Released, Stepped, Tables, Tick, replay
+from dpsql.udfs.stage import BATCH, Release, Released, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import StateTable
 from dpsql.udfs.table import leaves
 from dpsql.udfs.table.grid import TableGrid
@@ -350,7 +350,7 @@ class TableStage(Release):
         p = self.parameters
         return contributions(
             len(p.perturbations) + len(p.quantiles), by_leaf=bool(p.quantiles)
-        ).append(pa.field("batch", pa.int64()))
+        ).append(BATCH)
 
     def empty(self) -> Tables:
         """Return the state in which no key is there, and nothing is closed."""

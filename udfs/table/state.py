@@ -17,6 +17,7 @@ from dpsql.udfs.columns import (
     find,
     from_lists,
     insert,
+    int_fields,
     match,
     places,
     run_starts,
@@ -86,13 +87,10 @@ class TableState(State):
 def empty_state(layout: Layout) -> TableState:
     """Return the state of a bucket that has seen nothing."""
     groups = new_groups(layout, np.zeros(0, np.int64), pa.array([], pa.binary()))
-    pending = pa.table(
-        {
-            name: pa.array([], pa.int64())
-            for name in ("trigger", "key", "weight", "users", *layout.values)
-        }
+    pending = pa.schema(int_fields(("trigger", "key", "weight", "users", *layout.values)))
+    return TableState(
+        groups.replace_schema_metadata({CLOSED: str(NO_CLOCK)}), pending.empty_table()
     )
-    return TableState(groups.replace_schema_metadata({CLOSED: str(NO_CLOCK)}), pending)
 
 
 def new_groups(layout: Layout, key: Int, key_bytes: pa.Array) -> pa.Table:
