@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import BOUNDED, AggregateFunction, PrivacyLevel
+from dpsql.parsed_query import BOUNDED, AggregateFunction
 from dpsql.sql import allowed
 from dpsql.sql.aggregates import (
     BOUNDS,
@@ -22,11 +22,12 @@ from dpsql.sql.aggregates import (
     read_parts,
 )
 from dpsql.sql.draft import Draft
+from dpsql.sql.event_rules import event
 from dpsql.sql.items import OUR_AGGREGATES, Kind
 from dpsql.sql.relations import value_type
 from dpsql.sql.select_rules import WHOLE_TYPES
 from dpsql.sql.text import problem
-from dpsql.sql.values import bare, nearest
+from dpsql.sql.values import bare, suggest
 
 _NUMBERS = frozenset({*WHOLE_TYPES, exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL})
 
@@ -132,10 +133,7 @@ def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
         is not None,
         "Bounds per group are not there for unknown values of a sketch yet": draft.sketches
         and not draft.listed,
-        "privacy_level EVENT protects one row, which is all that is bounded": draft.value(
-            "privacy_level"
-        )
-        is PrivacyLevel.EVENT,
+        "privacy_level EVENT protects one row, which is all that is bounded": event(draft),
         "Bounds per group have Gaussian noise": draft.value("delta") == 0,
         "The paper bounds rows": draft.paper,
     }
@@ -240,13 +238,14 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
             if hint := FOREIGN_ARGUMENTS.get(name):
                 yield problem(span, f"The argument {name} is not part of this dialect", hint)
             elif name not in (BOUNDS, PER_GROUP):
-                guess = nearest(name, [BOUNDS, PER_GROUP])
                 yield problem(
                     span,
                     f"Unknown argument {name}",
-                    f"did you mean {guess}?"
-                    if guess
-                    else f"the named arguments are {BOUNDS} and {PER_GROUP}",
+                    suggest(
+                        name,
+                        (BOUNDS, PER_GROUP),
+                        f"the named arguments are {BOUNDS} and {PER_GROUP}",
+                    ),
                 )
             elif name == PER_GROUP and call.function not in (*COUNTS, AggregateFunction.SUM):
                 yield problem(

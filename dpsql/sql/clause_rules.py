@@ -8,11 +8,11 @@ from typing import Any
 from sqlglot.tokens import TokenType
 
 from dpsql.errors import Problem
-from dpsql.parsed_query import PrivacyLevel
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option, read_option
+from dpsql.sql.event_rules import event
 from dpsql.sql.text import problem, token_span
-from dpsql.sql.values import nearest
+from dpsql.sql.values import nearest, suggest
 
 SELECTION_OPTIONS: Mapping[str, Callable[[Any], bool]] = {
     "min_privacy_units_per_group": lambda value: value is not None and value > 1,
@@ -82,10 +82,8 @@ def unknown_options(draft: Draft) -> Iterator[Problem]:
             entry.name not in (*option_names, options.STRATEGY)
             and entry.name not in options.FOREIGN_OPTIONS
         ):
-            guess = nearest(entry.name, option_names)
-            hint = (
-                f"did you mean {guess}?" if guess else f"the options are {', '.join(option_names)}"
-            )
+            options_text = f"the options are {', '.join(option_names)}"
+            hint = suggest(entry.name, option_names, options_text)
             yield problem(
                 entry.name_span, f"Unknown differential privacy option: {entry.name}", hint
             )
@@ -174,9 +172,7 @@ def unit_untouched(draft: Draft) -> Iterator[Problem]:
     for column in columns:
         name = column.name.lower()
         fields = draft.scope.find(column)
-        judged = name in draft.stream.privacy_unit and not any(
-            relation.unknown for relation in draft.scope.relations
-        )
+        judged = name in draft.stream.privacy_unit and not draft.scope.is_unknown
         if judged and [field.origin for field in fields] != [(draft.stream.name, name)]:
             message = f"The privacy unit may not be computed or renamed: FROM does not pass `{name}` on as {draft.stream.name} has it"
             yield problem(
@@ -207,11 +203,7 @@ def required_options(draft: Draft) -> Iterator[Problem]:
     """Reject a query of windows without its required options; where one row is protected there is
     no unit to bound."""
     rows = () if options.all_rows(draft) else (options.MAX_ROWS_CONTRIBUTED,)
-    of_units = (
-        ()
-        if draft.value("privacy_level") is PrivacyLevel.EVENT
-        else (options.PRIVACY_UNIT_COLUMN, *rows)
-    )
+    of_units = () if event(draft) else (options.PRIVACY_UNIT_COLUMN, *rows)
     yield from missing_options(draft, (options.EPSILON, options.DELTA, *of_units))
 
 

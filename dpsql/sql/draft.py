@@ -15,13 +15,11 @@ from dpsql.sources.config import Source
 from dpsql.sql.aggregates import Call, read_call
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.items import (
-    WINDOW_CALLS,
     Grouping,
     GroupingSets,
     Item,
     Kind,
     call_name,
-    names_window,
     read_groupings,
     read_items,
     read_sets,
@@ -208,10 +206,7 @@ class Draft:
     def windowless(self) -> bool:
         """Whether the query asks for a table as it is at every `trigger_interval`: it has no window anywhere, and writes that or reads changes."""
         listed = any(item.kind in (Kind.WINDOW, Kind.WINDOW_CALL) for item in self.items)
-        grouped = any(
-            call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root)
-            for grouping in self.groupings
-        )
+        grouped = any(grouping.is_window for grouping in self.groupings)
         changes = self.stream is not None and self.stream.change_feed is not None
         return (
             (changes or self.entry("trigger_interval") is not None) and not listed and not grouped
@@ -242,10 +237,7 @@ class Draft:
     @cached_property
     def cuts(self) -> Mapping[Span, str]:
         """Items of GROUP BY that cut the event time where no window does: their places, and the window that means the same."""
-        if self.windowless or any(
-            call_name(grouping.root) in WINDOW_CALLS or names_window(grouping.root)
-            for grouping in self.groupings
-        ):
+        if self.windowless or any(grouping.is_window for grouping in self.groupings):
             return {}
         windows = {
             g.span: window_of_cut(g.key.root if g.key else g.root, self.time_column)
@@ -311,8 +303,8 @@ def _row_local(scope: Scope) -> Iterator[exp.Expr]:
         yield from (bare(projection.unalias()) for projection in scope.select.expressions)
     if where := scope.select.args.get("where"):
         yield where.this
-    for join in scope.select.args.get("joins") or ():
+    for join in scope.joins:
         if condition := join.args.get("on"):
             yield condition
-    for lateral in scope.select.args.get("laterals") or ():
+    for lateral in scope.laterals:
         yield lateral.this

@@ -79,7 +79,7 @@ def rows_of_events(draft: Draft) -> Iterator[Problem]:
     message = "{} makes several rows of one event; EVENT protects one"
     hint = "{}, or use privacy_level = USER"
     for scope in draft.scopes if event(draft) else ():
-        exploding = list(scope.select.args.get("laterals") or ())
+        exploding = list(scope.laterals)
         if not scope.outer:
             exploding += [
                 node
@@ -92,7 +92,7 @@ def rows_of_events(draft: Draft) -> Iterator[Problem]:
                 message.format("explode"),
                 hint.format("aggregate the array with a function of it"),
             )
-        for join in scope.select.args.get("joins") or ():
+        for join in scope.joins:
             if join.kind not in ("SEMI", "ANTI"):
                 subject = "A join that may find several rows"
                 yield problem(

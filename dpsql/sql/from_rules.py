@@ -13,8 +13,8 @@ from dpsql.sql.allowed import FAMILIES
 from dpsql.sql.draft import Draft
 from dpsql.sql.items import Kind, call_name
 from dpsql.sql.relations import Scope, from_items, renames_columns, star_of, sub_select
-from dpsql.sql.text import Span, problem
-from dpsql.sql.values import bare, nearest
+from dpsql.sql.text import Span, keyword, problem
+from dpsql.sql.values import bare, suggest
 
 # Rules on FROM: which sources and sub-queries it may have. What its expressions may be is in
 # `rows`.
@@ -117,12 +117,11 @@ def known_sources(draft: Draft) -> Iterator[Problem]:
         ):
             continue
         if node.name.lower() not in draft.sources:
-            guess = nearest(node.name, draft.sources)
             names = ", ".join(sorted(draft.sources)) or "none: sources.yaml is empty"
             yield problem(
                 draft.span(node.this),
                 f"Unknown source `{node.name}`",
-                f"did you mean {guess}?" if guess else f"the sources are {names}",
+                suggest(node.name, draft.sources, f"the sources are {names}"),
             )
 
 
@@ -170,11 +169,7 @@ def one_stream(draft: Draft) -> Iterator[Problem]:
         if relation.source
     ]
     streams = [source for _, source in mentions if not source.static]
-    if (
-        mentions
-        and not streams
-        and not any(relation.unknown for scope in draft.scopes for relation in scope.relations)
-    ):
+    if mentions and not streams and not any(scope.is_unknown for scope in draft.scopes):
         yield problem(
             _source_span(draft, mentions[0][1].name, 0),
             f"{mentions[0][1].name} is a static table, and a query reads one stream",
@@ -211,7 +206,7 @@ def join_kinds(draft: Draft) -> Iterator[Problem]:
     """Reject joins other than inner, left, cross, semi and anti with static tables: others make
     rows without a record."""
     for scope in draft.scopes:
-        for join in scope.select.args.get("joins") or ():
+        for join in scope.joins:
             if not joins_row_by_row(join):
                 words = " ".join(word for word in (join.method, join.side, join.kind) if word)
                 yield problem(
@@ -224,7 +219,7 @@ def join_kinds(draft: Draft) -> Iterator[Problem]:
 def joined_tables(draft: Draft) -> Iterator[Problem]:
     """Reject joins with anything but a static source by name; the stream stands first."""
     for scope in draft.scopes:
-        for join in scope.select.args.get("joins") or ():
+        for join in scope.joins:
             source = (
                 draft.sources.get(join.this.name.lower())
                 if isinstance(join.this, exp.Table)
@@ -242,7 +237,7 @@ def joined_tables(draft: Draft) -> Iterator[Problem]:
 def lateral_kinds(draft: Draft) -> Iterator[Problem]:
     """Reject LATERAL VIEW of anything but explode."""
     for scope in draft.scopes:
-        for lateral in scope.select.args.get("laterals") or ():
+        for lateral in scope.laterals:
             name = call_name(lateral.this)
             if name not in EXPLODES or not lateral.args.get("view"):
                 yield problem(
@@ -288,8 +283,7 @@ def _clause_span(draft: Draft, scope: Scope, value: object, words: tuple[str, ..
     starts = [
         token
         for token in draft.tokens
-        if limit[0] - 200 <= token.start < limit[1] + 200
-        and " ".join(token.text.upper().split()) in words
+        if limit[0] - 200 <= token.start < limit[1] + 200 and keyword(token) in words
     ]
     openings = [token for token in starts if not spans or token.start <= spans[0][0]]
     if not openings:
@@ -377,11 +371,11 @@ def _uses(draft: Draft) -> Iterator[Use]:  # noqa: C901
                 yield value, "be computed with", "select it alone, under its own name"
         if where := select.args.get("where"):
             yield where.this, *_FILTER
-        for join in select.args.get("joins") or ():
+        for join in scope.joins:
             for node in (join.args.get("on"), *(join.args.get("using") or ())):
                 if node is not None:
                     yield node, *_JOIN
-        for lateral in select.args.get("laterals") or ():
+        for lateral in scope.laterals:
             yield lateral.this, "make rows", "explode a column of the row"
 
 
@@ -395,7 +389,7 @@ def of_records_alone(draft: Draft) -> Iterator[Problem]:
     for scope in draft.scopes:
         columns += [
             (scope, exp.column(name))
-            for join in scope.select.args.get("joins") or ()
+            for join in scope.joins
             for name in join.args.get("using") or ()
         ]
     for scope, column in columns:

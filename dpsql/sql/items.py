@@ -12,8 +12,8 @@ from sqlglot.tokens import Token
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql.allowed import AGGREGATES
 from dpsql.sql.relations import needs_quotes, star_of, write
-from dpsql.sql.text import Span, node_span
-from dpsql.sql.values import bare
+from dpsql.sql.text import Span, keyword, node_span
+from dpsql.sql.values import bare, is_column
 
 # The select list and GROUP BY: which items are keys, aggregates, the window.
 
@@ -81,6 +81,11 @@ class Grouping:
     span: Span
     key: Item | None
 
+    @property
+    def is_window(self) -> bool:
+        """Whether it is a window, by a call or by its name."""
+        return call_name(self.root) in WINDOW_CALLS or names_window(self.root)
+
 
 def call_name(node: exp.Expr) -> str | None:
     """Return the lower-case name of a plain function call, None for anything else."""
@@ -144,7 +149,7 @@ def _unwrap(root: exp.Expr) -> exp.Expr:
 
 def names_window(root: exp.Expr) -> bool:
     """Tell whether an expression is `window`, `window.start` or `window.end`."""
-    if not isinstance(root, exp.Column) or not isinstance(root.this, exp.Identifier):
+    if not is_column(root):
         return False
     parts = [part.name.lower() for part in root.parts]
     return parts == ["window"] or (
@@ -188,9 +193,7 @@ def proposed_alias(root: exp.Expr) -> str:
 
 
 def _word(node: exp.Expr) -> str | None:
-    if isinstance(node, exp.Anonymous) or (
-        isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier)
-    ):
+    if isinstance(node, exp.Anonymous) or is_column(node):
         word = node.name.lower()
         return word if word.isidentifier() else None
     return None
@@ -274,7 +277,7 @@ def _keys(node: exp.Expr, twin: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
 
 def _span_of_word(tokens: Sequence[Token], word: str) -> Span:
     """Return where the word stands; for a list without anything in it."""
-    found = [token for token in tokens if " ".join(token.text.upper().split()) == word]
+    found = [token for token in tokens if keyword(token) == word]
     return (found[-1].start, found[-1].end + 1) if found else (0, 1)
 
 

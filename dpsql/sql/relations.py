@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,6 +14,7 @@ from sqlglot.errors import SqlglotError
 from dpsql.sources.change_feed import BESIDE
 from dpsql.sources.config import Source
 from dpsql.sql.dialect import DpGenerator, DpSpark
+from dpsql.sql.values import is_column
 
 # One canonical spelling: equal questions give equal text.
 
@@ -243,6 +244,21 @@ class Scope:
     relations: tuple[Relation, ...]
     outer: bool
 
+    @property
+    def joins(self) -> Sequence[exp.Join]:
+        """The joins of FROM."""
+        return self.select.args.get("joins") or ()
+
+    @property
+    def laterals(self) -> Sequence[exp.Expr]:
+        """The clauses LATERAL VIEW."""
+        return self.select.args.get("laterals") or ()
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it has columns that nobody can name."""
+        return any(relation.unknown for relation in self.relations)
+
     def find(self, column: exp.Column) -> list[Field]:
         """Return the columns that a reference may mean: one is right, none is missing, several are ambiguous."""
         parts = [part.name.lower() for part in column.parts]
@@ -406,7 +422,7 @@ def value_type(scope: Scope, value: exp.Expr) -> exp.DataType | None:
     """Return the type where it is plain to see: a bare column, a cast."""
     if isinstance(value, (exp.Cast, exp.TryCast)):
         return value.to
-    if isinstance(value, exp.Column) and isinstance(value.this, exp.Identifier):
+    if is_column(value):
         found = scope.find(value)
         return found[0].type if len(found) == 1 else None
     return None

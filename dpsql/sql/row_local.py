@@ -17,7 +17,7 @@ from dpsql.sql.items import call_name
 from dpsql.sql.patterns import TOO_SLOW, refusal
 from dpsql.sql.relations import Scope, star_of
 from dpsql.sql.text import problem
-from dpsql.sql.values import bare, nearest
+from dpsql.sql.values import bare, is_column, suggest
 
 # Row-local expressions: walks one and says what is not accepted in it.
 
@@ -104,7 +104,7 @@ def _family(node: exp.Expr) -> allowed.Family | None:
 
 
 def _called(node: exp.Expr) -> str | None:
-    if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier):
+    if is_column(node):
         return (
             node.name.lower()
             if len(node.parts) == 1 and node.name.lower() in allowed.CALL_WORDS
@@ -133,12 +133,10 @@ def unknown_functions(draft: Draft) -> Iterator[Problem]:
     for call in calls(draft):
         name = call_name(call) or ""
         if _family(call) is None and name not in allowed.FUNCTIONS and name != EXPLODE:
-            guess = nearest(name, allowed.FUNCTIONS)
-            hint = (
-                f"did you mean {guess}?"
-                if guess
-                else "only built-in functions of Spark that depend on their arguments alone are accepted"
+            otherwise = (
+                "only built-in functions of Spark that depend on their arguments alone are accepted"
             )
+            hint = suggest(name, allowed.FUNCTIONS, otherwise)
             yield problem(draft.span(call), f"Unknown function `{name}`", hint)
 
 
@@ -221,11 +219,7 @@ def known_columns(draft: Draft) -> Iterator[Problem]:
     """Reject columns that FROM does not have, or has twice."""
     for site in draft.sites:
         for node in _nodes_of(site):
-            if (
-                not isinstance(node, exp.Column)
-                or not isinstance(node.this, exp.Identifier)
-                or _family(node) is not None
-            ):
+            if not is_column(node) or _family(node) is not None:
                 continue
             if (
                 site.scope.column_and_source(node)[0] not in NOT_OF_RECORDS
@@ -265,14 +259,12 @@ def column_problems(draft: Draft, site: Site, column: exp.Column) -> Iterator[Pr
         return
     names = site.scope.names()
     relations = [relation.name for relation in site.scope.relations if relation.name]
-    guess = nearest(parts[-1].name, names)
-    if guess:
-        hint = f"did you mean {guess}?"
-    elif names:
+    if names:
         hint = f"the columns are {', '.join(sorted(set(names))[:20])}"
     else:
         hint = f"FROM has {', '.join(relations)}" if relations else "name a source in FROM"
-    yield problem(draft.span(column), f"FROM has no column `{spelling}`", hint)
+    message = f"FROM has no column `{spelling}`"
+    yield problem(draft.span(column), message, suggest(parts[-1].name, names, hint))
 
 
 # Literals that Spark would stumble over at some record: group numbers, time formats, time zones,

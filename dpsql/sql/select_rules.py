@@ -9,12 +9,12 @@ from sqlglot import exp
 
 from dpsql.description import DUE, END, MEASURED, RANK_STDERR, SMOOTHED, START, STDERR
 from dpsql.errors import Problem
-from dpsql.parsed_query import PrivacyLevel
 from dpsql.sql.draft import Draft
-from dpsql.sql.items import WINDOW_CALLS, Item, Kind, call_name, names_window, proposed_alias
+from dpsql.sql.event_rules import event
+from dpsql.sql.items import Item, Kind, names_window, proposed_alias
 from dpsql.sql.relations import canonical, read_scopes, value_type, write
-from dpsql.sql.text import Span, problem
-from dpsql.sql.values import nearest
+from dpsql.sql.text import Span, keyword, problem
+from dpsql.sql.values import is_column, suggest
 
 # Rules on the select list and GROUP BY.
 
@@ -193,7 +193,8 @@ def groupings_selected(draft: Draft) -> Iterator[Problem]:
         if (
             grouping.key is None
             and grouping.span not in draft.cuts
-            and not _has_own_rule(grouping.root)
+            and not isinstance(grouping.root, _SPECIAL)
+            and not grouping.is_window
             and not starred
         ):
             aggregates = [
@@ -218,10 +219,6 @@ def groupings_selected(draft: Draft) -> Iterator[Problem]:
                     "This key of GROUP BY is not in the select list",
                     f"add {grouping.sql}{alias} to the select list",
                 )
-
-
-def _has_own_rule(root: exp.Expr) -> bool:
-    return isinstance(root, _SPECIAL) or call_name(root) in WINDOW_CALLS or names_window(root)
 
 
 def groupings_twice(draft: Draft) -> Iterator[Problem]:
@@ -296,19 +293,13 @@ def grouping_sets(draft: Draft) -> Iterator[Problem]:
 
 
 def _group_start(draft: Draft) -> int:
-    return max(
-        token.start for token in draft.tokens if " ".join(token.text.upper().split()) == "GROUP BY"
-    )
+    return max(token.start for token in draft.tokens if keyword(token) == "GROUP BY")
 
 
 def _suffix_span(draft: Draft) -> Span:
     words = ("ROLLUP", "CUBE", "GROUPING SETS", "TOTALS")
     start = _group_start(draft)
-    keywords = [
-        token
-        for token in draft.tokens
-        if token.start > start and " ".join(token.text.upper().split()) in words
-    ]
+    keywords = [token for token in draft.tokens if token.start > start and keyword(token) in words]
     return (keywords[-1].start, keywords[-1].end + 1) if keywords else draft.clause_span
 
 
@@ -373,11 +364,10 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
         return
     source = draft.sources.get(table.name.lower())
     if source is None:
-        guess = nearest(table.name, draft.sources)
         yield problem(
             draft.span(table),
             f"Unknown source `{table.name}`",
-            f"did you mean {guess}?" if guess else hint,
+            suggest(table.name, draft.sources, hint),
         )
     elif not source.static:
         yield problem(
@@ -385,10 +375,7 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
             f"The source {source.name} is a stream: public groups come from a static source",
             f"declare static: true for a public table, and {hint}",
         )
-    elif any(
-        not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier)
-        for node in query.expressions
-    ):
+    elif not all(map(is_column, query.expressions)):
         yield problem(
             span, "The list of public groups must be plain columns of one static source", hint
         )
@@ -414,20 +401,13 @@ def _missing_columns(draft: Draft, query: exp.Select, source: str) -> Iterator[P
 def unit_as_key(draft: Draft) -> Iterator[Problem]:
     """Reject grouping by the privacy unit: every group would be one person."""
     stream = draft.stream
-    if (
-        stream is None
-        or not stream.privacy_unit
-        or draft.listed
-        or draft.value("privacy_level") is PrivacyLevel.EVENT
-    ):
+    if stream is None or not stream.privacy_unit or draft.listed or event(draft):
         return
     key_columns = {
         item.root.name.lower(): item for item in draft.keys if isinstance(item.root, exp.Column)
     }
     unit_keys = [key_columns[column] for column in stream.privacy_unit if column in key_columns]
-    if len(unit_keys) == len(stream.privacy_unit) and not any(
-        relation.unknown for relation in draft.scope.relations
-    ):
+    if len(unit_keys) == len(stream.privacy_unit) and not draft.scope.is_unknown:
         message = (
             "A group of one privacy unit is one person, and what one person did is never published"
         )

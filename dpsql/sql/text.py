@@ -27,6 +27,11 @@ Span = tuple[int, int]
 """Character offsets, end exclusive."""
 
 
+def keyword(token: Token) -> str:
+    """Return the text of a token as keywords are written: in capitals, with single blanks."""
+    return " ".join(token.text.upper().split())
+
+
 def token_span(*tokens: Token) -> Span:
     """Return the span from the first token to the last."""
     return tokens[0].start, tokens[-1].end + 1

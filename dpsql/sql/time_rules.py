@@ -8,16 +8,25 @@ from sqlglot import exp
 
 from dpsql.description import END, START
 from dpsql.errors import Problem
-from dpsql.parsed_query import SPREADS, AggregateFunction, ContributionPeriod, PrivacyLevel
+from dpsql.parsed_query import SPREADS, AggregateFunction, ContributionPeriod
 from dpsql.sources.change_feed import BESIDE
 from dpsql.sql.aggregates import Call
 from dpsql.sql.clause_rules import missing_options
 from dpsql.sql.draft import Draft
-from dpsql.sql.items import WINDOW_CALLS, Kind, call_name, names_window
+from dpsql.sql.event_rules import event
+from dpsql.sql.items import WINDOW_CALLS, Kind, call_name
 from dpsql.sql.options import TRIGGER_INTERVAL
 from dpsql.sql.select_rules import TIME_TYPES, names_no_key
-from dpsql.sql.text import problem
-from dpsql.sql.values import FORMS, LONGEST_US, Misread, bare, divisor_near, read_duration
+from dpsql.sql.text import Span, problem
+from dpsql.sql.values import (
+    FORMS,
+    LONGEST_US,
+    Misread,
+    bare,
+    divisor_near,
+    is_column,
+    read_duration,
+)
 from dpsql.times import show_duration
 
 # Rules on window(event_time, size, slide, offset), the event time and the triggers.
@@ -41,7 +50,7 @@ def made_of_panes(draft: Draft) -> bool:
     """Tell whether windows are sums of panes: they slide and are released once, keys are listed or there is none, and panes take every aggregate. A
     record counts in one pane, and in no copy: for a day by hours a standard error of 71 in the place of 316. Of rows, and with delta = 0, they
     are panes unless something else is asked."""
-    if draft.value("privacy_level") is PrivacyLevel.EVENT or draft.value("delta") == 0:
+    if event(draft) or draft.value("delta") == 0:
         needs_windows = draft.entry("trigger_interval") or any(
             call.function is not None and not _of_panes(call) for call in draft.calls
         )
@@ -78,9 +87,7 @@ def window_missing(draft: Draft) -> Iterator[Problem]:
         for span, equivalent in draft.cuts.items():
             hint = f"write {equivalent} in GROUP BY, and window.start in the select list or nothing: the output has {START} and {END}"
             yield problem(span, "The event time is cut by window() only", hint)
-    elif not any(
-        call_name(g.root) in WINDOW_CALLS or names_window(g.root) for g in draft.groupings
-    ) and not names_no_key(draft):
+    elif not any(grouping.is_window for grouping in draft.groupings) and not names_no_key(draft):
         spans = [grouping.span for grouping in draft.groupings]
         span = (spans[0][0], spans[-1][1]) if spans else draft.clause_span
         yield problem(span, "GROUP BY has no window", f"add {window} to GROUP BY, {_NO_WINDOW}")
@@ -169,7 +176,7 @@ def event_time_column(draft: Draft) -> Iterator[Problem]:
     """Reject a first argument of window() that is no plain column of FROM."""
     for call in draft.window_calls[:1]:
         node = bare(call.expressions[0]) if call.expressions else call
-        if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+        if not is_column(node):
             hint = (
                 "compute it in a sub-query of FROM under a name of its own"
                 if not _declared(draft)
@@ -191,7 +198,7 @@ def event_time_untouched(draft: Draft) -> Iterator[Problem]:
             not declared
             or draft.stream is None
             or not isinstance(node, exp.Column)
-            or any(r.unknown for r in draft.scope.relations)
+            or draft.scope.is_unknown
         ):
             continue
         fields = draft.scope.find(node)
@@ -211,7 +218,7 @@ def event_time_type(draft: Draft) -> Iterator[Problem]:
     """Reject an event time that is no timestamp."""
     for call in draft.window_calls[:1]:
         node = bare(call.expressions[0]) if call.expressions else None
-        if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+        if not is_column(node):
             continue
         fields = draft.scope.find(node)
         kind = fields[0].type if len(fields) == 1 else None
@@ -259,14 +266,9 @@ def interval_given(draft: Draft) -> Iterator[Problem]:
 def change_passed(draft: Draft) -> Iterator[Problem]:
     """Reject a FROM that does not pass on what an image is and of which row."""
     stream = draft.stream
-    if (
-        stream is None
-        or stream.change_feed is None
-        or any(relation.unknown for relation in draft.scope.relations)
-    ):
+    if stream is None or stream.change_feed is None or draft.scope.is_unknown:
         return
-    tables = list(draft.select.args["from_"].find_all(exp.Table))
-    span = draft.span(tables[0]) if tables else draft.clause_span
+    span = _from_span(draft)
     required_columns = [
         name for name in (*BESIDE, *stream.primary_key) if name != stream.event_time
     ]
@@ -284,14 +286,17 @@ def change_passed(draft: Draft) -> Iterator[Problem]:
         )
 
 
+def _from_span(draft: Draft) -> Span:
+    """Return where the first table of FROM stands."""
+    table = next(draft.select.args["from_"].find_all(exp.Table), None)
+    return draft.span(table) if table else draft.clause_span
+
+
 def one_row_each(draft: Draft) -> Iterator[Problem]:
     """Reject rows that FROM makes of an image: they have no name of their own."""
     if draft.stream and draft.stream.change_feed and draft.stream.primary_key:
         for scope in draft.scopes:
-            for node in (
-                *(scope.select.args.get("joins") or ()),
-                *(scope.select.args.get("laterals") or ()),
-            ):
+            for node in (*scope.joins, *scope.laterals):
                 message = "FROM may make several rows of one row of the table, and these would have one primary key"
                 yield problem(
                     draft.span(node),
@@ -342,10 +347,9 @@ def start_declared(draft: Draft) -> Iterator[Problem]:
 def event_time_passed(draft: Draft) -> Iterator[Problem]:
     """Reject an event time that is not the source's, straight from it, as in a query with a window."""
     stream = draft.stream
-    if stream is None or any(relation.unknown for relation in draft.scope.relations):
+    if stream is None or draft.scope.is_unknown:
         return
-    tables = list(draft.select.args["from_"].find_all(exp.Table))
-    span = draft.span(tables[0]) if tables else draft.clause_span
+    span = _from_span(draft)
     if stream.event_time is None:
         yield problem(
             span,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeGuard
 
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
@@ -183,8 +184,7 @@ def read_word(entry: Given, values: type[StrEnum], foreign: dict[str, str]) -> S
         )
     accepted_words = [value.value for value in values]
     listed = " or ".join(filter(None, (", ".join(accepted_words[:-1]), accepted_words[-1])))
-    guess = nearest(text, accepted_words)
-    hint = f"did you mean {guess}?" if guess else f"write {listed}"
+    hint = suggest(text, accepted_words, f"write {listed}")
     raise Misread(f"The value of {entry.name} must be {listed}", hint)
 
 
@@ -192,11 +192,7 @@ def read_columns(entry: Given, example: str) -> tuple[exp.Column, ...]:
     """Return a column, or a tuple of columns."""
     node = bare(entry.node)
     parts = [bare(part) for part in node.expressions] if isinstance(node, exp.Tuple) else [node]
-    columns = tuple(
-        part
-        for part in parts
-        if isinstance(part, exp.Column) and isinstance(part.this, exp.Identifier)
-    )
+    columns = tuple(filter(is_column, parts))
     if not columns or len(columns) < len(parts):
         raise Misread(
             f"The value of {entry.name} must be a column or a tuple of columns",
@@ -215,6 +211,17 @@ def read_query(entry: Given, example: str) -> exp.Select:
             f"The value of {entry.name} must be a query in parentheses", f"write {example}"
         )
     return node
+
+
+def is_column(node: object) -> TypeGuard[exp.Column]:
+    """Tell whether an expression is a column by its name: not a star."""
+    return isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier)
+
+
+def suggest(word: str, candidates: Iterable[str], otherwise: str) -> str:
+    """Return the hint for an unknown word; `otherwise` where no known one is like it."""
+    guess = nearest(word, candidates)
+    return f"did you mean {guess}?" if guess else otherwise
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
