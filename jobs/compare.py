@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dpsql.description import Published
     from dpsql.view.difference import Difference
 
+    Comparison = tuple[str, str, float, Difference | None]
+
 NEAR = 3
 """Published keys that are named when one is not found."""
 
@@ -166,7 +168,7 @@ def _against(
     alias: str,
     name: str,
     correlation: float | None,
-) -> tuple[str, str, float, Difference | None]:
+) -> Comparison:
     """Compare a column of two rows.
 
     Returns:
@@ -190,9 +192,7 @@ def _against(
     )
 
 
-def _changes(
-    rows: pd.DataFrame, row: Mapping[Any, Any], alias: str
-) -> list[tuple[str, str, float, Difference | None]]:
+def _changes(rows: pd.DataFrame, row: Mapping[Any, Any], alias: str) -> list[Comparison]:
     """Compare with the trigger before in this window, and with the window before at the same trigger, or its newest."""
     from dpsql.published.public_rows import published_of
     from dpsql.view.difference import between_triggers, between_windows
@@ -244,7 +244,7 @@ def _only(candidates: pd.DataFrame, row: Mapping[Any, Any]) -> dict[Any, Any] | 
 def _print(
     key: str,
     row: Mapping[Any, Any],
-    comparisons: Sequence[tuple[str, str, float, Difference | None]],
+    comparisons: Sequence[Comparison],
     published: Published,
     as_json: bool,
 ) -> None:

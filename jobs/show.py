@@ -68,14 +68,26 @@ def show(
     dpsql show demo --lake lake --watch
     dpsql show copies/demo.sketch
     """
+    from dpsql.lake.runs import Lake
+    from dpsql.published.public_rows import open_table
+
     if all_triggers and window_us is not None:
         raise click.UsageError("--all and --window exclude each other")
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
-    selection = _Selection(_lake(name, lake_folder), name, window_us, all_triggers, growing=watch)
+    # A name has letters, digits, _ and - only, so whatever has another character is a path.
+    if not re.fullmatch(r"[\w-]+", name, re.ASCII):
+        lake: Lake = open_table(name)
+    elif lake_folder is None:
+        raise click.UsageError(
+            f"Missing option '--lake': {name!r} is the name of a query; the folder of a table is written with a /: ./{name}"
+        )
+    else:
+        lake = Lake(lake_folder)
+    selection = _Selection(lake, name, window_us, all_triggers, growing=watch)
     if watch:
         with contextlib.suppress(KeyboardInterrupt):
-            follow(selection.lake, name, lambda: _print(selection, limit))
+            follow(lake, name, lambda: _print(selection, limit))
     elif as_json:
         print_json(_document(selection))
     else:
@@ -111,20 +123,6 @@ class _Selection:
             if note_text:
                 note(note_text)
         return one_window(rows, self.name, self.window_us, self.growing, columns)
-
-
-def _lake(name: str, folder: str | None) -> Lake:
-    """Return where the query is published, or the table alone. A name has letters, digits, _ and - only, so whatever has another character is a path."""
-    from dpsql.lake.runs import Lake
-    from dpsql.published.public_rows import open_table
-
-    if not re.fullmatch(r"[\w-]+", name, re.ASCII):
-        return open_table(name)
-    if folder is None:
-        raise click.UsageError(
-            f"Missing option '--lake': {name!r} is the name of a query; the folder of a table is written with a /: ./{name}"
-        )
-    return Lake(folder)
 
 
 def _document(selection: _Selection) -> dict[str, Any]:

@@ -117,7 +117,11 @@ def merge(
         DamagedState: a file is not as it was written; nothing is changed.
     """
     table = DeltaTable(str(path))
-    if len(names) <= MANY_FILES or not _is_plain(table) or not set(names) <= _file_names(table):
+    if (
+        len(names) <= MANY_FILES
+        or not _is_plain(table)
+        or not set(names) <= delta_tables.file_names(table)
+    ):
         return []
     rows = list[pa.Table]()
     chosen = list[str]()
@@ -146,7 +150,7 @@ def merge(
         )
     except CommitFailedError:
         # A store also says so of a commit that it has made, if its first answer was lost and it was asked again.
-        if new["path"] not in _file_names(DeltaTable(str(path))):
+        if new["path"] not in delta_tables.file_names(DeltaTable(str(path))):
             system, root = filesystem(str(path))
             system.delete_file(f"{root}/{new['path']}")
         return []
@@ -209,11 +213,6 @@ def shorten(path: Place, needed_version: int | None = None, kept_seconds: float 
                 with contextlib.suppress(FileNotFoundError):  # somebody else was tidy, too
                     system.delete_file(file.path)
     return new_files
-
-
-def _file_names(table: DeltaTable) -> set[str]:
-    """Return the files of a table as it was opened."""
-    return set(pa.table(table.get_add_actions())["path"].to_pylist())
 
 
 def _is_plain(table: DeltaTable) -> bool:

@@ -250,6 +250,11 @@ def vacuum(path: Place, hours: int) -> None:
             system.delete_file(f"{root}/{name}")
 
 
+def file_names(table: DeltaTable) -> set[str]:
+    """Return the files of a table as it was opened."""
+    return set(pa.table(table.get_add_actions())["path"].to_pylist())
+
+
 def first_version(path: Place) -> int:
     """Return the oldest commit that the log of a table still has."""
     names = (file.name for file in (path / "_delta_log").iterdir())

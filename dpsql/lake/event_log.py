@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -67,8 +68,7 @@ class EventLog:
     name: str
     log: Path | None = None
     metrics: Path | None = None
-    newest: dict[str, dict[str, Any]] = field(default_factory=dict)
-    totals: dict[str, float] = field(default_factory=dict)
+    totals: defaultdict[str, float] = field(default_factory=lambda: defaultdict(int))
     _told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -144,17 +144,17 @@ class EventLog:
     def _count(self, kind: str, event: Mapping[str, Any]) -> None:
         totals = self.totals
         if kind == "micro_batch":
-            _add(totals, "micro_batches_total", 1)
-            _add(totals, "records_total", event["records"])
+            totals["micro_batches_total"] += 1
+            totals["records_total"] += event["records"]
             for reason, count in event["dropped"].items():
-                _add(totals, f"dropped_total/{reason}", count)
+                totals[f"dropped_total/{reason}"] += count
             totals["micro_batch_time_seconds"] = time.time()
         elif kind == "release":
-            _add(totals, "triggers_total", event["triggers"])
-            _add(totals, "rows_total", event["rows"])
+            totals["triggers_total"] += event["triggers"]
+            totals["rows_total"] += event["rows"]
             totals["closed_time_seconds"] = event["closed_us"] / 1e6
         elif kind == "alarm":
-            _add(totals, "alarms_total", 1)
+            totals["alarms_total"] += 1
 
 
 def newest_events(folder: Place) -> dict[str, dict[str, Any]]:
@@ -184,10 +184,6 @@ def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
         f"more than {DROP_SHARE:.0%} of the records of a micro-batch were dropped, most of them as {reason.replace('_', ' ')}: "
         "did a column or a format change upstream?"
     )
-
-
-def _add(totals: dict[str, float], name: str, count: float) -> None:
-    totals[name] = totals.get(name, 0) + count
 
 
 def _timestamp() -> str:

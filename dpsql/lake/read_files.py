@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -55,6 +56,7 @@ def readable(uri: str) -> str:
     return unquote("/" + uri.removeprefix("file:").lstrip("/")) if uri.startswith("file:/") else uri
 
 
+@dataclass
 class ReadFiles:
     """The files of all listed micro-batches of a run; 8 bytes each.
 
@@ -64,12 +66,13 @@ class ReadFiles:
         repair: what to do about a file that would be read twice, for the message.
     """
 
-    def __init__(self, table: Place, void: Void, repair: str) -> None:
-        self._table = table
-        self._void = void
-        self._repair = repair
+    table: Place
+    void: Void
+    repair: str
+
+    def __post_init__(self) -> None:
         self._folders: dict[str, str] = {}
-        details = listed_details(table, void)
+        details = listed_details(self.table, self.void)
         hashes = np.fromiter(
             (hash(self._same(path)) for path, _ in listed_files(details)), np.int64
         )
@@ -85,7 +88,7 @@ class ReadFiles:
             LakeError: it has one.
         """
         if problem := self.repeated_file(paths, batch):
-            raise LakeError(f"{problem}; {self._repair}")
+            raise LakeError(f"{problem}; {self.repair}")
 
     def repeated_file(self, paths: Iterable[str], batch: int) -> str | None:
         """Return which of a micro-batch's files another one has read, in words."""
@@ -93,7 +96,7 @@ class ReadFiles:
         if not self._perhaps(path_by_form):
             return None
         # Almost always a micro-batch that is repeated after a crash. Hashes may collide, too: the list decides.
-        earlier_files = listed_files(listed_details(self._table, self._void))
+        earlier_files = listed_files(listed_details(self.table, self.void))
         twice = next(
             (
                 (path, other_batch)

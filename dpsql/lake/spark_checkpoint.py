@@ -13,6 +13,7 @@ from dpsql.errors import LakeError
 from dpsql.files import Place, replace_file
 from dpsql.lake.hadoop_checksums import differs
 from dpsql.udfs.bucket_state import filesystem
+from dpsql.udfs.stage import ADMISSION
 
 LOG_HEADER = "v1"
 NO_LOG = -1
@@ -183,15 +184,14 @@ def _log_offset(offsets: list[str]) -> tuple[int, int]:
     return (found[0][0], int(found[0][1]["logOffset"])) if found else (0, NO_LOG)
 
 
-def source_entries(folder: Place, operator: str) -> Iterator[dict[str, Any]]:
-    """Yield what Spark has noted of the files that an operator has read, in every generation of its query.
+def source_entries(folder: Place) -> Iterator[dict[str, Any]]:
+    """Yield what Spark has noted of the files that query 1 has read, in every generation of it.
 
     Args:
         folder: the run's private folder.
-        operator: whose query.
     """
     checkpoints = (
-        path for path in _children(folder / "checkpoints") if path.name.startswith(operator)
+        path for path in _children(folder / "checkpoints") if path.name.startswith(ADMISSION)
     )
     return (entry for path in checkpoints for entry in _log_entries(path / "sources" / "0"))
 

@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from dpsql.files import Place, replace_file
 from dpsql.lake.delta_rows import check_files
+from dpsql.lake.delta_tables import file_names
 from dpsql.lake.hadoop_checksums import checksum_path, differs
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.marks import closed_mark, rows_mark, tick_mark, ticked_mark
@@ -61,10 +62,6 @@ class Torn:
             file.name.startswith(f"{self.version:020d}.checkpoint")
             for file in _log(self.table).iterdir()
         )
-
-    def readable_part(self) -> str:
-        """Return the text that is left of it."""
-        return self.path.read_bytes().decode(errors="replace")
 
     def put_aside(self, folder: Place, table_name: str) -> None:
         """Keep its bytes in the run's private folder and take it out of the log: the table is as before it."""
@@ -113,7 +110,7 @@ def unreadable(table: Place, version: int | None = None) -> bool:
         delta_table = DeltaTable(str(table), version=version)
         if version is None:
             return False
-        return not all((table / name).exists() for name in _names(delta_table))
+        return not all((table / name).exists() for name in file_names(delta_table))
     except (DeltaError, OSError):
         return True
 
@@ -135,12 +132,12 @@ def rewritten(
         released_us: the time up to which query 2 is listed; None if it is not.
     """
     table_before = DeltaTable(str(torn_commit.table), version=torn_commit.version - 1)
-    unlisted = list(_unlisted_files(torn_commit.table, set(_names(table_before))))
+    unlisted = list(_unlisted_files(torn_commit.table, file_names(table_before)))
     candidates = [
         *_ticks(unlisted, table_before, run_id, ticks, released_us),
         *_rows(unlisted, table_before, run_id, manifest),
     ]
-    named_files = set(DATA_FILE.findall(torn_commit.readable_part()))
+    named_files = set(DATA_FILE.findall(torn_commit.path.read_bytes().decode(errors="replace")))
     fitting = [
         (files, marks)
         for files, marks in candidates
@@ -180,18 +177,16 @@ def _ticks(
     released_us: int | None,
 ) -> Iterator[Candidate]:
     """Yield the ticks that may have come next."""
-    last = table_before.transaction_version(closed_mark(run_id))
+    mark = table_before.transaction_version(closed_mark(run_id))
+    last_us = NO_CLOCK if mark is None else mark
     for name, rows in unlisted:
         if not rows.num_rows or rows["kind"][0].as_py() != TICK:
             continue
         batch = rows["batch"][0].as_py()
         closed_us = rows["closed_us"][0].as_py()
-        newer = closed_us > (NO_CLOCK if last is None else last)
         # Query 2 lists a tick before it publishes what is due: one that is listed was this one.
-        if newer and (
-            released_us is None
-            or released_us <= (NO_CLOCK if last is None else last)
-            or released_us == closed_us
+        if closed_us > last_us and (
+            released_us is None or released_us <= last_us or released_us == closed_us
         ):
             number = {tick_mark(run_id): ticks[closed_us]} if closed_us in ticks else {}
             yield (
@@ -270,10 +265,6 @@ def _is_whole(path: Place) -> bool:
         return True
     last = actions[-1].get("txn", {}).get("appId", CUT_AFTER[0])
     return not last.endswith(CUT_AFTER)
-
-
-def _names(table: DeltaTable) -> list[str]:
-    return [str(name) for name in pa.table(table.get_add_actions())["path"].to_pylist()]
 
 
 def _log(table: Place) -> Place:

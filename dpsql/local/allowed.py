@@ -10,81 +10,56 @@ with `dpsql_` are macros and functions of `dpsql.local.connection`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Form:
-    """One accepted use of a function: argument kinds, result type, DuckDB text with {0}, {1}, ... for the arguments."""
-
-    arguments: tuple[str, ...]
-    result: str
-    duckdb: str
-
-
-def _form(arguments: str, result: str, duckdb: str) -> Form:
-    return Form(tuple(arguments.split()), result, duckdb)
-
-
-def _of_day(duckdb: str) -> list[Form]:
+def _of_day(duckdb: str) -> dict[str, str]:
     """Return a part of a date, of DATE and TIMESTAMP alike."""
-    return [_form(kind, "int", f"CAST({duckdb} AS INTEGER)") for kind in ("date", "timestamp")]
+    return {"date -> int": f"CAST({duckdb} AS INTEGER)", **_of_time(duckdb)}
 
 
-def _of_time(duckdb: str) -> list[Form]:
-    return [_form("timestamp", "int", f"CAST({duckdb} AS INTEGER)")]
+def _of_time(duckdb: str) -> dict[str, str]:
+    return {"timestamp -> int": f"CAST({duckdb} AS INTEGER)"}
 
 
-FUNCTIONS: dict[str, list[Form]] = {
+FUNCTIONS: dict[str, dict[str, str]] = {
     # strings
-    "lower": [_form("string", "string", "dpsql_lower({0})")],
-    "upper": [_form("string", "string", "dpsql_upper({0})")],
-    "length": [
-        _form("string", "int", "CAST(length({0}) AS INTEGER)"),
-        _form("binary", "int", "CAST(octet_length({0}) AS INTEGER)"),
-    ],
-    "octet_length": [_form("string", "int", "CAST(strlen({0}) AS INTEGER)")],
-    "trim": [_form("string", "string", "trim({0}, ' ')")],
-    "ltrim": [_form("string", "string", "ltrim({0}, ' ')")],
-    "rtrim": [_form("string", "string", "rtrim({0}, ' ')")],
-    "substring": [
-        _form("string integer! integer!", "string", "dpsql_substring({0}, {1}, {2})"),
-        _form("string integer!", "string", "dpsql_substring({0}, {1}, 2147483647)"),
-    ],
-    "left": [_form("string integer!", "string", "dpsql_substring({0}, 1, {1})")],
-    "right": [_form("string integer!", "string", "dpsql_right({0}, {1})")],
-    "replace": [_form("string string! string!", "string", "replace({0}, {1}, {2})")],
-    "startswith": [_form("string string", "boolean", "starts_with({0}, {1})")],
-    "endswith": [_form("string string", "boolean", "ends_with({0}, {1})")],
-    "contains": [_form("string string", "boolean", "contains({0}, {1})")],
-    "instr": [_form("string string", "int", "CAST(instr({0}, {1}) AS INTEGER)")],
-    "lpad": [
-        _form(
-            "string integer! filled!", "string", "lpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})"
-        )
-    ],
-    "rpad": [
-        _form(
-            "string integer! filled!", "string", "rpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})"
-        )
-    ],
+    "lower": {"string -> string": "dpsql_lower({0})"},
+    "upper": {"string -> string": "dpsql_upper({0})"},
+    "length": {
+        "string -> int": "CAST(length({0}) AS INTEGER)",
+        "binary -> int": "CAST(octet_length({0}) AS INTEGER)",
+    },
+    "octet_length": {"string -> int": "CAST(strlen({0}) AS INTEGER)"},
+    "trim": {"string -> string": "trim({0}, ' ')"},
+    "ltrim": {"string -> string": "ltrim({0}, ' ')"},
+    "rtrim": {"string -> string": "rtrim({0}, ' ')"},
+    "substring": {
+        "string integer! integer! -> string": "dpsql_substring({0}, {1}, {2})",
+        "string integer! -> string": "dpsql_substring({0}, {1}, 2147483647)",
+    },
+    "left": {"string integer! -> string": "dpsql_substring({0}, 1, {1})"},
+    "right": {"string integer! -> string": "dpsql_right({0}, {1})"},
+    "replace": {"string string! string! -> string": "replace({0}, {1}, {2})"},
+    "startswith": {"string string -> boolean": "starts_with({0}, {1})"},
+    "endswith": {"string string -> boolean": "ends_with({0}, {1})"},
+    "contains": {"string string -> boolean": "contains({0}, {1})"},
+    "instr": {"string string -> int": "CAST(instr({0}, {1}) AS INTEGER)"},
+    "lpad": {
+        "string integer! filled! -> string": "lpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})"
+    },
+    "rpad": {
+        "string integer! filled! -> string": "rpad({0}, CAST(greatest({1}, 0) AS INTEGER), {2})"
+    },
     # numbers
-    "abs": [
-        _form("integer", "same", "dpsql_wrap_{bits}(abs({0}::{wide}))"),
-        _form("double", "double", "abs({0})"),
-    ],
-    "sign": [_form("real", "double", "dpsql_sign({0})")],
-    "sqrt": [_form("real", "double", "CASE WHEN {0} < 0 THEN 'nan'::DOUBLE ELSE sqrt({0}) END")],
-    "floor": [
-        _form("integer", "bigint", "{0}::BIGINT"),
-        _form("real", "bigint", "dpsql_to_long(floor({0}))"),
-    ],
-    "ceil": [
-        _form("integer", "bigint", "{0}::BIGINT"),
-        _form("real", "bigint", "dpsql_to_long(ceil({0}))"),
-    ],
-    "round": [_form("integer", "same", "{0}"), _form("double", "double", "dpsql_round({0})")],
-    "isnan": [_form("real", "boolean", "coalesce(isnan({0}), FALSE)")],
+    "abs": {
+        "integer -> same": "dpsql_wrap_{bits}(abs({0}::{wide}))",
+        "double -> double": "abs({0})",
+    },
+    "sign": {"real -> double": "dpsql_sign({0})"},
+    "sqrt": {"real -> double": "CASE WHEN {0} < 0 THEN 'nan'::DOUBLE ELSE sqrt({0}) END"},
+    "floor": {"integer -> bigint": "{0}::BIGINT", "real -> bigint": "dpsql_to_long(floor({0}))"},
+    "ceil": {"integer -> bigint": "{0}::BIGINT", "real -> bigint": "dpsql_to_long(ceil({0}))"},
+    "round": {"integer -> same": "{0}", "double -> double": "dpsql_round({0})"},
+    "isnan": {"real -> boolean": "coalesce(isnan({0}), FALSE)"},
     # dates and times, all of UTC
     "year": _of_day("year({0})"),
     "quarter": _of_day("quarter({0})"),
@@ -97,18 +72,19 @@ FUNCTIONS: dict[str, list[Form]] = {
     "hour": _of_time("hour({0})"),
     "minute": _of_time("minute({0})"),
     "second": _of_time("second({0})"),
-    "to_date": [
-        _form("date", "date", "{0}"),
-        _form("timestamp", "date", "CAST({0} AS DATE)"),
-        _form("string", "date", "dpsql_to_date({0})"),
-    ],
-    "datediff": [_form("date date", "int", "CAST({0} - {1} AS INTEGER)")],
-    "date_trunc": [_form("unit! timestamp", "timestamp", "TRY(date_trunc({0}, {1}))")],
-    "trunc": [_form("date unit!", "date", "TRY(CAST(date_trunc({1}, {0}) AS DATE))")],
+    "to_date": {
+        "date -> date": "{0}",
+        "timestamp -> date": "CAST({0} AS DATE)",
+        "string -> date": "dpsql_to_date({0})",
+    },
+    "datediff": {"date date -> int": "CAST({0} - {1} AS INTEGER)"},
+    "date_trunc": {"unit! timestamp -> timestamp": "TRY(date_trunc({0}, {1}))"},
+    "trunc": {"date unit! -> date": "TRY(CAST(date_trunc({1}, {0}) AS DATE))"},
     # NULL
-    "isnull": [_form("any", "boolean", "({0} IS NULL)")],
-    "isnotnull": [_form("any", "boolean", "({0} IS NOT NULL)")],
+    "isnull": {"any -> boolean": "({0} IS NULL)"},
+    "isnotnull": {"any -> boolean": "({0} IS NOT NULL)"},
 }
+"""Function -> its accepted forms: argument kinds and result type -> DuckDB text with {0}, {1}, ... for the arguments."""
 
 SYNONYMS = {
     "lcase": "lower", "ucase": "upper", "char_length": "length", "character_length": "length", "len": "length", "substr": "substring",

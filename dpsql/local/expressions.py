@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import sqlglot
 from sqlglot import exp
@@ -17,7 +18,6 @@ from dpsql.local.allowed import (
     SPELLINGS,
     SYNONYMS,
     TRUNCATION_UNITS,
-    Form,
 )
 from dpsql.local.spark_types import (
     BIGINT,
@@ -182,9 +182,9 @@ def _as_decimal(value: Typed) -> Typed:
 Resolve = Callable[[exp.Column], Typed]
 
 _OPERATORS: dict[str, Callable[[Typed, Typed], Typed]] = {
-    "Add": lambda left, right: arithmetic("+", left, right),
-    "Sub": lambda left, right: arithmetic("-", left, right),
-    "Mul": lambda left, right: arithmetic("*", left, right),
+    "Add": partial(arithmetic, "+"),
+    "Sub": partial(arithmetic, "-"),
+    "Mul": partial(arithmetic, "*"),
     "Div": divide,
     "Mod": remainder,
     "IntDiv": whole_quotient,
@@ -357,9 +357,10 @@ def _call(node: exp.Anonymous, resolve: Resolve) -> Typed:
     if name not in FUNCTIONS:
         return spark_only(name, SPELLINGS.get(name, ""))
     arguments = _all(node.expressions, resolve)
-    for form in FUNCTIONS[name]:
-        if (matched := _matched(form, arguments, name)) is not None:
-            return _fill_form(form, _cut_texts(KINDS.get(name, name), form.result, matched))
+    for signature, duckdb in FUNCTIONS[name].items():
+        kinds, result = signature.split(" -> ")
+        if (matched := _matched(kinds.split(), arguments, name)) is not None:
+            return _fill_form(duckdb, result, _cut_texts(KINDS.get(name, name), result, matched))
     return spark_only(f"{name}({shown_types(arguments)})")
 
 
@@ -369,13 +370,13 @@ def _called(node: exp.Anonymous) -> str:
     return SYNONYMS.get(name, name)
 
 
-def _matched(form: Form, arguments: list[Typed], name: str) -> list[Typed] | None:
-    """Return the arguments as the form takes them, or None."""
-    if len(arguments) != len(form.arguments):
+def _matched(kinds: list[str], arguments: list[Typed], name: str) -> list[Typed] | None:
+    """Return the arguments as a form takes them, or None."""
+    if len(arguments) != len(kinds):
         return None
     cast_arguments = [
         _fitting_argument(argument, form_kind, name)
-        for argument, form_kind in zip(arguments, form.arguments, strict=True)
+        for argument, form_kind in zip(arguments, kinds, strict=True)
     ]
     return [argument for argument in cast_arguments if argument] if all(cast_arguments) else None
 
@@ -418,12 +419,12 @@ def _beginning(value: Typed, max_characters: int | None) -> Typed:
     return Typed(f"substr({value.sql}, 1, {max_characters})", STRING)
 
 
-def _fill_form(form: Form, arguments: list[Typed]) -> Typed:
+def _fill_form(duckdb: str, result_type: str, arguments: list[Typed]) -> Typed:
     first = arguments[0].type
-    result = first if form.result == "same" else SparkType(form.result)
+    result = first if result_type == "same" else SparkType(result_type)
     sizes = {"bits": INTEGER_BITS.get(first.name, 0), "wide": wide(first)}
     return Typed(
-        f"({form.duckdb.format(*(f'({argument.sql})' for argument in arguments), **sizes)})", result
+        f"({duckdb.format(*(f'({argument.sql})' for argument in arguments), **sizes)})", result
     )
 
 

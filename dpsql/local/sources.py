@@ -102,9 +102,7 @@ class InputReader:
         self._connection.register("dpsql_frame", _in_microseconds(table))
         if self._of_messages:
             return self._values("SELECT * FROM dpsql_frame", "the frame")
-        return Chunk(
-            self._fit("SELECT * FROM dpsql_frame", "the frame", in_frame=True, keep=True), 0
-        )
+        return Chunk(self._fit("SELECT * FROM dpsql_frame", "the frame", in_frame=True), 0)
 
     def all_files(self, paths: Sequence[Path]) -> Chunk:
         """Return all files at once (a static table): kept in memory."""
@@ -239,9 +237,7 @@ class InputReader:
         except duckdb.Error:
             raise DataError(f"{where}: not a readable Parquet file") from None
 
-    def _fit(
-        self, select: str, where: str, in_frame: bool = False, keep: bool = False
-    ) -> LocalTable:
+    def _fit(self, select: str, where: str, in_frame: bool = False) -> LocalTable:
         """Make the view, with the declared columns and types where there are any."""
         file_types = self._described(select, where)
         by_name = {name.lower(): name for name in file_types}
@@ -264,7 +260,7 @@ class InputReader:
                     f"{where}: {_misfit(column, file_types[column], kind, self._source.name, in_frame)}"
                 )
             listed.append(f'{_within_calendar(text, kind)} AS "{name.lower()}"')
-        object_kind = "TABLE" if keep else "VIEW"
+        object_kind = "TABLE" if in_frame else "VIEW"
         self._connection.execute(
             f'CREATE OR REPLACE TEMP {object_kind} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})'
         )

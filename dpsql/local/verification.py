@@ -44,7 +44,7 @@ from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source
 from dpsql.udfs.bucket_state import DamagedState
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.stage import ADMISSION, Clock
+from dpsql.udfs.stage import Clock
 
 LIMIT_US = 253_402_300_800_000_000
 """The year 10000."""
@@ -210,7 +210,14 @@ def _replay(
     released = []
     for tick in ticks:
         for batch in tick.batches:
-            feeder.micro_batch(_records(batch, missing, reader, source), batch.clock)
+            commits = batch.commits
+            if commits is None:
+                rows = reader.batch_rows([file for file in batch.files if file not in missing])
+            elif commits.first <= commits.last:
+                rows = reader.frame(changes(source, commits))
+            else:
+                rows = reader.no_records()
+            feeder.micro_batch(rows, batch.clock)
             if progress:
                 progress(feeder.records)
         released.extend(feeder.tick(tick.closed_us))
@@ -243,24 +250,12 @@ def _comparable(
     return published, _from(recomputed, from_us)
 
 
-def _records(
-    batch: ReadBatch, missing: Collection[Path], reader: RowReader, source: Source
-) -> pa.Table:
-    if batch.commits:
-        return (
-            reader.frame(changes(source, batch.commits))
-            if batch.commits.first <= batch.commits.last
-            else reader.no_records()
-        )
-    return reader.batch_rows([file for file in batch.files if file not in missing])
-
-
 def files_not_read(tables: Tables, source: Source) -> list[str]:
     """Return the files of a source that a run has not read: they came later, or an earlier release of dpsql passed over them."""
     if source.change_feed is FeedForm.DELTA:
         return []
     read_paths = {file for _, batch in _batches(tables, source) for file in batch.files}
-    read_paths |= {_local(entry["path"]) for entry in source_entries(tables.folder, ADMISSION)}
+    read_paths |= {_local(entry["path"]) for entry in source_entries(tables.folder)}
     try:
         source_paths = source_files(source, {})
     except DataError:  # moved, or not on this disk
@@ -425,9 +420,7 @@ def _time(us: int) -> str:
 
 def _refuse_changed(folder: Place, files: Sequence[Path]) -> None:
     """Refuse a file that is no longer the one that Spark saw: so the histograms differ."""
-    times_ms = {
-        _local(entry["path"]): entry.get("timestamp") for entry in source_entries(folder, ADMISSION)
-    }
+    times_ms = {_local(entry["path"]): entry.get("timestamp") for entry in source_entries(folder)}
     for file in files:
         if (
             times_ms.get(file) is not None

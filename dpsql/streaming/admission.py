@@ -80,11 +80,6 @@ def known_clocks(manifest: Manifest, closed_us: int) -> dict[int, Clock]:
     return clock_by_batch
 
 
-def keep_clock(manifest: Manifest, batch: int, clock: Clock) -> None:
-    """Keep the clock that the tasks of a micro-batch are about to be told: if it is done again, then with the same."""
-    record.write(manifest.path.parent / FILE, KeptClock(manifest.generation, batch, clock), VERSION)
-
-
 # Query 1: records to contributions. Spark keeps a sequence number per bucket of users, the lake
 # keeps their counts.
 
@@ -127,7 +122,9 @@ class AdmissionSink:
         files_read = position.get("files", [])
         self.read_files.refuse_again(files_read, batch)
         clock = self.clocks.clock_of(batch)
-        keep_clock(self.manifest, batch, clock)
+        # If the micro-batch is done again, then with the same clock.
+        told_clock = KeptClock(self.manifest.generation, batch, clock)
+        record.write(self.manifest.path.parent / FILE, told_clock, VERSION)
         hand_over(frame, MicroBatch(batch, clock), self.versions.versions_before(batch))
         files = reports(frame)
         rows = sum(file.counted["rows"] for file in files)

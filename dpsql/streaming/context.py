@@ -64,7 +64,6 @@ class RunTables:
     contributions: Contributions
     admission: Manifest
     release: Manifest
-    histogram_path: Place
     histogram_application: str
 
 
@@ -173,7 +172,7 @@ class RunContext:
         with unreadable.reading(self.folder, table_paths):
             preflight.check_logs(self.engine, table_paths)
             published = published_marks(
-                tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE)
+                self.histogram_path, self.run.run_id, self.engine.generation(RELEASE)
             )
             marks = {
                 ADMISSION: [tables.admission.newest_batch, tables.contributions.newest_batch],
@@ -198,14 +197,13 @@ class RunContext:
 
     def retention(self, queries: Queries, kept_us: int) -> Retention:
         """Return the sweeper of this start."""
-        tell_damage = partial(self.tally.alarm, DAMAGED)
         return Retention(
             self.engine,
             self.tables.contributions,
             kept_us,
             self.tables.release,
             queries.sink.histogram,
-            tell_damage,
+            partial(self.tally.alarm, DAMAGED),
         )
 
     def _publishing(self, closed_us: int) -> None:
@@ -334,22 +332,19 @@ class RunContext:
     ) -> Sink:
         """Return the sink of query 1."""
         tables = self.tables
-        checkpoint = self.engine.checkpoint(ADMISSION)
         read_files = ReadFiles(
             tables.admission.path, self.engine.void, remedies.repairable(self.folder)
         )
         if read_files.twice:
             self.tally.tell(f"{read_files.twice}; `dpsql verify` says what to do")
-        count = self.tally.add_dropped
-        unseen = partial(formats.count, self.spark, self.query.source)
         return AdmissionSink(
             tables.admission,
             tables.contributions,
-            checkpoint,
+            self.engine.checkpoint(ADMISSION),
             clocks,
             read_files,
-            count,
-            unseen,
+            self.tally.add_dropped,
+            partial(formats.count, self.spark, self.query.source),
             on_commit,
         )
 
@@ -368,7 +363,7 @@ class RunContext:
         if newest is None:
             return True
         published = published_marks(
-            self.tables.histogram_path, self.run.run_id, self.engine.generation(RELEASE)
+            self.histogram_path, self.run.run_id, self.engine.generation(RELEASE)
         )
         return published.have(self.tables.release.batches(newest)[newest])
 
@@ -522,22 +517,16 @@ def run_context(
         for operator in OPERATORS
     )
     tables = RunTables(
-        contributions,
-        admission,
-        release,
-        histogram_path,
-        triggers_mark(run.run_id, generation[RELEASE]),
+        contributions, admission, release, triggers_mark(run.run_id, generation[RELEASE])
     )
-    register = ledger.register if ledger else None
-    secret = secret.of_ledger(run.ledger_id)
     return RunContext(
         spark,
         query,
         run,
         folder,
         histogram_path,
-        secret,
-        register,
+        secret.of_ledger(run.ledger_id),
+        ledger.register if ledger else None,
         engine,
         tables,
         tally,

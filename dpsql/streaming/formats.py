@@ -67,14 +67,19 @@ def typed(frame: DataFrame, schema: T.StructType) -> DataFrame:
     listed = []
     wrong = [CORRUPT]
     for name, kind in kinds.items():
-        quoted = "`" + name.replace("`", "``") + "`"
+        text = quoted(name)
         if name in times:
-            value, has_value = _value(quoted, isinstance(kind, T.VariantType))
+            value, has_value = _value(text, isinstance(kind, T.VariantType))
             wrong.append(f"CASE WHEN {value} IS NULL AND {has_value} THEN '' END")
-            quoted = f"{value} AS {quoted}"
-        listed.append(quoted if name != CORRUPT else "")
+            text = f"{value} AS {text}"
+        listed.append(text if name != CORRUPT else "")
     corrupt_columns = [f"coalesce({', '.join(wrong)}) AS {CORRUPT}"] if CORRUPT in kinds else []
     return frame.selectExpr(*filter(None, listed), *corrupt_columns)
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _value(name: str, variant: bool) -> tuple[str, str]:
@@ -155,12 +160,11 @@ def parsed(messages: DataFrame, source: Source) -> DataFrame:
 
 
 def _json(messages: DataFrame, source: Source) -> DataFrame:
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     schema = declared(messages.sparkSession, source)
     read_schema = as_read(schema, source).add(CORRUPT, "string")
     return typed(
         messages.select(
-            F.from_json(F.expr("cast(value AS STRING)"), read_schema, options).alias("v")
+            F.from_json(F.expr("cast(value AS STRING)"), read_schema, OPTIONS).alias("v")
         ).select("v.*"),
         schema,
     )
@@ -239,7 +243,7 @@ def parsed_changes(messages: DataFrame, source: Source) -> DataFrame:
     schema = declared(messages.sparkSession, source)
     shape = as_read(schema, source).add(CORRUPT, "string")
     rows = images.select(*BESIDE, _object("line", shape).alias("v"))
-    of_row = [f"v.`{field.name.replace('`', '``')}`" for field in schema]
+    of_row = [f"v.{quoted(field.name)}" for field in schema]
     corrupt = f"CASE WHEN v IS NULL OR v.{CORRUPT} IS NOT NULL THEN '' END AS {CORRUPT}"
     return typed(rows.selectExpr(*of_row, *BESIDE, corrupt), schema)
 

@@ -12,6 +12,7 @@ from dpsql.lake.opening import open_run
 from dpsql.lake.runs import Lake
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.schedule import polling_interval
 from dpsql.sources.reachable import check_reachable
 from dpsql.streaming.job import LiveOptions, run
 from dpsql.streaming.progress import Progress, Summary
@@ -34,7 +35,8 @@ class Handle:
     ) -> None:
         adopt(spark)  # before anything is bound or spent
         if not options.get("until_caught_up"):
-            (options.get("live") or LiveOptions()).interval(query.shape.schedule)
+            live = options.get("live") or LiveOptions()
+            polling_interval(query.shape.schedule, live.interval_us)
         sources = [
             query.sources[name_of_source]
             for name_of_source in (query.parsed.stream, *query.parsed.static_sources)

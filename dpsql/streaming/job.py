@@ -21,6 +21,7 @@ from dpsql.lake.runs import Lake, Run, read_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.record import RUN_FILE
+from dpsql.schedule import polling_interval
 from dpsql.streaming import internals
 from dpsql.streaming.context import run_context
 from dpsql.streaming.live import LiveOptions
@@ -156,7 +157,7 @@ def run(
     stop = stop or threading.Event()
     options = live or LiveOptions()
     if not until_caught_up:
-        options.interval(query.shape.schedule)
+        polling_interval(query.shape.schedule, options.interval_us)
     query = replace(
         query,
         sources=located(spark, query.sources, (query.parsed.stream, *query.parsed.static_sources)),

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import DataFrame
 
@@ -25,7 +26,7 @@ from dpsql.lake.event_log import BEHIND
 from dpsql.lake.overruns import read_overruns, write_overruns
 from dpsql.lake.retention import Retention
 from dpsql.lake.spark_checkpoint import Checkpoint
-from dpsql.schedule import Schedule, polling_interval
+from dpsql.schedule import polling_interval
 from dpsql.sources.config import Source
 from dpsql.streaming import sources
 from dpsql.streaming.admission import Clocks, known_clocks
@@ -54,14 +55,6 @@ class LiveOptions:
     retention_us: int = 7 * 86_400_000_000
     accept_clock: bool = False
 
-    def interval(self, schedule: Schedule) -> int:
-        """Return the interval of a query with this schedule.
-
-        Raises:
-            InputError: it does not fit the query's triggers.
-        """
-        return polling_interval(schedule, self.interval_us)
-
 
 def live(context: RunContext, options: LiveOptions) -> Summary:
     """Run until somebody asks to stop.
@@ -73,7 +66,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     """
     query = context.query.parsed
     schedule = context.query.shape.schedule
-    interval_us = options.interval(schedule)
+    interval_us = polling_interval(schedule, options.interval_us)
     catch_up = read_catch_up(context.folder)
     if (
         catch_up is not None
@@ -82,9 +75,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     ):
         return context.tally.summary(stopped=True)
     context.check()
-    clock = ClockGuard(
-        interval_us, lambda wrong, text: _tell_clock(context.tally, wrong, text), wall_us
-    )
+    clock = ClockGuard(interval_us, partial(_tell_clock, context.tally), wall_us)
     checkpoint = context.engine.checkpoint(ADMISSION)
     is_cut = UnreadFiles(context.query.source, checkpoint, context.tally)
     contributions = context.tables.contributions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,10 +178,10 @@ class Tally:
 
 def observed(progress: Any) -> dict[str, int]:
     """Return the counters that Spark observed in one micro-batch, by name; those of one name are added up."""
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for row in (progress.observedMetrics or {}).values():
         for name, count in row.asDict().items():
-            counts[str(name)] = counts.get(str(name), 0) + int(count or 0)
+            counts[str(name)] += int(count or 0)
     return counts
 
 

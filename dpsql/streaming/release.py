@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -158,7 +159,7 @@ class ReleaseSink:
 
 def _rows_by_pair(files: Iterable[StateFile]) -> dict[Pair, int]:
     """Return the number of rows that the tasks of a micro-batch have released, by window and trigger."""
-    pairs: dict[Pair, int] = {}
+    pairs = Counter[Pair]()
     for window, trigger, rows in (entry for file in files for entry in file.counted["pairs"]):
-        pairs[window, trigger] = pairs.get((window, trigger), 0) + rows
+        pairs[window, trigger] += rows
     return pairs

@@ -22,7 +22,7 @@ from dpsql.lake.engine_file import Engine
 from dpsql.mechanisms import public_groups, registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
-from dpsql.streaming import internals
+from dpsql.streaming import formats, internals
 from dpsql.streaming.failures import reason_of
 from dpsql.streaming.totality import guarded
 from dpsql.udfs.bucket_state import DamagedState, UnknownStateVersion
@@ -280,10 +280,10 @@ def _select(session: SparkSession, plan: Plan) -> DataFrame:
         f"{query.event_time} AS event_time",
         *image,
         *(
-            f"{_quoted(column)} AS row{i}"
+            f"{formats.quoted(column)} AS row{i}"
             for i, column in enumerate(shape.feed.primary_key if shape.feed else ())
         ),
-        *(f"{_quoted(column)} AS unit{i}" for i, column in enumerate(query.privacy_unit)),
+        *(f"{formats.quoted(column)} AS unit{i}" for i, column in enumerate(query.privacy_unit)),
         *(f"{key.expression} AS key{i}" for i, key in enumerate(query.keys)),
         *(f"{argument.text} AS arg{i}" for i, argument in enumerate(shape.arguments)),
     ]
@@ -291,10 +291,6 @@ def _select(session: SparkSession, plan: Plan) -> DataFrame:
     return analysed(
         lambda: guarded(session, session.sql(text)), f"the query does not fit source {query.stream}"
     )
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
 
 
 def _text(column: str, kind: T.DataType, name: str) -> str:

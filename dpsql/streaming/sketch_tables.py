@@ -186,7 +186,4 @@ def _equal(a: pa.Table, b: pa.Table) -> bool:
     order = [
         (name, "ascending") for name in ("window_start", "trigger", "row") if name in a.column_names
     ]
-    return bool(
-        a.sort_by(order).combine_chunks().to_pylist()
-        == b.sort_by(order).combine_chunks().to_pylist()
-    )
+    return bool(a.sort_by(order).to_pylist() == b.sort_by(order).to_pylist())

@@ -202,7 +202,7 @@ def within_calendar(frame: DataFrame) -> DataFrame:
     """Turn times outside the years 1 to 9999 into NULL: one of them could end the job in a cast that overflows."""
     listed = []
     for field in frame.schema.fields:
-        name = "`" + field.name.replace("`", "``") + "`"
+        name = formats.quoted(field.name)
         if bounds := CALENDAR.get(field.dataType.typeName()):
             listed.append(
                 f"CASE WHEN {name} BETWEEN {bounds[0]} AND {bounds[1]} THEN {name} END AS {name}"
@@ -244,7 +244,7 @@ def _file_options(source: Source, is_typed: bool) -> dict[str, str]:
     options = {name: value for name, value in source.options if name.lower() not in FORCED}
     options |= {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
     if is_typed:
-        options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+        options |= formats.OPTIONS
     if source.format == "csv":
         options |= CSV_LIMITS | HEADER_COUNTS
     return options

@@ -319,13 +319,6 @@ class _Guards:
             "java.lang.Math", "addExact", name, [self._tried(checked), self._number(first, number)]
         )
 
-    def _alias(self, node: Any, name: str) -> Any:
-        nothing = self._seq([])
-        expression_id = self._expressions.NamedExpression.newExprId()
-        return self._expressions.Alias(
-            node, name, expression_id, nothing, self._java.scala.Option.empty(), nothing
-        )
-
     def _call(self, owner: str, method: str, kind: str, arguments: Sequence[Any]) -> Any:
         return internals.static_call(self._session, owner, method, f'"{kind}"', arguments)
 
@@ -344,7 +337,15 @@ class _Guards:
         logical = self._spark.sql.catalyst.plans.logical
         self._explodes += 1
         (collection,) = _list(node.generator().children())
-        elements = self._alias(self.expression(collection), "elements")
+        nothing = self._seq([])
+        elements = self._expressions.Alias(
+            self.expression(collection),
+            "elements",
+            self._expressions.NamedExpression.newExprId(),
+            nothing,
+            self._java.scala.Option.empty(),
+            nothing,
+        )
         child_plan = logical.Project(self._seq([*_list(child.output()), elements]), child)
         too_many = (
             F.size(internals.column_of(self._session, elements.toAttribute())) > self._most_elements

@@ -59,9 +59,7 @@ def check(run: Nights) -> None:
         "engine": run.engine,
         "run": SimpleNamespace(run_id=RUN, beside=()),
     }
-    given["tables"] = RunTables(
-        run.contributions, run.listed[ADMISSION], run.listed[RELEASE], run.public.path, RUN
-    )
+    given["tables"] = RunTables(run.contributions, run.listed[ADMISSION], run.listed[RELEASE], RUN)
     given["query"] = SimpleNamespace(source=SimpleNamespace(name="visits"))
     RunContext(**given).check()
 
