@@ -83,7 +83,6 @@ def growth(
         narrow: for a phone: half as wide, with fewer panels in a row.
     """
     rows = _newest(histogram, column)
-    last = ranked(rows[rows["trigger"] == rows["trigger"].max()])[0]
     begin = rows[DUE].min()
     end = rows[DUE].max()
     if published_of(rows).windows:
@@ -97,7 +96,6 @@ def growth(
     return _panels(
         rows,
         column,
-        last,
         keys,
         DUE,
         (begin, end),
@@ -125,7 +123,6 @@ def over_windows(
     if not published_of(histogram).windows:
         raise DataError("this histogram has no windows: charts.growth draws it trigger by trigger")
     rows = newest_triggers(histogram)
-    last = ranked(rows[rows[START] == rows[START].max()])[0]
     span = (rows[START].min(), rows[START].max())
     missing = (
         " Where a line is interrupted, the key was not published: that is not zero."
@@ -136,7 +133,6 @@ def over_windows(
     return _panels(
         rows,
         column,
-        last,
         keys,
         START,
         span,
@@ -231,7 +227,6 @@ def _draw_values(
 def _panels(
     rows: pd.DataFrame,
     column: str,
-    ordered: pd.DataFrame,
     keys: int,
     when: str,
     span: tuple[Any, Any],
@@ -244,7 +239,7 @@ def _panels(
     """Return small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the
     others."""
     names = grouped_by(rows)
-    lines = _with_a_line(rows, ordered, when, keys)
+    lines = _with_a_line(rows, when, keys)
     labels, width = (PANEL_LABELS[1:], WIDTH / 2) if narrow else (PANEL_LABELS, WIDTH)
     panel_columns = min(len(labels), max(1, len(lines)))
     panel_rows = -(-max(1, len(lines)) // panel_columns)
@@ -309,10 +304,11 @@ def _within(rows: pd.DataFrame, column: str) -> tuple[float, float] | None:
 
 
 def _with_a_line(
-    rows: pd.DataFrame, ordered: pd.DataFrame, when: str, keys: int
+    rows: pd.DataFrame, when: str, keys: int
 ) -> list[tuple[dict[Any, Any], pd.DataFrame]]:
-    """Return the largest keys, each with what it has at each time; keys of one point come last, for they make no line."""
+    """Return the largest keys of the last time, each with what it has at each time; keys of one point come last, for they make no line."""
     names = grouped_by(rows)
+    ordered = ranked(rows[rows[when] == rows[when].max()])[0]
     times = sorted(rows[when].unique())
     lines = []
     for row in ordered.head(SEARCHED).to_dict("records"):

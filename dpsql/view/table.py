@@ -389,14 +389,17 @@ def _cells(
     drawings = intervals(*_floats(rows, alias), measure.within)
     cells = []
     for drawing, path, row in zip(drawings, paths, rows.to_dict("records"), strict=True):
+        error = row[published.stderr(alias)]
+        text, small = measured(row[alias], error, null_of(alias, published))
+        if says_nothing(alias, error, published):
+            text = TOO_FEW
+            small = True
         remarks = [
             f"{ending} {text_of(row, column, published)}"
             for ending, column in published.extra_columns(alias).items()
         ]
-        previous_row = context.previous_rows.get(_key(row, context.names))
-        change = _change(row, previous_row, measure, published, len(context.newest))
-        remarks += [*_share(row, measure, total, published), *change]
-        text, small = _value_text(row, alias, published)
+        change = _change(row, alias, context)
+        remarks += [*_share(row, alias, total, error), *change]
         way = Drawing()
         if path is not None:
             triggers = path["trigger"].to_numpy(np.int64)
@@ -404,14 +407,6 @@ def _cells(
         size = NONE if absent(row[alias]) else float(row[alias])
         cells.append(Cell(text, size, small, tuple(remarks), drawing, way, bool(change)))
     return cells
-
-
-def _value_text(row: Mapping[Any, Any], alias: str, published: Published) -> tuple[str, bool]:
-    """Return a value with its error, and whether it is below that error."""
-    error = row[published.stderr(alias)]
-    if says_nothing(alias, error, published):
-        return TOO_FEW, True
-    return measured(row[alias], error, null_of(alias, published))
 
 
 def _range_cells(name: str, rows: pd.DataFrame, published: Published) -> list[Cell]:
@@ -457,29 +452,24 @@ def _total(newest: pd.DataFrame, alias: str) -> tuple[float, float]:
 
 
 def _share(
-    row: Mapping[Any, Any], measure: Measure, total: tuple[float, float], published: Published
+    row: Mapping[Any, Any], alias: str, total: tuple[float, float], stderr: float
 ) -> list[str]:
     """Return `31% of all published`, with the digits that the noise of part and whole leaves; nothing where that is larger than the share."""
     total_value, total_noise = total
-    if absent(row[measure.alias]) or total_value <= 0:
+    if absent(row[alias]) or total_value <= 0:
         return []
-    share = row[measure.alias] / total_value
-    stderr = row[published.stderr(measure.alias)] / total_value
-    variance = stderr**2 * (1 - 2 * share) + (share * total_noise / total_value) ** 2
+    share = row[alias] / total_value
+    variance = (stderr / total_value) ** 2 * (1 - 2 * share) + (
+        share * total_noise / total_value
+    ) ** 2
     error = Z95 * max(0.0, variance) ** 0.5
     return [f"{share:.{0 if error >= 0.005 else 1}%} of all published"] if share > error else []
 
 
-def _change(
-    row: Mapping[Any, Any],
-    previous_row: Mapping[Any, Any] | None,
-    measure: Measure,
-    published: Published,
-    keys: int,
-) -> list[str]:
+def _change(row: Mapping[Any, Any], alias: str, context: _Context) -> list[str]:
     """Return a value's change since the window before; nothing where it may be noise."""
-    alias = measure.alias
-    error = published.stderr(alias)
+    previous_row = context.previous_rows.get(_key(row, context.names))
+    error = context.published.stderr(alias)
     if previous_row is None or absent(row[alias]) or absent(previous_row[alias]):
         return []
     change = difference(
@@ -487,9 +477,9 @@ def _change(
         row[error],
         float(previous_row[alias]),
         previous_row[error],
-        between_windows(published),
+        between_windows(context.published),
     )
-    if not change.real(keys):
+    if not change.real(len(context.newest)):
         return []
     half_width = Z95 * change.stderr
     arrow = "▲" if change.value > 0 else "▼"

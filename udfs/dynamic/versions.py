@@ -48,20 +48,8 @@ class Images:
 
     def take(self, positions: Int | Bool) -> Images:
         """Return the images at some places."""
-        user, row, seq, kind, ts, key, record = (
-            column[positions]
-            for column in (self.user, self.row, self.seq, self.kind, self.ts, self.key, self.record)
-        )
-        return Images(
-            user,
-            row,
-            seq,
-            kind,
-            ts,
-            key,
-            record,
-            tuple(column[positions] for column in self.values),
-        )
+        ints = {name: c[positions] for name, c in vars(self).items() if name != "values"}
+        return Images(**ints, values=tuple(column[positions] for column in self.values))
 
 
 def read_images(
@@ -123,17 +111,8 @@ def _in_order(unordered: Images, content: np.ndarray) -> Images:
         run_starts(ordered.user, ordered.row, ts, ordered.seq),
         run_starts(ordered.user, ordered.row, ts),
     )
-    ordered = Images(
-        ordered.user,
-        ordered.row,
-        ordered.seq,
-        ordered.kind,
-        ts,
-        ordered.key,
-        ordered.record,
-        ordered.values,
-    )
-    return ordered.take(sort_order(ordered.user, ts, place, ordered.kind, ordered.row, content))
+    order = sort_order(ordered.user, ts, place, ordered.kind, ordered.row, content)
+    return replace(ordered, ts=ts).take(order)
 
 
 # Row versions, cut from images: a begin of a row starts one, its end ends it, whether it counts

@@ -147,9 +147,7 @@ class Evidence:
 
     def table(self) -> pa.Table:
         """Return the table of the state."""
-        return pa.table(
-            {name: getattr(self, name) for name in ("key", "window", "weight", "users", "noise")}
-        )
+        return pa.table(vars(self))
 
     def plus(self, addition: Evidence) -> Evidence:
         """Return both, sorted by key and window."""
@@ -165,7 +163,7 @@ class Evidence:
         return (
             self
             if is_selected.all()
-            else Evidence(*(getattr(self, name)[is_selected] for name in self.__dataclass_fields__))
+            else Evidence(*(column[is_selected] for column in vars(self).values()))
         )
 
     @property
