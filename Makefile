@@ -67,8 +67,8 @@ PYTEST := $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: setup ## all tests that a change needs, on two cores
 	@$(RUN) -c 'from dpsql import jars; jars.ensure(jars.BROKER)' & $(PYTEST)
 
-test-long: setup ## what takes too long for every change: kills, clusters, other users, restores, the whole matrix
-	@$(PYTEST) tests/long
+test-long: setup ## what takes too long for every change: kills, clusters, other users, restores, whole sweeps
+	@DPSQL_SWEEPS=whole $(PYTEST) tests/long $$(grep -rl --include='test_*.py' --exclude-dir=long 'tests.sweeps import' tests)
 
 test-browser: setup ## the live view in a real Chromium, which has to be there (CHROMIUM names it)
 	@$(RUN) -m pytest tests/browser

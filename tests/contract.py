@@ -33,6 +33,7 @@ from dpsql.udfs.stage import (
     check_state,
     run_bucket,
 )
+from tests.sweeps import sweep
 
 HOUR = 3_600_000_000
 START = 19_700 * 24 * HOUR
@@ -41,7 +42,7 @@ LATEST = START + 72 * HOUR
 NOISE_KEY = bytes(range(32))
 KEYS = 12
 UNITS = 90
-STREAMS = 20
+STREAMS = sweep(8, 20)
 ALL_BUCKETS = 12
 """Units whose ids differ by multiples of it share a bucket, whether there are 1, 2, 3 or 4."""
 GROUP = ("window", "trigger", "key", "user", "level", "leaf")
@@ -168,6 +169,16 @@ def retry_and_restart(stages: Stages, folder: Path) -> None:
         folder,
         Way(pieces=3, buckets=(2, 2), retried=True),
         Way(buckets=(2, 2), restarted=True),
+    )
+
+
+def any_way(stages: Stages, folder: Path) -> None:
+    """What the parts vary one by one, varied at once: the same bits."""
+    _same(
+        stages,
+        folder,
+        Way(pieces=3, shuffled=True, buckets=(2, 7), then=(3, 5), empty=True),
+        Way(pieces=2, buckets=(2, 2), retried=True, restarted=True),
     )
 
 
@@ -371,6 +382,11 @@ CONTRACT = (
     the_stages_fit, cut_order_and_buckets, rescale, retry_and_restart, what_is_dropped_moves_nothing, strange_values_move_no_others,
     damaged_state_is_refused, units_add_up,
 )  # fmt: skip
+
+AT_ONCE = (
+    the_stages_fit, any_way, strange_values_move_no_others, damaged_state_is_refused, units_add_up,
+)  # fmt: skip
+"""The contract in half the time, where nothing is wrong; each part by itself is in `make test-long`."""
 
 
 def _same(stages: Stages, folder: Path, *ways: Way) -> None:

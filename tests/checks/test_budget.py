@@ -26,10 +26,11 @@ from dpsql.udfs.stage import Tick
 from tests.checks.test_sensitivity import strategy
 from tests.property.noise_paths import noise_matrix
 from tests.property.plans import source
+from tests.sweeps import sweep
 from tests.unit.test_accountant import random_plan
 from tests.unit.test_release import COUNT
 
-PLANS = 200
+PLANS = sweep(60, 200)
 DENSE = 100
 """Largest horizon whose matrices are made dense here."""
 
@@ -125,7 +126,7 @@ def plans() -> list[PrivacyPlan]:
     return out
 
 
-def test_200_random_plans_by_integration() -> None:
+def test_random_plans_by_integration() -> None:
     """Never more than promised, and, where bounds divide evenly, all of it. Catches: a formula wrong in planner and accountant alike."""
     used = []
     for plan in plans():

@@ -9,8 +9,11 @@ import nbclient
 import nbformat
 import pytest
 
+from tests.sweeps import some
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((CHECKOUT / "notebooks").glob("*.ipynb"))
+QUICKSTART = CHECKOUT / "notebooks/quickstart.ipynb"
 PICTURES = {"accuracy": 5, "guarantee": 1, "quickstart": 2, "sliding_windows": 1, "state_and_ledger": 1}
 
 
@@ -33,7 +36,7 @@ def test_the_first_pictures_are_of_what_bounds_leave_whole() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")  # of the kernel's client, not of this code
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", some(NOTEBOOKS, 5, QUICKSTART), ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path) -> None:
     notebook = nbformat.read(path, 4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are noise of one run: clear them before a commit"

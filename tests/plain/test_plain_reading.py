@@ -17,8 +17,9 @@ from tests.plain import product
 from tests.plain.pairs import ARROW, TIME, Pair, make
 from tests.plain.product import Published
 from tests.plain.reading import Column, Group, Reading, microseconds
+from tests.sweeps import sweep
 
-SEEDS = range(60)
+SEEDS = range(sweep(20, 60))
 """`tests/long/plain` goes on to 200, and publishes those of ON_SPARK on Spark."""
 
 AT_ONCE = 10
@@ -180,7 +181,7 @@ def wrong_locally(seed: int, folder: Path) -> Iterator[str]:
         )
 
 
-@pytest.mark.parametrize("seed", ON_SPARK[::2])
+@pytest.mark.parametrize("seed", ON_SPARK[:: sweep(4, 2)])
 def test_spark_reads_the_same(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """FROM of every micro-batch, and the listed keys; the steps after it are the same code on both engines."""
     pair = make(seed)

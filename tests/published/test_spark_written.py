@@ -43,7 +43,7 @@ __all__ = [
     "test_the_newest_rows_have_every_column",
     "test_the_page_has_every_column_or_says_which_it_has_not",
 ]
-KINDS = ("average_beside_others", "table_quantiles", "marginals_cube", "sketch_user")
+KINDS = ("average_beside_others", "marginals_cube")
 """Others are in `tests/long`."""
 
 

@@ -24,6 +24,7 @@ from dpsql.streaming.sources import static, stream
 from dpsql.streaming.totality import guarded
 from tests import totality
 from tests.streaming.conftest import DAY, START
+from tests.sweeps import sweep
 
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
@@ -111,7 +112,7 @@ def test_functions_casts_and_operators_of_one_argument(interpreted: SparkSession
     """At least one call of each; `benchmarks/totality.py` tries all."""
     columns = ("s", "l", "d", "ts", "day", "days")
     chosen = totality.accepted(
-        interpreted, some(totality.of_one_argument(columns), 300, called), "one"
+        interpreted, some(totality.of_one_argument(columns), sweep(150, 300), called), "one"
     )
     assert len(chosen) > 120
     assert totality.failures(interpreted, chosen, "one", guarded) == []
@@ -123,7 +124,9 @@ def test_functions_and_operators_of_two_arguments(interpreted: SparkSession) -> 
         "SELECT * FROM two WHERE pmod(xxhash64(s, s2), 10) = 0"
     ).createOrReplaceTempView("tenth")
     chosen = totality.accepted(
-        interpreted, some(totality.of_two_arguments(("s", "i", "day", "ts")), 110, called), "tenth"
+        interpreted,
+        some(totality.of_two_arguments(("s", "i", "day", "ts")), sweep(60, 110), called),
+        "tenth",
     )
     assert len(chosen) > 40
     assert totality.failures(interpreted, chosen, "tenth", guarded) == []

@@ -28,9 +28,10 @@ from dpsql.udfs.task_files import ContributionFiles
 from dpsql.udfs.task_intake import Gathered, TaskIntake
 from dpsql.udfs.worker import MicroBatch
 from tests import contract
-from tests.contract import CONTRACT, LATEST, START, Taken, records
+from tests.contract import AT_ONCE, CONTRACT, LATEST, START, Taken, records
 from tests.mechanisms.sketch import contract_cases as sketches
 from tests.mechanisms.sliding import contract_cases as windows
+from tests.sweeps import WHOLE
 
 Check = Callable[[Stages, Path], None]
 
@@ -59,7 +60,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CONTRACT if WHOLE else AT_ONCE, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("case", CASES)
 def test_the_contract(case: str, check: Check, tmp_path: Path) -> None:
     check(stages_of_case(case), tmp_path)

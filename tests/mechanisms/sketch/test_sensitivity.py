@@ -26,6 +26,7 @@ from dpsql.udfs.sketch.partial import KEY, add_cells
 from dpsql.udfs.stage import Clock
 from tests.mechanisms.sketch.sketch_runs import ROOT, records
 from tests.property.noise_paths import noise_matrix
+from tests.sweeps import some
 
 T = 6
 UNITS = 6_000
@@ -247,15 +248,21 @@ def groups_by_steps(seed: int, bounds: UnitBounds, rule: Increment, slide: int) 
     )
 
 
-@pytest.mark.parametrize(("slide", "least"), [(T, 0.99), (T // 2, 0.6)])
 @pytest.mark.parametrize(
-    ("lower", "bounds"),
-    [
-        (0, UnitBounds(6, 3, 2)),
-        (0, UnitBounds(3, 2, 3)),
-        (-2, UnitBounds(6, 3, 2)),
-        (-2, UnitBounds(4, 4, 1)),
-    ],
+    ("lower", "bounds", "slide", "least"),
+    some(
+        [
+            (lower, bounds, slide, least)
+            for lower, bounds in (
+                (0, UnitBounds(6, 3, 2)),
+                (0, UnitBounds(3, 2, 3)),
+                (-2, UnitBounds(6, 3, 2)),
+                (-2, UnitBounds(4, 4, 1)),
+            )
+            for slide, least in ((T, 0.99), (T // 2, 0.6))
+        ],
+        5,
+    ),
 )
 def test_bounds_per_group_hold_what_they_are_charged(
     lower: int, bounds: UnitBounds, slide: int, least: float
