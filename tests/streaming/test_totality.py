@@ -114,7 +114,7 @@ def test_functions_casts_and_operators_of_one_argument(interpreted: SparkSession
     chosen = totality.accepted(
         interpreted, some(totality.of_one_argument(columns), sweep(150, 300), called), "one"
     )
-    assert len(chosen) > 120
+    assert len(chosen) > sweep(70, 120)
     assert totality.failures(interpreted, chosen, "one", guarded) == []
 
 
@@ -128,7 +128,7 @@ def test_functions_and_operators_of_two_arguments(interpreted: SparkSession) -> 
         some(totality.of_two_arguments(("s", "i", "day", "ts")), sweep(60, 110), called),
         "tenth",
     )
-    assert len(chosen) > 40
+    assert len(chosen) > sweep(20, 40)
     assert totality.failures(interpreted, chosen, "tenth", guarded) == []
 
 
