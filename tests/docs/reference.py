@@ -16,7 +16,8 @@ def arities(name: str) -> frozenset[int] | None:
     name = expressions.SYNONYMS.get(name, name)
     if name in expressions._SPECIAL or name in expressions._CALLED_CASTS:
         return None
-    return frozenset(len(form.arguments) for form in expressions.FUNCTIONS.get(name, ()))
+    forms = expressions.FUNCTIONS.get(name, {})
+    return frozenset(len(form.partition(" -> ")[0].split()) for form in forms)
 
 
 def functions() -> str:
