@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from dpsql.description import Published
 from dpsql.errors import AccountingError, ConfigError
+from dpsql.explanation import Explanation
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.describe import described
 from dpsql.mechanisms.protocol import Mechanism, RunFacts, Shape
@@ -129,13 +130,21 @@ class Query:
             origin=origin,
         )
 
+    @property
+    def explanation(self) -> Explanation:
+        """The guarantee, the noise of each column and the units that a key needs."""
+        explanation = self.mechanism.explanation(self.plan, self.source)
+        notes = explanation.notes
+        limits = (*notes.limits, *passed_over(self.source))
+        return replace(explanation, notes=replace(notes, limits=limits))
+
     def explain(self) -> str:
-        """Return what is promised, how noisy each column will be and when a key appears, in plain sentences."""
-        return self.mechanism.explain(self.plan, self.source) + passed_over(self.source)
+        """Return the explanation in plain sentences."""
+        return self.explanation.text()
 
     def explain_json(self) -> dict[str, Any]:
-        """Return the facts of the explanation under stable names."""
-        return self.mechanism.facts(self.plan, self.source)
+        """Return the explanation under stable names, the same for every kind of query."""
+        return self.explanation.json()
 
     def why_missing(self) -> str:
         """Return why a key may be missing: what the query alone tells."""

@@ -72,12 +72,8 @@ def line(query: Query, rows: pa.Table) -> str:
 def numbers_said(facts: dict[str, Any], explanation: str) -> str:
     """A digest of the facts of a query, but for its identity, and of the numbers in its explanation, in their order. Floats of facts count
     with 32 bits: quantiles and square roots may end in another bit on another machine."""
-    lines = [
-        line
-        for line in explanation.splitlines()
-        if not line.startswith(("  1. read", "Query identity"))
-    ]
-    said = [rounded(facts | {"query_identity": ""}), re.findall(NUMBER, " ".join(lines))]
+    text = explanation.split("\nQuery identity", maxsplit=1)[0]
+    said = [rounded(facts | {"identity": ""}), re.findall(NUMBER, text)]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:DIGITS]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -34,14 +33,17 @@ class Ways:
         rows: of the protected unit in one contribution period.
         per_key: c, of these with one key.
         query_way: PANES, WINDOW_SQRT, or the counter of a window of its own.
-        event: one row is protected, and no unit: it has no period.
     """
 
     query: ParsedQuery[Any]
     rows: float
     per_key: float
     query_way: CounterName
-    event: bool = False
+
+    @property
+    def event(self) -> bool:
+        """Whether one row is protected, and no unit: it has no period."""
+        return not self.query.privacy_unit
 
     @property
     def panes(self) -> int:
@@ -91,7 +93,8 @@ class Ways:
         }
 
     def month(self) -> dict[str, float]:
-        """Return what one unit pays in 30 days, by way; nothing where one period has them all."""
+        """Return the epsilon of one unit in 30 days, by way; infinite where nothing is promised,
+        empty where one period has them all."""
         window = self.query.windows
         n = touched_in_days(MONTH, window.size_us, window.offset_us)
         if self.event or self.query.contribution_period is ContributionPeriod.STREAM or n < 2:
@@ -99,15 +102,16 @@ class Ways:
         mu2 = total_mu(self.query.epsilon, self.delta) ** 2
         meet = 2.0 if self.panes > 1 else 1.0
         times = {"window_sqrt": gamma(coefficients(self.panes), self.panes), "copies": meet}
+        delta = n * self.delta
         return {"panes": n * self.query.epsilon} | {
-            way: epsilon_of(math.sqrt(n * many * mu2), n * self.delta)
+            way: epsilon_of(math.sqrt(n * many * mu2), delta) if delta < 1 else math.inf
             for way, many in times.items()
         }
 
-    def describe(self) -> str:
-        """Return a line for each way that takes the query; nothing where there is one alone."""
+    def describe(self) -> tuple[str, ...]:
+        """Return a line for each way that takes the query; none where there is one alone."""
         if not self.exist:
-            return ""
+            return ()
         query = self.query
         slides = self.panes > 1
         costs = self.month()
@@ -135,18 +139,10 @@ class Ways:
         ways[CounterName.BLT] = (
             f"delta = {self.delta:g}{level}, trigger_interval = '{interval}'{copies_text}: {errors['copies']}; at every trigger"
         )
-        texts = [
-            f"  {way}.{' This query.' if name is self.query_way else ''}"
-            for name, way in ways.items()
-        ]
-        lines = [
-            line
-            for way_text in texts
-            for line in textwrap.wrap(way_text, 120, subsequent_indent="  ")
-        ]
-        return "\n".join(
-            [
-                "Other ways to ask: the standard error of one COUNT, what it costs, when rows appear",
-                *lines,
-            ]
+        return (
+            "Other ways to ask: the standard error of one COUNT, what it costs, when rows are released.",
+            *(
+                f"{way}.{' This query.' if name is self.query_way else ''}"
+                for name, way in ways.items()
+            ),
         )

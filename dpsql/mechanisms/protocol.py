@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from dpsql.description import RANK_STDERR, STDERR, NoiseKind, Role, Sets, SketchShape
+from dpsql.explanation import Explanation
 from dpsql.parsed_query import BOUNDED, Aggregate, ParsedQuery, Quantiles
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
@@ -204,13 +205,13 @@ Planned = TypeVar("Planned", bound=Plan)
 
 class Own(NamedTuple):
     """The parts that have the same names in all folders: `OPTIONS` and `read_choices`, `RULES`,
-    `make_plan`, `account`, `explain` and `facts`, `document`, `missing`."""
+    `make_plan`, `account`, `explanation`, `document`, `missing`."""
 
     options: ModuleType
     rules: ModuleType
     planner: ModuleType
     accounting: ModuleType
-    explain: ModuleType
+    explanation: Callable[[Any, Source], Explanation]
     document: Callable[[Any], Mapping[str, Any]]
     missing: Callable[[Any], tuple[str, dict[str, Any]]]
 
@@ -265,13 +266,9 @@ class Mechanism(ABC, Generic[Asked, Planned]):
         """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
         return self.modules.document(plan)
 
-    def explain(self, plan: Planned, source: Source) -> str:
-        """Return the promise, the noise and the keys in plain sentences."""
-        return str(self.modules.explain.explain(plan, source))
-
-    def facts(self, plan: Planned, source: Source) -> dict[str, Any]:
-        """Return the plan's public numbers under stable names."""
-        return dict(self.modules.explain.facts(plan, source))
+    def explanation(self, plan: Planned, source: Source) -> Explanation:
+        """Return the guarantee, the noise and the keys of a plan."""
+        return self.modules.explanation(plan, source)
 
     def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
         """Return why a key may be missing, in sentences and under stable names."""

@@ -86,13 +86,12 @@ def is_by_file(name: str, value: str) -> bool:
     return reason == _BY_LINE and value.lower() != harmless
 
 
-def passed_over(source: Any) -> str:
-    """Tell in `explain` what a Delta source leaves out at the wish of its options; empty where it reads everything."""
+def passed_over(source: Any) -> tuple[str, ...]:
+    """Say in `explain` what a Delta source leaves out at the wish of its options; nothing where it reads everything."""
     options = {name.lower(): value.lower() for name, value in source.options}
     if source.format not in ("delta", CATALOG) or options.get(SKIPS_CHANGES) != "true":
-        return ""
+        return ()
     return (
-        "\nNot read\n"
-        f"  Commits that change or delete rows of `{source.name}` are passed over whole (skipChangeCommits): what they insert does not\n"
-        "  count, and rows that they change or delete stay counted as they were.\n"
+        f"Commits that change or delete rows of `{source.name}` are passed over whole (skipChangeCommits): what they insert does not "
+        "count, and rows that they change or delete stay counted as they were.",
     )

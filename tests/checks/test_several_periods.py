@@ -16,7 +16,7 @@ import pytest
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.histogram import accounting
 from dpsql.mechanisms.histogram.accounting import check, cost
-from dpsql.mechanisms.histogram.explain import facts
+from dpsql.mechanisms.histogram.explain import explanation
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
@@ -113,14 +113,21 @@ def plans(count: int = PLANS) -> tuple[PrivacyPlan, ...]:
 
 
 def stated(plan: PrivacyPlan, n: int) -> tuple[float, float]:
-    """(mu, failure) of n periods, as `explain --json` says and, the same, a ledger line."""
-    said = facts(plan, source())
+    """(mu, failure) of n periods, as a ledger line says and, the same, the cost in `explain --json`."""
+    protects = explanation(plan, source()).protects
     line = cost(plan, source()).periods(n)
-    one = {"mu": math.sqrt(said["cost"]["mu2"]), "failure": said["cost"]["failure"]}
-    told = {each["periods"]: each for each in said["periods"]}.get(n, one)  # STREAM has one period
-    assert bool(said["periods"]) is (plan.query.contribution_period is ContributionPeriod.WINDOW)
-    assert (told["mu"], told["failure"]) == pytest.approx((line.mu, line.failure))
-    return told["mu"], told["failure"]
+    renews = plan.query.contribution_period is ContributionPeriod.WINDOW
+    assert bool(protects.totals) is renews
+    shared = "_shared" if renews and n > 1 else ""
+    periods = n if renews else 1
+    mu = math.sqrt(periods * protects.cost[f"mu2{shared}"])
+    failure = periods * protects.cost[f"failure{shared}"]
+    assert (mu, failure) == pytest.approx((line.mu, line.failure))
+    for total in protects.totals:
+        several = cost(plan, source()).periods(total.count)
+        if total.epsilon is not None:
+            assert several.delta(total.epsilon) == pytest.approx(total.delta, rel=1e-3)
+    return mu, failure
 
 
 def hold_against_what_is_stated(plan: PrivacyPlan, seed: int) -> None:

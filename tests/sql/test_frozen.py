@@ -107,6 +107,5 @@ def test_an_explained_number_is_said_and_a_word_is_not() -> None:
     text = compiled(ACCEPTED[0]).explain()
     assert numbers_said(facts, text.replace("epsilon", "EPSILON")) == numbers_said(facts, text)
     assert numbers_said(facts, text.replace("6", "7", 1)) != numbers_said(facts, text)
-    assert numbers_said(facts | {"epsilon": int(facts["epsilon"])}, text) != numbers_said(
-        facts, text
-    )
+    budget = facts["budget"] | {"noisy_numbers": float(facts["budget"]["noisy_numbers"])}
+    assert numbers_said(facts | {"budget": budget}, text) != numbers_said(facts, text)

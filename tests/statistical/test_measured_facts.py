@@ -1,4 +1,4 @@
-"""What `dpsql explain` says, measured from outside: 1,000 runs (1,000 noise keys) of the whole chain, records to released rows. `sigma` is
+"""What `dpsql explain` says, measured from outside: 1,000 runs (1,000 noise keys) of the whole chain, records to released rows. `stderr` is
 the standard deviation of 10,000 noises (10 keys of each run): 0.7% of standard error, so 5% is 7 of them. `tau` is the number of users at
 which a key appears in half of the runs, found by bisection: about 1% of standard error, so 5% is 5 of them. Both are far below 1e-6 for a
 true claim; a claim 10% off is rejected as surely."""
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.histogram.explain import facts
+from dpsql.mechanisms.histogram.explain import explanation
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
@@ -61,10 +61,10 @@ class Measured:
 @cache
 def measured() -> Measured:
     """Every user has one record. Keys for the last trigger get theirs in the last interval, so that only there they are tested."""
-    wanted = facts(plan(), source())["selection"]
-    groups = [(n, 0, "first") for n in candidates(wanted["users_needed_first_trigger"])]
-    groups += [(n, T - 1, "last") for n in candidates(wanted["users_needed_last_trigger"])]
-    groups += [(3 * wanted["users_needed_last_trigger"], 0, "sure")] * SURE
+    first, last = explanation(plan(), source()).keys.units_needed
+    groups = [(n, 0, "first") for n in candidates(first.units)]
+    groups += [(n, T - 1, "last") for n in candidates(last.units)]
+    groups += [(3 * last.units, 0, "sure")] * SURE
     records = []
     truth = {}
     for name, (users, interval, kind) in enumerate(groups):
@@ -111,20 +111,21 @@ def bisect(share: dict[int, float]) -> int:
 @pytest.mark.parametrize(("column", "name"), [(0, "views"), (1, "visitors")])
 def test_sigma_is_what_explain_says(column: int, name: str) -> None:
     """At the first trigger the path is one strategy step. Catches: sigma without the column norm, per-column shares mixed up."""
-    stated = facts(plan(), source())["columns"][column]
-    assert stated["alias"] == name
+    stated = explanation(plan(), source()).columns[column]
+    assert stated.alias == name
     noise = measured().noise[column]
     assert len(noise) == RUNS * SURE
-    assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(stated["sigma"], rel=0.05)
-    assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(
-        stated["stderr_first_trigger"], rel=0.05
-    )
+    sigma = plan().columns[column].perturbations[0].sigma
+    assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(sigma, rel=0.05)
+    assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(stated.errors[0].stderr, rel=0.05)
 
 
-@pytest.mark.parametrize("which", ["first", "last"])
-def test_a_key_appears_in_half_of_the_runs_with_the_users_explain_says(which: str) -> None:
+@pytest.mark.parametrize(("which", "place"), [("first", 0), ("last", -1)])
+def test_a_key_appears_in_half_of_the_runs_with_the_users_explain_says(
+    which: str, place: int
+) -> None:
     """Catches: thresholds of another trigger, weights not those of a first key, selection noise of another size or never applied."""
-    stated = facts(plan(), source())["selection"][f"users_needed_{which}_trigger"]
+    stated = explanation(plan(), source()).keys.units_needed[place].units
     assert bisect(getattr(measured(), which)) == pytest.approx(stated, rel=0.05)
 
 

@@ -58,11 +58,11 @@ def test_every_command_explains_itself() -> None:
 def test_explain(work: Path) -> None:
     result = dp("explain", "views.sql")
     assert result.exit_code == 0
-    assert "Everything one privacy unit" in result.stdout
+    assert "everything that one user_id does in 1 day: epsilon 6" in result.stdout
     assert result.stderr == ""
     facts = json.loads(dp("explain", "views.sql", "--json").stdout)
-    assert facts["epsilon"] == 6.0
-    assert facts["query_identity"] in result.stdout
+    assert facts["protects"]["epsilon"] == 6.0
+    assert facts["identity"] in result.stdout
     assert not default_secret_path(os.environ).exists()  # nothing is spent, nothing is made
 
 
@@ -122,7 +122,7 @@ def test_show_and_list(work: Path) -> None:
         "2026-01-02",
         says="no window that starts at this time",
     )
-    identity = json.loads(dp("explain", "views.sql", "--json").stdout)["query_identity"]
+    identity = json.loads(dp("explain", "views.sql", "--json").stdout)["identity"]
     expected = [
         {
             "name": "views",

@@ -1,4 +1,4 @@
-"""Explanations: every number of the facts appears in the text, and the facts are the plan's."""
+"""Explanations of the histogram: their numbers are the plan's, and a person is told them."""
 
 import dataclasses
 import json
@@ -10,8 +10,9 @@ import pytest
 
 import dpsql
 from dpsql.errors import ConfigError
+from dpsql.explanation import Explanation
 from dpsql.jobs.terminal import print_json
-from dpsql.mechanisms.histogram.explain import explain, facts
+from dpsql.mechanisms.histogram.explain import explanation
 from dpsql.mechanisms.histogram.plan import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import release_parameters, stderr
@@ -26,7 +27,7 @@ from dpsql.parsed_query import (
 from dpsql.privacy.budget import budgets
 from dpsql.privacy.curve import total_mu
 from dpsql.privacy.origin import Origin
-from dpsql.text import Z95, number, percent
+from dpsql.text import number, percent
 from dpsql.times import duration
 from dpsql.udfs.histogram.perturbation import finish
 from tests.property.plans import COUNT, DAY, HOUR, SUM, USERS, VALID, query, source
@@ -56,122 +57,95 @@ def _query(request: pytest.FixtureRequest) -> ParsedQuery:
     return QUERIES[request.param]
 
 
+def explained(q: ParsedQuery) -> Explanation:
+    return explanation(make_plan(q, source()), source())
+
+
 def test_what_a_key_needs_with_three_groups_is_what_that_query_says_it_needs(
     q: ParsedQuery,
 ) -> None:
     told = re.findall(
-        r"max_groups_contributed = 3 in the place of (\d+): about (\d+) by the last",
-        explain(make_plan(q, source()), source()),
+        r"max_groups_contributed = 3 instead of (\d+): about ([\d,]+) by the last",
+        " ".join(explained(q).text().split()),
     )
     if q.asked.max_groups_contributed <= 3 or not q.selects:
         assert not told
         return
-    fewer = make_plan(
-        dataclasses.replace(q, asked=dataclasses.replace(q.asked, max_groups_contributed=3)),
-        source(),
-    )
-    needed = facts(fewer, source())["selection"]["users_needed_last_trigger"]
-    assert [(int(groups), int(units)) for groups, units in told] == [
-        (q.asked.max_groups_contributed, needed)
-    ]
-    assert f"{needed} by the last" in explain(fewer, source())
+    choices = dataclasses.replace(q.asked, max_groups_contributed=3)
+    needed = explained(dataclasses.replace(q, asked=choices)).keys.units_needed[-1]
+    assert told == [(str(q.asked.max_groups_contributed), f"{needed.units:,}")]
 
 
-def test_the_text_holds_every_number_of_the_facts(q: ParsedQuery) -> None:
-    """Golden-free: a number that the program promises to others must be one that a person was told. A strategy step's sigma is told as
-    errors of what is released, which is what a reader can use."""
+def test_the_explanation_is_the_plans(q: ParsedQuery) -> None:
+    """Catches: numbers of another column or trigger; a name that changes under programs that read them."""
     plan = make_plan(q, source())
-    text = explain(plan, source())
-    said = facts(plan, source())
-    assert f"({said['epsilon']:g}, {said['delta']:g})" in text
-    assert f"mu = {said['mu']:.4f}" in text
-    for name in ("delta_noise", "delta_threshold"):
-        assert f"{said[name]:.3g}" in text
-    assert f"{said['delta_hash']:.2g}" in text
-    assert f"T = {said['horizon']} " in text
-    for symbol, name in (
-        ("C", "max_rows_contributed"),
-        ("c", "max_rows_per_group"),
-        ("G", "max_groups_contributed"),
-    ):
-        assert re.search(rf"\b{symbol} = {said[name]}\b", text)
-    assert said["query_identity"] in text
-    if said["selection"]:
-        for name in ("users_needed_first_trigger", "users_needed_last_trigger"):
-            assert re.search(rf"\b{said['selection'][name]:,}\b", text) or re.search(
-                rf"\b{said['selection'][name]}\b", text
-            )
-        assert f"counter {said['selection']['counter']}" in text
-    for column in said["columns"]:
-        assert column["alias"] in text
-        for name in ("stderr_first_trigger", "stderr_last_trigger"):
-            assert f"± {number(Z95 * column[name])}" in text
-        for part in column["parts"] or ():
-            for name in ("stderr_first_trigger", "stderr_last_trigger"):
-                assert f"± {number(Z95 * part[name])}" in text
-        if column["clamp"]:
-            assert "[{:g}, {:g}]".format(*column["clamp"]) in text
-
-
-def test_the_facts_are_the_plans(q: ParsedQuery) -> None:
-    """Catches: facts of another column or trigger; a name that changes under programs that read them."""
-    plan = make_plan(q, source())
-    said = facts(plan, source())
+    said = explained(q).json()
     assert json.loads(json.dumps(said)) == said
-    assert (said["epsilon"], said["delta"], said["mu"]) == (q.epsilon, q.delta, plan.mu)
-    assert said["mu"] == pytest.approx(total_mu(q.epsilon, said["delta_noise"]), rel=2.0**-19)
+    protects, budget = said["protects"], said["budget"]
+    assert (protects["epsilon"], protects["delta"], budget["mu"]) == (q.epsilon, q.delta, plan.mu)
+    assert budget["mu"] == pytest.approx(total_mu(q.epsilon, budget["delta_noise"]), rel=2.0**-19)
     for column, planned in zip(said["columns"], plan.columns, strict=True):
         errors = stderr(planned.perturbations[0])
-        assert column["sigma"] == planned.perturbations[0].sigma
-        assert (column["stderr_first_trigger"], column["stderr_last_trigger"]) == (
-            errors[0],
-            errors[-1],
-        )
-        assert (column["stderr_of"], column["parts"] is None) == (
-            ("sum", False) if len(planned.perturbations) > 1 else ("value", True)
-        )
+        told = [(each["trigger"], each["stderr"]) for each in column["errors"]]
+        assert told == [(1, errors[0]), (plan.horizon, errors[-1])]
+        several = len(planned.perturbations) > 1
+        assert {each["statistic"] for each in column["errors"]} == {"sum" if several else "value"}
+        assert bool(column["parts"]) is several
+    needed = [each["units"] for each in said["keys"]["units_needed"]]
     if plan.selection:
         taus = plan.selection.thresholds
         weight = plan.selection.weights[0]
-        needed = (
-            said["selection"]["users_needed_first_trigger"],
-            said["selection"]["users_needed_last_trigger"],
-        )
-        assert needed == (-(-taus[0] // weight), -(-taus[-1] // weight))
+        assert needed == [-(-taus[0] // weight), -(-taus[-1] // weight)]
         assert (needed[0] - 1) * weight < taus[0] <= needed[0] * weight
     else:
-        assert said["selection"] is None
+        assert needed == []
+
+
+def test_the_text_has_every_number_that_matters(q: ParsedQuery) -> None:
+    """Golden-free: a number that the program promises to others must be one that a person was told."""
+    explanation = explained(q)
+    text = " ".join(explanation.text().split())
+    limits, budget = explanation.limits, explanation.budget
+    rows = limits.max_rows_contributed or 0
+    assert f"mu = {budget.mu:.4f}" in text
+    for part in (budget.delta_noise, budget.delta_threshold, budget.delta_hash):
+        assert not part or f"{part:.3g}" in text
+    assert f"{explanation.when.releases} releases per window" in text
+    assert f"C = {rows:,} records" in text
+    for symbol, limit in (("c", limits.max_rows_per_group), ("G", limits.max_groups_contributed)):
+        assert (f"{symbol} = {limit:,} " in text) is (limit is not None and limit < rows)
+    for needed in explanation.keys.units_needed:
+        assert f"{needed.units:,} by trigger {needed.trigger:,}" in text
+    for column in explanation.columns:
+        for error in (*column.errors, *column.parts):
+            assert f"± {number(error.half_width or 0)}" in text
+        if column.bounds:
+            assert "[{:g}, {:g}]".format(*column.bounds) in text
 
 
 def test_an_average_tells_both_of_its_errors() -> None:
     """Its own error depends on the number of values. Catches: a program that takes the sum's error for the average's."""
     plan = make_plan(query(aggregates=(COUNT, AVG)), source())
-    count, average = facts(plan, source())["columns"]
-    assert (count["stderr_of"], count["parts"]) == ("value", None)
-    assert average["stderr_of"] == "sum"
-    total, values = average["parts"]
-    assert (total["of"], values["of"]) == ("sum", "count")
-    assert {
-        name: total[name] for name in ("sigma", "stderr_first_trigger", "stderr_last_trigger")
-    }.items() <= average.items()
-    errors = [stderr(part) for part in plan.columns[1].perturbations]
-    assert [part["stderr_last_trigger"] for part in (total, values)] == [
-        error[-1] for error in errors
-    ]
+    count, average = explanation(plan, source()).columns
+    assert ([error.statistic for error in count.errors], count.parts) == (["value"] * 2, ())
+    assert [(error.statistic, error.divisor) for error in average.errors] == [("sum", "n")] * 2
+    sums, counts = average.parts[:2], average.parts[2:]
+    assert [error.statistic for error in (*sums, *counts)] == ["sum", "sum", "count", "count"]
+    assert [error.stderr for error in sums] == [error.stderr for error in average.errors]
+    last = [stderr(part)[-1] for part in plan.columns[1].perturbations]
+    assert [sums[-1].stderr, counts[-1].stderr] == last
     n, away = (
         10**6,
         5.0,
     )  # the released error is what the docstring says, at 5 from the middle of the bounds
     column = release_parameters(plan).columns[1]
-    sums = np.array([0, round(n * away / column.grids[0]), n])
-    _, released = finish(column, list(sums.reshape(3, 1)), np.array([plan.horizon]))
-    assert released[0] == pytest.approx(
-        math.hypot(total["stderr_last_trigger"], away * values["stderr_last_trigger"]) / n, rel=0.02
-    )
+    sums_of_group = np.array([0, round(n * away / column.grids[0]), n])
+    _, released = finish(column, list(sums_of_group.reshape(3, 1)), np.array([plan.horizon]))
+    assert released[0] == pytest.approx(math.hypot(last[0], away * last[1]) / n, rel=0.02)
 
 
 def test_the_text_is_readable_and_shows_no_secret(q: ParsedQuery) -> None:
-    text = explain(make_plan(q, source()), source())
+    text = explained(q).text()
     assert max(map(len, text.splitlines())) <= 120
     assert "nan" not in text.split()
     assert "salt" not in text.lower()
@@ -179,10 +153,8 @@ def test_the_text_is_readable_and_shows_no_secret(q: ParsedQuery) -> None:
 
 def test_rounds_are_not_called_refreshes() -> None:
     """RESELECT shows a key only at the triggers at which it is selected again. Catches: text of the other release rule."""
-    assert "refreshed at every trigger" in explain(make_plan(query(), source()), source())
-    assert "refreshed at every trigger" not in explain(
-        make_plan(QUERIES["paper"], source()), source()
-    )
+    assert "refreshed at every trigger" in explained(query()).text()
+    assert "refreshed at every trigger" not in explained(QUERIES["paper"]).text()
 
 
 def test_so_many_windows_that_nothing_is_promised_of_all_of_them(
@@ -193,13 +165,15 @@ def test_so_many_windows_that_nothing_is_promised_of_all_of_them(
     many = query(
         delta=1e-6, window=WindowSpec(1_000_000, 1_000_000, 0), trigger_interval_us=1_000_000
     )
-    plan = make_plan(many, source())
-    month = facts(plan, source())["days"][-1]
-    assert (month["delta"], month["epsilon"]) == (1.0, None)
-    assert "/ unlimited" in explain(plan, source())
-    print_json({**facts(plan, source()), "costs": (float("inf"), 1.5)})
+    listed = dataclasses.replace(many, public_groups="SELECT page FROM pages", aggregates=(COUNT,))
+    assert "epsilon inf in 30 days" in " ".join(explained(listed).text().split())
+    month = explained(many).protects.totals[-1]
+    assert (month.delta, month.epsilon) == (1.0, None)
+    assert "unlimited in any 30 days in a row" in " ".join(explained(many).text().split())
+    print_json({**explained(many).json(), "costs": (float("inf"), 1.5)})
     printed = json.loads(capsys.readouterr().out)
-    assert printed["days"][-1]["epsilon"] is None and printed["costs"] == [None, 1.5]
+    assert printed["protects"]["totals"][-1]["epsilon"] is None
+    assert printed["costs"] == [None, 1.5]
 
 
 WEEKLY = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 4, delta = 1e-8, privacy_unit_column = user_id, {}) {} FROM visits GROUP BY {}"
@@ -234,36 +208,30 @@ def test_a_week_is_any_seven_days_in_a_row(kind: str, begins: int) -> None:
     sources = {"visits": {**visits, "privacy_unit": "user_id", "start": "2026-01-01"}}
     compiled = dpsql.compile(OF_A_WEEK[kind].format(begins), sources)
     assert compiled.mechanism.name == kind
-    days = compiled.explain_json()["days"]
-    assert [(each["days"], each["periods"]) for each in days] == [(1, 1), (7, 2), (30, 6)]
-    assert days[0]["epsilon"] == pytest.approx(4.0, rel=0.02) and days[1]["epsilon"] > 5.6
+    days = [each for each in compiled.explanation.protects.totals if "window" not in each.span]
+    assert [(each.span, each.count) for each in days] == [
+        ("a day (UTC)", 1),
+        ("any 7 days in a row", 2),
+        ("any 30 days in a row", 6),
+    ]
+    costs = [each.epsilon or 0.0 for each in days]
+    assert costs[0] == pytest.approx(4.0, rel=0.02) and costs[1] > 5.6
     line = compiled.line("0" * 32, "run", Origin())
     (spent,) = budgets([line])
-    assert [total.epsilon for total in spent.totals] == pytest.approx(
-        [each["epsilon"] for each in days], rel=1e-6
-    )
-    week = f"{days[1]['epsilon']:.3g}"
-    assert (
-        f"/ {week} /" in compiled.explain()
-        or f"{week} in any 7 days in a row" in compiled.explain()
-    )
+    assert [total.epsilon for total in spent.totals] == pytest.approx(costs, rel=1e-6)
+    assert f"{costs[1]:.3g} in any 7 days in a row" in compiled.explain()
 
 
 def test_a_day_a_week_and_a_month_are_told() -> None:
     """The design's figures at (6, 1e-9): 6 / 17.4 / 42. For a STREAM period there is nothing to add up."""
-    plan = make_plan(query(), source())
-    (told,) = re.findall(
-        r"together cost epsilon ([\d.]+) / ([\d.]+) / ([\d.]+), delta", explain(plan, source())
-    )
-    assert "any 1 / 7 / 30 days (UTC) in a row touch up to 1 / 7 / 30 windows" in explain(
-        plan, source()
-    )
+    text = " ".join(explained(query()).text().split())
+    told = re.findall(r"up to (\d+) periods?, epsilon ([\d.]+)", text)
+    assert [int(periods) for periods, _ in told] == [1, 7, 30]
     # half of delta goes to the thresholds, so mu and these are a little smaller than for the whole
-    assert [float(v) for v in told] == pytest.approx([6, 17.4, 42], rel=0.05)
+    assert [float(epsilon) for _, epsilon in told] == pytest.approx([6, 17.4, 42], rel=0.05)
     stream = dataclasses.replace(query(), contribution_period=ContributionPeriod.STREAM)
-    text = explain(make_plan(stream, source()), source())
-    assert "365" not in text
-    assert "for ever" in text
+    assert "30 days" not in explained(stream).text()
+    assert "in the whole stream" in explained(stream).text()
 
 
 @pytest.mark.parametrize(
@@ -315,8 +283,11 @@ def test_shares(share: float, words: str) -> None:
 def test_a_plan_at_its_limits_is_explained_and_one_beyond_is_refused() -> None:
     """A million rows of a unit, for which the plan has a million weights; more than MAX_WEIGHTS of them would fill the memory."""
     limit = query(delta=9e-6, max_rows_contributed=1_000_000, max_rows_per_group=1)
-    text = explain(make_plan(limit, source(max_keys=1000), decay=1.0), source(max_keys=1000))
-    assert "number 1000000 counts 0% of the first" in text  # its weight is below 2^-20
+    few = source(max_keys=1000)
+    text = explanation(make_plan(limit, few, decay=1.0), few).text()
+    assert "number 1000000 counts 0% of the first" in " ".join(
+        text.split()
+    )  # its weight is below 2^-20
     sliding = dataclasses.replace(limit, window=WindowSpec(DAY, HOUR, 0))
     with pytest.raises(
         ConfigError, match=r"could count 24,000,000 times .*24 windows.*max_groups_contributed"

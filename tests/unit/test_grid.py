@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpsql.errors import InputError
-from dpsql.parts.words import schedule
+from dpsql.parts.whole_table import schedule
 from dpsql.schedule import AT_ONCE
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from tests.mechanisms.dynamic import plans

@@ -25,8 +25,7 @@ KNOW = (
 """The description, its readers, and those who write the columns."""
 
 LEFT = {
-    "dpsql/mechanisms/sketch/explain.py": 6,  # numbers of its own JSON
-    "dpsql/sql/allowed.py": 1,  # a function of Spark
+    "dpsql/sql/allowed.py": 1  # a function of Spark
 }
 """How many such texts other modules have that are no columns of a public table."""
 

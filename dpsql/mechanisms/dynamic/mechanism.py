@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpsql.description import NoiseKind
-from dpsql.mechanisms.dynamic import accounting, explain, planner, query, stages
+from dpsql.mechanisms.dynamic import accounting, planner, query, stages
+from dpsql.mechanisms.dynamic.explain import explanation
 from dpsql.mechanisms.dynamic.missing_keys import missing
 from dpsql.mechanisms.dynamic.plan import TableChoices, TablePlan, TreeChoices, TreePlan
 from dpsql.mechanisms.protocol import (
@@ -20,7 +21,7 @@ from dpsql.mechanisms.protocol import (
     value_and_error,
 )
 from dpsql.parsed_query import Quantiles
-from dpsql.parts.words import document, schedule
+from dpsql.parts.whole_table import document, schedule
 from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
 from dpsql.udfs.dynamic.stages import TreeStage
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
@@ -37,7 +38,7 @@ class Dynamic(Mechanism[TableChoices, TablePlan]):
 
     name: str = TablePlan.mechanism
     takes: str = "queries without a window"
-    modules: Own = Own(query, query, planner, accounting, explain, document, missing)
+    modules: Own = Own(query, query, planner, accounting, explanation, document, missing)
 
     def claims(self, draft: Draft) -> bool:
         """Tell whether a query has no window, says when to release, and has one set of keys."""

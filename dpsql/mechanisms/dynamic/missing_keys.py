@@ -7,7 +7,8 @@ from typing import Any
 from dpsql.mechanisms.dynamic.plan import TablePlan
 from dpsql.mechanisms.dynamic.planner import HIDE_BELOW
 from dpsql.mechanisms.dynamic.stages import users_needed
-from dpsql.parts.words import RANKS, not_counted, triggers
+from dpsql.mechanisms.explanations import RANKS, not_counted
+from dpsql.parts.whole_table import triggers
 from dpsql.text import percent
 from dpsql.times import duration
 

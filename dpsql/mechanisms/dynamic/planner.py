@@ -33,7 +33,7 @@ from dpsql.parts.key_selection import (
     thresholds,
 )
 from dpsql.parts.sums import per_group_sensitivity
-from dpsql.parts.words import document, norm_of, reach_of
+from dpsql.parts.whole_table import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.udfs.contributions import Increment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpsql.mechanisms.dynamic.plan import ChangeChoices, TablePlan, TreePlan
 from dpsql.parts.sums import bare, output_column
-from dpsql.parts.words import grid
+from dpsql.parts.whole_table import grid
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.dynamic.changes import FeedParameters
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum

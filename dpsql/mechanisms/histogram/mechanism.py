@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpsql.description import NoiseKind
-from dpsql.mechanisms.histogram import accounting, explain, planner, stages
+from dpsql.mechanisms.histogram import accounting, planner, stages
 from dpsql.mechanisms.histogram import query as options
 from dpsql.mechanisms.histogram import query as rules
+from dpsql.mechanisms.histogram.explain import explanation
 from dpsql.mechanisms.histogram.missing_keys import missing
 from dpsql.mechanisms.histogram.plan import HistogramChoices, PrivacyPlan, document
 from dpsql.mechanisms.protocol import (
@@ -37,7 +38,7 @@ class Histogram(Mechanism[HistogramChoices, PrivacyPlan]):
 
     name: str = PrivacyPlan.mechanism
     takes: str = "queries with a window"
-    modules: Own = Own(options, rules, planner, accounting, explain, document, missing)
+    modules: Own = Own(options, rules, planner, accounting, explanation, document, missing)
 
     def claims(self, draft: Draft) -> bool:
         """Tell whether a query has a window, unless panes make its windows, or it writes an option

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from dpsql.mechanisms.explanations import RANKS, not_counted
 from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule, SelectionPlan
 from dpsql.parsed_query import ContributionPeriod
-from dpsql.parts.words import RANKS, not_counted
 from dpsql.text import percent
 from dpsql.times import duration
 
@@ -49,13 +49,7 @@ def units_needed(plan: PrivacyPlan, count: int = SHOWN) -> tuple[Needed, ...]:
 
 def carried_needs(selection: SelectionPlan) -> str:
     """Return how many units a key needs in each of several windows, where windows prove keys together."""
-    carried_plan = selection.carried
-    if carried_plan is None:
-        return ""
-    needs = [
-        f"{carried_plan.users_needed(i, selection.weights[0]):,} units over {d}"
-        for i, d in enumerate(carried_plan.lengths)
-    ]
+    needs = [f"{units:,} units over {windows}" for windows, units in selection.users_needed_jointly]
     return f"half of the keys pass with {', '.join(needs)} windows, in each of them"
 
 

@@ -93,6 +93,15 @@ class SelectionPlan:
     carried: CarriedPlan | None = None
 
     @property
+    def users_needed_jointly(self) -> tuple[tuple[int, int], ...]:
+        """Numbers of windows that prove a key together, and the users that it needs in each."""
+        if self.carried is None:
+            return ()
+        first = self.weights[0]
+        lengths = enumerate(self.carried.lengths)
+        return tuple((windows, self.carried.users_needed(i, first)) for i, windows in lengths)
+
+    @property
     def falls(self) -> bool:
         """A unit's later keys count less than its first."""
         return self.weights[-1] < self.weights[0]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpsql.description import GROUPING_ID, NoiseKind, Role, Sets
-from dpsql.mechanisms.marginals import accounting, explain, planner, query, stages
+from dpsql.mechanisms.marginals import accounting, planner, query, stages
+from dpsql.mechanisms.marginals.explain import explanation, missing
 from dpsql.mechanisms.marginals.plan import CubeChoices, MarginalsPlan
 from dpsql.mechanisms.protocol import (
     Argument,
@@ -20,7 +21,7 @@ from dpsql.mechanisms.protocol import (
     value_and_error,
 )
 from dpsql.parts.sums import presence_only
-from dpsql.parts.words import document, schedule
+from dpsql.parts.whole_table import document, schedule
 from dpsql.udfs.marginals.release import DROP_REASONS
 from dpsql.udfs.stage import Clock, Stage, Tick
 
@@ -33,7 +34,7 @@ class MarginalsMechanism(Mechanism[CubeChoices, MarginalsPlan]):
 
     name: str = MarginalsPlan.mechanism
     takes: str = "queries with CUBE, ROLLUP or GROUPING SETS"
-    modules: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
+    modules: Own = Own(query, query, planner, accounting, explanation, document, missing)
 
     def claims(self, draft: Draft) -> bool:
         """Tell whether a query has no window and one of the three words in GROUP BY."""

@@ -22,7 +22,7 @@ from dpsql.mechanisms.protocol import identity_of
 from dpsql.parsed_query import AVERAGED, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, increments_of, of_width, sums_of
-from dpsql.parts.words import document, norm_of, reach_of
+from dpsql.parts.whole_table import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.parts.sums import bare, output_column
-from dpsql.parts.words import grid
+from dpsql.parts.whole_table import grid
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.marginals.cells import Domains
 from dpsql.udfs.marginals.release import CellIntake, CellRowIntake, cells

@@ -15,7 +15,8 @@ from dpsql.mechanisms.protocol import (
     Shape,
     TableFacts,
 )
-from dpsql.mechanisms.sketch import accounting, explain, planner, query, stages
+from dpsql.mechanisms.sketch import accounting, planner, query, stages
+from dpsql.mechanisms.sketch.explain import explanation, missing
 from dpsql.mechanisms.sketch.plan import SketchChoices, SketchKind, SketchPlan, document
 from dpsql.schedule import by_window
 from dpsql.udfs.sketch.intake import REASONS
@@ -32,7 +33,7 @@ class Sketch(Mechanism[SketchChoices, SketchPlan]):
 
     name: str = SketchPlan.mechanism
     takes: str = "queries with APPROX_TOP_COUNT, APPROX_TOP_SUM or COUNT_SKETCH"
-    modules: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
+    modules: Own = Own(query, query, planner, accounting, explanation, document, missing)
 
     def claims(self, draft: Draft) -> bool:
         """Tell whether a query calls a sketch."""
@@ -41,7 +42,6 @@ class Sketch(Mechanism[SketchChoices, SketchPlan]):
     def shape(self, plan: SketchPlan) -> Shape:
         """Return windows with their triggers; a list for each sketch that has one, and the second table."""
         choices = plan.query.asked
-        bounds = plan.query.asked.bounds
         return Shape(
             schedule=by_window(stages.grid(plan)),
             arguments=tuple(map(Argument, plan.arguments)),
@@ -61,9 +61,7 @@ class Sketch(Mechanism[SketchChoices, SketchPlan]):
             ),
             facts=TableFacts(
                 noise=NoiseKind("BLT", plan.triggers),
-                bounds=(None, None, None)
-                if bounds is None
-                else (bounds.max_rows, bounds.max_rows_per_key, bounds.max_keys),
+                bounds=choices.limits,
                 sums=len(plan.cells),
                 grids={
                     sketch.alias: cells.grid

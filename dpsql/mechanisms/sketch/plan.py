@@ -79,6 +79,13 @@ class SketchChoices:
     bounds: SketchLimits | None = None
 
     @property
+    def limits(self) -> tuple[int | None, int | None, int | None]:
+        """C, c and G; None at level EVENT."""
+        if self.bounds is None:
+            return None, None, None
+        return self.bounds.max_rows, self.bounds.max_rows_per_key, self.bounds.max_keys
+
+    @property
     def lists(self) -> bool:
         """Whether any aggregate has a list."""
         return any(each.number for each in self.wanted)

@@ -16,7 +16,8 @@ from dpsql.mechanisms.protocol import (
     TableFacts,
     value_and_error,
 )
-from dpsql.mechanisms.sliding import accounting, explain, planner, query, stages
+from dpsql.mechanisms.sliding import accounting, planner, query, stages
+from dpsql.mechanisms.sliding.explain import explanation, missing
 from dpsql.mechanisms.sliding.plan import PaneChoices, PaneGrouping, SlidingPlan, document
 from dpsql.parsed_query import Aggregate, PrivacyLevel
 from dpsql.parts.increments import sums_of
@@ -35,7 +36,7 @@ class Sliding(Mechanism[PaneChoices, SlidingPlan]):
 
     name: str = SlidingPlan.mechanism
     takes: str = "windows of listed keys that slide, with privacy_level = EVENT, delta = 0, or no trigger_interval"
-    modules: Own = Own(query, query, planner, accounting, explain, document, explain.missing)
+    modules: Own = Own(query, query, planner, accounting, explanation, document, missing)
 
     def claims(self, draft: Draft) -> bool:
         """Tell whether a query protects events; or has windows of units that slide, where panes are

@@ -13,6 +13,6 @@ def test_the_howto_runs(place: Path) -> None:
     """What it quotes of `explain` is what explain says, too."""
     page = FOLDER / "howto.md"
     said = " ".join(run(page, place).split())
-    quoted = re.search(r"> (A key appears.*)", page.read_text(encoding="utf-8"))
+    quoted = re.search(r"> (A key is released.*)", page.read_text(encoding="utf-8"))
     assert quoted is not None and " ".join(quoted[1].split()) in said
     assert "22]" in said and "#en.wikipedia" in said and "Summary(triggers=" in said

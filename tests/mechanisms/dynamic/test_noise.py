@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.mechanisms.dynamic.explain import facts
+from dpsql.mechanisms.dynamic.explain import explanation
 from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.mechanisms.dynamic.stages import stages
 from dpsql.udfs.histogram.release import Tick
@@ -107,11 +107,12 @@ def test_figures_of_explain_are_those_of_10_000_paths() -> None:
         [Tick(0, plans.START + 100 * plans.HOUR)],
         noise_key(7),
     ).rows
-    columns = facts(plan, plans.source())["columns"]
+    columns = explanation(plan, plans.source()).columns
     for trigger in (1, 10, 100):
         of_trigger = rows.filter(pa.array(rows["trigger"].to_numpy() == trigger))
         for i, column in enumerate(columns):
-            (told,) = [each["stderr"] for each in column["stderr"] if each["trigger"] == trigger]
+            (told,) = [each.stderr for each in column.errors if each.trigger == trigger]
+            assert told is not None
             found = np.sqrt(np.mean(of_trigger[f"c{i}"].to_numpy().astype(np.float64) ** 2))
             assert found == pytest.approx(told, rel=0.03)
             assert found != pytest.approx(1.05 * told, rel=0.03)

@@ -16,7 +16,7 @@ from dpsql.mechanisms.dynamic.plan import TableChoices, TablePlan
 from dpsql.mechanisms.dynamic.planner import identity, make_plan
 from dpsql.mechanisms.dynamic.stages import bounding_parameters, table_parameters
 from dpsql.parsed_query import Aggregate, AggregateFunction, ParsedQuery
-from dpsql.parts.words import document
+from dpsql.parts.whole_table import document
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.sources.change_feed import Feed
 from dpsql.udfs.intake.contribution_bounding import admit

@@ -30,7 +30,7 @@ from dpsql.mechanisms.marginals.planner import (
     shares,
 )
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
-from dpsql.parts.words import document
+from dpsql.parts.whole_table import document
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.udfs.marginals.estimates import energies
 from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source

@@ -10,12 +10,14 @@ import pytest
 from scipy.stats import norm
 
 from dpsql.errors import AccountingError, ConfigError
+from dpsql.explanation import Explanation
 from dpsql.mechanisms.sketch.accounting import account, check, recompute
-from dpsql.mechanisms.sketch.explain import figures, sentences
+from dpsql.mechanisms.sketch.explain import explanation
 from dpsql.mechanisms.sketch.plan import SketchKind, SketchLimits, Wanted, WantedPerGroup, document
 from dpsql.mechanisms.sketch.planner import MEDIAN, SMALLEST, identity, make_plan
-from dpsql.parsed_query import ContributionPeriod, WindowSpec
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec
 from dpsql.privacy.cost import Overlap, gaussian_delta
+from dpsql.sources.config import Source
 from tests.mechanisms.sketch.sketch_runs import COUNT, ONLY_ASKED, event, public, query
 from tests.property.plans import DAY, HOUR, source
 
@@ -181,11 +183,24 @@ def test_what_the_planner_refuses(asked: Any, said: str) -> None:
         make_plan(asked, source())
 
 
-def test_what_is_said() -> None:
-    said = " ".join(sentences(make_plan(query(), source(max_keys=100)), source(max_keys=100)))
-    assert "one privacy unit does in one contribution period" in said
-    assert "GROUP BY is smaller" in said
-    assert "published when it closes" in said
+def explained(asked: Any, declared: Source) -> Explanation:
+    aggregates = [
+        Aggregate(each.alias, AggregateFunction.APPROX_TOP_COUNT) for each in asked.asked.wanted
+    ]
+    asked = dataclasses.replace(asked, aggregates=tuple(aggregates))
+    return explanation(make_plan(asked, declared), declared)
+
+
+def said(asked: Any, declared: Source) -> str:
+    return " ".join(explained(asked, declared).text().split())
+
+
+def test_explanation_of_a_sketch() -> None:
+    """Catches: the advice to use a histogram where a sketch is smaller, a cell's error told as an estimate's."""
+    text = said(query(), source(max_keys=100))
+    assert "everything that one user_id does in 1 day" in text
+    assert "GROUP BY is smaller" in text
+    assert "published when it closes" in text
     for max_keys, wanted, advised in (
         (159, (COUNT,), True),
         (160, (COUNT,), False),
@@ -193,18 +208,11 @@ def test_what_is_said() -> None:
         (159, (COUNT, SUM), True),
     ):
         declared = source(max_keys=max_keys)  # 5 x 64 cells, whatever the number of sketches
-        assert (
-            "GROUP BY" in " ".join(sentences(make_plan(query(wanted=wanted), declared), declared))
-        ) == advised
-    said = " ".join(sentences(make_plan(event(wanted=(ONLY_ASKED,)), source()), source()))
-    assert "Not one person: a person with 10 events has epsilon" in said
-    assert "GROUP BY" not in said
-    shown = figures(
-        make_plan(
-            query(depth=9, width=8192, bounds=SketchLimits(16, 1, 16), trigger_interval_us=HOUR),
-            source(),
-        ),
-        source(),
-    )
-    assert shown["estimate_stderr"] == pytest.approx(22.8, abs=0.3)  # the page's figure
-    assert shown["left_out"] == pytest.approx(0.0009, abs=1e-4)
+        assert ("GROUP BY" in said(query(wanted=wanted), declared)) == advised
+    text = said(event(wanted=(ONLY_ASKED,), privacy_unit=()), source())
+    assert "in 10 events" in text and "not one person" in text
+    assert "GROUP BY" not in text
+    large = query(depth=9, width=8192, bounds=SketchLimits(16, 1, 16), trigger_interval_us=HOUR)
+    error = explained(large, source()).columns[0].last
+    assert error.stderr == pytest.approx(22.8, abs=0.3)  # the page's figure
+    assert "leaves out up to 0.0915% of a unit's values" in said(large, source())

@@ -12,7 +12,7 @@ import pytest
 import dpsql
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.sliding.accounting import account
-from dpsql.mechanisms.sliding.explain import explain
+from dpsql.mechanisms.sliding.explain import explanation
 from dpsql.mechanisms.sliding.plan import PaneGrouping, SlidingPlan, document
 from dpsql.mechanisms.sliding.planner import half_width, make_plan
 from dpsql.mechanisms.sliding.stages import intake, measurements, output_columns
@@ -240,18 +240,16 @@ def test_at_level_user_it_has_less_than_a_third_of_the_variance_of_one_copy_per_
 
 
 def said(query: ParsedQuery) -> str:
-    return " ".join(explain(planned(query), SOURCE).split())
+    return " ".join(explanation(planned(query), SOURCE).text().split())
 
 
 def test_explain_says_what_events_cost() -> None:
     event = said(EVENT)
-    assert (
-        "protects one event (one row of `wiki`): epsilon 0.1, delta 0, for the whole infinite output."
-        in event
-    )
-    assert "a person with 10 events has epsilon 1, with 100 events epsilon 10" in event
-    assert "Changing an event instead of adding it: epsilon 0.2." in event
-    assert "within 108 of the truth" in event
+    assert "one row of wiki (not one person): epsilon 0.1, delta 0." in event
+    assert "In 10 events: epsilon 1.00, delta 0. In 100 events: epsilon 10.0, delta 0." in event
+    assert "In 2 events: epsilon 0.200, delta 0." in event
+    assert "Changing an event costs as much as 2 events." in event
+    assert "COUNT(*) ± 108" in event
     assert (
         "delta = 0, privacy_level = EVENT, no trigger_interval: 54.75; once, at the window's end. This query. "
         "delta = 1e-09, privacy_level = EVENT, no trigger_interval: 105.5; once" in event
@@ -267,7 +265,7 @@ def test_explain_says_what_events_cost() -> None:
         in user
     )
     assert "worse than" in said(QUERIES["retroactive"])
-    assert "one privacy unit (user_id) does in one period of 15 minutes" in said(USER)
+    assert "everything that one user_id does in 15 minutes" in said(USER)
 
 
 @pytest.mark.parametrize(
@@ -316,10 +314,9 @@ def test_other_ways_to_ask_have_the_errors_and_costs_that_they_are_told_to_have(
         first,
         *([asked("delta = 1e-6" + interval)] if "," in window else []),
     ]
-    costs = [
-        next(each["epsilon"] for each in query.explain_json()["periods"] if each["periods"] == 30)
-        for query in ways
-    ]
+    months = [query.explanation.protects.totals[-1] for query in ways]
+    assert {month.span for month in months} == {"any 30 days in a row"}
+    costs = [month.epsilon for month in months]
     for mine, query in enumerate(ways):
         told = re.findall(
             r": ([\d.]+), epsilon ([\d.]+) in 30 days;[^.]*\.( This)?",

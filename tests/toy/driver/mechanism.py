@@ -5,6 +5,8 @@ from typing import Any
 
 from dpsql.description import NoiseKind, Role
 from dpsql.errors import Problem
+from dpsql.explanation import BudgetShares, Explanation, Limits, gaussian
+from dpsql.mechanisms.explanations import column, listed_keys, protects, times
 from dpsql.mechanisms.protocol import PublicColumn, RunFacts, Shape, TableFacts
 from dpsql.parsed_query import ParsedQuery
 from dpsql.privacy.cost import Cost
@@ -54,11 +56,18 @@ class Toy:
     def document(self, made: ToyPlan) -> Mapping[str, Any]:
         return plan.document(made)
 
-    def explain(self, plan: ToyPlan, source: Source) -> str:
-        return f"Each window shows how many units were in it, give or take {plan.sigma:.0f}.\n"
-
-    def facts(self, plan: ToyPlan, source: Source) -> dict[str, Any]:
-        return {"sigma": plan.sigma}
+    def explanation(self, plan: ToyPlan, source: Source) -> Explanation:
+        query = plan.query
+        columns = [column(each, [gaussian(1, "value", plan.sigma)]) for each in query.aggregates]
+        return Explanation(
+            protects=protects(plan, accounting.account(plan, source)),
+            when=times(query, by_window(plan.grid), 1),
+            limits=Limits(1, 1, 1, source.max_users),
+            keys=listed_keys(query),
+            columns=tuple(columns),
+            budget=BudgetShares(mu=plan.mu, noisy_numbers=1, delta_noise=plan.delta),
+            identity=plan.identity,
+        )
 
     def missing(self, plan: ToyPlan) -> tuple[str, dict[str, Any]]:
         return "Every window is shown.", {}

@@ -1,0 +1,600 @@
+"""What a query promises and how exact its results will be: one value, one text and one JSON for
+every kind of query, computed from a plan alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from dpsql.description import STDERR
+from dpsql.text import Z95, number, percent, plural
+from dpsql.times import duration
+
+WIDTH = 112
+CAREFUL = 20.0
+"""No single query may ask for more epsilon; all its periods of a week together can cost more."""
+WEEK = "any 7 days in a row"
+LETTERS = " (n values with standard deviation s)"
+SHOWN = 40
+"""Tables of a CUBE that the text lists."""
+
+# The value.
+
+
+@dataclass(frozen=True)
+class JointCost:
+    """The joint cost of several events, or of all periods of one unit that a span of days touches.
+
+    Args:
+        span: of what it is the cost, in words.
+        count: number of events or periods.
+        epsilon: None where nothing is promised.
+        delta: thresholds and hashes included.
+    """
+
+    span: str
+    count: int
+    epsilon: float | None
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """The privacy guarantee.
+
+    Args:
+        unit: columns that name a privacy unit; none where one event (a row) is protected.
+        stream: name of the source.
+        period_us: length of a contribution period; None: the whole stream.
+        meet: whether one window can hold records of two periods.
+        epsilon, delta: of one unit in one period, or of one event.
+        cost: the same as the accountant computed it.
+        totals: of several.
+    """
+
+    unit: tuple[str, ...]
+    stream: str
+    period_us: int | None
+    meet: bool
+    epsilon: float
+    delta: float
+    cost: Mapping[str, Any]
+    totals: tuple[JointCost, ...]
+
+    @property
+    def subject(self) -> str:
+        """All that is protected."""
+        if self.unit:
+            return f"everything that one {', '.join(self.unit)} does {self.span}"
+        return f"one row of {self.stream} (not one person)"
+
+    @property
+    def span(self) -> str:
+        """How long the contribution limits of a unit last."""
+        return f"in {duration(self.period_us)}" if self.period_us else "in the whole stream"
+
+
+@dataclass(frozen=True, kw_only=True)
+class When:
+    """The windows and triggers.
+
+    Args:
+        event_time: column of the records.
+        window_us, slide_us: of windows; None: the whole table is released as it is.
+        trigger_us: time between triggers.
+        releases: triggers of a window, or of a table; None: there is no last one.
+        start, end: of a table, due times of trigger 0 and the last one.
+        lateness_us: how long after its end a window takes records.
+        ahead_us: how far ahead of the clock a record may be.
+        panes: slides of a window that is added up from panes.
+        poll_us: how often a live run polls its source; None: the query cannot run live.
+    """
+
+    event_time: str
+    window_us: int | None
+    slide_us: int | None
+    trigger_us: int
+    releases: int | None
+    start: str | None = None
+    end: str | None = None
+    lateness_us: int
+    ahead_us: int
+    panes: int | None = None
+    poll_us: int | None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The contribution limits of a unit in one period, by the options that set them; None: no such
+    limit.
+
+    Args:
+        max_users, max_keys: declared for the source.
+        pairs: of window and key.
+        defaults: options that the query does not write.
+        left_out: figures that tell what the limits leave out.
+    """
+
+    max_rows_contributed: int | None
+    max_rows_per_group: int | None
+    max_groups_contributed: int | None
+    max_users: int
+    max_keys: int | None = None
+    max_spells_contributed: int | None = None
+    pairs: int | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    left_out: Sequence[Any] | None = None
+
+
+@dataclass(frozen=True)
+class UnitsNeeded:
+    """The units that a key needs by a trigger, in each of some windows that prove it together; with
+    exactly that many, half of the keys are released."""
+
+    trigger: int
+    units: int
+    windows: int = 1
+
+
+@dataclass(frozen=True)
+class ErrorBar:
+    """The error of a number at a trigger.
+
+    Args:
+        trigger: number of the trigger, of its window or table.
+        statistic: `value`, or what a value is made of: `sum`, `squares`, `count`; or `rank`, in rows.
+        stderr: standard error; None where none is known in advance.
+        half_width: of the 95% interval; None likewise.
+        divisor: what the error is to be divided by: ``, `n` or `(2 n s)`.
+        scope: the part of a CUBE that the error is of.
+    """
+
+    trigger: int
+    statistic: str
+    stderr: float | None
+    half_width: float | None
+    divisor: str = ""
+    scope: str | None = None
+
+    @property
+    def bar(self) -> str:
+        """The error bar in words, or why there is none."""
+        if self.half_width is not None:
+            return f"± {number(self.half_width)}"
+        return "not covered" if self.stderr is None else f"standard error {number(self.stderr)}"
+
+    @property
+    def unit(self) -> str:
+        """The words that stand after the error bar."""
+        rows = "rows" if self.statistic == "rank" else ""
+        return f"/ {self.divisor}" if self.divisor else rows
+
+
+def gaussian(
+    trigger: int, statistic: str, stderr: float, divisor: str = "", scope: str | None = None
+) -> ErrorBar:
+    """Return the error of Gaussian noise; `stderr` is infinite where nothing covers the number."""
+    if math.isinf(stderr):
+        return ErrorBar(trigger, statistic, None, None, divisor, scope)
+    return ErrorBar(trigger, statistic, stderr, Z95 * stderr, divisor, scope)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedTable:
+    """One measured table of a CUBE.
+
+    Args:
+        names: its keys.
+        grouping_id: its number in SQL.
+        cells: number of its cells.
+        share: of mu^2.
+        errors: of one cell at the last trigger; their scope is the column's alias.
+    """
+
+    names: tuple[str, ...]
+    grouping_id: int
+    cells: int
+    share: float
+    errors: tuple[ErrorBar, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """The keys that are released.
+
+    Args:
+        how: `public`, `selected` or `none`.
+        names: columns of a key.
+        units_needed: of a selected key, at the first trigger, at the last, and at some between.
+        units_needed_jointly: the same for windows that prove a key together.
+        listed: length of a sketch's longest list.
+        cells: that are released at every trigger, where a key does not name them.
+        tables: of a CUBE.
+    """
+
+    how: str
+    names: tuple[str, ...]
+    units_needed: tuple[UnitsNeeded, ...] = ()
+    units_needed_jointly: tuple[UnitsNeeded, ...] = ()
+    listed: int | None = None
+    cells: int | None = None
+    tables: tuple[ReleasedTable, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A key in words."""
+        return f"({', '.join(self.names)})" if len(self.names) > 1 else "".join(self.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedColumn:
+    """A released column.
+
+    Args:
+        alias: its name.
+        aggregate: what it is, in words of SQL.
+        bounds: clamping bounds.
+        bounds_of: `row`, or `group` where they clamp what a unit adds to a group.
+        errors: by trigger, the first and the last among them; the first scope is the one to name.
+        parts: errors of all that the value is made of, where it is more than one noisy number.
+        notes: sentences about it.
+    """
+
+    alias: str
+    aggregate: str
+    bounds: tuple[float, float] | None
+    bounds_of: str | None
+    errors: tuple[ErrorBar, ...]
+    parts: tuple[ErrorBar, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> ErrorBar:
+        """The error at the last trigger."""
+        return [error for error in self.errors if error.scope == self.errors[0].scope][-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetShares:
+    """The purposes that the budget is spent on.
+
+    Args:
+        mu: of all Gaussian noise; 0 where noise is discrete Laplace.
+        selection_share: share of mu^2 that selects keys.
+        noisy_numbers: of a group, which share the rest; None: they share it unequally.
+        delta_noise, delta_threshold, delta_hash: what delta is for.
+    """
+
+    mu: float
+    selection_share: float = 0.0
+    noisy_numbers: int | None
+    delta_noise: float
+    delta_threshold: float = 0.0
+    delta_hash: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notes:
+    """Sentences that only one kind of query has, by section."""
+
+    protects: tuple[str, ...] = ()
+    when: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    budget: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """All that `dpsql explain` says of a query."""
+
+    protects: Guarantee
+    when: When
+    limits: Limits
+    keys: Keys
+    columns: tuple[ExplainedColumn, ...]
+    budget: BudgetShares
+    identity: str
+    notes: Notes = field(default_factory=Notes)
+
+    def json(self) -> dict[str, Any]:
+        """Return all of it under names that are the same for every kind of query; a number that
+        does not exist is null."""
+        return dict(json.loads(json.dumps(asdict(self), allow_nan=False)))
+
+    def text(self) -> str:
+        """Return the sections that every query has, in lines of at most 120 characters."""
+        notes = self.notes
+        sections = {
+            "In short": [*_short(self)],
+            "What is promised": [*_promise(self.protects), *notes.protects],
+            "When": [*_when(self.when), *notes.when, _live(self.when)],
+            "Limits": [*_limits(self), *notes.limits],
+            "Which keys are released": [*_keys(self), *notes.keys],
+            "How exact the numbers are": [*_columns(self.columns), *notes.columns],
+            "How the budget is spent": [*_budget(self), *notes.budget],
+        }
+        texts = ["\n  ".join([title, *_wrapped(lines)]) for title, lines in sections.items()]
+        return "\n\n".join([*texts, f"Query identity: {self.identity}"]) + "\n"
+
+
+# Its text.
+
+
+def _wrapped(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines of at most 120 characters; rows of a table stay whole."""
+    for line in lines:
+        yield from [line] if "  " in line else textwrap.wrap(line, WIDTH, subsequent_indent="  ")
+
+
+def _short(e: Explanation) -> Iterator[str]:
+    p = e.protects
+    lines = {
+        "Protected": f"{p.subject}: epsilon {p.epsilon:g}, delta {p.delta:g}.",
+        "Adds up to": _adds_up(p),
+        "When": _when_in_short(e.when),
+        "Keys": _keys_in_short(e),
+        "Noise": _noise(e),
+        "Limits": f"{_allowance(e)}. Further records are dropped; the error bars do not show that.",
+    }
+    for name, text in lines.items():
+        if name != "Limits" or p.unit:
+            line = f"{name + ':':<12}{text}"
+            yield from textwrap.wrap(line, WIDTH, subsequent_indent=" " * 12)
+
+
+def _adds_up(p: Guarantee) -> str:
+    if not p.totals:
+        return "no more, however long the run lasts."
+    if not p.unit:
+        costs = [
+            f"{number(each.epsilon)} (delta {each.delta:.2g}) in {each.span}" for each in p.totals
+        ]
+        return f"epsilon {', '.join(costs)} of one person."
+    costs = [f"{number(each.epsilon)} in {each.span}" for each in p.totals]
+    careful = ""
+    week = [total.epsilon or math.inf for total in p.totals if total.span == WEEK]
+    if max(week) > CAREFUL:
+        careful = (
+            f" CAREFUL: more than {CAREFUL:g} in 7 days promises little to someone active all the "
+            "time. Longer windows, a smaller epsilon, or contribution_period = STREAM make it less; "
+            "a cap on the source limits it."
+        )
+    return f"epsilon {', '.join(costs)}, for someone active all the time.{careful}"
+
+
+def _when_in_short(w: When) -> str:
+    interval = f"every {duration(w.trigger_us)}"
+    if w.window_us is None:
+        return f"the whole table, {interval}."
+    released = f"one {interval}, each released once" if w.panes else f"released {interval}"
+    return f"windows of {duration(w.window_us)}, {released}."
+
+
+def _keys_in_short(e: Explanation) -> str:
+    keys = e.keys
+    if keys.tables:
+        names = ", ".join(keys.names)
+        return f"all {keys.cells:,} cells of {plural(len(keys.tables), 'table')} over {names}."
+    if keys.listed is not None:
+        lists = f"at most {keys.listed:,} values are listed; " if keys.listed else ""
+        return f"{lists}dpsql ask gives the count of any value, listed or not."
+    if keys.how == "none":
+        return "none: one row per release."
+    if keys.how == "public":
+        return "the public groups, all of them."
+    last = keys.units_needed[-1]
+    where = f"by trigger {last.trigger:,}" if e.when.window_us is None else "in a window"
+    joint = [
+        f", or {each.units:,} in each of {each.windows} windows"
+        for each in keys.units_needed_jointly
+    ]
+    return (
+        f"{keys.name} is released once about {last.units:,} distinct {', '.join(e.protects.unit)} "
+        f"have it {where}{''.join(joint[-1:])}; a missing {keys.name} is not zero."
+    )
+
+
+def _noise(e: Explanation) -> str:
+    errors = {column.alias: column.last for column in e.columns if column.errors}
+    if not errors:
+        return "every cell has its own error bar."
+    bars = ", ".join(f"{alias} {error.bar} {error.unit}".strip() for alias, error in errors.items())
+    is_divided = any(error.divisor for error in errors.values())
+    last = next(iter(errors.values()))
+    scope = f" in {last.scope}" if last.scope else ""
+    trigger = "the last trigger" if e.when.releases else f"trigger {last.trigger:,}"
+    collisions = "" if e.keys.listed is None else ", and collisions with other values"
+    return f"{bars}{LETTERS if is_divided else ''}{scope} at {trigger}, 95%{collisions}."
+
+
+def _promise(p: Guarantee) -> Iterator[str]:
+    yield f"Whoever sees all released rows, of all triggers together, learns almost the same with and without {p.subject}."
+    for total in p.totals:
+        periods = f"up to {plural(total.count, 'period')}, " if p.unit else ""
+        yield f"In {total.span}: {periods}epsilon {number(total.epsilon)}, delta {total.delta:.2g}."
+    if p.meet:
+        yield "A window can hold records of two periods; their contributions add up."
+    if not p.unit:
+        yield "Changing an event costs as much as 2 events."
+    if not p.delta:
+        yield "delta is 0 for ideal random words; dpsql takes them from a pseudo-random function (AES), as for all noise."
+    yield "This is for this run alone; `dpsql budget` adds up all runs."
+    yield "Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves)."
+
+
+def _when(w: When) -> Iterator[str]:
+    interval = f"every {duration(w.trigger_us)}"
+    if w.window_us is None:
+        end = f", the last at {w.end}" if w.end else ""
+        often = "without an end" if w.releases is None else f"{w.releases:,} times"
+        yield f"The whole table, {interval} from {w.start} on, {often}{end}."
+        return
+    slide = f", one every {duration(w.slide_us or 0)}," if w.slide_us != w.window_us else ""
+    late = f", with {duration(w.lateness_us)} for late records" if w.lateness_us else ""
+    released = f", released {interval}{late}: {plural(w.releases or 0, 'release')} per window."
+    if w.panes:
+        released = f". Each is released once, at its end{late}."
+    yield f"Windows of {duration(w.window_us)}{slide} by {w.event_time} (UTC){released}"
+    if w.panes:
+        yield (
+            f"A window is {w.panes} panes of {duration(w.trigger_us)}. A record counts in its own "
+            "pane while that is open; no record is copied into several windows."
+        )
+        yield "The first window begins at the declared start of the stream. There is no last one."
+    else:
+        yield "A record counts from the first trigger after its event time."
+    yield f"Dropped: records of a closed {'pane' if w.panes else 'window'}, and records more than {duration(w.ahead_us)} ahead of the clock."
+
+
+def _live(w: When) -> str:
+    if w.poll_us is None:
+        return "This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
+    return (
+        "Live runs, not --until-caught-up, assume that every micro-batch takes less time than the "
+        f"polling interval (--interval, by default {duration(w.poll_us)}). A longer one delays the "
+        "clock and may change which late records of others count; the run then says so."
+    )
+
+
+def _allowance(e: Explanation) -> str:
+    """Say how many records of a unit count; without a key those of one key are all."""
+    limits = e.limits
+    count = f"of one {', '.join(e.protects.unit)} count {e.protects.span}"
+    rows = limits.max_rows_contributed
+    per_key = limits.max_rows_per_group or 0
+    keys = limits.max_groups_contributed or 0
+    if rows is None:
+        return f"at most G = {keys:,} values of {e.keys.name}, with any number of records, {count}"
+    if not e.keys.names:
+        return f"at most {min(rows, per_key):,} records {count}"
+    more = f", c = {per_key:,} with one {e.keys.name}" if per_key < rows else ""
+    more += f", G = {keys:,} values of {e.keys.name}" if keys < rows else ""
+    return f"at most C = {rows:,} records {count}{more}"
+
+
+def _limits(e: Explanation) -> Iterator[str]:
+    limits = e.limits
+    if e.protects.unit:
+        sentence = _allowance(e)
+        long = "" if e.protects.period_us else ", however long the query runs"
+        yield f"{sentence[0].upper()}{sentence[1:]}."
+        yield f"The earliest count; further ones are dropped{long}, and counted for the operator."
+    else:
+        yield f"One event is one row, in one {'pane of one key' if e.when.panes else 'key'}."
+    if limits.pairs:
+        yield f"At most {limits.pairs:,} pairs of window and key count; further ones add nothing."
+    bounded = [column for column in e.columns if column.bounds]
+    for (bounds, level), columns in groupby(
+        bounded, lambda column: (column.bounds, column.bounds_of)
+    ):
+        text = "each value is clamped to [{:g}, {:g}]; NULL and NaN add nothing."
+        if level == "group":
+            text = "what one unit adds to a group is clamped to [{:g}, {:g}]; the error bars do not show what is cut."
+        yield f"{', '.join(column.alias for column in columns)}: {text.format(*bounds or ())}"
+    if e.protects.unit:
+        keys = f" and {limits.max_keys:,} keys" if limits.max_keys else ""
+        yield f"Declared for {e.protects.stream}: at most {limits.max_users:,} units{keys}."
+
+
+def _keys(e: Explanation) -> Iterator[str]:
+    keys = e.keys
+    always = "at every trigger, with or without records"
+    if e.when.window_us:
+        always = f"in every window from the declared start of the stream on, {always}"
+    if keys.tables:
+        yield f"All {keys.cells:,} cells, {always}:"
+        yield from _measured(keys)
+    elif keys.how == "none":
+        yield f"There is no key: one row {always}."
+    elif keys.how == "public":
+        yield f"The keys that public_groups lists when the run first starts, each {always}."
+    elif keys.units_needed:
+        needs = [f"{each.units:,} by trigger {each.trigger:,}" for each in keys.units_needed]
+        yield (
+            "No key is known in advance. A key is released once about so many units have it: "
+            f"{', '.join(needs)} (half of the keys with exactly that many are released)."
+        )
+
+
+def _measured(keys: Keys) -> Iterator[str]:
+    """Yield a line for each table of a CUBE, with the errors of a cell."""
+    trigger = keys.tables[0].errors[0].trigger
+    rows = [["keys", "cells", "of mu^2", f"95% of one cell at trigger {trigger:,}"]]
+    for table in keys.tables[:SHOWN]:
+        main = [error for error in table.errors if error.statistic == "value" or error.divisor]
+        bars = [f"{error.scope} {error.bar} {error.unit}".strip() for error in main]
+        cells = [f"{table.cells:,}", percent(table.share), ", ".join(bars)]
+        rows.append([f"({', '.join(table.names)})", *cells])
+    yield from _aligned(rows, "<>><")
+    if len(keys.tables) > SHOWN:
+        yield f"and {len(keys.tables) - SHOWN:,} more (dpsql explain --json lists all)"
+
+
+def _columns(columns: Sequence[ExplainedColumn]) -> Iterator[str]:
+    yield "95% of released values are this close to the bounded value (exact, within limits and bounds):"
+    triggers = sorted({error.trigger for column in columns for error in column.errors})
+    rows = [["", "", *(f"trigger {trigger:,}" for trigger in triggers), ""]]
+    for column in columns:
+        rows += _rows(column, len(triggers))
+    yield from _aligned(rows, f"<<{'>' * len(triggers)}<")
+    if quotients := [column.alias for column in columns if column.parts or not column.errors]:
+        yield (
+            f"{', '.join(quotients)}: the middle of what the noisy numbers allow at the 95% level; with "
+            f"few rows, of everything between the bounds. The column's _{STDERR} has all their errors."
+        )
+    for column in columns:
+        yield from column.notes
+    yield "Not in these numbers: what the limits drop or clamp."
+
+
+def _rows(column: ExplainedColumn, width: int) -> Iterator[list[str]]:
+    """Yield the cells of each noisy number of a column, with its error bars up to the last
+    trigger."""
+    further_parts = [part for part in column.parts if part.statistic != column.last.statistic]
+    name = column.alias
+    aggregate = column.aggregate
+    by_number = groupby([*column.errors, *further_parts], attrgetter("statistic", "scope"))
+    for (statistic, scope), errors in by_number:
+        bars = [(error.bar, error.unit) for error in errors]
+        part = "" if statistic in ("value", "rank") else f" its {statistic}"
+        label = f"{aggregate}{part}{f' in {scope}' if scope else ''}".strip()
+        yield [name, label, *[""] * (width - len(bars)), *(bar for bar, _ in bars), bars[0][1]]
+        name = aggregate = ""
+
+
+def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:
+    """Yield the lines of a table; `sides`: of each column, `<` or `>`."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, sides, widths, strict=True)
+        yield "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip()
+
+
+def _budget(e: Explanation) -> Iterator[str]:
+    b = e.budget
+    if b.mu:
+        yield (
+            f"All noise is Gaussian and composed jointly: mu = {b.mu:.4f}, the least noise for "
+            f"epsilon {e.protects.epsilon:g}, delta {b.delta_noise:.3g}."
+        )
+    else:
+        yield "All noise is discrete Laplace."
+    if b.mu and b.noisy_numbers:
+        share = percent((1 - b.selection_share) / b.noisy_numbers)
+        selected = f"{percent(b.selection_share)} for key selection, " if b.selection_share else ""
+        yield f"Shares of mu^2: {selected}{share} for each noisy number of a group ({b.noisy_numbers})."
+    parts = {
+        "for the noise": b.delta_noise,
+        "for keys that only one unit has": b.delta_threshold,
+        "for id collisions": b.delta_hash,
+    }
+    if delta := [f"{part:.3g} {purpose}" for purpose, part in parts.items() if part]:
+        yield f"delta = {' + '.join(delta)}."

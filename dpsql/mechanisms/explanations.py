@@ -1,0 +1,261 @@
+"""The parts of an explanation that several mechanisms fill alike, and words of their reasons for
+missing keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from dpsql.description import RANK_STDERR
+from dpsql.errors import InputError
+from dpsql.explanation import (
+    WEEK,
+    BudgetShares,
+    ErrorBar,
+    ExplainedColumn,
+    Guarantee,
+    JointCost,
+    Keys,
+    When,
+    gaussian,
+)
+from dpsql.parsed_query import (
+    DEVIATIONS,
+    Aggregate,
+    ContributionPeriod,
+    ParsedQuery,
+    PerGroup,
+    Quantiles,
+)
+from dpsql.parts.increments import sums_of
+from dpsql.parts.sums import Summed
+from dpsql.privacy.cost import Cost, touched_in_days
+from dpsql.privacy.curve import epsilon_of
+from dpsql.schedule import Schedule, polling_interval
+from dpsql.text import percent
+from dpsql.times import duration, timestamp
+from dpsql.udfs.table.leaves import QuantileTree
+
+Sum = TypeVar("Sum", bound=Summed)
+
+DAYS = {1: "a day (UTC)", 7: WEEK, 30: "any 30 days in a row"}
+"""Spans of days whose cost for one unit is told, for the most periods that such a span can touch."""
+EVENTS = (2, 10, 100)
+"""Numbers of events of one person whose cost is told."""
+RANKS = 4
+"""Number of a unit's keys whose weight is told."""
+
+
+def renews(query: ParsedQuery[Any]) -> bool:
+    """Tell whether the limits of a unit renew with every period."""
+    return bool(query.privacy_unit) and query.contribution_period is ContributionPeriod.WINDOW
+
+
+def protects(plan: Any, cost: Cost, windows_meet: bool = False) -> Guarantee:
+    """Return the guarantee of a plan; `windows_meet`: windows overlap."""
+    query = plan.query
+    meet = windows_meet and renews(query)
+    return Guarantee(
+        unit=query.privacy_unit,
+        stream=query.stream,
+        period_us=query.windows.size_us if renews(query) else None,
+        meet=meet,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        cost=asdict(cost),
+        totals=tuple(_totals(plan, cost, meet)),
+    )
+
+
+def _totals(plan: Any, cost: Cost, meet: bool) -> Iterator[JointCost]:
+    query = plan.query
+    delta_noise = plan.delta - cost.failure
+    if renews(query):
+        window = query.windows
+        counts = {
+            span: touched_in_days(days, window.size_us, window.offset_us)
+            for days, span in DAYS.items()
+        }
+        for span, count in (({"one window": 2} if meet else {}) | counts).items():
+            yield total(span, count, cost, count * delta_noise)
+    elif not query.privacy_unit:
+        for count in EVENTS:
+            yield total(f"{count} events", count, cost, delta_noise)
+
+
+def total(span: str, count: int, cost: Cost, delta_noise: float) -> JointCost:
+    """Return the joint cost of several events, or periods of one unit.
+
+    Args:
+        span: what they are called.
+        count: how many.
+        cost: of one.
+        delta_noise: the part of delta that is left to the noise of all.
+    """
+    joint = cost.periods(count)
+    delta = delta_noise + joint.failure
+    if delta >= 1:
+        return JointCost(span, count, None, 1.0)
+    epsilon = epsilon_of(joint.mu, delta_noise) if joint.mu else 0.0
+    return JointCost(span, count, joint.epsilon + epsilon, delta)
+
+
+def times(
+    query: ParsedQuery[Any], schedule: Schedule, releases: int | None, panes: int | None = None
+) -> When:
+    """Return the times of a query.
+
+    Args:
+        query: what is asked.
+        schedule: of its plan.
+        releases: triggers of a window, or of a table.
+        panes: slides of a window that is added up from panes.
+    """
+    window = query.window
+    start_us = schedule.offset_us
+    interval_us = query.trigger_interval_us
+    end_us = start_us + (releases or 0) * interval_us
+    try:
+        poll_us = polling_interval(schedule)
+    except InputError:
+        poll_us = None
+    return When(
+        event_time=query.event_time,
+        window_us=window.size_us if window else None,
+        slide_us=window.slide_us if window else None,
+        trigger_us=interval_us,
+        releases=releases,
+        start=None if window else timestamp(start_us),
+        end=timestamp(end_us) if releases and not window else None,
+        lateness_us=query.allowed_lateness_us,
+        ahead_us=query.max_ahead_us,
+        panes=panes,
+        poll_us=poll_us,
+    )
+
+
+def listed_keys(query: ParsedQuery[Any]) -> Keys:
+    """Return the keys of a query that selects none."""
+    names = tuple(key.name for key in query.keys)
+    return Keys(how="public" if names else "none", names=names)
+
+
+def growing(query: ParsedQuery[Any]) -> tuple[str, ...]:
+    """Say what counts in a table that only grows."""
+    end = "" if query.asked.max_triggers is None else ", and all after the last trigger"
+    return (
+        f"A record counts from the first trigger after its event time ({query.event_time}, UTC); one from before the start from trigger 1.",
+        "Nothing is late: a record that comes after its trigger counts from the next one. Nothing is ever taken out again.",
+        f"Dropped: records more than {duration(query.max_ahead_us)} ahead of the clock{end}.",
+    )
+
+
+def budget(plan: Any, noisy_numbers: int | None) -> BudgetShares:
+    """Return what the budget of a plan with Gaussian noise is spent on."""
+    selection = getattr(plan, "selection", None)
+    return BudgetShares(
+        mu=plan.mu,
+        selection_share=selection.share if selection else 0.0,
+        noisy_numbers=noisy_numbers,
+        delta_noise=plan.delta_noise,
+        delta_threshold=plan.delta_threshold if selection else 0.0,
+        delta_hash=plan.delta_hash,
+    )
+
+
+def falling(weights: Sequence[int], first: str) -> Iterator[str]:
+    """Say that later keys of a unit count less, if they do; `first`: what counts in full."""
+    if weights[-1] < weights[0]:
+        share = percent(weights[-1] / weights[0])
+        yield f"A unit's {first} counts in full, later ones less and less; number {len(weights)} counts {share} of the first."
+
+
+def column(
+    aggregate: Aggregate,
+    errors: Sequence[ErrorBar],
+    parts: Sequence[ErrorBar] = (),
+    notes: Sequence[str] = (),
+) -> ExplainedColumn:
+    """Return a released column with its errors, and those of its parts."""
+    function = str(aggregate.function)
+    bounds_of = "group" if isinstance(aggregate, PerGroup) else "row"
+    return ExplainedColumn(
+        alias=aggregate.alias,
+        aggregate=function if function.endswith(")") else f"{function}(x)",
+        bounds=aggregate.bounds,
+        bounds_of=bounds_of if aggregate.bounds else None,
+        errors=tuple(errors),
+        parts=tuple(parts),
+        notes=tuple(notes),
+    )
+
+
+def noisy_column(
+    aggregate: Aggregate,
+    sums: Sequence[Sum],
+    stderrs: Callable[[Sum], Mapping[int, float]],
+    notes: Sequence[str] = (),
+) -> ExplainedColumn:
+    """Return a column that is made of sums with Gaussian noise; `stderrs`: of one of them, by
+    trigger."""
+    noisy = main(sums)
+    several = len(sums) > 1
+    statistic = statistic_of(noisy) if several or noisy.rule == "leaf" else "value"
+    parts = [each for part in sums for each in _errors(statistic_of(part), stderrs(part))]
+    return column(
+        aggregate,
+        _errors(statistic, stderrs(noisy), divisor(aggregate)),
+        parts if several else (),
+        notes,
+    )
+
+
+def _errors(statistic: str, stderrs: Mapping[int, float], divisor: str = "") -> list[ErrorBar]:
+    return [gaussian(trigger, statistic, stderr, divisor) for trigger, stderr in stderrs.items()]
+
+
+def main(parts: Sequence[Sum]) -> Sum:
+    """Return the noisy sum that makes most of a column's error: of a variance that of the
+    squares."""
+    return next((part for part in parts if part.rule == "squares"), parts[0])
+
+
+def statistic_of(part: Summed) -> str:
+    """Return what a noisy sum is of."""
+    return {"sum": "sum", "squares": "squares", "leaf": "rank"}.get(part.rule, "count")
+
+
+def divisor(aggregate: Aggregate) -> str:
+    """Return what the error of the main noisy sum is divided by."""
+    if aggregate.function in DEVIATIONS:
+        return "(2 n s)"
+    return "n" if sums_of(aggregate.function) > 1 else ""
+
+
+def quantile_notes(aggregate: Aggregate, tree: QuantileTree, grid: float) -> tuple[str, ...]:
+    """Say what the numbers of quantiles mean."""
+    name = aggregate.alias
+    return (
+        f"{name}: {tree.parts + 1} values from {tree.lower:g} to {tree.upper:g}, on a grid of {grid:.4g}, with equally many rows "
+        "between them. Its error is in ranks: so many rows too many or too few can lie below a value, more where many rows have "
+        "one value.",
+        f"{name}_{RANK_STDERR} is that error as a share of the noisy number of rows; if that number is below 1, {name} is NULL.",
+    )
+
+
+def compare_notes(query: ParsedQuery[Any]) -> tuple[str, ...]:
+    """Say how limits are judged, where exact values can be had for comparison."""
+    if not query.privacy_unit or any(isinstance(each, Quantiles) for each in query.aggregates):
+        return ()
+    return ("Try `dpsql try --compare` on data you may look at.",)
+
+
+def not_counted(choices: Any) -> str:
+    """Say which records of a unit do not count."""
+    keys = f"keys after its first {choices.max_groups_contributed:,} (G)"
+    if choices.max_rows_contributed == math.inf:
+        return f"A unit's {keys}"
+    first = f"records after its first {choices.max_rows_contributed:,} (C), after its first {choices.max_rows_per_group:,} with one key (c)"
+    return f"A unit's {first}, and {keys}"

@@ -1,0 +1,56 @@
+"""Tables without windows, which are released as they are: their triggers and counters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpsql.parsed_query import ParsedQuery
+from dpsql.parts.sums import as_stored
+from dpsql.schedule import Eras, Schedule
+from dpsql.udfs.noise.blt_inf import BltInf
+from dpsql.udfs.noise.counters import Counter, column_norm
+from dpsql.udfs.table.grid import LAST_STEP, TableGrid
+
+STEPS = (1, 10, 100, 1_000, 10_000)
+
+
+def grid(query: ParsedQuery[Any], start_us: int) -> TableGrid:
+    """Return the trigger grid."""
+    return TableGrid.from_start(start_us, query.trigger_interval_us, query.asked.max_triggers)
+
+
+def schedule(query: ParsedQuery[Any], start_us: int) -> Schedule:
+    """Return one window that does not end; contributions of a trigger are needed until it is due."""
+    eras = Eras("trigger", 0, 1, start_us, query.trigger_interval_us)
+    return Schedule(
+        grid(query, start_us),
+        start_us,
+        query.trigger_interval_us,
+        eras,
+        windows=False,
+        replayed=True,
+    )
+
+
+def document(plan: Any) -> dict[str, Any]:
+    """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
+    content = {"mechanism": plan.mechanism} | as_stored(plan)
+    content["query"] |= content["query"].pop("asked")
+    return content
+
+
+def triggers(query: ParsedQuery[Any]) -> tuple[int, ...]:
+    """Return the triggers of which numbers are told: powers of ten, and the last if there is one."""
+    last = query.asked.max_triggers
+    return STEPS if last is None else (*(trigger for trigger in STEPS if trigger < last), last)
+
+
+def norm_of(chosen: Counter | BltInf) -> float:
+    """Return the norm of a column of C, with a last trigger or without."""
+    return math.sqrt(chosen.squared_norm()) if isinstance(chosen, BltInf) else column_norm(chosen)
+
+
+def reach_of(chosen: Counter | BltInf) -> float:
+    """Return how many times the largest draw a path can be."""
+    return chosen.response_sum(LAST_STEP) if isinstance(chosen, BltInf) else float(chosen.horizon)
