@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from dpsql.description import RANK_STDERR, STDERR, NoiseKind, Role, Sets, SketchShape
 from dpsql.explanation import Explanation
@@ -203,91 +201,44 @@ Asked = TypeVar("Asked")
 Planned = TypeVar("Planned", bound=Plan)
 
 
-class Own(NamedTuple):
-    """The parts that have the same names in all folders: `OPTIONS` and `read_choices`, `RULES`,
-    `make_plan`, `account`, `explanation`, `document`, `missing`."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mechanism(Generic[Asked, Planned]):
+    """One mechanism as a value of functions; `registry.MECHANISMS` has all of them.
 
-    options: ModuleType
-    rules: ModuleType
-    planner: ModuleType
-    accounting: ModuleType
-    explanation: Callable[[Any, Source], Explanation]
-    document: Callable[[Any], Mapping[str, Any]]
-    missing: Callable[[Any], tuple[str, dict[str, Any]]]
-
-
-class Mechanism(ABC, Generic[Asked, Planned]):
-    """One mechanism; `registry.MECHANISMS` has all of them.
-
-    `name` is that of its folders in `dpsql/mechanisms`, `udfs`, `tests/mechanisms`, and of its page in `docs/privacy`; `takes` says in words which
-    queries are its own.
+    Args:
+        name: that of its folders in `dpsql/mechanisms`, `udfs`, `tests/mechanisms`, and of its page in `docs/privacy`.
+        takes: which queries are its own, in words.
+        options: all that its queries may write.
+        rules: those that judge its queries.
+        claims: tells whether a query is its own; every accepted query is exactly one's.
+        read: returns what is asked of it besides what every query says (`ParsedQuery.asked`); frozen, every default filled in.
+        plan: returns a plan with every number; raises ConfigError where the source's declaration does not allow the query.
+        account: returns what a finished plan costs one protected unit, from definitions: its module knows neither the planner nor how it calibrates.
+            Raises AccountingError where the plan says less than it costs.
+        document: returns the plan as JSON values: what its identity digests, and what run.json keeps.
+        explanation: returns the guarantee, the noise and the keys of a plan.
+        missing: returns why a key may be missing, in sentences and under stable names.
+        shape: returns what engines know of a plan.
+        stages: returns the two pure steps with their numbers, intake and release; no budget and no secret. The intake takes the records' `drop, ts,
+            key, key_bytes`, `user` unless the query has no privacy unit, the arguments, and of a change feed `row, seq, kind`; it is cut into
+            buckets by user; where there is none by key, or, where it has no state, in any way. Its contributions have a `key`, by which the release
+            is cut into buckets. The release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for
+            ever.
     """
 
     name: str
     takes: str
-    modules: Own
-
-    @property
-    def options(self) -> tuple[Option, ...]:
-        """All that its queries may write."""
-        return cast("tuple[Option, ...]", self.modules.options.OPTIONS)
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules that judge its queries."""
-        return cast("tuple[Rule, ...]", self.modules.rules.RULES)
-
-    @abstractmethod
-    def claims(self, draft: Draft) -> bool:
-        """Tell whether a query is this mechanism's; every accepted query is exactly one's."""
-
-    def read_choices(self, draft: Draft) -> Asked:
-        """Return what is asked of it besides what every query says (`ParsedQuery.asked`); frozen,
-        every default filled in."""
-        return cast(Asked, self.modules.options.read_choices(draft))
-
-    def plan(self, query: ParsedQuery[Asked], source: Source) -> Planned:
-        """Return a plan with every number.
-
-        Raises:
-            ConfigError: the source's declaration does not allow the query.
-        """
-        return cast(Planned, self.modules.planner.make_plan(query, source))
-
-    def account(self, plan: Planned, source: Source) -> Cost:
-        """Return what a finished plan costs one protected unit, from definitions: its module knows neither the planner nor how it calibrates.
-
-        Raises:
-            AccountingError: the plan says less than it costs.
-        """
-        return cast(Cost, self.modules.accounting.account(plan, source))
-
-    def document(self, plan: Planned) -> Mapping[str, Any]:
-        """Return the plan as JSON values: what its identity digests, and what run.json keeps."""
-        return self.modules.document(plan)
-
-    def explanation(self, plan: Planned, source: Source) -> Explanation:
-        """Return the guarantee, the noise and the keys of a plan."""
-        return self.modules.explanation(plan, source)
-
-    def missing(self, plan: Planned) -> tuple[str, dict[str, Any]]:
-        """Return why a key may be missing, in sentences and under stable names."""
-        return self.modules.missing(plan)
-
-    @abstractmethod
-    def shape(self, plan: Planned) -> Shape:
-        """Return what engines know of a plan."""
-
-    @abstractmethod
-    def stages(self, plan: Planned, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """Return the two pure steps with their numbers, intake and release; no budget and no
-        secret.
-
-        The intake takes the records' `drop, ts, key, key_bytes`, `user` unless the query has no privacy unit, the arguments, and of a change
-        feed `row, seq, kind`; it is cut into buckets by user; where there is none by key, or, where it has no state, in any way. Its
-        contributions have a `key`, by which the release is cut into buckets. The
-        release gives `window, trigger, key_bytes` and the sources of the columns, each (window, trigger) once and for ever.
-        """
+    options: tuple[Option, ...]
+    rules: tuple[Rule, ...]
+    claims: Callable[[Draft], bool]
+    read: Callable[[Draft], Asked]
+    plan: Callable[[ParsedQuery[Asked], Source], Planned]
+    account: Callable[[Planned, Source], Cost]
+    document: Callable[[Planned], Mapping[str, Any]]
+    explanation: Callable[[Planned, Source], Explanation]
+    missing: Callable[[Planned], tuple[str, dict[str, Any]]]
+    shape: Callable[[Planned], Shape]
+    stages: Callable[[Planned, RunFacts], tuple[Stage[Clock], Stage[Sequence[Tick]]]]
 
 
 # The identity of a plan: what a run, its noise and its ledger line are bound to.

@@ -324,8 +324,13 @@ def _aggregate(call: Call) -> Aggregate:
 class QueryReader(Protocol):
     """The part of a mechanism that the front end needs (`dpsql.mechanisms.protocol.Mechanism`)."""
 
-    name: str
-    takes: str
+    @property
+    def name(self) -> str:
+        """The name of the mechanism."""
+
+    @property
+    def takes(self) -> str:
+        """The queries that it takes, in words."""
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -338,7 +343,7 @@ class QueryReader(Protocol):
     def claims(self, draft: Draft) -> bool:
         """Tell whether a query is this mechanism's."""
 
-    def read_choices(self, draft: Draft) -> Any:
+    def read(self, draft: Draft) -> Any:
         """Return what a query asks of it."""
 
 
@@ -368,7 +373,7 @@ def parse_query(
         if not problems and not reader.claims(draft):
             raise AssertionError("no mechanism claims a query that no rule refuses")
         if not problems:
-            return build(draft, reader.name, reader.read_choices(draft))
+            return build(draft, reader.name, reader.read(draft))
     except Refused as refused:
         raise QueryError(text, refused.problems, name) from None
     except RecursionError:

@@ -13,7 +13,6 @@ from dpsql.mechanisms.dynamic.plan import TableChoices, TablePlan, TreeChoices, 
 from dpsql.mechanisms.protocol import (
     Argument,
     Mechanism,
-    Own,
     RunFacts,
     Shape,
     TableFacts,
@@ -33,63 +32,70 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
 
 
-class Dynamic(Mechanism[TableChoices, TablePlan]):
-    """No window: a table that only grows, at every trigger, for ever (docs/privacy/dynamic.md)."""
+def claims(draft: Draft) -> bool:
+    """Tell whether a query has no window, says when to release, and has one set of keys."""
+    return draft.windowless and not draft.sketches and draft.grouping_sets is None
 
-    name: str = TablePlan.mechanism
-    takes: str = "queries without a window"
-    modules: Own = Own(query, query, planner, accounting, explanation, document, missing)
 
-    def claims(self, draft: Draft) -> bool:
-        """Tell whether a query has no window, says when to release, and has one set of keys."""
-        return draft.windowless and not draft.sketches and draft.grouping_sets is None
-
-    def shape(self, plan: TablePlan) -> Shape:
-        """Return no windows; each aggregate and its error bar."""
-        choices = plan.query.asked
-        tree = plan.query.asked.release if isinstance(plan.query.asked, TreeChoices) else ""
-        nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
-        intake = stages.admission_stage(plan, nobody)
-        return Shape(
-            schedule=schedule(plan.query, plan.start_us),
-            arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
-            listed=plan.selection is None,
-            contributions=intake.gives,
-            state={
-                intake.operator: intake.tables,
-                RELEASE: TreeStage.tables
-                if isinstance(plan, TreePlan)
-                else tables(bool(plan.trees)),
+def shape(plan: TablePlan) -> Shape:
+    """Return no windows; each aggregate and its error bar."""
+    choices = plan.query.asked
+    tree = plan.query.asked.release if isinstance(plan.query.asked, TreeChoices) else ""
+    nobody = PublicGroups((), (), plan.start_us) if plan.selection is None else None
+    intake = stages.admission_stage(plan, nobody)
+    return Shape(
+        schedule=schedule(plan.query, plan.start_us),
+        arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
+        listed=plan.selection is None,
+        contributions=intake.gives,
+        state={
+            intake.operator: intake.tables,
+            RELEASE: TreeStage.tables if isinstance(plan, TreePlan) else tables(bool(plan.trees)),
+        },
+        columns=tuple(
+            made
+            for i, column in enumerate(plan.columns)
+            for made in value_and_error(column.aggregate, i)
+        ),
+        facts=TableFacts(
+            noise=NoiseKind(
+                tree or ("BLT" if choices.max_triggers else "BLT_INF"), choices.max_triggers
+            ),
+            bounds=bounds_told(plan.query),
+            sums=len(plan.perturbations),
+            units_needed=None
+            if plan.selection is None
+            else stages.users_needed(plan, choices.max_triggers or 1),
+            grids={
+                column.aggregate.alias: column.perturbations[0].grid
+                for column in plan.columns
+                if len(column.perturbations) == 1 and not isinstance(column.aggregate, Quantiles)
             },
-            columns=tuple(
-                made
-                for i, column in enumerate(plan.columns)
-                for made in value_and_error(column.aggregate, i)
-            ),
-            facts=TableFacts(
-                noise=NoiseKind(
-                    tree or ("BLT" if choices.max_triggers else "BLT_INF"), choices.max_triggers
-                ),
-                bounds=bounds_told(plan.query),
-                sums=len(plan.perturbations),
-                units_needed=None
-                if plan.selection is None
-                else stages.users_needed(plan, choices.max_triggers or 1),
-                grids={
-                    column.aggregate.alias: column.perturbations[0].grid
-                    for column in plan.columns
-                    if len(column.perturbations) == 1
-                    and not isinstance(column.aggregate, Quantiles)
-                },
-            ),
-            drops=OF_CHANGES if plan.changes else DROP_REASONS,
-            forgets_us=None,
-            feed=plan.changes.feed if plan.changes else None,
-        )
-
-    def stages(self, plan: TablePlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """Return contribution bounding for ever; key selection and perturbation."""
-        return stages.stages(plan, run.public)
+        ),
+        drops=OF_CHANGES if plan.changes else DROP_REASONS,
+        forgets_us=None,
+        feed=plan.changes.feed if plan.changes else None,
+    )
 
 
-DYNAMIC = Dynamic()
+def make_stages(plan: TablePlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+    """Return contribution bounding for ever; key selection and perturbation."""
+    return stages.stages(plan, run.public)
+
+
+DYNAMIC = Mechanism[TableChoices, TablePlan](
+    name=TablePlan.mechanism,
+    takes="queries without a window",
+    options=query.OPTIONS,
+    rules=query.RULES,
+    claims=claims,
+    read=query.read_choices,
+    plan=planner.make_plan,
+    account=accounting.account,
+    document=document,
+    explanation=explanation,
+    missing=missing,
+    shape=shape,
+    stages=make_stages,
+)
+"""No window: a table that only grows, at every trigger, for ever (docs/privacy/dynamic.md)."""

@@ -12,7 +12,6 @@ from dpsql.mechanisms.marginals.plan import CubeChoices, MarginalsPlan
 from dpsql.mechanisms.protocol import (
     Argument,
     Mechanism,
-    Own,
     PublicColumn,
     RunFacts,
     Shape,
@@ -29,62 +28,68 @@ if TYPE_CHECKING:
     from dpsql.sql.draft import Draft
 
 
-class MarginalsMechanism(Mechanism[CubeChoices, MarginalsPlan]):
-    """Several sets of keys over declared domains, at every trigger (docs/privacy/marginals.md)."""
+def claims(draft: Draft) -> bool:
+    """Tell whether a query has no window and one of the three words in GROUP BY."""
+    return draft.windowless and draft.grouping_sets is not None and not draft.sketches
 
-    name: str = MarginalsPlan.mechanism
-    takes: str = "queries with CUBE, ROLLUP or GROUPING SETS"
-    modules: Own = Own(query, query, planner, accounting, explanation, document, missing)
 
-    def claims(self, draft: Draft) -> bool:
-        """Tell whether a query has no window and one of the three words in GROUP BY."""
-        return draft.windowless and draft.grouping_sets is not None and not draft.sketches
-
-    def shape(self, plan: MarginalsPlan) -> Shape:
-        """Return no windows; each aggregate and its error bar; which keys a row has."""
-        choices = plan.query.asked
-        stage_pair = (stages.intake(plan), stages.release(plan))
-        first = plan.query.aggregates[0].alias
-        columns = [PublicColumn(first, GROUPING_ID, "BIGINT", GROUPING_ID, Role.SET)]
-        for i, aggregate in enumerate(plan.query.aggregates):
-            columns += value_and_error(aggregate, i)
-        return Shape(
-            schedule=schedule(plan.query, plan.start_us),
-            arguments=tuple(
-                map(Argument, plan.arguments, presence_only(plan.arguments, plan.sums))
+def shape(plan: MarginalsPlan) -> Shape:
+    """Return no windows; each aggregate and its error bar; which keys a row has."""
+    choices = plan.query.asked
+    stage_pair = (stages.intake(plan), stages.release(plan))
+    first = plan.query.aggregates[0].alias
+    columns = [PublicColumn(first, GROUPING_ID, "BIGINT", GROUPING_ID, Role.SET)]
+    for i, aggregate in enumerate(plan.query.aggregates):
+        columns += value_and_error(aggregate, i)
+    return Shape(
+        schedule=schedule(plan.query, plan.start_us),
+        arguments=tuple(map(Argument, plan.arguments, presence_only(plan.arguments, plan.sums))),
+        listed=False,
+        contributions=stage_pair[0].gives,
+        state={stage.operator: stage.tables for stage in stage_pair},
+        columns=tuple(columns),
+        facts=TableFacts(
+            noise=NoiseKind("BLT" if choices.max_triggers else "BLT_INF", choices.max_triggers),
+            bounds=(
+                bounds_told(plan.query)[0],
+                None,
+                None,
+            ),  # c and G are of cells with all keys, and hold of no others
+            sums=len(plan.sums),
+            grids={
+                aggregate.alias: parts[0].grid
+                for aggregate, parts in plan.columns
+                if len(parts) == 1
+            },
+            sets=Sets(
+                tuple(key.name for key in plan.query.keys),
+                plan.marginals.sizes,
+                tuple(table.grouping_id for table in plan.tables),
             ),
-            listed=False,
-            contributions=stage_pair[0].gives,
-            state={stage.operator: stage.tables for stage in stage_pair},
-            columns=tuple(columns),
-            facts=TableFacts(
-                noise=NoiseKind("BLT" if choices.max_triggers else "BLT_INF", choices.max_triggers),
-                bounds=(
-                    bounds_told(plan.query)[0],
-                    None,
-                    None,
-                ),  # c and G are of cells with all keys, and hold of no others
-                sums=len(plan.sums),
-                grids={
-                    aggregate.alias: parts[0].grid
-                    for aggregate, parts in plan.columns
-                    if len(parts) == 1
-                },
-                sets=Sets(
-                    tuple(key.name for key in plan.query.keys),
-                    plan.marginals.sizes,
-                    tuple(table.grouping_id for table in plan.tables),
-                ),
-            ),
-            drops=DROP_REASONS,
-            forgets_us=None,
-        )
-
-    def stages(
-        self, plan: MarginalsPlan, run: RunFacts
-    ) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
-        """Return contribution bounding for ever; cells and their noise."""
-        return stages.intake(plan), stages.release(plan)
+        ),
+        drops=DROP_REASONS,
+        forgets_us=None,
+    )
 
 
-MARGINALS = MarginalsMechanism()
+def make_stages(plan: MarginalsPlan, run: RunFacts) -> tuple[Stage[Clock], Stage[Sequence[Tick]]]:
+    """Return contribution bounding for ever; cells and their noise."""
+    return stages.intake(plan), stages.release(plan)
+
+
+MARGINALS = Mechanism[CubeChoices, MarginalsPlan](
+    name=MarginalsPlan.mechanism,
+    takes="queries with CUBE, ROLLUP or GROUPING SETS",
+    options=query.OPTIONS,
+    rules=query.RULES,
+    claims=claims,
+    read=query.read_choices,
+    plan=planner.make_plan,
+    account=accounting.account,
+    document=document,
+    explanation=explanation,
+    missing=missing,
+    shape=shape,
+    stages=make_stages,
+)
+"""Several sets of keys over declared domains, at every trigger (docs/privacy/marginals.md)."""
