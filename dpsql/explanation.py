@@ -20,7 +20,7 @@ WIDTH = 112
 CAREFUL = 20.0
 """No single query may ask for more epsilon; all its periods of a week together can cost more."""
 WEEK = "any 7 days in a row"
-LETTERS = " (n values with standard deviation s)"
+LETTERS = " (n: values in the group, s: their standard deviation)"
 SHOWN = 40
 """Tables of a CUBE that the text lists."""
 
@@ -167,7 +167,7 @@ class ErrorBar:
         """The error bar in words, or why there is none."""
         if self.half_width is not None:
             return f"± {number(self.half_width)}"
-        return "not covered" if self.stderr is None else f"standard error {number(self.stderr)}"
+        return "no error bar" if self.stderr is None else f"standard error {number(self.stderr)}"
 
     @property
     def unit(self) -> str:
@@ -391,7 +391,7 @@ def _keys_in_short(e: Explanation) -> str:
     if keys.how == "public":
         return "the public groups, all of them."
     last = keys.units_needed[-1]
-    where = f"by trigger {last.trigger:,}" if e.when.window_us is None else "in a window"
+    where = f"at trigger {last.trigger:,}" if e.when.window_us is None else "in a window"
     joint = [
         f", or {each.units:,} in each of {each.windows} windows"
         for each in keys.units_needed_jointly
@@ -427,7 +427,7 @@ def _promise(p: Guarantee) -> Iterator[str]:
     if not p.delta:
         yield "delta is 0 for ideal random words; dpsql takes them from a pseudo-random function (AES), as for all noise."
     yield "This is for this run alone; `dpsql budget` adds up all runs."
-    yield "Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of what WHERE leaves)."
+    yield "Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of the rows that WHERE keeps)."
 
 
 def _when(w: When) -> Iterator[str]:
@@ -446,7 +446,7 @@ def _when(w: When) -> Iterator[str]:
     if w.panes:
         yield (
             f"A window is {w.panes} panes of {duration(w.trigger_us)}. A record counts in its own "
-            "pane while that is open; no record is copied into several windows."
+            "pane while that is open. Windows add up panes, so no record is copied into several windows."
         )
         yield "The first window begins at the declared start of the stream. There is no last one."
     else:
@@ -517,7 +517,7 @@ def _keys(e: Explanation) -> Iterator[str]:
     elif keys.how == "public":
         yield f"The keys that public_groups lists when the run first starts, each {always}."
     elif keys.units_needed:
-        needs = [f"{each.units:,} by trigger {each.trigger:,}" for each in keys.units_needed]
+        needs = [f"{each.units:,} at trigger {each.trigger:,}" for each in keys.units_needed]
         yield (
             "No key is known in advance. A key is released once about so many units have it: "
             f"{', '.join(needs)} (half of the keys with exactly that many are released)."
@@ -545,6 +545,11 @@ def _columns(columns: Sequence[ExplainedColumn]) -> Iterator[str]:
     for column in columns:
         rows += _rows(column, len(triggers))
     yield from _aligned(rows, f"<<{'>' * len(triggers)}<")
+    errors = [error for column in columns for error in column.errors]
+    if any(error.divisor for error in errors):
+        yield f"Some errors are divided{LETTERS}."
+    if any(error.scope and error.stderr is None for error in errors):
+        yield "No error bar: some of these questions cannot be answered from the released tables."
     if quotients := [column.alias for column in columns if column.parts or not column.errors]:
         yield (
             f"{', '.join(quotients)}: the middle of what the noisy numbers allow at the 95% level; with "
@@ -587,6 +592,8 @@ def _budget(e: Explanation) -> Iterator[str]:
         )
     else:
         yield "All noise is discrete Laplace."
+    if b.mu and e.protects.totals:
+        yield "Several periods or events share one account of this noise: epsilon can grow faster than their number."
     if b.mu and b.noisy_numbers:
         share = percent((1 - b.selection_share) / b.noisy_numbers)
         selected = f"{percent(b.selection_share)} for key selection, " if b.selection_share else ""

@@ -115,7 +115,7 @@ def test_the_text_has_every_number_that_matters(q: ParsedQuery) -> None:
     for symbol, limit in (("c", limits.max_rows_per_group), ("G", limits.max_groups_contributed)):
         assert (f"{symbol} = {limit:,} " in text) is (limit is not None and limit < rows)
     for needed in explanation.keys.units_needed:
-        assert f"{needed.units:,} by trigger {needed.trigger:,}" in text
+        assert f"{needed.units:,} at trigger {needed.trigger:,}" in text
     for column in explanation.columns:
         for error in (*column.errors, *column.parts):
             assert f"± {number(error.half_width or 0)}" in text

@@ -58,7 +58,7 @@ def explanation(plan: TablePlan, source: Source) -> Explanation:
     )
 
 
-HANDED_ON = "A row that is handed on to another unit is that unit's from then on, and is not hidden by this promise."
+HANDED_ON = "A row that passes to another unit belongs to that unit from then on; the promise to the first unit does not hide it."
 TREE_BUDGET = (
     "3/8 of mu^2 go to what nodes release, 3/8 to what leaves them, 1/8 each to their sizes and to how many rows leave. Of that, "
     "level l has in round r the part (6 / pi^2 / (l r))^2, and each column as much as the others.",
@@ -136,7 +136,7 @@ def _key_notes(plan: TablePlan) -> Iterator[str]:
     if selection is None:
         return
     yield (
-        "That a key was released stays public. The key is shown at each trigger at which its noisy number of units is at min_units "
+        "That a key was released stays public. The key is shown at each trigger at which its noisy number of units is at least "
         f"{percent(HIDE_BELOW)} of the number needed then."
     )
     if plan.changes:
@@ -153,5 +153,5 @@ def _column_notes(plan: TablePlan) -> tuple[str, ...]:
     if plan.query.asked.max_triggers is not None:
         return ()
     return (
-        "The noise grows ever more slowly: with the logarithm of the trigger's number, after a million with its root.",
+        "The noise grows slowly: with the logarithm of the trigger's number up to trigger 1,000,000, with its square root after it.",
     )

@@ -74,12 +74,12 @@ def explanation(plan: MarginalsPlan, source: Source) -> Explanation:
         notes=Notes(
             when=growing(query),
             limits=(
-                "A key is a cell of all keys. Records with a value outside a declared domain are dropped before they are counted.",
+                "A cell has one value of each key column. Records with a value outside a declared domain are dropped before they are counted.",
             ),
             keys=tuple(_key_notes(plan)),
             columns=tuple(_answer_notes(plan)),
             budget=(
-                "Measured tables share mu^2 so that answers over one to three keys are best on average. Cells have numbers and do not collide.",
+                "Measured tables share mu^2 so that answers about one to three key columns are best on average. Cells have numbers and do not collide.",
             ),
         ),
     )
@@ -122,7 +122,7 @@ def _column(
             trigger,
             "value",
             typical_error(plan, parts[0], keys, trigger),
-            scope=f"an answer about {plural(keys, 'key')}",
+            scope=f"a typical question about {plural(keys, 'key column')}",
         )
         for keys in orders
         for trigger in triggers(plan.query)

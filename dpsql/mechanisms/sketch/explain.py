@@ -81,7 +81,8 @@ def _key_notes(plan: SketchPlan, source: Source) -> Iterator[str]:
         yield "Hash key and cells of a window are published when it closes; until then only its list is."
     else:
         yield "The hash key is public from the first release: anyone who knows it can make values that collide with a chosen one."
-    yield "Rows and cells are released at every trigger of every window from the declared start of the stream on, with or without records."
+    parts = "Rows" if plan.unknown_keys else "Rows and cells"
+    yield f"{parts} are released at every trigger of every window from the declared start of the stream on, with or without records."
     # Of one sketch: a histogram, too, has as many counters as there are columns.
     if choices.depth * choices.width > 2 * source.max_keys:
         yield "A histogram with GROUP BY is smaller and more accurate here."
