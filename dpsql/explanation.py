@@ -134,8 +134,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class UnitsNeeded:
-    """The units that a key needs by a trigger, in each of some windows that prove it together; with
-    exactly that many, half of the keys are released."""
+    """Units with which half of the keys are released at a trigger, in each of so many windows."""
 
     trigger: int
     units: int
@@ -228,7 +227,6 @@ class Keys:
 
     @property
     def name(self) -> str:
-        """A key in words."""
         return f"({', '.join(self.names)})" if len(self.names) > 1 else "".join(self.names)
 
 
@@ -305,8 +303,7 @@ class Explanation:
     notes: Notes = field(default_factory=Notes)
 
     def json(self) -> dict[str, Any]:
-        """Return all of it under names that are the same for every kind of query; a number that
-        does not exist is null."""
+        """Return all of it under names that every kind of query has; a missing number is null."""
         return dict(json.loads(json.dumps(asdict(self), allow_nan=False)))
 
     def text(self) -> str:
@@ -323,9 +320,6 @@ class Explanation:
         }
         texts = ["\n  ".join([title, *_wrapped(lines)]) for title, lines in sections.items()]
         return "\n\n".join([*texts, f"Query identity: {self.identity}"]) + "\n"
-
-
-# Its text.
 
 
 def _wrapped(lines: Sequence[str]) -> Iterator[str]:
@@ -407,12 +401,12 @@ def _noise(e: Explanation) -> str:
     if not errors:
         return "every cell has its own error bar."
     bars = ", ".join(f"{alias} {error.bar} {error.unit}".strip() for alias, error in errors.items())
-    is_divided = any(error.divisor for error in errors.values())
     last = next(iter(errors.values()))
     scope = f" in {last.scope}" if last.scope else ""
     trigger = "the last trigger" if e.when.releases else f"trigger {last.trigger:,}"
     collisions = "" if e.keys.listed is None else ", and collisions with other values"
-    return f"{bars}{LETTERS if is_divided else ''}{scope} at {trigger}, 95%{collisions}."
+    letters = LETTERS if any(error.divisor for error in errors.values()) else ""
+    return f"{bars}{letters}{scope} at {trigger}, 95%{collisions}."
 
 
 def _promise(p: Guarantee) -> Iterator[str]:
@@ -561,8 +555,7 @@ def _columns(columns: Sequence[ExplainedColumn]) -> Iterator[str]:
 
 
 def _rows(column: ExplainedColumn, width: int) -> Iterator[list[str]]:
-    """Yield the cells of each noisy number of a column, with its error bars up to the last
-    trigger."""
+    """Yield the cells of each noisy number of a column, with its error bars by trigger."""
     further_parts = [part for part in column.parts if part.statistic != column.last.statistic]
     name = column.alias
     aggregate = column.aggregate
