@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpsql.published.sketches import PublishedSketch
     from dpsql.sources.config import Source, Sources, load_sources
     from dpsql.streaming.handle import Handle
-    from dpsql.view.plain_table import PublicRows
+    from dpsql.view.plain_table import OpenedTable
 
 __all__ = [
     "Answer",
@@ -155,7 +155,7 @@ def sketch(
     )
 
 
-def open(path: str) -> PublicRows:  # `dpsql.open`: nobody imports it by itself
+def open(path: str) -> OpenedTable:  # `dpsql.open`: nobody imports it by itself
     """Return a published table by itself, wherever it is: nothing but its folder is read.
 
     Args:
@@ -166,10 +166,10 @@ def open(path: str) -> PublicRows:  # `dpsql.open`: nobody imports it by itself
         epsilon, and what each column is.
     """
     from dpsql.published.public_rows import newest, open_table
-    from dpsql.view.plain_table import PublicRows
+    from dpsql.view.plain_table import OpenedTable
     from dpsql.view.reading import as_read
 
-    return PublicRows(as_read(newest(open_table(path), path)).reset_index(drop=True))
+    return OpenedTable(as_read(newest(open_table(path), path)).frame.reset_index(drop=True))
 
 
 def latest(lake: str, name: str) -> pd.DataFrame:
@@ -178,4 +178,5 @@ def latest(lake: str, name: str) -> pd.DataFrame:
     from dpsql.published.public_rows import newest, own_reading
     from dpsql.view.reading import as_read
 
-    return as_read(newest(Lake(lake), name), own_reading(Lake(lake), name)).reset_index(drop=True)
+    rows = as_read(newest(Lake(lake), name), own_reading(Lake(lake), name))
+    return rows.frame.reset_index(drop=True)

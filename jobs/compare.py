@@ -14,9 +14,8 @@ from dpsql.jobs.terminal import note, print_json, print_table
 from dpsql.view.words import TIME
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dpsql.description import Published
+    from dpsql.published.public_rows import PublicRows
     from dpsql.view.difference import Difference
 
     Comparison = tuple[str, str, float, Difference | None]
@@ -62,12 +61,11 @@ def compare(
     if len(keys) > 2:
         raise click.UsageError("at most two keys can be compared")
     rows = _released(name, lake_folder)
-    columns = _columns(rows, name, column)
-    from dpsql.published.public_rows import newest_triggers, published_of
+    columns = _columns(rows.description, name, column)
     from dpsql.view.table import one_window
 
     window = one_window(rows, name, window_us)
-    published = published_of(rows)
+    published = rows.description
     if not published.keys:
         if keys:
             raise click.UsageError(
@@ -78,10 +76,9 @@ def compare(
         raise click.UsageError(
             f"name a key, or two; which places keys can have: `dpsql show {name}`"
         )
-    newest = newest_triggers(window)
-    row = _row(newest, keys[0])
+    row = _row(window.newest, keys[0])
     if len(keys) == 2:
-        other_row = _row(newest, keys[1])
+        other_row = _row(window.newest, keys[1])
         comparisons = [
             _against(published, row, other_row, alias, keys[1], 0.0) for alias in columns
         ]
@@ -95,26 +92,23 @@ def compare(
     _print(keys[0], row, comparisons, published, as_json)
 
 
-def _released(name: str, lake_folder: str) -> pd.DataFrame:
+def _released(name: str, lake_folder: str) -> PublicRows:
     from dpsql.lake.runs import Lake
-    from dpsql.published.public_rows import all_rows, published_of
+    from dpsql.published.public_rows import all_rows
 
-    lake = Lake(lake_folder)
-    rows = all_rows(lake, name)
-    if rows.empty:
+    rows = all_rows(Lake(lake_folder), name)
+    if rows.frame.empty:
         raise DataError(f"query {name!r} has published nothing yet")
-    if published_of(rows).lists:
+    if rows.description.lists:
         raise DataError(
             f"query {name!r} publishes lists: `dpsql ask {name} --value VALUE` gives any value's count with its interval"
         )
     return rows
 
 
-def _columns(rows: pd.DataFrame, name: str, column: str | None) -> list[str]:
-    from dpsql.published.public_rows import published_of
-
-    amounts = published_of(rows).amounts
-    quantiles = published_of(rows).quantiles
+def _columns(published: Published, name: str, column: str | None) -> list[str]:
+    amounts = published.amounts
+    quantiles = published.quantiles
     if column in quantiles or (quantiles and not amounts):
         raise DataError(
             f"the error of quantiles is one of ranks, so their differences have none: `dpsql show {name}` has {', '.join(quantiles)}"
@@ -130,14 +124,14 @@ def _columns(rows: pd.DataFrame, name: str, column: str | None) -> list[str]:
     return [column]
 
 
-def _row(newest: pd.DataFrame, key: str) -> dict[Any, Any]:
+def _row(newest: PublicRows, key: str) -> dict[Any, Any]:
     """Return the row of a key among those of one trigger."""
     import difflib
 
     labels = _labels(newest)
     matches = [i for i, label in enumerate(labels) if label == key]
     if len(matches) == 1:
-        return dict(newest.iloc[[matches[0]]].to_dict("records")[0])
+        return dict(newest.frame.iloc[matches].to_dict("records")[0])
     if matches:
         raise DataError(
             f"{len(matches)} keys are written {key!r}; `dpsql show --json` tells them apart"
@@ -149,12 +143,11 @@ def _row(newest: pd.DataFrame, key: str) -> dict[Any, Any]:
     )
 
 
-def _labels(rows: pd.DataFrame) -> list[str]:
-    from dpsql.published.public_rows import published_of
+def _labels(rows: PublicRows) -> list[str]:
     from dpsql.view.words import absent, printable
 
-    names = published_of(rows).keys
-    records = rows[names].to_dict("records")  # without pandas' own NULL
+    names = rows.description.keys
+    records = rows.frame[names].to_dict("records")  # without pandas' own NULL
     return [
         ",".join("NULL" if absent(row[name]) else printable(row[name]) for name in names)
         for row in records
@@ -192,16 +185,18 @@ def _against(
     )
 
 
-def _changes(rows: pd.DataFrame, row: Mapping[Any, Any], alias: str) -> list[Comparison]:
+def _changes(rows: PublicRows, row: Mapping[Any, Any], alias: str) -> list[Comparison]:
     """Compare with the trigger before in this window, and with the window before at the same trigger, or its newest."""
-    from dpsql.published.public_rows import published_of
     from dpsql.view.difference import between_triggers, between_windows
 
-    published = published_of(rows)
+    published = rows.description
     windows = published.windows
-    same = rows[rows[START] == row[START]] if windows else rows
+    frame = rows.frame
+    is_earlier = frame["trigger"] < row["trigger"]
+    if windows:
+        is_earlier &= frame[START] == row[START]
     comparisons = []
-    earlier = _only(same[same["trigger"] < row["trigger"]], row)
+    earlier = _only(rows.where(is_earlier), row)
     if earlier is not None:
         correlation = between_triggers(
             published, alias, int(row["trigger"]), int(earlier["trigger"])
@@ -210,9 +205,9 @@ def _changes(rows: pd.DataFrame, row: Mapping[Any, Any], alias: str) -> list[Com
             _against(published, row, earlier, alias, f"trigger {earlier['trigger']}", correlation)
         )
     if windows:
-        earlier_windows = rows[rows[START] < row[START]]
-        earlier_windows = earlier_windows[earlier_windows[START] == earlier_windows[START].max()]
-        twin = _only(earlier_windows[earlier_windows["trigger"] <= row["trigger"]], row)
+        window_before = rows.where(frame[START] < row[START]).last_window
+        is_due = window_before.frame["trigger"] <= row["trigger"]
+        twin = _only(window_before.where(is_due), row)
         if twin is not None:
             when = f"{twin[START]:{TIME}}" + (
                 "" if twin["trigger"] == row["trigger"] else f", trigger {twin['trigger']}"
@@ -223,22 +218,17 @@ def _changes(rows: pd.DataFrame, row: Mapping[Any, Any], alias: str) -> list[Com
     return comparisons
 
 
-def _only(candidates: pd.DataFrame, row: Mapping[Any, Any]) -> dict[Any, Any] | None:
+def _only(candidates: PublicRows, row: Mapping[Any, Any]) -> dict[Any, Any] | None:
     """Return the newest row of the same key; None where it is missing."""
-    from dpsql.published.public_rows import published_of
     from dpsql.view.words import absent
 
-    for name in published_of(candidates).keys:
-        candidates = candidates[
-            candidates[name].isna()
-            if absent(row[name])
-            else (candidates[name] == row[name]).fillna(False)
-        ]
-    return (
-        dict(candidates.iloc[[int(candidates["trigger"].argmax())]].to_dict("records")[0])
-        if len(candidates)
-        else None
-    )
+    frame = candidates.frame
+    for name in candidates.description.keys:
+        values = frame[name]
+        frame = frame[values.isna() if absent(row[name]) else (values == row[name]).fillna(False)]
+    if frame.empty:
+        return None
+    return dict(frame.iloc[[int(frame["trigger"].argmax())]].to_dict("records")[0])
 
 
 def _print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,10 @@ from dpsql.jobs.terminal import note, print_json, print_table, records
 from dpsql.jobs.watch import follow
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dpsql.description import Published
     from dpsql.lake.runs import Lake
     from dpsql.parsed_query import Reading
+    from dpsql.published.public_rows import PublicRows
 
 SHOWN_ROWS = 20
 
@@ -104,21 +103,20 @@ class _Selection:
     all_triggers: bool
     growing: bool
 
-    def rows(self) -> pd.DataFrame:
+    def rows(self) -> PublicRows:
         """Read all windows, with every trigger or the newest."""
         from dpsql.published.public_rows import all_rows, newest
 
         return (all_rows if self.all_triggers else newest)(self.lake, self.name)
 
-    def chosen(self, rows: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
+    def chosen(self, rows: PublicRows, columns: Sequence[str] = ()) -> PublicRows:
         """Return the rows of one window, or all; `columns` tell whether a window says anything."""
-        from dpsql.published.public_rows import published_of
         from dpsql.view.plain_table import listing
         from dpsql.view.table import one_window
 
         if self.all_triggers:
             return rows
-        if published_of(rows).lists and self.window_us is None and not self.growing:
+        if rows.description.lists and self.window_us is None and not self.growing:
             rows, note_text = listing(rows)
             if note_text:
                 note(note_text)
@@ -127,21 +125,21 @@ class _Selection:
 
 def _document(selection: _Selection) -> dict[str, Any]:
     from dpsql.published import words
-    from dpsql.published.public_rows import own_reading, published_of
+    from dpsql.published.public_rows import own_reading
     from dpsql.view.reading import as_read
     from dpsql.view.standing import live_notes
     from dpsql.view.words import left_out
 
     condition = own_reading(selection.lake, selection.name)
     rows = as_read(selection.chosen(selection.rows()), condition)
-    published = published_of(rows)
+    published = rows.description
     return {
         "name": selection.name,
         "live": list(live_notes(selection.lake, selection.name)),
         "errors": [*left_out(published), *_unread(condition, published)],
         "promises": [asdict(run) for run in published.protects],
         "columns": dict(words.columns(published)),
-        "rows": records(rows, published),
+        "rows": records(rows.frame, published),
     }
 
 
@@ -149,16 +147,16 @@ def _print(selection: _Selection, limit: int) -> None:
     from dpsql.jobs.tables import print_histogram  # slow to import
     from dpsql.lake.running import is_running
     from dpsql.published import words
-    from dpsql.published.public_rows import PublicTable, newest_triggers, own_reading, published_of
+    from dpsql.published.public_rows import PublicTable, own_reading
     from dpsql.times import now_us
-    from dpsql.view.reading import as_read, is_ordered
+    from dpsql.view.reading import as_read
     from dpsql.view.standing import live_notes
-    from dpsql.view.table import growing_aliases, in_order, passed_over, places_shown
+    from dpsql.view.table import growing_aliases, passed_over
     from dpsql.view.words import next_trigger, why_nothing
 
     lake = selection.lake
     rows = selection.rows()
-    published = published_of(rows)
+    published = rows.description
     if selection.growing:
         click.clear()
     if isinstance(lake, PublicTable):
@@ -166,7 +164,7 @@ def _print(selection: _Selection, limit: int) -> None:
             click.echo(sentence)
         print_table(("column", "is"), words.columns(published))
         click.echo()
-    if rows.empty:
+    if rows.frame.empty:
         click.echo(why_nothing(published))
         if is_running(lake.private(selection.name)):
             click.echo(
@@ -176,12 +174,9 @@ def _print(selection: _Selection, limit: int) -> None:
     chosen = selection.chosen(rows, growing_aliases(rows) if published.amounts else ())
     condition = own_reading(lake, selection.name)
     readable = as_read(chosen, condition)
-    ranks: tuple[str | None, Mapping[Any, str]] = (None, {})
-    if not selection.all_triggers and published.amounts:
-        ranks = places_shown(
-            chosen, in_order(newest_triggers(readable), keep=is_ordered(readable)).head(limit)
-        )
-    print_histogram(readable, limit, selection.all_triggers, clock=rows[DUE].max(), ranks=ranks)
+    clock = rows.frame[DUE].max()
+    window = None if selection.all_triggers else chosen
+    print_histogram(readable, limit, selection.all_triggers, clock, window)
     if (
         not selection.all_triggers
         and selection.window_us is None
@@ -194,14 +189,14 @@ def _print(selection: _Selection, limit: int) -> None:
         click.echo("; ".join(notes))
 
 
-def _unfinished(rows: pd.DataFrame, visible: pd.DataFrame) -> Iterator[str]:
+def _unfinished(rows: PublicRows, visible: PublicRows) -> Iterator[str]:
     """Yield a sentence for each unfinished window that is not shown; there is none without windows."""
     from dpsql.view.table import finished
     from dpsql.view.words import TIME
 
-    growing = rows[~finished(rows)]
+    growing = rows.frame[~finished(rows)]
     for start, window in growing.groupby(START) if len(growing) else ():
-        if (visible[START] == start).any():
+        if (visible.frame[START] == start).any():
             continue
         more = f"{window[DUE].max():{TIME}}; --window {start:%Y-%m-%dT%H:%M:%S}"
         yield f"unfinished: the window of {start:{TIME}}, so far up to {more}"

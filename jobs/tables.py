@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,12 +12,12 @@ from rich.text import Text
 
 from dpsql.description import DUE, START, Published, Role
 from dpsql.jobs.terminal import console
-from dpsql.published.public_rows import newest_triggers, published_of
+from dpsql.published.public_rows import PublicRows
 from dpsql.published.words import AT_END, TOO_FEW, null_of
 from dpsql.text import Z95
 from dpsql.view.plain_table import NO_LIST, lines_of, value_text
 from dpsql.view.reading import is_ordered
-from dpsql.view.table import finished, in_order, size_of
+from dpsql.view.table import finished, in_order, places_shown, size_of
 from dpsql.view.words import (
     TIME,
     absent,
@@ -33,9 +33,6 @@ from dpsql.view.words import (
 
 # Lists of the largest values on the terminal.
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 FOOT = (
     "with collisions: a 95% interval that also covers collisions with other values, for values named before looking;",
     "a value that is listed by luck is estimated too high. Any other value: dpsql ask NAME --value VALUE.",
@@ -43,17 +40,18 @@ FOOT = (
 
 
 def print_lists(
-    frame: pd.DataFrame, limit: int, all_triggers: bool = False, clock: Any = None
+    rows: PublicRows, limit: int, all_triggers: bool = False, clock: Any = None
 ) -> None:
     """Print a table for every list, and what the bounds leave out in words: the newest finished window first, or all triggers, the newest first."""
     terminal = console()
-    published = published_of(frame)
+    published = rows.description
     if not published.lists:
         terminal.print(NO_LIST, markup=False)
         return
-    rows = frame if all_triggers else newest_triggers(frame)
+    if not all_triggers:
+        rows = rows.newest
     caps = heads(published)
-    ended = dict(zip(rows[START], finished(rows, clock), strict=True))
+    ended = dict(zip(rows.frame[START], finished(rows, clock), strict=True))
     for name in published.lists:
         lines = lines_of(rows, name)
         table = _table(["value"])
@@ -98,64 +96,61 @@ PLACES = "Each place holds with 95% of the noise; keys that share places cannot 
 
 
 def print_histogram(
-    frame: pd.DataFrame,
+    rows: PublicRows,
     limit: int,
     all_triggers: bool = False,
     clock: Any = None,
-    ranks: tuple[str | None, Mapping[Any, str]] = (None, {}),
+    window: PublicRows | None = None,
 ) -> None:
     """Print a table with a 95% error on every cell; `?` marks a value that is smaller than its own error.
 
     Args:
-        frame: rows of the histogram.
+        rows: of the histogram.
         limit: how many are printed.
         all_triggers: all triggers, the newest first; else each window's newest.
         clock: the newest trigger of all windows, where these are not all of them.
-        ranks: a column, and which places rows can have by it.
+        window: all rows of the only window, among which these have places.
     """
-    published = published_of(frame)
+    published = rows.description
     if not published.names(Role.VALUE):
-        print_lists(frame, limit, all_triggers, clock)
+        print_lists(rows, limit, all_triggers, clock)
         return
-    rows = (
-        _newest_first(frame)
-        if all_triggers
-        else in_order(newest_triggers(frame), keep=is_ordered(frame))
-    )
+    ordered = _newest_first(rows) if all_triggers else in_order(rows.newest)
+    top_rows = ordered.frame.head(limit)
     table = _table(published.keys, bool(published.windows))
     caps = heads(published)
     for column in published.display_columns:
         _number(table, column.name, caps.get(column.name, ""))
-    ranked_by, places = ranks
+    ranked_by, places = places_shown(window, top_rows.index) if window else (None, {})
     if ranked_by:
         _number(table, "place", f"by {ranked_by}" if len(published.amounts) > 1 else "")
-    ended = finished(frame, clock)
+    ended = finished(rows, clock)
     has_small = False
-    for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
+    for index, row in zip(top_rows.index, top_rows.to_dict("records"), strict=True):
         cells = [text_of(row, column, published) for column in published.display_columns]
         has_small |= any(cell.startswith("?") for cell in cells)
         place = [places.get(index, "")] if ranked_by else []
         table.add_row(*_place(row, published, bool(ended[index])), *map(_dimmed, cells), *place)
     terminal = console()
     terminal.print(table)
-    has_negative = bool((rows[published.amounts].head(limit).fillna(0) < 0).to_numpy().any())
+    has_negative = bool((top_rows[published.amounts].fillna(0) < 0).to_numpy().any())
     sentences = (
         (SMALL, has_small),
         (BELOW_ZERO, has_negative),
         *((sentence, True) for sentence in left_out(published)),
         (PLACES, bool(ranked_by)),
         (MISSING, published.selects),
-        (_more(len(rows), limit), True),
+        (_more(len(ordered.frame), limit), True),
     )
     _foot(terminal, [sentence for sentence, applies in sentences if applies])
 
 
-def _newest_first(frame: pd.DataFrame) -> pd.DataFrame:
+def _newest_first(rows: PublicRows) -> PublicRows:
     """Sort by window and trigger, and within a release by size unless the query has an order."""
-    published = published_of(frame)
-    sizes = [name for name in (size_of(frame), *published.amounts) if name]
-    largest = [] if is_ordered(frame) else sizes[:1]
-    return frame.sort_values([*published.release, *largest], ascending=False, kind="stable")
+    published = rows.description
+    sizes = [name for name in (size_of(rows), *published.amounts) if name]
+    columns = [*published.release, *([] if is_ordered(rows) else sizes[:1])]
+    return rows.with_frame(rows.frame.sort_values(columns, ascending=False, kind="stable"))
 
 
 def _dimmed(cell: str) -> Text:
@@ -167,11 +162,11 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
     """Print private and true values, key by key, then in a sentence for each aggregate what the difference is made of."""
     from dpsql.local.comparison import SIDES  # slow to import
 
-    compared: pd.DataFrame = comparison["compared"]
-    published = published_of(compared)
+    compared = PublicRows.of_frame(comparison["compared"])
+    published = compared.description
     aggregates = list(comparison["columns"])
     keys = published.keys
-    rows = in_order(compared, size_column=f"{aggregates[0]}_true")
+    rows = in_order(compared, size_column=f"{aggregates[0]}_true").frame
     table = _table(keys)
     caps = heads(published)
     ended = finished(compared)

@@ -145,9 +145,11 @@ def _check(
 
 def _document(query: Query, trial: TryResult) -> dict[str, Any]:
     """Return the released rows, and what the comparison says, as JSON values."""
+    from dpsql.published.public_rows import PublicRows
     from dpsql.view.reading import as_read
 
-    rows = records(as_read(trial.histogram, query.reading), query.published)
+    released = PublicRows.of_frame(trial.histogram)
+    rows = records(as_read(released, query.reading).frame, query.published)
     if not trial.comparison:
         return {"rows": rows}
     # the two histograms say what is compared
@@ -159,6 +161,7 @@ def _document(query: Query, trial: TryResult) -> dict[str, Any]:
 def _print(query: Query, trial: TryResult, limit: int, is_written: bool) -> None:
     """Print the comparison, or the released rows unless they are in a file."""
     from dpsql.jobs.tables import print_comparison, print_histogram  # slow to import
+    from dpsql.published.public_rows import PublicRows
     from dpsql.view.reading import as_read
     from dpsql.view.words import why_nothing
 
@@ -167,4 +170,4 @@ def _print(query: Query, trial: TryResult, limit: int, is_written: bool) -> None
     elif trial.histogram.empty:
         click.echo(why_nothing(query.published))
     elif not is_written:
-        print_histogram(as_read(trial.histogram, query.reading), limit)
+        print_histogram(as_read(PublicRows.of_frame(trial.histogram), query.reading), limit)

@@ -27,8 +27,6 @@ from dpsql.jobs.options import (
 from dpsql.jobs.watch import follow
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dpsql.lake.runs import Lake
     from dpsql.privacy.budget import Budget
 
@@ -140,33 +138,35 @@ def _page_text(
     budget: Budget | None,
     refresh: int | None,
 ) -> str:
-    from dpsql.published.public_rows import all_rows, own_reading, published_of
+    from dpsql.published.public_rows import all_rows, own_reading
     from dpsql.view.page import page
     from dpsql.view.plain_table import as_histogram, listing
     from dpsql.view.standing import standing
     from dpsql.view.table import growing_aliases, one_window, passed_over
     from dpsql.view.words import why_nothing
 
-    history: pd.DataFrame = all_rows(lake, name)
-    if history.empty:
-        raise NothingPublished(f"query {name!r}: {why_nothing(published_of(history))}")
+    history = all_rows(lake, name)
+    if history.frame.empty:
+        raise NothingPublished(f"query {name!r}: {why_nothing(history.description)}")
     empty = ""
-    if listed := bool(published_of(history).lists):
+    if listed := bool(history.description.lists):
         empty = listing(history)[1]
         history = as_histogram(history)
-        if history.empty:
+        if history.frame.empty:
             raise NothingPublished(
                 f"query {name!r}: no value is listed. How often any value came: dpsql ask {name} --value VALUE"
             )
-    if not published_of(history).amounts and not published_of(history).quantiles:
+    if not history.description.amounts and not history.description.quantiles:
         raise ConfigError(
             f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE"
         )
     rows = one_window(history, name, window_us, growing, growing_aliases(history))
     passed = (empty if listed else passed_over(history, rows)) if window_us is None else ""
-    run_standing = standing(lake, name, rows, budget, clock=history[DUE].max())
+    window = rows.frame
+    frame = history.frame
+    run_standing = standing(lake, name, window, budget, clock=frame[DUE].max())
     return page(
-        run_standing, rows, refresh, limit, history, passed, listed, own_reading(lake, name)
+        run_standing, window, refresh, limit, frame, passed, listed, own_reading(lake, name)
     )
 
 

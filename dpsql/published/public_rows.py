@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,30 +29,85 @@ from dpsql.record import parse
 # Pandas' own types have no room for a NULL among integers, and forget decimals.
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
-    import pyarrow as pa
+
+    from dpsql.udfs.columns import Float
 
 PANDAS_ATTRIBUTES = "PANDAS_ATTRS"
 """Where pandas keeps a frame's attributes in a Parquet file."""
 
-_read = cache(parse_description)
+_parse = cache(parse_description)
 
 
-def published_of(frame: pd.DataFrame) -> Published:
-    """Return what the table of a frame says of itself. Filters, sorts and groups of a frame keep it.
+@dataclass(frozen=True, eq=False)
+class PublicRows:
+    """Rows of a public table, with the description of the table.
 
-    Raises:
-        DataError: it is lost: a merge loses it, and a frame that is built anew never had it.
+    Args:
+        frame: the rows; the frame has the description as an attribute, so that whoever is handed it can read them again.
+        description: the description.
+        is_newest: whether each window has one trigger, its newest.
     """
-    published = _read(frame.attrs.get(PROPERTY, "{}"))
-    if published is None:
-        raise DataError(
-            f"these rows do not say what they are: take a frame as dpsql hands it out, or give it its description: new.attrs['{PROPERTY}'] = "
-            f"old.attrs['{PROPERTY}']"
+
+    frame: pd.DataFrame
+    description: Published
+    is_newest: bool = False
+
+    @classmethod
+    def of_frame(cls, frame: pd.DataFrame) -> PublicRows:
+        """Read the description of a frame. Filters, sorts and groups of a frame keep it.
+
+        Raises:
+            DataError: it is lost: a merge loses it, and a frame that is built anew never had it.
+        """
+        description = _parse(frame.attrs.get(PROPERTY, "{}"))
+        if description is None:
+            raise DataError(
+                "these rows do not say what they are: take a frame as dpsql hands it out, or give it its description: "
+                f"new.attrs['{PROPERTY}'] = old.attrs['{PROPERTY}']"
+            )
+        return cls(frame, description)
+
+    @classmethod
+    def describe(cls, frame: pd.DataFrame, description: Published) -> PublicRows:
+        """Give a frame its description."""
+        frame.attrs[PROPERTY] = description.text()
+        return cls(frame, description)
+
+    def where(self, is_chosen: pd.Series) -> PublicRows:
+        """Return the rows of a mask."""
+        return self.with_frame(self.frame[is_chosen])
+
+    def with_frame(self, frame: pd.DataFrame) -> PublicRows:
+        """Return some of the rows, or all in another order."""
+        return replace(self, frame=frame)
+
+    @cached_property
+    def newest(self) -> PublicRows:
+        """The rows of every window's newest trigger; without windows those of the newest."""
+        if self.is_newest:
+            return self
+        frame = self.frame
+        newest = frame["trigger"].max()
+        if self.description.windows:
+            newest = frame.groupby(START)["trigger"].transform("max")
+        return replace(self.where(frame["trigger"] == newest), is_newest=True)
+
+    @property
+    def last_window(self) -> PublicRows:
+        """The rows of the window that begins last; all rows where there are no windows."""
+        if not self.description.windows:
+            return self
+        starts = self.frame[START]
+        return self.where(starts == starts.max())
+
+    def numbers(self, alias: str) -> tuple[Float, Float]:
+        """Return the values of an aggregate and their standard errors; NaN for NULL."""
+        values, stderrs = (
+            self.frame[name].to_numpy(np.float64, na_value=np.nan)
+            for name in (alias, self.description.stderr(alias))
         )
-    return published
+        return values, stderrs
 
 
 def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
@@ -64,7 +121,6 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
         published: what it says of itself.
     """
     import pandas as pd  # slow to import
-    import pyarrow as pa
 
     arrow_columns = {*published.names(Role.KEY, Role.SET, Role.LIST)}
 
@@ -81,8 +137,7 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
         return column.to_pandas()
 
     frame = pd.DataFrame({name: series(name) for name in rows.column_names})
-    frame.attrs[PROPERTY] = published.text()
-    return frame
+    return PublicRows.describe(frame, published).frame
 
 
 def write_parquet(rows: pa.Table, published: Published, path: Path) -> None:
@@ -93,22 +148,12 @@ def write_parquet(rows: pa.Table, published: Published, path: Path) -> None:
         published: what it says of itself; the frame that pandas reads has it.
         path: of the file.
     """
-    import pyarrow as pa  # slow to import
-    from pyarrow.parquet import write_table
+    from pyarrow.parquet import write_table  # slow to import
 
     frame = frame_of(rows.slice(0, 0), published)
     metadata = dict(pa.Table.from_pandas(frame, preserve_index=False).schema.metadata)
-    metadata[PANDAS_ATTRIBUTES] = json.dumps(frame.attrs)
+    metadata[PANDAS_ATTRIBUTES] = json.dumps({PROPERTY: published.text()})
     write_table(rows.replace_schema_metadata(metadata), path)
-
-
-def newest_triggers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of every window's newest trigger; without windows those of the newest."""
-    windows = published_of(rows).windows
-    return rows[
-        rows["trigger"]
-        == (rows.groupby(START)["trigger"].transform("max") if windows else rows["trigger"].max())
-    ]
 
 
 # What a query has published: its rows, and when they were written.
@@ -243,18 +288,18 @@ def own_reading(lake: Lake, name: str) -> Reading | None:
     return parse(stored, Reading) if stored else AS_RELEASED
 
 
-def all_rows(lake: Lake, name: str) -> pd.DataFrame:
+def all_rows(lake: Lake, name: str) -> PublicRows:
     """Return the rows of every trigger; raises as `read_histogram`."""
     rows = read_histogram(lake, name)
-    return frame_of(rows, described(lake.histogram(name)))
+    return PublicRows.of_frame(frame_of(rows, described(lake.histogram(name))))
 
 
-def newest(lake: Lake, name: str) -> pd.DataFrame:
+def newest(lake: Lake, name: str) -> PublicRows:
     """Return the rows of the newest published trigger of every window, or of a table without windows, by window and keys.
 
     Raises:
         LakeError: as `read_histogram`.
     """
-    rows = all_rows(lake, name)
-    order = published_of(rows).names(Role.TIME, Role.KEY, Role.SET)
-    return newest_triggers(rows).sort_values(order, kind="stable", ignore_index=True)
+    rows = all_rows(lake, name).newest
+    order = rows.description.names(Role.TIME, Role.KEY, Role.SET)
+    return rows.with_frame(rows.frame.sort_values(order, kind="stable", ignore_index=True))

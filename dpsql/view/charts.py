@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from dpsql.description import DUE, END, START
 from dpsql.errors import DataError
-from dpsql.published.public_rows import newest_triggers, published_of
+from dpsql.published.public_rows import PublicRows
 from dpsql.text import Z95
 from dpsql.view.table import grouped_by, measures, places_shown, ranked
 from dpsql.view.words import absent, printable
@@ -82,16 +82,16 @@ def growth(
         title: above the chart.
         narrow: for a phone: half as wide, with fewer panels in a row.
     """
-    rows = _newest(histogram, column)
-    begin = rows[DUE].min()
-    end = rows[DUE].max()
-    if published_of(rows).windows:
-        begin = rows[START].min()
-        end = max(rows[END].max(), end)
+    rows = _newest(PublicRows.of_frame(histogram), column)
+    published = rows.description
+    frame = rows.frame
+    begin = frame[DUE].min()
+    end = frame[DUE].max()
+    if published.windows:
+        begin = frame[START].min()
+        end = max(frame[END].max(), end)
     begins = (
-        " A line begins at the trigger at which its key was selected."
-        if published_of(rows).selects
-        else ""
+        " A line begins at the trigger at which its key was selected." if published.selects else ""
     )
     return _panels(
         rows,
@@ -119,23 +119,24 @@ def over_windows(
 
     Args: as of `growth`; the rows are those of several windows.
     """
-    _newest(histogram, column)
-    if not published_of(histogram).windows:
+    rows = PublicRows.of_frame(histogram)
+    _newest(rows, column)
+    published = rows.description
+    if not published.windows:
         raise DataError("this histogram has no windows: charts.growth draws it trigger by trigger")
-    rows = newest_triggers(histogram)
-    span = (rows[START].min(), rows[START].max())
+    starts = rows.newest.frame[START]
     missing = (
         " Where a line is interrupted, the key was not published: that is not zero."
-        if published_of(rows).selects
+        if published.selects
         else ""
     )
     caption = f"Each window at its newest trigger.{missing}"
     return _panels(
-        rows,
+        rows.newest,
         column,
         keys,
         START,
-        span,
+        (starts.min(), starts.max()),
         "beginning of the window (UTC)",
         unit,
         title,
@@ -157,24 +158,25 @@ def bars(
     Args:
         histogram, column, keys, unit, title: as of `growth`; the title says what is seen unless given.
     """
-    rows = _newest(histogram, column)
-    names = published_of(histogram).keys
-    newest = rows[rows["trigger"] == rows["trigger"].max()].reset_index(drop=True)
-    ordered, ranked_by = ranked(newest)
+    newest = _newest(PublicRows.of_frame(histogram), column).newest
+    rows = newest.with_frame(newest.frame.reset_index(drop=True))
+    names = rows.description.keys
+    ordered, ranked_by = ranked(rows)
     within = _within(rows, column)
-    drawn_rows = ordered.head(keys).iloc[::-1]
-    spans = places_shown(newest, drawn_rows)[1]
+    chart_rows = ordered.with_frame(ordered.frame.head(keys).iloc[::-1])
+    drawn_rows = chart_rows.frame
+    spans = places_shown(rows, drawn_rows.index)[1]
     labels = [
         f"{_label(row, names)}  {spans.get(i, '')}".rstrip()
         for i, row in zip(drawn_rows.index, drawn_rows.to_dict("records"), strict=True)
     ]
-    values = drawn_rows[column].astype(float).to_numpy()
-    errors = Z95 * drawn_rows[published_of(rows).stderr(column)].astype(float).to_numpy()
+    values, stderrs = chart_rows.numbers(column)
+    errors = Z95 * stderrs
     is_hollow = [False] * len(drawn_rows) if within else (abs(values) < errors).tolist()
     figure = Chart(WIDTH, 1.6 + 0.28 * max(len(drawn_rows), 4))
     axes = figure.add_subplot()
     axes.set_title(
-        title or _bars_title(drawn_rows, column, ranked_by, names, spans, len(newest)),
+        title or _bars_title(drawn_rows, column, ranked_by, names, spans, len(rows.frame)),
         loc="left",
         fontsize=11,
     )
@@ -192,10 +194,10 @@ def bars(
     )
     hollow = " Hollow: smaller than its own error." if any(is_hollow) else ""
     bounds = " Whiskers end at the declared bounds." if within else ""
-    hidden = len(newest) - len(drawn_rows)
+    hidden = len(rows.frame) - len(drawn_rows)
     remainder = f" {hidden} smaller keys are not drawn." if hidden else ""
     return figure.captioned(
-        f"{_span(drawn_rows)}, trigger {newest['trigger'].max()}.{order} Whiskers: 95% of the noise; what the contribution bounds leave out is not "
+        f"{_span(chart_rows)}, trigger {rows.frame['trigger'].max()}.{order} Whiskers: 95% of the noise; what the contribution bounds leave out is not "
         f"in them.{place}{hollow}{bounds}{remainder} Keys that were not selected are missing, not zero."
     )
 
@@ -225,7 +227,7 @@ def _draw_values(
 
 
 def _panels(
-    rows: pd.DataFrame,
+    rows: PublicRows,
     column: str,
     keys: int,
     when: str,
@@ -267,12 +269,10 @@ def _panels(
     )
 
 
-def _draw_panel(
-    axes: Axes, rows: pd.DataFrame, column: str, line: pd.DataFrame, label: str
-) -> None:
+def _draw_panel(axes: Axes, rows: PublicRows, column: str, line: pd.DataFrame, label: str) -> None:
     """Draw a key's values by time, with the band of their error and the key above."""
-    values = line[column].astype(float)
-    errors = Z95 * line[published_of(rows).stderr(column)].astype(float)
+    values, stderrs = rows.with_frame(line).numbers(column)
+    errors = Z95 * stderrs
     low = values - errors
     high = values + errors
     if within := _within(rows, column):
@@ -299,20 +299,21 @@ def _set_times(axes: Axes, span: tuple[Any, Any], narrow: bool) -> None:
     axes.get_xticklabels()[-1].set_horizontalalignment("right")
 
 
-def _within(rows: pd.DataFrame, column: str) -> tuple[float, float] | None:
+def _within(rows: PublicRows, column: str) -> tuple[float, float] | None:
     return next(measure.within for measure in measures(rows) if measure.alias == column)
 
 
 def _with_a_line(
-    rows: pd.DataFrame, when: str, keys: int
+    rows: PublicRows, when: str, keys: int
 ) -> list[tuple[dict[Any, Any], pd.DataFrame]]:
     """Return the largest keys of the last time, each with what it has at each time; keys of one point come last, for they make no line."""
     names = grouped_by(rows)
-    ordered = ranked(rows[rows[when] == rows[when].max()])[0]
-    times = sorted(rows[when].unique())
+    points = rows.frame[when]
+    ordered = ranked(rows.where(points == points.max()))[0]
+    times = sorted(points.unique())
     lines = []
-    for row in ordered.head(SEARCHED).to_dict("records"):
-        key_rows = rows
+    for row in ordered.frame.head(SEARCHED).to_dict("records"):
+        key_rows = rows.frame
         for name in names:
             key_rows = key_rows[
                 key_rows[name].isna() if absent(row[name]) else key_rows[name] == row[name]
@@ -349,32 +350,28 @@ def plain_axes(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _newest(histogram: pd.DataFrame, column: str) -> pd.DataFrame:
+def _newest(histogram: PublicRows, column: str) -> PublicRows:
     """Return the rows of the newest window, or of a table without windows.
 
     Raises:
         DataError: no rows, or no such aggregate.
     """
-    aggregates = published_of(histogram).amounts
+    aggregates = histogram.description.amounts
     if column not in aggregates:
         raise DataError(
             f"no aggregate {column!r} in this histogram; it has {', '.join(aggregates) or 'none'}"
         )
-    if not len(histogram):
+    if histogram.frame.empty:
         raise DataError(
             "this histogram has no rows: no key has been selected yet (docs/howto.md says why a key is missing)"
         )
-    return (
-        histogram[histogram[START] == histogram[START].max()]
-        if published_of(histogram).windows
-        else histogram
-    )
+    return histogram.last_window
 
 
-def _span(rows: pd.DataFrame) -> str:
+def _span(rows: PublicRows) -> str:
     return (
-        f"Window from {rows[START].min():%Y-%m-%d %H:%M}"
-        if published_of(rows).windows
+        f"Window from {rows.frame[START].min():%Y-%m-%d %H:%M}"
+        if rows.description.windows
         else "The whole table"
     )
 

@@ -20,9 +20,9 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dpsql.description import DUE, END, START, Measure
+from dpsql.description import DUE, END, START, Measure, Published
 from dpsql.parsed_query import Reading
-from dpsql.published.public_rows import published_of
+from dpsql.published.public_rows import PublicRows
 from dpsql.text import number
 from dpsql.times import duration
 from dpsql.view import charts
@@ -120,10 +120,12 @@ def page(
     template = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True
     ).from_string(_asset("page.html"))
-    all_rows = rows if all_rows is None else all_rows
-    panels = _all_panels(standing, rows, all_rows, most_rows, reading)
+    window = PublicRows.of_frame(rows)
+    history = window if all_rows is None else PublicRows.of_frame(all_rows)
+    panels = _all_panels(standing, window, history, most_rows, reading)
+    sets = window.description.sets
     chart_rows = (
-        (levels(rows)[0],) * 2 if published_of(rows).sets else (rows, all_rows)
+        (levels(window)[0],) * 2 if sets else (window, history)
     )  # cells of several levels have no common scale
     return template.render(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
@@ -131,40 +133,39 @@ def page(
         script=Markup(script),
         refresh_seconds=refresh_seconds,
         standing=standing,
-        lead=_lead(standing, rows, passed, listed),
+        lead=_lead(standing, window, passed, listed),
         listed=listed,
-        cards=_cards(standing, rows, listed),
+        cards=_cards(standing, window, listed),
         said=of_lists(standing.published) if listed else left_out(standing.published),
         sections=[
             section
-            for measure in measures(rows)
+            for measure in measures(window)
             if (section := _section(measure, *chart_rows)).pictures
         ],
         panels=panels,
-        picked=panels
-        if published_of(rows).sets
-        else sorted(panels, key=lambda panel: panel.start, reverse=True),
-        picker="Grouped by" if published_of(rows).sets else "Window",
+        picked=panels if sets else sorted(panels, key=lambda panel: panel.start, reverse=True),
+        picker="Grouped by" if sets else "Window",
     )
 
 
 def _all_panels(
     standing: Standing,
-    rows: pd.DataFrame,
-    all_rows: pd.DataFrame,
+    rows: PublicRows,
+    all_rows: PublicRows,
     most_rows: int,
     reading: Reading | None,
 ) -> list[Panel]:
     """Return the panel of the window that is shown first, then those of other windows, the newest first; or those of the levels of a CUBE."""
-    if published_of(rows).sets:
+    if rows.description.sets:
         return [_panel(standing, level, all_rows, most_rows, reading) for level in levels(rows)]
     panels = [_panel(standing, rows, all_rows, most_rows, reading)]
-    if published_of(all_rows).windows:
-        other_windows = all_rows[all_rows[START] != rows[START].iloc[0]]
-        newest = sorted(other_windows[START].unique(), reverse=True)[:MOST_WINDOWS]
+    if all_rows.description.windows:
+        starts = all_rows.frame[START]
+        other_starts = starts[starts != rows.frame[START].iloc[0]].unique()
+        newest = sorted(other_starts, reverse=True)[:MOST_WINDOWS]
         few = min(most_rows, ROWS_ELSEWHERE)
         panels += [
-            _panel(standing, other_windows[other_windows[START] == start], all_rows, few, reading)
+            _panel(standing, all_rows.where(starts == start), all_rows, few, reading)
             for start in newest
         ]
     return panels
@@ -172,27 +173,27 @@ def _all_panels(
 
 def _panel(
     standing: Standing,
-    window: pd.DataFrame,
-    all_rows: pd.DataFrame,
+    window: PublicRows,
+    all_rows: PublicRows,
     most_rows: int,
     reading: Reading | None,
 ) -> Panel:
-    ended = bool(finished(window, all_rows[DUE].max()).all())
+    ended = bool(finished(window, all_rows.frame[DUE].max()).all())
     horizon = (
         _last(standing) if standing.published.windows else None
     )  # a table has grown for as long as it has
     window_table = table(
         window, window_before(all_rows, window) if ended else None, horizon, most_rows, reading
     )
-    if not published_of(window).windows:
+    if not window.description.windows:
         names = ", ".join(window_table.names) or "nothing: all records"
         return Panel(
             names,
-            names if published_of(window).sets else "The whole table",
+            names if window.description.sets else "The whole table",
             _headline(window_table),
             window_table,
         )
-    first = window.iloc[0]
+    first = window.frame.iloc[0]
     title = f"{first[START]:{TIME}} to {first[END]:{TIME}} UTC"
     return Panel(
         f"{first[START]:%Y-%m-%dT%H:%M:%S}",
@@ -227,8 +228,8 @@ def _headline(window_table: WindowTable) -> str:
     return f"{head_text}: {', '.join(window_table.first.keys)} {words}, {window_table.first.cells[column].text}"
 
 
-def _lead(standing: Standing, rows: pd.DataFrame, passed: str, listed: bool) -> str:
-    first = rows.iloc[0]
+def _lead(standing: Standing, rows: PublicRows, passed: str, listed: bool) -> str:
+    first = rows.frame.iloc[0]
     state = {
         "running": "live",
         "stopped": "stopped",
@@ -236,18 +237,18 @@ def _lead(standing: Standing, rows: pd.DataFrame, passed: str, listed: bool) -> 
     }.get(standing.state or "", "")
     grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
     window = f"The whole table at {standing.trigger_time:{TIME}} UTC"
-    if published_of(rows).windows:
+    if rows.description.windows:
         window = f"Window {first[START]:{TIME}} to {first[END]:{TIME}} UTC{grows}"
     subject = "The largest values, private" if listed else "A private histogram"
     return f"{subject}. {window}{f'; {state}' if state else ''}. {passed}".rstrip()
 
 
-def _cards(standing: Standing, rows: pd.DataFrame, listed: bool) -> list[Card]:
+def _cards(standing: Standing, rows: PublicRows, listed: bool) -> list[Card]:
     horizon = _last(standing)
     horizon_text = f" of {horizon:,}" if horizon else ""
-    keys = int((rows["trigger"] == standing.triggers).sum())
+    keys = int((rows.frame["trigger"] == standing.triggers).sum())
     return [
-        _keys_card(rows, keys, listed),
+        _keys_card(rows.description, keys, listed),
         *_promise_cards(standing),
         Card(
             "Trigger",
@@ -259,8 +260,7 @@ def _cards(standing: Standing, rows: pd.DataFrame, listed: bool) -> list[Card]:
     ]
 
 
-def _keys_card(rows: pd.DataFrame, keys: int, listed: bool) -> Card:
-    published = published_of(rows)
+def _keys_card(published: Published, keys: int, listed: bool) -> Card:
     if not published.keys:
         return Card("Keys", "none", f"one row per {'window' if published.windows else 'trigger'}")
     if published.sets:
@@ -341,37 +341,38 @@ def _promise_cards(standing: Standing) -> Iterator[Card]:
         )
 
 
-def _section(measure: Measure, rows: pd.DataFrame, all_rows: pd.DataFrame) -> Section:
+def _section(measure: Measure, rows: PublicRows, all_rows: PublicRows) -> Section:
     """Return the pictures of what has several points in time: windows, triggers of the window that is shown."""
     alias = measure.alias
-    cap = heads(published_of(rows)).get(alias)
+    cap = heads(rows.description).get(alias)
     unit = f"{alias}\n({cap})" if cap else alias
     chart_calls = []
-    if published_of(all_rows).windows:
-        closed = all_rows[finished(all_rows)]
+    if all_rows.description.windows:
+        closed = all_rows.where(finished(all_rows))
         if _comes_again(closed, START):
-            newest = sorted(closed[START].unique())[-CHART_WINDOWS:]
+            starts = closed.frame[START]
+            newest = sorted(starts.unique())[-CHART_WINDOWS:]
             chart_calls.append(
-                (charts.over_windows, closed[closed[START] >= newest[0]], "window by window")
+                (charts.over_windows, closed.where(starts >= newest[0]), "window by window")
             )
     if _comes_again(rows, "trigger"):
         chart_calls.append((charts.growth, rows, "trigger by trigger"))
     return Section(
         printable(alias),
         tuple(
-            _picture(draw, chart_rows, alias, unit, f"{alias}, {progress}")
+            _picture(draw, chart_rows.frame, alias, unit, f"{alias}, {progress}")
             for draw, chart_rows, progress in chart_calls
         ),
     )
 
 
-def _comes_again(rows: pd.DataFrame, when: str) -> bool:
+def _comes_again(rows: PublicRows, when: str) -> bool:
     """Tell whether some key has two points in time: one alone makes no line."""
     names = grouped_by(rows)
-    return bool(
-        (rows.groupby(names, dropna=False)[when].nunique().max() if names else rows[when].nunique())
-        > 1
-    )
+    points = rows.frame[when].nunique()
+    if names:
+        points = rows.frame.groupby(names, dropna=False)[when].nunique().max()
+    return bool(points > 1)
 
 
 def _picture(

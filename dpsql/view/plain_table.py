@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsql.description import DUE, PROPERTY, START, STDERR, Column, Published, Role, Rows
+from dpsql.description import DUE, START, STDERR, Column, Published, Role, Rows
 from dpsql.parsed_query import Reading
 from dpsql.published import words
-from dpsql.published.public_rows import newest_triggers, published_of
+from dpsql.published.public_rows import PublicRows
 from dpsql.text import Z95
-from dpsql.view.reading import as_read, is_ordered
+from dpsql.view.reading import as_read
 from dpsql.view.table import finished, in_order
 from dpsql.view.words import (
     TIME,
@@ -36,53 +36,52 @@ if TYPE_CHECKING:
 NO_LIST = "No list is published. How often a value came: dpsql ask NAME --value VALUE"
 
 
-def lines_of(frame: pd.DataFrame, name: str) -> list[dict[str, Any]]:
+def lines_of(rows: PublicRows, name: str) -> list[dict[str, Any]]:
     """Return times, trigger and the fields of every entry of a list, the newest finished window first; `amount` is its count or sum.
 
     A window whose list is empty has none.
     """
-    times = published_of(frame).names(Role.TIME)
+    columns = [*rows.description.names(Role.TIME), name]
     entries = []
-    for row in in_order(frame, keep=True)[[*times, name]].to_dict("records"):
-        for entry in row[name]:
+    for row in in_order(rows).frame[columns].to_dict("records"):
+        for entry in row.pop(name):
             amount = entry["count"] if "count" in entry else entry["sum"]
-            entries.append({**{time: row[time] for time in times}, **entry, "amount": amount})
+            entries.append({**row, **entry, "amount": amount})
     return entries
 
 
-def listing(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+def listing(rows: PublicRows) -> tuple[PublicRows, str]:
     """Return the newest finished window that lists something, and words for newer ones that list nothing; all that is there where no window does."""
-    ended = frame[finished(frame)]
-    lists = newest_triggers(ended)
-    names = published_of(frame).lists
+    lists = rows.where(finished(rows)).newest.frame
+    names = rows.description.lists
     has_values = np.array(
         [any(len(row[name]) for name in names) for row in lists.to_dict("records")], bool
     )
     full = lists[has_values][START]
     if full.empty:
-        return frame, ""
+        return rows, ""
     newer = int(lists[lists[START] > full.max()][START].nunique())
     words = (
         f"{newer:,} newer window{' lists' if newer == 1 else 's list'} nothing." if newer else ""
     )
-    return frame[frame[START] == full.max()], words
+    return rows.where(rows.frame[START] == full.max()), words
 
 
-def as_histogram(frame: pd.DataFrame) -> pd.DataFrame:
+def as_histogram(rows: PublicRows) -> PublicRows:
     """Return a list with a row per listed value, as a histogram has them, so that it can be drawn as one.
 
     `<alias>_stderr` is what makes low .. high a 95% interval: noise and collisions. Of several lists the first.
     """
     import pandas as pd  # slow to import
 
-    published = published_of(frame)
+    published = rows.description
     name, parts = next(
         (column.name, column.values) for column in published.columns if column.role is Role.LIST
     )
     key = parts[0] if len(parts) == 1 and parts[0] != name else "value"
-    lines = lines_of(frame, name)
+    lines = lines_of(rows, name)
     times = {
-        time: pd.Series([line[time] for line in lines], dtype=frame[time].dtype)
+        time: pd.Series([line[time] for line in lines], dtype=rows.frame[time].dtype)
         for time in published.names(Role.TIME)
     }
     stderrs = [(line["high"] - line["low"]) / (2 * Z95) for line in lines]
@@ -92,17 +91,14 @@ def as_histogram(frame: pd.DataFrame) -> pd.DataFrame:
         name: [line["amount"] for line in lines],
         error: stderrs,
     }
-    histogram = pd.DataFrame(times | values)
     columns = [column for column in published.columns if column.role is Role.TIME]
     columns += [
         Column(key, Role.KEY),
         Column(name, Role.VALUE, name),
         Column(error, Role.STDERR, name),
     ]
-    histogram.attrs[PROPERTY] = replace(
-        published, rows=Rows.HISTOGRAM, columns=tuple(columns), noise=None
-    ).text()
-    return histogram
+    description = replace(published, rows=Rows.HISTOGRAM, columns=tuple(columns), noise=None)
+    return PublicRows.describe(pd.DataFrame(times | values), description)
 
 
 def value_text(value: Any) -> str:
@@ -128,7 +124,7 @@ class PlainRows:
     @property
     def reading(self) -> Reading:
         """The rows that the query chooses."""
-        return published_of(self.rows).reading
+        return PublicRows.of_frame(self.rows).description.reading
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a pandas DataFrame."""
@@ -138,37 +134,36 @@ class PlainRows:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        table, notes = plain_table(self.rows, SHOWN_ROWS, self.reading)
+        table, notes = plain_table(PublicRows.of_frame(self.rows), self.reading)
         return "\n".join(([] if table.empty else [table.to_string(index=False)]) + notes)
 
     def _repr_html_(self) -> str:
-        table, notes = plain_table(self.rows, SHOWN_ROWS, self.reading)
+        table, notes = plain_table(PublicRows.of_frame(self.rows), self.reading)
         table_html = "" if table.empty else table.to_html(index=False, escape=True, border=0)
         return table_html + "".join(f"<div>{html.escape(line)}</div>" for line in notes)
 
 
-class PublicRows(PlainRows):
+class OpenedTable(PlainRows):
     """The newest rows of a published table, from its folder alone."""
 
     def explain(self) -> str:
         """Return what is promised, how rows are to be read, and what each column is."""
-        published = published_of(self.rows)
+        published = PublicRows.of_frame(self.rows).description
         columns = [f"{name}: {text}" for name, text in words.columns(published)]
         return "\n".join((*words.promises(published), *left_out(published), *columns))
 
 
-def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.DataFrame, list[str]]:
+def plain_table(rows: PublicRows, reading: Reading) -> tuple[pd.DataFrame, list[str]]:
     """Return each window's newest trigger with its 95% errors, and the sentences below it.
 
     Args:
         rows: of a histogram.
-        limit: how many rows are shown.
         reading: of the query.
     """
     import pandas as pd
 
-    published = published_of(rows)
-    if rows.empty:
+    published = rows.description
+    if rows.frame.empty:
         return pd.DataFrame(), [why_nothing(published)]
     if published.rows in (Rows.LISTS, Rows.CELLS) and not published.lists:
         return pd.DataFrame(), [NO_LIST]
@@ -176,19 +171,21 @@ def plain_table(rows: pd.DataFrame, limit: int, reading: Reading) -> tuple[pd.Da
         listed = [
             _line(line, _headed(name, published))
             for name in published.lists
-            for line in lines_of(newest_triggers(rows), name)
+            for line in lines_of(rows.newest, name)
         ]
         remainder_notes = (
-            [f"{len(listed) - limit:,} more: .rows has all."] if len(listed) > limit else []
+            [f"{len(listed) - SHOWN_ROWS:,} more: .rows has all."]
+            if len(listed) > SHOWN_ROWS
+            else []
         )
-        return pd.DataFrame(listed[:limit]), [*left_out(published), *remainder_notes]
-    ordered = in_order(as_read(newest_triggers(rows), reading), keep=is_ordered(rows))
-    text_rows = [_row(row, published) for row in ordered.head(limit).to_dict("records")]
+        return pd.DataFrame(listed[:SHOWN_ROWS]), [*left_out(published), *remainder_notes]
+    ordered = in_order(as_read(rows.newest, reading)).frame
+    text_rows = [_row(row, published) for row in ordered.head(SHOWN_ROWS).to_dict("records")]
     notes = list(left_out(published))
     if published.selects:
         notes.append("A key that is missing is not zero.")
-    if len(ordered) > limit:
-        notes.append(f"{len(ordered) - limit:,} more rows: .rows has all.")
+    if len(ordered) > SHOWN_ROWS:
+        notes.append(f"{len(ordered) - SHOWN_ROWS:,} more rows: .rows has all.")
     return pd.DataFrame(text_rows), notes
 
 

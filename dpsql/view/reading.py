@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dpsql.parsed_query import Reading
-from dpsql.published.public_rows import published_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from dpsql.published.public_rows import PublicRows
 
 ROW = "dpsql_row"
 PRIVATE = "The query has a condition (HAVING) that is not public, because it may name somebody: rows that it leaves out are shown, too."
 
 
-def is_ordered(rows: pd.DataFrame) -> bool:
+def is_ordered(rows: PublicRows) -> bool:
     """Tell whether the query says how rows are ordered."""
-    return bool(published_of(rows).reading.order)
+    return bool(rows.description.reading.order)
 
 
-def as_read(rows: pd.DataFrame, private_reading: Reading | None = None) -> pd.DataFrame:
+def as_read(rows: PublicRows, private_reading: Reading | None = None) -> PublicRows:
     """Return the rows of each window and trigger that are shown, in their order; all of them where the query does not say.
 
     Args:
         rows: of a histogram.
         private_reading: of who may read the query; else a condition that is not public leaves no row out.
     """
-    published = published_of(rows)
-    reading = private_reading or published.reading
-    if rows.empty or (reading.condition, reading.order, reading.limit) == (None, (), None):
+    frame = rows.frame
+    reading = private_reading or rows.description.reading
+    if frame.empty or (reading.condition, reading.order, reading.limit) == (None, (), None):
         return rows
     import duckdb
     import numpy as np
     import pyarrow as pa
 
-    table = pa.Table.from_pandas(rows, preserve_index=False).append_column(
-        ROW, pa.array(np.arange(len(rows)))
+    table = pa.Table.from_pandas(frame, preserve_index=False).append_column(
+        ROW, pa.array(np.arange(len(frame)))
     )
-    release = ", ".join(published.release)
+    release = ", ".join(rows.description.release)
     order = ", ".join([*reading.order, ROW])
     text = f"SELECT {ROW} FROM released WHERE {reading.condition or 'true'}"
     if reading.limit:
@@ -45,4 +40,4 @@ def as_read(rows: pd.DataFrame, private_reading: Reading | None = None) -> pd.Da
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         connection.register("released", table)
         chosen = connection.execute(f"{text} ORDER BY {release}, {order}").fetchnumpy()[ROW]
-    return rows.iloc[np.asarray(chosen, np.int64)]
+    return rows.with_frame(frame.iloc[np.asarray(chosen, np.int64)])

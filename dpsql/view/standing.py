@@ -12,7 +12,7 @@ from dpsql.errors import LakeError, NothingPublished
 from dpsql.lake.overruns import read_overruns
 from dpsql.lake.runs import LIVE_FILE, Lake, list_queries
 from dpsql.privacy.budget import Budget
-from dpsql.published.public_rows import histogram_written, published_of
+from dpsql.published.public_rows import PublicRows, histogram_written
 from dpsql.schedule import ASSUMPTION
 from dpsql.view.table import finished
 from dpsql.view.words import why_nothing
@@ -90,7 +90,8 @@ def standing(
         NothingPublished: it has no rows.
     """
     state = None
-    published = published_of(rows)
+    public_rows = PublicRows.of_frame(rows)
+    published = public_rows.description
     with contextlib.suppress(
         LakeError
     ):  # whoever may read the histogram alone sees the page without it
@@ -115,7 +116,7 @@ def standing(
         trigger_time=due_time if due_time.tzinfo else due_time.replace(tzinfo=UTC),
         commit_time=histogram_written(lake, name),
         budget=budget,
-        ended=bool(finished(rows, clock).all()),
+        ended=bool(finished(public_rows, clock).all()),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from dpsql.description import DUE, END, START, Measure, Published, Role
 from dpsql.errors import LakeError
 from dpsql.parsed_query import AggregateFunction, Reading
-from dpsql.published.public_rows import newest_triggers, published_of
+from dpsql.published.public_rows import PublicRows
 from dpsql.published.words import TOO_FEW, null_of
 from dpsql.text import Z95
 from dpsql.view import words
@@ -26,55 +26,50 @@ from dpsql.view.words import absent, amount, key_text, measured, printable, says
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dpsql.udfs.columns import Float
 
-
-def measures(rows: pd.DataFrame) -> list[Measure]:
-    """Return the aggregates of a frame that have a standard error, in its order."""
-    published = published_of(rows)
+def measures(rows: PublicRows) -> list[Measure]:
+    """Return the aggregates that have a standard error, in the order of the columns."""
+    published = rows.description
     measure_by_alias = {measure.alias: measure for measure in published.measures}
     return [measure_by_alias[alias] for alias in published.amounts]
 
 
-def grouped_by(rows: pd.DataFrame) -> list[str]:
+def grouped_by(rows: PublicRows) -> list[str]:
     """Return the key columns; of the rows of a CUBE those that some row has a value of, as all have of one level."""
-    published = published_of(rows)
+    published = rows.description
     return [
         name
         for name in published.keys
         if not published.sets
-        or (name not in published.names(Role.SET) and rows[name].notna().any())
+        or (name not in published.names(Role.SET) and rows.frame[name].notna().any())
     ]
 
 
-def levels(rows: pd.DataFrame) -> list[pd.DataFrame]:
+def levels(rows: PublicRows) -> list[PublicRows]:
     """Return the rows of a CUBE by what they are grouped by, few columns first; the total, which is grouped by none, last."""
-    rows_by_level = [
-        level for _, level in rows.groupby(published_of(rows).names(Role.SET), sort=False)
-    ]
+    groups = rows.frame.groupby(rows.description.names(Role.SET), sort=False)
+    rows_by_level = [rows.with_frame(level) for _, level in groups]
     return sorted(
         rows_by_level,
         key=lambda level: (not grouped_by(level), len(grouped_by(level)), grouped_by(level)),
     )
 
 
-def size_of(rows: pd.DataFrame) -> str | None:
+def size_of(rows: PublicRows) -> str | None:
     """Return the column that says how large a key is: of people, whom bounds hardly touch; else the count or sum that stands out most of its noise.
 
     None where there are only averages: of few records they are noise, and the noisiest are the largest and the smallest.
     """
-    published = published_of(rows)
     people = {
         measure.alias
-        for measure in published.measures
+        for measure in rows.description.measures
         if measure.function is AggregateFunction.COUNT_DISTINCT_UNIT
     }
 
     def signal(alias: str) -> tuple[bool, float]:
-        noise = float((rows[published.stderr(alias)].astype(float) ** 2).sum() ** 0.5)
-        return alias in people, float(
-            rows[alias].astype(float).abs().sum()
-        ) / noise if noise > 0 else 0.0
+        values, stderrs = rows.numbers(alias)
+        noise = float(np.nansum(stderrs**2) ** 0.5)
+        return alias in people, float(np.nansum(np.abs(values))) / noise if noise > 0 else 0.0
 
     return max(
         (measure.alias for measure in measures(rows) if measure.within is None),
@@ -83,22 +78,21 @@ def size_of(rows: pd.DataFrame) -> str | None:
     )
 
 
-def ranked(rows: pd.DataFrame) -> tuple[pd.DataFrame, str | None]:
+def ranked(rows: PublicRows) -> tuple[PublicRows, str | None]:
     """Return the rows, the largest first, and the column that says so (`size_of`).
 
     Where there are only averages, those with the smallest error come first: it says where most records are.
     """
+    published = rows.description
+    frame = rows.frame
     if size := size_of(rows):
-        return rows.sort_values(size, ascending=False, kind="stable"), size
-    published = published_of(rows)
-    return (
-        rows.sort_values(published.stderr(published.amounts[0]), kind="stable")
-        if published.amounts
-        else rows
-    ), None
+        frame = frame.sort_values(size, ascending=False, kind="stable")
+    elif published.amounts:
+        frame = frame.sort_values(published.stderr(published.amounts[0]), kind="stable")
+    return rows.with_frame(frame), size
 
 
-def growing_aliases(rows: pd.DataFrame) -> list[str]:
+def growing_aliases(rows: PublicRows) -> list[str]:
     """Return the aggregates that grow with the number of records; all, where there are only averages."""
     window_measures = measures(rows)
     return [measure.alias for measure in window_measures if measure.within is None] or [
@@ -114,59 +108,54 @@ BY_CHANCE = 0.01
 """How often a window of noise alone has, at most, a value that passes for more (Gaussian noise; `telling`)."""
 
 
-def finished(rows: pd.DataFrame, clock: Any = None) -> pd.Series:
+def finished(rows: PublicRows, clock: Any = None) -> pd.Series:
     """Tell per row whether its window had ended by the newest trigger: `clock`, or of these rows. (Late records may still change it.)"""
-    if not published_of(rows).windows:
-        return rows["trigger"].notna()  # a table is what it is at its newest trigger
-    return rows[END] <= (rows[DUE].max() if clock is None else clock)
+    frame = rows.frame
+    if not rows.description.windows:
+        return frame["trigger"].notna()  # a table is what it is at its newest trigger
+    return frame[END] <= (frame[DUE].max() if clock is None else clock)
 
 
-def in_order(
-    rows: pd.DataFrame, size_column: str | None = None, keep: bool = False
-) -> pd.DataFrame:
-    """Return the newest finished window first, unfinished ones last; within a window the largest keys first.
+def in_order(rows: PublicRows, size_column: str | None = None) -> PublicRows:
+    """Return the newest finished window first, unfinished ones last; within a window the largest keys first, unless the query has an order.
 
     Args:
         rows: of a histogram.
-        size_column: the column that says how large a key is; as `size_of` unless given, or the first aggregate.
-        keep: the rows of one window stay in their order.
+        size_column: the column that says how large a key is, whatever order the query has; as `size_of` unless given, or the first aggregate.
     """
-    published = published_of(rows)
-    sizes = [
-        alias
-        for alias in (size_column or size_of(rows), *published.amounts, *published.fitted)
-        if alias and not keep
-    ][:1]
-    columns = ["_finished", *published.release, *sizes]
-    ordered = rows.assign(_finished=finished(rows)).sort_values(
+    published = rows.description
+    columns = ["_finished", *published.release]
+    if size_column or not is_ordered(rows):
+        sizes = (size_column or size_of(rows), *published.amounts, *published.fitted)
+        columns += [alias for alias in sizes if alias][:1]
+    ordered = rows.frame.assign(_finished=finished(rows)).sort_values(
         columns, ascending=False, kind="stable"
     )
-    return ordered.drop(columns="_finished")
+    return rows.with_frame(ordered.drop(columns="_finished"))
 
 
-def telling(rows: pd.DataFrame, aggregates: Sequence[str]) -> pd.Series:
+def telling(rows: PublicRows, aggregates: Sequence[str]) -> pd.Series:
     """Tell per row whether its window has a value above its own noise. Of many noisy values some are large: the more there are, the larger one must be."""
-    last = newest_triggers(rows)
-    values = last[list(aggregates)].to_numpy(np.float64, na_value=np.nan)
-    errors = last[[published_of(rows).stderr(alias) for alias in aggregates]].to_numpy(
-        np.float64, na_value=np.nan
-    )
+    last = rows.newest
+    values, errors = np.stack([last.numbers(alias) for alias in aggregates], axis=-1)
     largest = np.divide(
         np.abs(values), errors, out=np.zeros_like(values), where=(errors > 0) & np.isfinite(values)
     ).max(axis=1)
-    windows = last[[START]].assign(largest=largest).groupby(START)["largest"].agg(["max", "size"])
+    windows = (
+        last.frame[[START]].assign(largest=largest).groupby(START)["largest"].agg(["max", "size"])
+    )
     # P(|N| > z) <= exp(-z^2 / 2), of which a union bound makes that of all values
     enough = windows["max"] > np.sqrt(2 * np.log(windows["size"] * len(aggregates) / BY_CHANCE))
-    return rows[START].map(enough)
+    return rows.frame[START].map(enough)
 
 
 def one_window(
-    rows: pd.DataFrame,
+    rows: PublicRows,
     name: str,
     window_us: int | None,
     growing: bool = False,
     aliases: Sequence[str] = (),
-) -> pd.DataFrame:
+) -> PublicRows:
     """Return the rows of one window; all there are where there are no windows.
 
     Args:
@@ -179,29 +168,31 @@ def one_window(
     Raises:
         LakeError: the query has published no such window.
     """
-    if not published_of(rows).windows:
+    if not rows.description.windows:
         if window_us is not None:
             raise LakeError(f"query {name!r} has no windows: leave --window away")
         return rows
     if window_us is None:
-        ended = rows[finished(rows)]
-        chosen = rows if growing or ended.empty else ended
+        ended = rows.where(finished(rows))
+        chosen = rows if growing or ended.frame.empty else ended
         if aliases and not growing and (tells := telling(chosen, aliases)).any():
-            chosen = chosen[tells]
-        return chosen[chosen[START] == chosen[START].max()]
-    window_rows = rows[rows[START].astype("datetime64[us, UTC]").astype("int64") == window_us]
-    if window_rows.empty:
+            chosen = chosen.where(tells)
+        return chosen.last_window
+    starts = rows.frame[START].astype("datetime64[us, UTC]").astype("int64")
+    window_rows = rows.where(starts == window_us)
+    if window_rows.frame.empty:
         raise LakeError(
             f"query {name!r} has published no window that starts at this time; `dpsql show {name} --all` shows all there are"
         )
     return window_rows
 
 
-def passed_over(rows: pd.DataFrame, window: pd.DataFrame) -> str:
+def passed_over(rows: PublicRows, window: PublicRows) -> str:
     """Return what is said of the finished windows that are newer than the one that is shown; nothing where there are none."""
-    if not published_of(rows).windows:
+    if not rows.description.windows:
         return ""
-    newer = rows[finished(rows) & (rows[START] > window[START].iloc[0])][START]
+    starts = rows.frame[START]
+    newer = starts[finished(rows) & (starts > window.frame[START].iloc[0])]
     if newer.empty:
         return ""
     if newer.nunique() == 1:
@@ -278,16 +269,15 @@ class WindowTable:
 class _Context:
     """Facts that the cells of a window are compared with; `previous_rows`: those of the window before, by key."""
 
-    published: Published
     names: list[str]
-    newest: pd.DataFrame
+    newest: PublicRows
     previous_rows: Mapping[tuple[Any, ...], Mapping[Any, Any]]
     horizon: int
 
 
 def table(
-    window: pd.DataFrame,
-    previous_window: pd.DataFrame | None,
+    window: PublicRows,
+    previous_window: PublicRows | None,
     horizon: int | None,
     most_rows: int,
     reading: Reading | None = None,
@@ -305,25 +295,26 @@ def table(
     context = _context(window, previous_window, horizon)
     ordered, ranking = ranked(context.newest)
     matching_rows = as_read(ordered, reading)
-    top_rows = matching_rows.head(most_rows)
-    ranked_by, place_ranges = places_shown(window, top_rows)
-    has_trends = bool(measure_names) and window["trigger"].nunique() > 1
-    trend_paths = _paths(window, top_rows, context) if has_trends else [None] * len(top_rows)
+    top_rows = matching_rows.with_frame(matching_rows.frame.head(most_rows))
+    top_index = top_rows.frame.index
+    ranked_by, place_ranges = places_shown(window, top_index)
+    has_trends = bool(measure_names) and window.frame["trigger"].nunique() > 1
+    trend_paths = _paths(window, top_rows, context) if has_trends else [None] * len(top_index)
     cells = [_cells(measure, top_rows, trend_paths, context) for measure in measure_names]
-    quantile_names = context.published.quantiles
-    cells += [_range_cells(name, top_rows, context.published) for name in quantile_names]
+    cells += [_range_cells(name, top_rows) for name in window.description.quantiles]
     table_lines = _lines(top_rows, cells, place_ranges, context)
     all_cells = [cell for column in cells for cell in column]
-    line_by_index = dict(zip(top_rows.index, table_lines, strict=True))
-    are_all_tied = {place_ranges.get(index) for index in top_rows.index} == {f"1–{len(ordered)}"}
+    line_by_index = dict(zip(top_index, table_lines, strict=True))
+    index = ordered.frame.index
+    are_all_tied = {place_ranges.get(number) for number in top_index} == {f"1–{len(index)}"}
     return WindowTable(
         names=tuple(map(printable, context.names)),
-        heads=_heads(context.published),
+        heads=_heads(window.description),
         rows=tuple(table_lines),
-        all_rows=len(matching_rows),
+        all_rows=len(matching_rows.frame),
         ranked_by=ranked_by if place_ranges else None,
-        first=line_by_index.get(ordered.index[0]) if len(ordered) else None,
-        all_tied=len(ordered) > 1 and are_all_tied,
+        first=line_by_index.get(index[0]) if len(index) else None,
+        all_tied=len(index) > 1 and are_all_tied,
         has_trends=has_trends,
         has_changes=any(cell.has_changed for cell in all_cells),
         stands_out=not measure_names
@@ -333,17 +324,17 @@ def table(
 
 
 def _context(
-    window: pd.DataFrame, previous_window: pd.DataFrame | None, horizon: int | None
+    window: PublicRows, previous_window: PublicRows | None, horizon: int | None
 ) -> _Context:
     """Return what the cells of a window are compared with; arguments as for `table`."""
     names = grouped_by(window)
-    newest = newest_triggers(window)
     previous_rows = {}
     if previous_window is not None:
-        previous_newest = newest_triggers(previous_window)
-        previous_rows = {_key(row, names): row for row in previous_newest.to_dict("records")}
-    last_trigger = horizon or int(newest["trigger"].max() if len(newest) else 1)
-    return _Context(published_of(window), names, newest, previous_rows, last_trigger)
+        records = previous_window.newest.frame.to_dict("records")
+        previous_rows = {_key(row, names): row for row in records}
+    triggers = window.frame["trigger"]
+    last_trigger = horizon or int(triggers.max() if len(triggers) else 1)
+    return _Context(names, window.newest, previous_rows, last_trigger)
 
 
 def _heads(published: Published) -> tuple[tuple[str, str], ...]:
@@ -354,41 +345,41 @@ def _heads(published: Published) -> tuple[tuple[str, str], ...]:
 
 
 def _lines(
-    rows: pd.DataFrame, cells: Sequence[Sequence[Cell]], spans: Mapping[Any, str], context: _Context
+    rows: PublicRows, cells: Sequence[Sequence[Cell]], spans: Mapping[Any, str], context: _Context
 ) -> list[Row]:
     """Return a line for each of the rows; `cells` has a list for each column."""
     lines = []
-    records = rows.to_dict("records")
-    for position, (index, row) in enumerate(zip(rows.index, records, strict=True)):
-        texts = tuple(key_text(row, name, context.published) for name in context.names)
+    frame = rows.frame
+    records = frame.to_dict("records")
+    for position, (index, row) in enumerate(zip(frame.index, records, strict=True)):
+        texts = tuple(key_text(row, name, rows.description) for name in context.names)
         lines.append(Row(spans.get(index, ""), texts, tuple(column[position] for column in cells)))
     return lines
 
 
-def _paths(
-    window: pd.DataFrame, rows: pd.DataFrame, context: _Context
-) -> list[pd.DataFrame | None]:
+def _paths(window: PublicRows, rows: PublicRows, context: _Context) -> list[PublicRows | None]:
     """Return, for each of the rows, all that its key has released in the window, by trigger."""
     names = context.names
-    key = (
-        window.groupby(names, dropna=False, sort=False).ngroup() if names else window["trigger"] * 0
-    )
-    # pandas groups are pairs, and no mapping
-    paths = {number: path for number, path in window.sort_values("trigger").groupby(key)}  # noqa: C416
-    return [paths.get(key[index]) for index in rows.index]
+    frame = window.frame
+    key = frame["trigger"] * 0
+    if names:
+        key = frame.groupby(names, dropna=False, sort=False).ngroup()
+    groups = frame.sort_values("trigger").groupby(key)
+    paths = {number: window.with_frame(path) for number, path in groups}
+    return [paths.get(key[index]) for index in rows.frame.index]
 
 
 def _cells(
-    measure: Measure, rows: pd.DataFrame, paths: Sequence[pd.DataFrame | None], context: _Context
+    measure: Measure, rows: PublicRows, paths: Sequence[PublicRows | None], context: _Context
 ) -> list[Cell]:
     """Return the cells of an aggregate, one for each of the rows."""
     alias = measure.alias
-    published = context.published
+    published = rows.description
     has_shares = measure.has_shares and context.names and not published.sets
     total = _total(context.newest, alias) if has_shares else (0.0, 0.0)
-    drawings = intervals(*_floats(rows, alias), measure.within)
+    drawings = intervals(*rows.numbers(alias), measure.within)
     cells = []
-    for drawing, path, row in zip(drawings, paths, rows.to_dict("records"), strict=True):
+    for drawing, path, row in zip(drawings, paths, rows.frame.to_dict("records"), strict=True):
         error = row[published.stderr(alias)]
         text, small = measured(row[alias], error, null_of(alias, published))
         if says_nothing(alias, error, published):
@@ -402,23 +393,24 @@ def _cells(
         remarks += [*_share(row, alias, total, error), *change]
         way = Drawing()
         if path is not None:
-            triggers = path["trigger"].to_numpy(np.int64)
-            way = trend(triggers, *_floats(path, alias), context.horizon, measure.within)
+            triggers = path.frame["trigger"].to_numpy(np.int64)
+            way = trend(triggers, *path.numbers(alias), context.horizon, measure.within)
         size = NONE if absent(row[alias]) else float(row[alias])
         cells.append(Cell(text, size, small, tuple(remarks), drawing, way, bool(change)))
     return cells
 
 
-def _range_cells(name: str, rows: pd.DataFrame, published: Published) -> list[Cell]:
+def _range_cells(name: str, rows: PublicRows) -> list[Cell]:
     """Return the cells of a column of quantiles, one for each of the rows."""
+    published = rows.description
     column = next(column for column in published.display_columns if column.name == name)
     return [
         Cell(text_of(row, column, published), NONE, False, (), Drawing(), Drawing())
-        for row in rows.to_dict("records")
+        for row in rows.frame.to_dict("records")
     ]
 
 
-def _order_text(window: pd.DataFrame, ranking: str | None) -> str:
+def _order_text(window: PublicRows, ranking: str | None) -> str:
     """Say how the rows of a table are ordered."""
     if is_ordered(window):
         return "in the order that the query asks for"
@@ -427,27 +419,26 @@ def _order_text(window: pd.DataFrame, ranking: str | None) -> str:
     return "the smallest error first, which is where most records are"
 
 
-def places_shown(window: pd.DataFrame, top_rows: pd.DataFrame) -> tuple[str | None, dict[Any, str]]:
+def places_shown(window: PublicRows, shown_index: pd.Index) -> tuple[str | None, dict[Any, str]]:
     """Return what the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places."""
-    published = published_of(window)
-    ordered, ranked_by = ranked(newest_triggers(window))
+    published = window.description
+    ordered, ranked_by = ranked(window.newest)
+    index = ordered.frame.index
     # A total is no rival of its parts, and of a prediction nobody knows how far it is off
     if not ranked_by or not published.keys or published.sets or published.predicts:
         return None, {}
-    best, worst = places(
-        *_floats(ordered, ranked_by),
-        int(ordered.index.get_indexer(top_rows.index).max(initial=0)) + 1,
-    )
-    place_ranges = zip(ordered.index[: len(best)], best, worst, strict=True)
+    last_position = int(index.get_indexer(shown_index).max(initial=0))
+    best, worst = places(*ordered.numbers(ranked_by), last_position + 1)
+    place_ranges = zip(index[: len(best)], best, worst, strict=True)
     return ranked_by, {
         i: f"{first_place}" if first_place == last_place else f"{first_place}–{last_place}"
         for i, first_place, last_place in place_ranges
     }
 
 
-def _total(newest: pd.DataFrame, alias: str) -> tuple[float, float]:
+def _total(newest: PublicRows, alias: str) -> tuple[float, float]:
     """Return the sum of a column, and the standard deviation of its noise."""
-    values, stderrs = _floats(newest, alias)
+    values, stderrs = newest.numbers(alias)
     return float(np.nansum(values)), float(np.sqrt((stderrs**2).sum()))
 
 
@@ -469,7 +460,8 @@ def _share(
 def _change(row: Mapping[Any, Any], alias: str, context: _Context) -> list[str]:
     """Return a value's change since the window before; nothing where it may be noise."""
     previous_row = context.previous_rows.get(_key(row, context.names))
-    error = context.published.stderr(alias)
+    published = context.newest.description
+    error = published.stderr(alias)
     if previous_row is None or absent(row[alias]) or absent(previous_row[alias]):
         return []
     change = difference(
@@ -477,29 +469,22 @@ def _change(row: Mapping[Any, Any], alias: str, context: _Context) -> list[str]:
         row[error],
         float(previous_row[alias]),
         previous_row[error],
-        between_windows(context.published),
+        between_windows(published),
     )
-    if not change.real(len(context.newest)):
+    if not change.real(len(context.newest.frame)):
         return []
     half_width = Z95 * change.stderr
     arrow = "▲" if change.value > 0 else "▼"
     return [f"{arrow} {amount(abs(change.value), half_width)} ± {amount(half_width, half_width)}"]
 
 
-def _floats(rows: pd.DataFrame, alias: str) -> tuple[Float, Float]:
-    """Return values and their standard deviations; NaN for NULL."""
-    return rows[alias].to_numpy(np.float64, na_value=np.nan), rows[
-        published_of(rows).stderr(alias)
-    ].to_numpy(np.float64, na_value=np.nan)
-
-
 def _key(row: Mapping[Any, Any], names: list[str]) -> tuple[Any, ...]:
     return tuple(None if absent(row[name]) else row[name] for name in names)
 
 
-def window_before(rows: pd.DataFrame, window: pd.DataFrame) -> pd.DataFrame | None:
+def window_before(rows: PublicRows, window: PublicRows) -> PublicRows | None:
     """Return the rows of the newest window that had ended when this one began: sliding windows that share records are not compared."""
-    if not published_of(rows).windows:
+    if not rows.description.windows:
         return None
-    older = rows[rows[END] <= window[START].iloc[0]]
-    return None if older.empty else older[older[START] == older[START].max()]
+    older = rows.where(rows.frame[END] <= window.frame[START].iloc[0])
+    return None if older.frame.empty else older.last_window

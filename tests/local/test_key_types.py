@@ -130,7 +130,7 @@ def test_the_newest_release_of_a_lake(monkeypatch: pytest.MonkeyPatch) -> None:
     columns |= {"k": WIDE, "n": [5, 6, 7], "n_stderr": [1.0] * 3}
     monkeypatch.setattr("dpsql.published.public_rows.read_histogram", lambda *_: pa.table(columns))
     monkeypatch.setattr("dpsql.published.public_rows.described", lambda _: described(columns))
-    assert newest(Lake("lake"), "q")["k"].tolist() == [*WIDE[:2], pd.NA]
+    assert newest(Lake("lake"), "q").frame["k"].tolist() == [*WIDE[:2], pd.NA]
 
 
 def _texts(chart: charts.Chart) -> str:

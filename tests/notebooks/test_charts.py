@@ -15,7 +15,7 @@ from benchmarks.curves import curves
 from dpsql.description import DUE, PROPERTY, Measure
 from dpsql.errors import DataError
 from dpsql.parsed_query import AggregateFunction
-from dpsql.published.public_rows import published_of
+from dpsql.published.public_rows import PublicRows
 from dpsql.view import charts
 from tests.described import told
 from tests.page.conftest import CHECKOUT, half_a_day  # noqa: F401
@@ -70,8 +70,9 @@ def test_bars_name_every_key_and_mark_what_is_below_its_error() -> None:
 def test_whiskers_of_an_average_end_at_its_bounds_and_a_count_ranks_it() -> None:
     data = told(histogram().assign(rating=4.5, rating_stderr=2.0))
     data.loc[data["page"] == "tab\there", "rating"] = 5.0
-    measures = (*published_of(data).measures[:1], Measure("rating", AggregateFunction.AVG, False, (0.0, 5.0), None))
-    data.attrs[PROPERTY] = replace(published_of(data), measures=measures).text()
+    published = PublicRows.of_frame(data).description
+    measures = (*published.measures[:1], Measure("rating", AggregateFunction.AVG, False, (0.0, 5.0), None))
+    data.attrs[PROPERTY] = replace(published, measures=measures).text()
     chart = charts.bars(data, "rating")
     axes = chart.axes[0]
     assert not axes.patches and axes.get_xlim() == (0.0, 5.0)

@@ -25,7 +25,7 @@ from dpsql.jobs.cli import main
 from dpsql.lake.runs import Lake
 from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
-from dpsql.published.public_rows import published_of
+from dpsql.published.public_rows import PublicRows
 from dpsql.sources.config import load_sources
 from dpsql.view.drawings import trend
 from dpsql.view.page import page
@@ -211,7 +211,13 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def at(published: Published, now: datetime, state: str | None) -> Standing:
     return Standing(
-        "demo", now, state, published_of(published.rows), 12, NOON, NOON + timedelta(seconds=42)
+        "demo",
+        now,
+        state,
+        PublicRows.of_frame(published.rows).description,
+        12,
+        NOON,
+        NOON + timedelta(seconds=42),
     )
 
 

@@ -17,7 +17,7 @@ from matplotlib.text import Text
 
 from dpsql.description import PROPERTY, Measure, NoiseKind
 from dpsql.parsed_query import AggregateFunction
-from dpsql.published.public_rows import published_of
+from dpsql.published.public_rows import PublicRows
 from dpsql.view import charts
 from dpsql.view.drawings import TREND_HEIGHT, trend
 from dpsql.view.page import page
@@ -79,8 +79,9 @@ def said(rows: pd.DataFrame, measure: Measure = SUMS, **reading: Any) -> pd.Data
 
 
 def made(rows: pd.DataFrame, day: int, most: int = 9) -> WindowTable:
-    window = rows[rows["window_start"] == DAYS[day]]
-    return table(window, window_before(rows, window), 2, most)
+    history = PublicRows.of_frame(rows)
+    window = history.where(rows["window_start"] == DAYS[day])
+    return table(window, window_before(history, window), 2, most)
 
 
 ROWS = published({0: {"a": 500, "b": 300, "c": 310}, 1: {"a": 800, "b": 305, "c": 100, "d": 2}})
@@ -136,7 +137,7 @@ def standing(rows: pd.DataFrame) -> Standing:
         "commit_time": now,
         "moment": now,
         "ended": True,
-        "published": published_of(rows),
+        "published": PublicRows.of_frame(rows).description,
     }
     return Standing(**(values | known))
 

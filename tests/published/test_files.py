@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from dpsql.jobs.cli import main
-from dpsql.published.public_rows import frame_of, published_of, write_parquet
+from dpsql.published.public_rows import PublicRows, frame_of, write_parquet
 from tests.published.test_readers import query_and_rows
 from tests.unit.workplace import SOURCES, place
 
@@ -46,7 +46,7 @@ def test_written_rows_come_back(kind: str, tmp_path: Path) -> None:
         frame = frame_of(rows, query.published)
         read = pd.read_parquet(path)
         pd.testing.assert_frame_equal(read, frame, check_dtype=False)
-        assert published_of(read) == query.published
+        assert PublicRows.of_frame(read).description == query.published
         frame.to_parquet(path)  # as users do with the rows of an answer
         pd.testing.assert_frame_equal(pd.read_parquet(path), frame, check_dtype=False)
 

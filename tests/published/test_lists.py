@@ -13,6 +13,7 @@ from dpsql.frame_query import Answer
 from dpsql.jobs.tables import print_lists
 from dpsql.local.feeder import try_query
 from dpsql.privacy.secret import Secret
+from dpsql.published.public_rows import PublicRows
 from dpsql.sources.config import Source, Sources
 from tests.local.conftest import DAY, HOUR, SCHEMA, visits
 
@@ -61,7 +62,7 @@ def test_lists_are_shown_with_their_bounds_and_the_newest_window_first(
         query, given, run_id="0" * 32, secret=Secret(b"s" * 32), until_us=DAY + 24 * HOUR
     ).histogram
     answer = Answer(rows, query)
-    print_lists(rows, 100)
+    print_lists(PublicRows.of_frame(rows), 100)
     for text in (repr(answer), capsys.readouterr().out):
         listed = re.findall(
             r"^ *\d* *(2024-02-29 ..:..) .*?(/p\d+) .*?([\d,]{2,})(?:\.\d)? ", text, re.MULTILINE

@@ -14,7 +14,7 @@ from dpsql.lake.catch_up import read_catch_up
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.event_log import newest_events
 from dpsql.local.verification import verify_run
-from dpsql.published.public_rows import all_rows, newest, newest_triggers, read_histogram
+from dpsql.published.public_rows import all_rows, newest, read_histogram
 from dpsql.schedule import AT_ONCE
 from tests.streaming.conftest import DAY, START
 
@@ -268,8 +268,8 @@ def test_a_table_grows_over_two_catch_ups(case: Any, write: Any, visits: Any) ->
         (trigger, f"p{page}") for trigger in range(1, 6) for page in range(3)
     ]
     assert verify_run(one.lake, "demo", one.run_id, one.query, one.secret).identical
-    last = newest(one.lake, "demo")
+    last = newest(one.lake, "demo").frame
     assert (
         set(last["trigger"]) == {5}
-        and len(newest_triggers(all_rows(one.lake, "demo"))) == len(last) == 3
+        and len(all_rows(one.lake, "demo").newest.frame) == len(last) == 3
     )

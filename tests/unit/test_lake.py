@@ -251,7 +251,11 @@ def test_reading_what_was_published(tmp_path: Path) -> None:
         read_histogram(lake, "views")
     published(tmp_path)
     assert read_histogram(lake, "views").num_rows == 4
-    assert newest(lake, "views")["views"].tolist() == [2, 3, 4]  # the last trigger of each window
+    assert newest(lake, "views").frame["views"].tolist() == [
+        2,
+        3,
+        4,
+    ]  # the last trigger of each window
     (tmp_path / "lake/private/views/run.json").write_text("{")
     assert [q.state for q in list_queries(lake)] == ["unreadable"]
     (tmp_path / "lake/public/views/_delta_log/00000000000000000000.json").write_text("{")

@@ -15,7 +15,7 @@ from dpsql.errors import LakeError
 from dpsql.jobs.tables import print_histogram
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec
-from dpsql.published.public_rows import frame_of, newest_triggers
+from dpsql.published.public_rows import PublicRows, frame_of
 from dpsql.published.words import TOO_FEW
 from dpsql.text import Z95
 from dpsql.view.reading import as_read
@@ -79,7 +79,7 @@ def test_what_says_nothing_is_not_read_as_a_value(function: str, most: float) ->
     assert [float(part) for part in half.split(" ± ")] == pytest.approx([most / 4] * 2, rel=0.1)
 
 
-def rows() -> pd.DataFrame:
+def rows() -> PublicRows:
     """Two days that have ended, with two triggers each, and one that grows."""
     found = []
     for day, triggers in ((0, 2), (1, 2), (2, 1)):
@@ -97,64 +97,65 @@ def rows() -> pd.DataFrame:
                 )
                 for i, key in enumerate("ab")
             ]
-    return told(
-        pd.DataFrame(
-            found,
-            columns=[
-                "window_start",
-                "window_end",
-                "trigger",
-                "trigger_time",
-                "page",
-                "views",
-                "views_stderr",
-            ],
-        )
+    frame = pd.DataFrame(
+        found,
+        columns=[
+            "window_start",
+            "window_end",
+            "trigger",
+            "trigger_time",
+            "page",
+            "views",
+            "views_stderr",
+        ],
     )
+    return PublicRows.of_frame(told(frame))
+
+
+def days_of(found: PublicRows) -> set[int]:
+    return set(found.frame["window_start"].dt.day)
 
 
 def test_finished_windows_come_first_and_each_with_its_newest_trigger() -> None:
-    shown = in_order(newest_triggers(rows()))
+    ordered = in_order(rows().newest)
+    shown = ordered.frame
     assert list(zip(shown["window_start"].dt.day, shown["trigger"], shown["page"], strict=True)) == [
         (2, 2, "b"), (2, 2, "a"), (1, 2, "b"), (1, 2, "a"), (3, 1, "b"), (3, 1, "a"),
     ]  # fmt: skip
-    assert finished(shown).tolist() == [True] * 4 + [False] * 2
-    assert set(one_window(rows(), "views", None)["window_start"].dt.day) == {2}
-    assert set(one_window(rows(), "views", None, growing=True)["window_start"].dt.day) == {3}
-    only = rows()[rows()["window_start"].dt.day == 3]
-    assert len(one_window(only, "views", None)) == 2, (
+    assert finished(ordered).tolist() == [True] * 4 + [False] * 2
+    assert days_of(one_window(rows(), "views", None)) == {2}
+    assert days_of(one_window(rows(), "views", None, growing=True)) == {3}
+    only = rows().where(rows().frame["window_start"].dt.day == 3)
+    assert len(one_window(only, "views", None).frame) == 2, (
         "where no window is finished, the one that grows"
     )
     third = int((MIDNIGHT + timedelta(days=2)).timestamp() * 1e6)
-    assert set(one_window(rows(), "views", third)["window_start"].dt.day) == {3}
+    assert days_of(one_window(rows(), "views", third)) == {3}
     with pytest.raises(LakeError, match="no window that starts at this time"):
         one_window(rows(), "views", third + 1)
 
 
 def test_windows_of_noise_alone_are_passed_over_and_that_is_said() -> None:
-    def days(*values: float) -> pd.DataFrame:
+    def days(*values: float) -> PublicRows:
         """Three days of which the last one grows; both keys have the value of their day."""
         found = rows()
-        return found.assign(views=found["window_start"].dt.day.map(lambda day: values[day - 1]))
+        views = found.frame["window_start"].dt.day.map(lambda day: values[day - 1])
+        return found.with_frame(found.frame.assign(views=views))
 
-    def first(found: pd.DataFrame) -> pd.DataFrame:
+    def first(found: PublicRows) -> PublicRows:
         return one_window(found, "views", None, aliases=["views"])
 
     old = first(
         days(-40.0, 2.4, 50.0)
     )  # 2.4 errors are seldom for one value, and less so for the largest of two
-    assert set(old["window_start"].dt.day) == {1}
+    assert days_of(old) == {1}
     over = "A newer window, that of 2026-01-02 00:00 UTC, is passed over: no value in it is clearly above its own noise."
     assert passed_over(days(-40.0, 2.4, 50.0), old) == over
     for values in ((40.0, 4.0, 0.0), (0.0, 0.0, 9.0), (0.0, np.nan, 0.0)):
         newest = first(days(*values))
-        assert (
-            set(newest["window_start"].dt.day) == {2} and passed_over(days(*values), newest) == ""
-        )
-    two = rows().assign(
-        views=lambda f: f["window_start"].dt.day.map({1: 9.0, 2: 0.0, 3: 0.0}),
-        window_end=lambda f: f["window_start"],
-    )
+        assert days_of(newest) == {2} and passed_over(days(*values), newest) == ""
+    drop = days(9.0, 0.0, 0.0)
+    two = drop.with_frame(drop.frame.assign(window_end=drop.frame["window_start"]))
     assert passed_over(two, first(two)).startswith(
         "2 newer windows, of 2026-01-02 00:00 to 2026-01-03 00:00 UTC, are passed over"
     )
@@ -255,7 +256,7 @@ def test_a_smoothed_value_has_the_digits_of_its_error(capsys: pytest.CaptureFixt
     frame = pd.DataFrame(
         [row | {"page": "a", "views": 12, "views_stderr": 4.848, "views_smoothed": 7.174185884435}]
     )
-    print_histogram(told(frame), 5)
+    print_histogram(PublicRows.of_frame(told(frame)), 5)
     assert capsys.readouterr().out.splitlines()[1].split()[-4:] == ["12", "±", "10", "7"]
 
 
@@ -283,7 +284,7 @@ CLAUSE = (
 SQL = f"SELECT WITH DIFFERENTIAL_PRIVACY {CLAUSE} url, COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day'), url"
 
 
-def released_rows() -> pd.DataFrame:
+def released_rows() -> PublicRows:
     """Two windows, of which the first has two triggers; a NULL key and an apostrophe."""
     day = pd.to_datetime(["2026-01-01"] * 6 + ["2026-01-02"] * 3, utc=True)
     table = pa.table(
@@ -297,20 +298,20 @@ def released_rows() -> pd.DataFrame:
             "views_stderr": [1.0] * 9,
         }
     )
-    return frame_of(table, described(table.column_names))
+    return PublicRows.of_frame(frame_of(table, described(table.column_names)))
 
 
 def shown(ending: str) -> list[tuple[int, int, object, int]]:
     found = as_read(released_rows(), compile_query(f"{SQL} {ending}", sources()).reading)
     return [
         (r.window_start.day, r.trigger, None if pd.isna(r.url) else r.url, r.views)
-        for r in found.itertuples()
+        for r in found.frame.itertuples()
     ]
 
 
 def test_without_a_word_all_rows_are_shown_as_they_are() -> None:
     assert "reading" not in compile_query(SQL, sources()).document()
-    pd.testing.assert_frame_equal(as_read(released_rows()), released_rows())
+    pd.testing.assert_frame_equal(as_read(released_rows()).frame, released_rows().frame)
 
 
 @pytest.mark.parametrize(
@@ -360,4 +361,4 @@ def test_the_promise_and_the_noise_are_those_of_the_query_without_them() -> None
 
 def test_types_of_keys_stay() -> None:
     own = compile_query(f"{SQL} ORDER BY 2", sources()).reading
-    assert (as_read(released_rows(), own).dtypes == released_rows().dtypes).all()
+    assert (as_read(released_rows(), own).frame.dtypes == released_rows().frame.dtypes).all()

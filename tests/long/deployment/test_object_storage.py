@@ -39,7 +39,7 @@ def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path:
     verified = dpsql("verify", "visits", *lake, "--sources", str(sources), env=env)
     assert verified.stdout.startswith("identical: all "), verified.stderr
     one = Lake("s3a://lake/one")
-    assert set(newest(one, "visits")["page"]) == {"p0", "p1", "p2"}
+    assert set(newest(one, "visits").frame["page"]) == {"p0", "p1", "p2"}
     assert [(listed.name, listed.state) for listed in list_queries(one)] == [
         ("visits", "published")
     ]

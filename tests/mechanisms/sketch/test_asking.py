@@ -20,6 +20,7 @@ from dpsql.lake.runs import Lake, cells_path
 from dpsql.local.feeder import Feeder, published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
+from dpsql.published.public_rows import PublicRows
 from dpsql.published.rows import CELLS, cell_rows, of_cells
 from dpsql.published.sketches import open_sketch
 from dpsql.sources.config import Source, Sources
@@ -263,7 +264,7 @@ def test_the_page_draws_lists_with_their_intervals(lakes: dict[str, str], tmp_pa
         assert words in text
     assert "A private histogram" not in text and "/rare" not in text
     [entry] = [each for each in dpsql.latest(lakes["user"], "q")["top"][0] if each["value"] == "/a"]
-    drawn = as_histogram(dpsql.latest(lakes["user"], "q"))
+    drawn = as_histogram(PublicRows.of_frame(dpsql.latest(lakes["user"], "q"))).frame
     half = (
         1.96
         * drawn[(drawn["value"] == "/a") & (drawn["window_start"].dt.day == 4)]["top_stderr"].iloc[
@@ -294,10 +295,11 @@ def test_windows_that_list_nothing_are_passed_over(lakes: dict[str, str]) -> Non
         trigger_time=lambda f: f["window_end"]
     )
     rows = rows.astype({"top": frame["top"].dtype})
-    shown, said = listing(rows)
+    shown, said = listing(PublicRows.of_frame(rows))
     assert (
-        len(shown) == 1
+        len(shown.frame) == 1
         and said == "2 newer windows list nothing."
-        and shown["window_start"].iloc[0] == first["window_start"].iloc[0]
+        and shown.frame["window_start"].iloc[0] == first["window_start"].iloc[0]
     )
-    assert listing(rows.iloc[1:])[1] == "" and len(listing(rows.iloc[1:])[0]) == 2
+    shown, said = listing(PublicRows.of_frame(rows.iloc[1:]))
+    assert said == "" and len(shown.frame) == 2

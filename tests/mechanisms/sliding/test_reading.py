@@ -20,7 +20,7 @@ from dpsql.privacy.budget import budgets
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import Origin
 from dpsql.privacy.secret import Secret
-from dpsql.published.public_rows import frame_of, published_of
+from dpsql.published.public_rows import PublicRows, frame_of
 from dpsql.schedule import AT_ONCE
 from dpsql.sources.config import Cap, Sources, load_sources
 from dpsql.view.page import page
@@ -94,7 +94,8 @@ def test_a_smoothed_value_is_no_key(
     released: pd.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Catches: a better guess of sixteen digits among the keys; one chart line for each of its values."""
-    published = published_of(released)
+    rows = PublicRows.of_frame(released)
+    published = rows.description
     assert published.keys == ["channel"]
     beside, kind = (
         ("smoothed", "float64") if "edits_smoothed" in released else ("measured", "int32")
@@ -104,9 +105,9 @@ def test_a_smoothed_value_is_no_key(
         released.dtypes
     )
     assert set(records(released)[0]) == set(released.columns)
-    print_histogram(released, 1)
+    print_histogram(rows, 1)
     said = capsys.readouterr().out
-    print_histogram(released, 99)
+    print_histogram(rows, 99)
     shown = capsys.readouterr().out
     assert (", predicted" in shown) == (
         beside == "measured"
@@ -128,7 +129,8 @@ def test_a_smoothed_value_is_no_key(
 def test_the_page_shows_it_below_its_value(released: pd.DataFrame) -> None:
     last = released[released["window_start"] == released["window_start"].max()]
     moment = last["trigger_time"].iloc[0].to_pydatetime()
-    text = page(Standing("edits", moment, None, published_of(released), 1, moment, moment), last)
+    published = PublicRows.of_frame(released).description
+    text = page(Standing("edits", moment, None, published, 1, moment, moment), last)
     assert "edits_smoothed" not in text
     assert text.count('soft">smoothed ' if "edits_smoothed" in last else 'soft">measured ') == len(
         last
