@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpsql.description import NoiseKind
 from dpsql.mechanisms.dynamic import accounting, planner, query, stages
-from dpsql.mechanisms.dynamic.explain import explanation
-from dpsql.mechanisms.dynamic.missing_keys import missing
+from dpsql.mechanisms.dynamic.explain import explanation, missing
 from dpsql.mechanisms.dynamic.plan import TableChoices, TablePlan, TreeChoices, TreePlan
 from dpsql.mechanisms.protocol import (
     Argument,
