@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from dpsql.compiled import Query, compile_query
 from dpsql.errors import ConfigError, DataError
+from dpsql.local.arrow_columns import spark_type
 from dpsql.local.feeder import run_local
-from dpsql.local.spark_types import from_arrow
 from dpsql.parsed_query import Reading
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
@@ -140,9 +140,11 @@ def _arrow(records: Any) -> pa.Table:
 
 def _schema(table: pa.Table) -> str:
     """Return the columns that expressions may touch, as Spark DDL."""
-    known = {field.name: from_arrow(field.type) for field in table.schema}
+    known = {field.name: spark_type(field.type) for field in table.schema}
     return ", ".join(
-        f"`{name.replace('`', '``')}` {kind}" for name, kind in known.items() if kind is not None
+        f"`{name.replace('`', '``')}` {kind}"
+        for name, kind in known.items()
+        if kind.name != "other"
     )
 
 

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsql.errors import DataError, InputError
+from dpsql.local.arrow_columns import spark_type, stored
 from dpsql.local.lines import check_header, has_header
 from dpsql.local.sources import local_path, source_files
-from dpsql.local.spark_types import Columns, from_arrow, parse_ddl
+from dpsql.local.spark_types import Columns, parse_ddl
 from dpsql.sources.config import Source
 from dpsql.sources.declared_types import loses_numbers, mismatch_text
 from dpsql.sources.places import WILD
@@ -74,10 +75,10 @@ def _in_file(file: Path, root: Path, declared: Columns, source: Source) -> Colum
 
 def _check_numbers(file: Path, declared: Columns, source: Source) -> None:
     try:
-        type_by_column = {field.name.lower(): field.type for field in pq.read_schema(file)}
+        type_by_column = {field.name.lower(): field.type for field in stored(pq.read_schema(file))}
     except (pa.ArrowException, OSError):  # Spark says so
         return
     for name, kind in declared:
-        have = from_arrow(type_by_column[name.lower()]) if name.lower() in type_by_column else None
-        if have is not None and loses_numbers(str(have), str(kind)):
+        have = spark_type(type_by_column.get(name.lower(), pa.null()))
+        if loses_numbers(str(have), str(kind)):
             raise DataError(f"{file}: {mismatch_text(name, str(have), source.name, str(kind))}")

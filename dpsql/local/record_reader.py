@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from dpsql.local.spark_types import DOUBLE, MAX_KEY_SCALE, SparkType, Typed, cas
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.mechanisms.public_groups import public_groups
-from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
+from dpsql.sources.change_feed import BESIDE, CHANGE, POSITION, kind_sql
 from dpsql.sources.config import Source
 from dpsql.udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
 from dpsql.udfs.stage import END, NO_SEQUENCE
@@ -77,11 +78,13 @@ class RowReader:
         self._shape = registry.shape(plan)
         self.connection = connect()
         query = plan.query
-        self._reader = InputReader(self.connection, sources[query.stream])
+        query_words = _query_words(plan)
+        self._reader = InputReader(self.connection, sources[query.stream], query_words)
         self.tables: dict[str, LocalTable] = {}
         for name in query.static_sources:
             files = source_files(sources[name], inputs, (versions or {}).get(name))
-            self.tables[name] = InputReader(self.connection, sources[name]).all_files(files).table
+            table_reader = InputReader(self.connection, sources[name], query_words)
+            self.tables[name] = table_reader.all_files(files).table
         self.key_types: tuple[SparkType, ...] = ()
 
     def public_groups(self, source: Source) -> PublicGroups | None:
@@ -258,6 +261,24 @@ class RowReader:
         """Return DuckDB text of 16 hexadecimal digits; zeros for a dropped record."""
         prefix = (self._salt + tag.encode()).hex()
         return f"CASE WHEN code = 0 THEN substr(sha256(from_hex('{prefix}') || {encoding}), 1, 16) ELSE '0000000000000000' END"
+
+
+def _query_words(plan: Plan) -> frozenset[str] | None:
+    """Return all words and quoted names of a query, in lower case, some of which are columns; None if it reads all columns."""
+    query = plan.query
+    relations = f"{query.from_sql} {query.public_groups or ''}"
+    if "*" in relations:
+        return None
+    shape = registry.shape(plan)
+    texts = (
+        relations,
+        *(f"`{column}`" for column in (*query.privacy_unit, query.event_time, *BESIDE)),
+        *(f"`{column}`" for column in (shape.feed.primary_key if shape.feed else ())),
+        *(key.expression for key in query.keys),
+        *(argument.text for argument in shape.arguments),
+    )
+    words = re.findall(r"`((?:[^`]|``)+)`|(\w+)", " ".join(texts).lower())
+    return frozenset(quoted.replace("``", "`") or word for quoted, word in words)
 
 
 def _value_bytes(value: Typed, name: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,8 +16,10 @@ from urllib.parse import unquote, urlsplit
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpsql.errors import ConfigError, DataError
+from dpsql.local.arrow_columns import fits, spark_type, stored, table
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select
 from dpsql.local.delta_files import open_table
 from dpsql.local.from_clause import LocalTable
@@ -29,7 +31,7 @@ from dpsql.local.lines import (
     json_lines,
     json_select,
 )
-from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType, from_duckdb, parse_ddl, quote
+from dpsql.local.spark_types import INTEGER_BITS, STRING, Columns, SparkType, parse_ddl
 from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.sources.config import Source, refused_schema
 from dpsql.sources.declared_types import loses_numbers, mismatch_text
@@ -47,6 +49,12 @@ BATCH_FILES = {"delta": 1000}
 OTHER_BATCH_FILES = 64
 """Files in a micro-batch of `dpsql run` (`streaming.sources.BATCH_FILES`; a Delta source has Delta's own default)."""
 
+ROWS = 1 << 17
+"""Rows of a Parquet file that are in memory at once."""
+
+MESSAGE = (("value", STRING),)
+"""The column of messages, as topics have it."""
+
 
 @dataclass(frozen=True, repr=False)
 class Chunk:
@@ -57,19 +65,32 @@ class Chunk:
 
 
 class InputReader:
-    """Loads the pieces of one source, one after the other, under one DuckDB name."""
+    """Loads the pieces of one source, one after the other, under one DuckDB name.
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, source: Source) -> None:
+    Args:
+        connection: where they are seen.
+        source: the source.
+        query_words: words and names of a query in lower case, the only columns that are read; None: all are.
+    """
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        source: Source,
+        query_words: Collection[str] | None = None,
+    ) -> None:
         if problem := refused_schema(source):
             raise ConfigError(f"source {source.name!r}: {problem}")
         self._connection = connection
         self._source = source
+        self._query_words = query_words
         self._view = f"dpsql_in_{source.name}"
         self._declared = (
             parse_ddl(source.schema, f"sources.{source.name}.schema") if source.schema else None
         )
         self._beside = BESIDE_COLUMNS if source.change_feed else ()
         self._of_messages = source.change_feed is FeedForm.DEBEZIUM
+        self._first_columns: Columns = ()
 
     def files(self, paths: Sequence[Path]) -> Iterator[Chunk]:
         """Yield the files one by one, large text files in pieces; only the newest chunk is visible."""
@@ -78,19 +99,23 @@ class InputReader:
 
     def check(self, paths: Sequence[Path]) -> LocalTable:
         """Return the columns that the files will have, or what is wrong with them; no record is read (text files have no columns of their own)."""
-        table = self._table()
-        for path in paths:
+        schemas = []
+        for path in sorted(paths):
             kind = self._format(path)
-            if kind == "parquet" and not self._of_messages:
-                table = self._fit(_parquet(path), str(path))
+            if kind == "parquet":
+                with _parquet_file(path) as file:
+                    schemas.append(stored(file.schema_arrow))
+                self._fields(schemas[-1], str(path))
             if kind == "csv" and has_header(self._source):
                 check_header(path, self._columns(kind), self._source)
-        return table
+        if len(schemas) == len(paths) > 0:
+            self._check_names(schemas, " and ".join(map(str, {paths[0]: 0, paths[-1]: 0})))
+        return LocalTable(self._view, self._arrow_columns()) if schemas else self._table()
 
     def frame(self, frame: Any) -> Chunk:
         """Return a pandas DataFrame or an Arrow table."""
         try:
-            table = (
+            arrow = (
                 frame
                 if isinstance(frame, pa.Table)
                 else pa.Table.from_pandas(frame, preserve_index=False)
@@ -99,13 +124,13 @@ class InputReader:
             raise DataError(
                 f"the frame for `{self._source.name}` is no Arrow table and no DataFrame with one type per column"
             ) from None
-        self._connection.register("dpsql_frame", _in_microseconds(table))
-        if self._of_messages:
-            return self._values("SELECT * FROM dpsql_frame", "the frame")
-        return Chunk(self._fit("SELECT * FROM dpsql_frame", "the frame", in_frame=True), 0)
+        fields = self._fields(arrow.schema, "the frame", in_frame=True)
+        self._check_names([arrow.schema], "the frame")
+        return self._of_arrow(arrow.select(fields).to_batches())
 
     def all_files(self, paths: Sequence[Path]) -> Chunk:
         """Return all files at once (a static table): kept in memory."""
+        self.check(paths)
         chunks = 0
         malformed = 0
         columns: Columns = ()
@@ -127,11 +152,7 @@ class InputReader:
             raise DataError(f"{path}: no such file")
         kind = self._format(path)
         if kind == "parquet":
-            yield (
-                self._values(_parquet(path), str(path))
-                if self._of_messages
-                else Chunk(self._fit(_parquet(path), str(path)), 0)
-            )
+            yield from self._parquet(path)
             return
         columns = self._columns(kind)
         if self._of_messages:
@@ -178,18 +199,75 @@ class InputReader:
             )
         return kind
 
-    def _values(self, select: str, where: str) -> Chunk:
-        """Read messages as a topic keeps them: in the column `value`, text or bytes; one without a value is no record."""
-        types = {name.lower(): kind for name, kind in self._described(select, where).items()}
-        texts = {"VARCHAR": "value", "BLOB": "TRY(decode(value))"}
-        if (kind := types.get("value", "")) not in texts:
+    def _parquet(self, path: Path) -> Iterator[Chunk]:
+        try:
+            with _parquet_file(path) as file:
+                fields = self._fields(stored(file.schema_arrow), str(path))
+                if not file.metadata.num_rows:
+                    yield self._of_arrow([])
+                for batch in file.iter_batches(ROWS, columns=fields):
+                    yield self._of_arrow([batch.cast(stored(batch.schema))])
+        except (pa.ArrowException, OSError):
+            raise DataError(f"{path}: not a readable Parquet file") from None
+
+    def _of_arrow(self, batches: Iterable[pa.RecordBatch]) -> Chunk:
+        """Show batches with the fields of the source; messages are in the column `value`, and one without a value is no record."""
+        rows = table(batches, self._named_columns())
+        if self._of_messages:
+            return self._messages(rows.rename_columns(["line"]).drop_null())
+        self._connection.register(self._view, rows)
+        return Chunk(LocalTable(self._view, self._arrow_columns()), 0)
+
+    def _arrow_columns(self) -> Columns:
+        """Return the declared columns, or those of the first file."""
+        if self._of_messages:
+            return MESSAGE
+        return self._table().columns if self._declared else self._first_columns
+
+    def _named_columns(self) -> Columns:
+        """Return the columns that are read."""
+        columns = self._arrow_columns()
+        if self._query_words is None or self._of_messages:
+            return columns
+        return tuple(column for column in columns if column[0] in self._query_words) or columns[:1]
+
+    def _fields(self, schema: pa.Schema, where: str, in_frame: bool = False) -> list[str]:
+        """Return the names of the fields that are read.
+
+        Raises:
+            DataError: a field has a type that does not fit, or the name of another one, case aside.
+        """
+        self._first_columns = self._first_columns or tuple(
+            (field.name.lower(), spark_type(field.type)) for field in schema
+        )
+        declared = dict(self._named_columns())
+        fields = [field for field in schema if field.name.lower() in declared]
+        names = [field.name.lower() for field in fields]
+        if doubled := next((name for name in names if names.count(name) > 1), None):
             raise DataError(
-                f"{where}: messages of source `{self._source.name}` are to be in a column `value`, as STRING or BINARY"
+                f"{where}: several columns are named `{doubled}`, case aside: give them other names"
             )
-        reader = self._connection.sql(
-            f"SELECT {texts[kind]} AS line FROM ({select}) WHERE value IS NOT NULL"
-        ).to_arrow_reader(1 << 20)
-        return self._messages(reader.read_all())
+        for field in fields:
+            kind = declared[field.name.lower()]
+            # As `deltalake` exports the feed of a table; no commit has a number from 2^63 on.
+            is_position = field.name == POSITION and pa.types.is_uint64(field.type)
+            if not (is_position or fits(spark_type(field.type), kind)):
+                raise DataError(f"{where}: {_misfit(field, kind, self._source.name, in_frame)}")
+        return [field.name for field in fields]
+
+    def _check_names(self, schemas: Sequence[pa.Schema], where: str) -> None:
+        """Refuse a column that is nowhere."""
+        names = sorted({name.lower() for schema in schemas for name in schema.names})
+        for name, _ in self._arrow_columns():
+            if name in names:
+                continue
+            if self._of_messages:
+                raise DataError(
+                    f"{where}: messages of source `{self._source.name}` are to be in a column `value`, as STRING or BINARY"
+                )
+            raise DataError(
+                f"{where}: column `{name}` of source `{self._source.name}` is missing; it has {', '.join(names)}"
+            )
 
     def _messages(self, lines: pa.Table) -> Chunk:
         """Read the messages of a change feed, one in each line, as images."""
@@ -227,78 +305,29 @@ class InputReader:
         )
         return Chunk(self._table(), int(bad) + wrong_width)
 
-    def _described(self, select: str, where: str) -> dict[str, str]:
-        """Return columns with DuckDB's names of their types."""
-        try:
-            return {
-                name: kind
-                for name, kind, *_ in self._connection.execute(f"DESCRIBE {select}").fetchall()
-            }
-        except duckdb.Error:
-            raise DataError(f"{where}: not a readable Parquet file") from None
 
-    def _fit(self, select: str, where: str, in_frame: bool = False) -> LocalTable:
-        """Make the view, with the declared columns and types where there are any."""
-        file_types = self._described(select, where)
-        by_name = {name.lower(): name for name in file_types}
-        typed_columns = (
-            (*self._declared, *self._beside)
-            if self._declared
-            else tuple((name, from_duckdb(kind)) for name, kind in file_types.items())
-        )
-        missing = [name for name, _ in typed_columns if name.lower() not in by_name]
-        if missing:
-            raise DataError(
-                f"{where}: column `{missing[0]}` of source `{self._source.name}` is missing; it has {', '.join(sorted(by_name))}"
-            )
-        listed = []
-        for name, kind in typed_columns:
-            column = by_name[name.lower()]
-            text = _fitted(f'"{column}"', file_types[column], kind)
-            if text is None:
-                raise DataError(
-                    f"{where}: {_misfit(column, file_types[column], kind, self._source.name, in_frame)}"
-                )
-            listed.append(f'{_within_calendar(text, kind)} AS "{name.lower()}"')
-        object_kind = "TABLE" if in_frame else "VIEW"
-        self._connection.execute(
-            f'CREATE OR REPLACE TEMP {object_kind} "{self._view}" AS SELECT {", ".join(listed)} FROM ({select})'
-        )
-        return LocalTable(self._view, tuple((name.lower(), kind) for name, kind in typed_columns))
+def _parquet_file(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+    except (pa.ArrowException, OSError):
+        raise DataError(f"{path}: not a readable Parquet file") from None
 
 
-def _misfit(
-    column: str, file_type: str, declared_type: SparkType, source: str, in_frame: bool
-) -> str:
+def _misfit(field: pa.Field, declared_type: SparkType, source: str, in_frame: bool) -> str:
     """Say what a column has instead of its type, and how to mend what newcomers meet most: times, and whole numbers with gaps."""
-    declares = f"but source `{source}` declares {declared_type}"
-    frame = f"frame[{column!r}]"
-    if "_NS" in file_type:
-        return f"column `{column}` has a time in nanoseconds, {declares}; Spark reads microseconds only, like {frame}.dt.as_unit('us')"
-    have = from_duckdb(file_type)
+    have = spark_type(field.type)
+    frame = f"frame[{field.name!r}]"
     if loses_numbers(str(have), str(declared_type)):
         call = ""
         if in_frame and have.is_real:
             call = f", or make whole numbers of it, like {frame}.astype('Int{INTEGER_BITS[declared_type.name]}')"
         if in_frame and declared_type.name == "double":
             call = f", or make it DOUBLE, like {frame}.astype('float64')"
-        return f"{mismatch_text(column, str(have), source, str(declared_type))}{call}"
+        return f"{mismatch_text(field.name, str(have), source, str(declared_type))}{call}"
     parse = in_frame and (have.name, declared_type.name) == ("string", "timestamp")
     hint = f"; make it one, like pd.to_datetime({frame}, utc=True)" if parse else ""
-    return f"column `{column}` has type {have}, {declares}{hint}"
-
-
-def _parquet(path: Path) -> str:
-    return f"SELECT * FROM read_parquet({quote(str(path))}, hive_partitioning = false)"
-
-
-def _in_microseconds(table: pa.Table) -> pa.Table:
-    """Convert times to what Spark has: pandas makes nanoseconds unless told otherwise."""
-    for i, field in enumerate(table.schema):
-        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            micro = table.column(i).cast(pa.timestamp("us", tz=field.type.tz), safe=False)
-            table = table.set_column(i, field.name, micro)
-    return table
+    shown_type = field.type if have.name == "other" else have
+    return f"column `{field.name}` has type {shown_type}, but source `{source}` declares {declared_type}{hint}"
 
 
 def _within_calendar(value: str, kind: SparkType) -> str:
@@ -308,43 +337,6 @@ def _within_calendar(value: str, kind: SparkType) -> str:
     if kind.name == "timestamp":
         return f"CASE WHEN {value} BETWEEN TIMESTAMP '0001-01-01' AND TIMESTAMP '9999-12-31 23:59:59.999999' THEN {value} END"
     return value
-
-
-def _fitted(column: str, file_type: str, declared_type: SparkType) -> str | None:
-    """Return DuckDB text of a column in its declared type; None if it does not fit."""
-    have = from_duckdb(file_type)
-    if declared_type.name == "other" or have == declared_type:
-        same = declared_type.name == "other" or file_type == declared_type.duckdb
-        return (
-            column
-            if same
-            else f"{'TRY_CAST' if declared_type.name == 'timestamp' else 'CAST'}({column} AS {declared_type.duckdb})"
-        )
-    if have.name == "void":
-        return f"CAST(NULL AS {declared_type.duckdb})"
-    if (
-        file_type == "UBIGINT" and column == f'"{POSITION}"'
-    ):  # as `deltalake` exports the feed of a table; no commit has such a number
-        return f"TRY_CAST({column} AS BIGINT)"
-    if have.is_integer and declared_type.is_integer:
-        return (
-            f"CAST({column} AS {declared_type.duckdb})"
-            if INTEGER_BITS[declared_type.name] > INTEGER_BITS[have.name]
-            else None
-        )
-    if declared_type.name == "double" and have.name in ("float", "tinyint", "smallint", "int"):
-        return f"CAST({column} AS DOUBLE)"
-    if have.name == "decimal" and declared_type.name == "decimal":
-        holds = (
-            declared_type.scale >= have.scale
-            and declared_type.precision - declared_type.scale >= have.precision - have.scale
-        )
-        return f"CAST({column} AS {declared_type.duckdb})" if holds else None
-    if (have.name, declared_type.name) == ("date", "timestamp"):
-        return f"TRY(CAST({column} AS TIMESTAMP))"
-    if (have.name, declared_type.name) == ("binary", "string"):
-        return f"TRY(decode({column}))"
-    return None
 
 
 def source_files(

@@ -107,39 +107,7 @@ _FROM_SQLGLOT = {name.upper(): name for name in (*_ARROW, "float", "double")} | 
     "DATETIME": "timestamp",
 }
 
-_FROM_DUCKDB = {duckdb: name for name, duckdb in _DUCKDB.items()} | {
-    "UTINYINT": "smallint",
-    "USMALLINT": "int",
-    "UINTEGER": "bigint",
-    "TIMESTAMP WITH TIME ZONE": "timestamp",
-    "TIMESTAMP_NS": "timestamp",
-    "TIMESTAMP_MS": "timestamp",
-    "TIMESTAMP_S": "timestamp",
-}
-
 Columns = tuple[tuple[str, SparkType], ...]
-
-
-def from_arrow(kind: pa.DataType) -> SparkType | None:
-    """Return the Spark type that holds an Arrow column's values; None for types that expressions may not touch."""
-    if pa.types.is_dictionary(kind):
-        return from_arrow(kind.value_type)
-    if pa.types.is_decimal(kind):
-        return SparkType("decimal", kind.precision, kind.scale)
-    if pa.types.is_timestamp(kind):
-        return SparkType("timestamp")
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return SparkType("string")
-    if pa.types.is_uint64(kind):
-        return SparkType("decimal", 20, 0)
-    if pa.types.is_unsigned_integer(kind):
-        return SparkType({8: "smallint", 16: "int", 32: "bigint"}[kind.bit_width])
-    names = {arrow: name for name, arrow in _ARROW.items()} | {
-        pa.float32(): "float",
-        pa.float16(): "float",
-        pa.float64(): "double",
-    }
-    return SparkType(names[kind]) if kind in names else None
 
 
 def from_sqlglot(node: exp.DataType) -> SparkType:
@@ -150,16 +118,6 @@ def from_sqlglot(node: exp.DataType) -> SparkType:
         precision, scale = (sizes + [10, 0][len(sizes) :])[:2]
         return SparkType("decimal", precision, scale)
     return SparkType(_FROM_SQLGLOT.get(kind, "other"))
-
-
-def from_duckdb(name: str) -> SparkType:
-    """Return the Spark type that Spark would read the same column as."""
-    if name.startswith("DECIMAL("):
-        precision, scale = name.removeprefix("DECIMAL(").removesuffix(")").split(",")
-        return SparkType("decimal", int(precision), int(scale))
-    if name == "UBIGINT":
-        return SparkType("decimal", 20, 0)
-    return SparkType("string" if name.startswith("ENUM") else _FROM_DUCKDB.get(name, "other"))
 
 
 def parse_ddl(ddl: str, place: str) -> Columns:

@@ -61,7 +61,9 @@ def read_sample(
     reader = RowReader(query.plan, query.sources, NO_SALT, inputs)
     tables = []
     count = 0
-    for rows in reader.files(source_files(query.source, inputs)):
+    files = source_files(query.source, inputs)
+    reader.check(files)
+    for rows in reader.files(files):
         tables.append(rows)
         count += rows.num_rows
         if count > MOST_RECORDS:

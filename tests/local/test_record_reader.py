@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dpsql.errors import DataError
 from dpsql.local.record_reader import RowReader
 from dpsql.published.rows import typed_keys
 from dpsql.udfs.keys import encode
-from tests.local.conftest import DAY, Compile
+from tests.local.conftest import DAY, SCHEMA, Compile
 
 SALT = bytes(range(16))
 NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
@@ -242,3 +243,19 @@ def test_files_are_read_in_tables_of_bounded_size(
         for rows in RowReader(query.plan, query.sources, SALT, {}).files([tmp_path / "a.parquet"])
     ]
     assert sum(sizes) == 20_000 and max(sizes) < 20_000
+
+
+def test_columns_that_a_query_does_not_name_are_not_read(
+    compile_on: Compile, tmp_path: Path
+) -> None:
+    """Catches: a file of many columns that is read whole, and one odd column that spoils it."""
+    query = compile_on(schema=f"{SCHEMA}, note INT")
+    path = tmp_path / "a.parquet"
+    pq.write_table(visit(page=["p"]).append_column("note", pa.array(["odd"])), path)
+    assert RowReader(query.plan, query.sources, SALT, {}).batch_rows([path]).num_rows == 1
+    star = compile_on(
+        query.text.replace("FROM visits", "FROM (SELECT * FROM visits) AS v"),
+        schema=f"{SCHEMA}, note INT",
+    )
+    with pytest.raises(DataError, match="column `note` has type STRING"):
+        RowReader(star.plan, star.sources, SALT, {}).check([path])

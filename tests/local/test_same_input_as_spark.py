@@ -11,12 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dpsql.errors import DataError
+from dpsql.local.connection import connect
 from dpsql.local.record_reader import RowReader
-from dpsql.local.sources import OTHER_BATCH_FILES, micro_batches, source_files
+from dpsql.local.sources import OTHER_BATCH_FILES, InputReader, micro_batches, source_files
 from dpsql.sources.config import Source
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import run_session
-from dpsql.streaming.sources import BATCH_FILES, stream
+from dpsql.streaming.sources import BATCH_FILES, stream, within_calendar
 from dpsql.udfs.keys import encode
 from tests.local.conftest import CLAUSE, Compile, visits
 from tests.local.test_record_reader import KEYS
@@ -334,3 +335,45 @@ def test_a_key_of_every_length_that_is_allowed(
         == sorted(here.key_bytes)
         == sorted(encode([key.encode()]) for key in keys[:2])
     )
+
+
+PARQUET: list[tuple[str, pa.Array]] = [
+    ("TINYINT", pa.array([-128, None, 127], pa.int8())),
+    ("BIGINT", pa.array([-128, None, 127], pa.int8())),
+    ("DOUBLE", pa.array([-(2**31), None, 2**31 - 1], pa.int32())),
+    ("SMALLINT", pa.array([0, None, 255], pa.uint8())),
+    ("INT", pa.array([0, None, 2**16 - 1], pa.uint16())),
+    ("BIGINT", pa.array([0, None, 2**32 - 1], pa.uint32())),
+    ("DECIMAL(20, 0)", pa.array([0, None, 2**64 - 1], pa.uint64())),
+    ("DOUBLE", pa.array([float("-inf"), None, 1.5], pa.float32())),
+    ("DECIMAL(7, 2)", pa.array([-1, None, 1], pa.decimal128(5, 2))),
+    ("STRING", pa.array(["é", None, ""]).dictionary_encode()),
+    ("STRING", pa.array(["a\0", None, "\U0001f600"], pa.large_string())),
+    ("BINARY", pa.array([b"\xff", None, b""])),
+    ("BINARY", pa.array([b"0123456789abcdef", None, bytes(16)], pa.uuid())),
+    ("TIMESTAMP", pa.array([-1, None, 253402300799999999], pa.timestamp("us", "UTC"))),
+    ("TIMESTAMP", pa.array([-62135596800001, None, -1], pa.timestamp("ms"))),
+    ("TIMESTAMP", pa.array([-(2**62), None, 2**62], pa.timestamp("us"))),
+    ("DATE", pa.array([-719163, None, 2932897], pa.int32()).view(pa.date32())),
+    ("DATE", pa.array([-86400000, None, 86400000], pa.date64())),
+    ("BIGINT", pa.array([-1, None, 1], pa.duration("us"))),
+    ("INT", pa.nulls(3)),
+    ("BIGINT", None),
+]
+"""Columns as Arrow writes them into Parquet, with the type that they are declared as; None: the file lacks it."""
+
+
+def test_columns_of_parquet(spark: SparkSession, tmp_path: Path) -> None:
+    """Catches: a type or a value that one engine reads in another way."""
+    columns = {f"c{i}": column for i, (_, column) in enumerate(PARQUET) if column is not None}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    schema = ", ".join(f"c{i} {declared}" for i, (declared, _) in enumerate(PARQUET))
+    frame = run_session(spark, 1).read.schema(schema).parquet(str(tmp_path))
+    expected = within_calendar(frame).toArrow()
+    source = Source("visits", "parquet", schema=schema)
+    connection = connect()
+    (chunk,) = InputReader(connection, source).files([tmp_path / "a.parquet"])
+    found = connection.sql(f'FROM "{chunk.table.view}"').to_arrow_table()
+    for name, wanted in zip(found.column_names, expected.columns, strict=True):
+        kind = pa.timestamp("us") if pa.types.is_timestamp(wanted.type) else wanted.type
+        assert found[name].cast(kind).equals(wanted.cast(kind)), (name, PARQUET[int(name[1:])])

@@ -158,7 +158,7 @@ def test_parquet_with_and_without_a_declared_schema(tmp_path: Path) -> None:
         tmp_path / "a.parquet",
     )
     assert load(tmp_path / "a.parquet", schema="n BIGINT, name STRING") == ([(1, "a")], 0)
-    assert load(tmp_path / "a.parquet", schema=None) == ([("a", 1, [1])], 0)
+    assert load(tmp_path / "a.parquet", schema=None) == ([("a", 1, True)], 0)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,9 @@ def test_parquet_with_and_without_a_declared_schema(tmp_path: Path) -> None:
 )
 def test_columns_that_do_not_fit_the_schema(tmp_path: Path, schema: str, words: str) -> None:
     pq.write_table(pa.table({"name": ["secret value"], "n": [1]}), tmp_path / "a.parquet")
+    source = Source("visits", "parquet", schema=schema)
     with pytest.raises(DataError, match=words) as caught:
-        load(tmp_path / "a.parquet", schema=schema)
+        InputReader(connect(), source).check([tmp_path / "a.parquet"])
     assert "secret" not in str(caught.value)
 
 
@@ -224,7 +225,7 @@ def test_a_damaged_page_is_no_traceback(tmp_path: Path) -> None:
             )
         ),
     )
-    with pytest.raises(DataError, match="the input of `visits` cannot be read"):
+    with pytest.raises(DataError, match="not a readable Parquet file"):
         list(RowReader(query.plan, query.sources, b"0" * 16, {}).files([path]))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -206,12 +205,6 @@ CASES = [
         make=file("views.sql", b"-- \xe9"),
     ),
     # records
-    Case(
-        "times as pandas makes them",
-        TRY,
-        "`ts` has a time in nanoseconds",
-        make=visits(ts=pd.to_datetime(["2026-01-01"], utc=True)),
-    ),
     Case(
         "a function of Spark",
         TRY,
