@@ -1,42 +1,175 @@
-"""Delta tables of other programs: opened only where their files are their rows."""
+"""Files of Delta tables, and what the table's log says of each: deleted rows, values of partitions, names of columns in the file."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpsql.errors import DataError
+from dpsql.local.arrow_columns import spark_type, stored, table
+from dpsql.local.spark_types import Columns
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-MAPPING = "delta.columnMapping.mode"
+ROWS = 1 << 17
+"""Rows of a file that are in memory at once."""
+
+MODE = "delta.columnMapping.mode"
+PHYSICAL = "delta.columnMapping.physicalName"
+UNDERSTOOD = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+"""Features of a table that change how it is read, of those that the local engine knows."""
+
 ON_SPARK = "which runs on Spark only: `dpsql run --until-caught-up`, or write its rows to Parquet files there and name them with --input"
 
 
-def open_table(path: Path, version: int | None = None) -> DeltaTable:
-    """Open a version of a Delta table whose files have its rows and columns as they are.
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file and what is known of it from elsewhere.
+
+    Args:
+        path: of the file.
+        partition: values by column.
+        columns: of the table; none: those of the file.
+        names: of columns in the file, by their names in the table; others are not read, unless the table has no columns.
+        is_kept: which rows are not deleted, from the first one on; None: none is. Rows behind the last one are kept.
+    """
+
+    path: Path
+    partition: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    columns: Columns = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    is_kept: np.ndarray | None = None
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def schema(self, file: pq.ParquetFile) -> pa.Schema:
+        """Return the columns that the file has, partition values included, with the names of the table."""
+        schema = stored(file.schema_arrow)
+        if not self.columns:
+            return schema
+        types = dict(zip(schema.names, schema.types, strict=True))
+        listed = {name: types[place] for name, place in self.names.items() if place in types}
+        return pa.schema(listed | {name: value.type for name, value in self.partition.items()})
+
+    def batches(self, file: pq.ParquetFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of `schema`, or one without a name that has as many rows, without deleted rows."""
+        stored_names = {
+            name: self.names.get(name, name) for name in names if name not in self.partition
+        } or dict(zip([""], file.schema_arrow.names, strict=False))
+        start = 0
+        for stored_batch in file.iter_batches(ROWS, columns=list(stored_names.values())):
+            batch = stored_batch.cast(stored(stored_batch.schema))
+            columns = {name: batch.column(place) for name, place in stored_names.items()}
+            columns |= {
+                name: pa.repeat(self.partition[name], batch.num_rows)
+                for name in names
+                if name in self.partition
+            }
+            rows = pa.RecordBatch.from_pydict(columns)
+            yield rows if self.is_kept is None else rows.filter(self._mask(start, batch.num_rows))
+            start += batch.num_rows
+
+    def _mask(self, start: int, count: int) -> pa.Array:
+        assert self.is_kept is not None
+        known = self.is_kept[start : start + count]
+        return pa.array(np.append(known, np.ones(count - len(known), bool)))
+
+
+def open_file(file: DataFile) -> pq.ParquetFile:
+    """Open a Parquet file; INT96 times of the years 1 to 9999 stay what they are."""
+    try:
+        return pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us")
+    except (pa.ArrowException, OSError):
+        raise DataError(f"{file.path}: not a readable Parquet file") from None
+
+
+def delta_files(path: Path, version: int | None = None) -> list[DataFile]:
+    """Return the data files of a Delta table's version, by modification time and name; the folder holds those of other versions too.
 
     Args:
         path: of the table.
         version: which one; None is the newest.
 
     Raises:
-        DataError: it cannot be opened; rows of its files are deleted, or its columns have other names there.
+        DataError: it cannot be read, or has something that the local engine does not understand.
     """
     from deltalake import DeltaTable  # slow to import
     from deltalake.exceptions import DeltaError
 
     try:
-        table = DeltaTable(str(path), version=version)
-        is_mapped = table.metadata().configuration.get(MAPPING, "none") != "none"
-        has_deleted = not is_mapped and any(batch.num_rows for batch in table.deletion_vectors())
+        delta_table = DeltaTable(str(path), version=version)
+        _check_understood(delta_table, path)
+        vectors = pa.table(delta_table.deletion_vectors().read_all()).to_pydict()
+        actions = pa.table(delta_table.get_add_actions())
+        fields = delta_table.schema().fields
+        columns = _columns(delta_table)
     except (DeltaError, OSError):
         raise DataError(f"{path}: the Delta table cannot be read") from None
-    if is_mapped:
-        raise DataError(
-            f"{path}: the Delta table maps its columns to other names ({MAPPING}), {ON_SPARK}"
-        )
-    if has_deleted:
-        raise DataError(f"{path}: the Delta table has deletion vectors, {ON_SPARK}")
-    return table
+    names = {column.name: str(column.metadata.get(PHYSICAL, column.name)) for column in fields}
+    masks = {
+        _place(path, name).resolve(): np.array(mask, bool)
+        for name, mask in zip(vectors["filepath"], vectors["selection_vector"], strict=True)
+    }
+    files = []
+    for row in actions.sort_by(
+        [("modification_time", "ascending"), ("path", "ascending")]
+    ).to_batches():
+        for place, partition in zip(row["path"].to_pylist(), _partitions(row), strict=True):
+            file = _place(path, place)
+            files.append(DataFile(file, partition, columns, names, masks.pop(file.resolve(), None)))
+    if masks:
+        raise DataError(f"{path}: the Delta table cannot be read")
+    return files
+
+
+def snapshot(path: Path, version: int) -> pa.Table:
+    """Return all rows of a Delta table's version; raises as `delta_files`."""
+    from deltalake import DeltaTable  # slow to import
+
+    pieces = []
+    for data_file in delta_files(path, version):
+        with open_file(data_file) as file:
+            names = data_file.schema(file).names
+            pieces.append(table(data_file.batches(file, names), data_file.columns))
+    columns = _columns(DeltaTable(str(path), version=version))
+    return pa.concat_tables([table([], columns), *pieces])
+
+
+def _columns(delta_table: DeltaTable) -> Columns:
+    schema = pa.schema(delta_table.schema())
+    return tuple((column.name.lower(), spark_type(column.type)) for column in schema)
+
+
+def _partitions(actions: pa.RecordBatch) -> Iterator[Mapping[str, pa.Scalar]]:
+    """Yield the values of every file by the names of their columns."""
+    for place in range(actions.num_rows):
+        yield dict(actions["partition"][place]) if "partition" in actions.schema.names else {}
+
+
+def _place(table_path: Path, name: str) -> Path:
+    """Return a file of a table; its name is part of a URI, and may be a whole one."""
+    return table_path / unquote(name.removeprefix("file:"))
+
+
+def _check_understood(delta_table: DeltaTable, path: Path) -> None:
+    """Refuse a table whose rows need more than the local engine knows."""
+    features = set(delta_table.protocol().reader_features or ()) - UNDERSTOOD
+    if delta_table.metadata().configuration.get(MODE, "none") not in ("none", "name"):
+        features.add(f"{MODE}: id")
+    if features:
+        raise DataError(f"{path}: the Delta table uses {', '.join(sorted(features))}, {ON_SPARK}")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.errors import DataError
-from dpsql.local.delta_files import ON_SPARK, open_table
+from dpsql.local.delta_files import ON_SPARK, snapshot
 from dpsql.local.sources import local_path
 from dpsql.sources.change_feed import BEGINS, CHANGE, POSITION, TIME
 from dpsql.sources.config import Source
@@ -70,10 +70,9 @@ def changes(source: Source, commits: Commits) -> pa.Table:
     from deltalake.exceptions import DeltaError
 
     path = _local(source)
-    snapshot = open_table(path, commits.last) if commits.snapshot else None
     try:
-        if snapshot is not None:
-            snapshot_rows = snapshot.to_pyarrow_table()
+        if commits.snapshot:
+            snapshot_rows = snapshot(path, commits.last)
             images = snapshot_rows.append_column(
                 CHANGE, pa.array([BEGINS[0]] * snapshot_rows.num_rows, pa.string())
             )
@@ -88,7 +87,7 @@ def changes(source: Source, commits: Commits) -> pa.Table:
             f"{path}: commits {commits.first} to {commits.last}, which the run has read, cannot be read ({type(problem).__name__}): a Delta table "
             "keeps them until VACUUM, and its log for `delta.logRetentionDuration`"
         ) from None
-    if has_deleted and snapshot is None:
+    if has_deleted and not commits.snapshot:
         raise DataError(
             f"{path}: commits {commits.first} to {commits.last} have deletion vectors, {ON_SPARK}"
         )

@@ -52,7 +52,7 @@ def check_files(source: Source) -> bool:
         files = source_files(source, {})
     except InputError:  # Spark reads more schemas, and says what is wrong with a folder
         return False
-    for file in files:
+    for file in map(Path, files):
         columns = _in_file(file, root, declared, source)
         if _is_csv(source):
             check_header(file, columns, source)

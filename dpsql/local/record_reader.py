@@ -16,7 +16,7 @@ from dpsql.errors import DataError
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import LocalScope, LocalTable, read_from, split_select
 from dpsql.local.reach import AT_ONCE, makes_long_texts
-from dpsql.local.sources import Chunk, InputReader, source_files
+from dpsql.local.sources import Chunk, InputFile, InputReader, source_files
 from dpsql.local.spark_types import DOUBLE, MAX_KEY_SCALE, SparkType, Typed, cast
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
@@ -109,7 +109,7 @@ class RowReader:
             encoded = [row[0] for row in rows]
         return public_groups(self._plan, source, self._salt, encoded)
 
-    def files(self, paths: Sequence[Path]) -> Iterator[pa.Table]:
+    def files(self, paths: Sequence[InputFile]) -> Iterator[pa.Table]:
         """Yield rows of the files in order, in tables of bounded size.
 
         Raises:
@@ -118,11 +118,11 @@ class RowReader:
         for chunk in self._reader.files(paths):
             yield from self.chunk(chunk)
 
-    def batch_rows(self, paths: Sequence[Path]) -> pa.Table:
+    def batch_rows(self, paths: Sequence[InputFile]) -> pa.Table:
         """Return all rows of the files of one micro-batch; raises as `files`."""
         return pa.concat_tables([self.no_records(), *self.files(paths)])
 
-    def check(self, paths: Sequence[Path]) -> None:
+    def check(self, paths: Sequence[InputFile]) -> None:
         """Check that the files and the query can be read here; no record of the stream is.
 
         Raises:

@@ -16,12 +16,11 @@ from urllib.parse import unquote, urlsplit
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dpsql.errors import ConfigError, DataError
-from dpsql.local.arrow_columns import fits, spark_type, stored, table
+from dpsql.local.arrow_columns import fits, spark_type, table
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select
-from dpsql.local.delta_files import open_table
+from dpsql.local.delta_files import DataFile, delta_files, open_file
 from dpsql.local.from_clause import LocalTable
 from dpsql.local.lines import (
     check_header,
@@ -49,11 +48,11 @@ BATCH_FILES = {"delta": 1000}
 OTHER_BATCH_FILES = 64
 """Files in a micro-batch of `dpsql run` (`streaming.sources.BATCH_FILES`; a Delta source has Delta's own default)."""
 
-ROWS = 1 << 17
-"""Rows of a Parquet file that are in memory at once."""
-
 MESSAGE = (("value", STRING),)
 """The column of messages, as topics have it."""
+
+InputFile = os.PathLike[str]
+"""A path, or a file of a Delta table (`DataFile`)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,25 +91,31 @@ class InputReader:
         self._of_messages = source.change_feed is FeedForm.DEBEZIUM
         self._first_columns: Columns = ()
 
-    def files(self, paths: Sequence[Path]) -> Iterator[Chunk]:
-        """Yield the files one by one, large text files in pieces; only the newest chunk is visible."""
+    def files(self, paths: Sequence[InputFile]) -> Iterator[Chunk]:
+        """Yield the files one by one, large ones in pieces; only the newest chunk is visible."""
         for path in paths:
             yield from self._file(path)
 
-    def check(self, paths: Sequence[Path]) -> LocalTable:
+    def check(self, paths: Sequence[InputFile]) -> LocalTable:
         """Return the columns that the files will have, or what is wrong with them; no record is read (text files have no columns of their own)."""
-        schemas = []
-        for path in sorted(paths):
-            kind = self._format(path)
+        names = set[str]()
+        typed = 0
+        for path in sorted(paths, key=os.fspath):
+            kind = self._format(Path(path))
             if kind == "parquet":
-                with _parquet_file(path) as file:
-                    schemas.append(stored(file.schema_arrow))
-                self._fields(schemas[-1], str(path))
+                data_file = _data_file(path)
+                with open_file(data_file) as file:
+                    schema = data_file.schema(file)
+                self._fields(schema, data_file)
+                names.update(map(str.lower, schema.names), dict(data_file.columns))
+                typed += 1
             if kind == "csv" and has_header(self._source):
-                check_header(path, self._columns(kind), self._source)
-        if len(schemas) == len(paths) > 0:
-            self._check_names(schemas, " and ".join(map(str, {paths[0]: 0, paths[-1]: 0})))
-        return LocalTable(self._view, self._arrow_columns()) if schemas else self._table()
+                check_header(Path(path), self._columns(kind), self._source)
+        if typed == len(paths) > 0:
+            self._check_names(
+                names, " and ".join(dict.fromkeys(map(os.fspath, (paths[0], paths[-1]))))
+            )
+        return LocalTable(self._view, self._arrow_columns()) if typed else self._table()
 
     def frame(self, frame: Any) -> Chunk:
         """Return a pandas DataFrame or an Arrow table."""
@@ -124,11 +129,11 @@ class InputReader:
             raise DataError(
                 f"the frame for `{self._source.name}` is no Arrow table and no DataFrame with one type per column"
             ) from None
-        fields = self._fields(arrow.schema, "the frame", in_frame=True)
-        self._check_names([arrow.schema], "the frame")
+        fields = self._fields(arrow.schema, None)
+        self._check_names({name.lower() for name in arrow.column_names}, "the frame")
         return self._of_arrow(arrow.select(fields).to_batches())
 
-    def all_files(self, paths: Sequence[Path]) -> Chunk:
+    def all_files(self, paths: Sequence[InputFile]) -> Chunk:
         """Return all files at once (a static table): kept in memory."""
         self.check(paths)
         chunks = 0
@@ -147,12 +152,13 @@ class InputReader:
             raise DataError(f"source `{self._source.name}`: there are no files")
         return Chunk(LocalTable(f"{self._view}_all", columns), malformed)
 
-    def _file(self, path: Path) -> Iterator[Chunk]:
+    def _file(self, input_file: InputFile) -> Iterator[Chunk]:
+        path = Path(input_file)
         if not path.is_file():
             raise DataError(f"{path}: no such file")
         kind = self._format(path)
         if kind == "parquet":
-            yield from self._parquet(path)
+            yield from self._parquet(_data_file(input_file))
             return
         columns = self._columns(kind)
         if self._of_messages:
@@ -199,16 +205,16 @@ class InputReader:
             )
         return kind
 
-    def _parquet(self, path: Path) -> Iterator[Chunk]:
+    def _parquet(self, data_file: DataFile) -> Iterator[Chunk]:
         try:
-            with _parquet_file(path) as file:
-                fields = self._fields(stored(file.schema_arrow), str(path))
+            with open_file(data_file) as file:
+                fields = self._fields(data_file.schema(file), data_file)
                 if not file.metadata.num_rows:
                     yield self._of_arrow([])
-                for batch in file.iter_batches(ROWS, columns=fields):
-                    yield self._of_arrow([batch.cast(stored(batch.schema))])
+                for batch in data_file.batches(file, fields):
+                    yield self._of_arrow([batch])
         except (pa.ArrowException, OSError):
-            raise DataError(f"{path}: not a readable Parquet file") from None
+            raise DataError(f"{data_file.path}: not a readable Parquet file") from None
 
     def _of_arrow(self, batches: Iterable[pa.RecordBatch]) -> Chunk:
         """Show batches with the fields of the source; messages are in the column `value`, and one without a value is no record."""
@@ -231,14 +237,17 @@ class InputReader:
             return columns
         return tuple(column for column in columns if column[0] in self._query_words) or columns[:1]
 
-    def _fields(self, schema: pa.Schema, where: str, in_frame: bool = False) -> list[str]:
-        """Return the names of the fields that are read.
+    def _fields(self, schema: pa.Schema, data_file: DataFile | None) -> list[str]:
+        """Return the names of the fields that are read, of a file or (None) of a frame.
 
         Raises:
             DataError: a field has a type that does not fit, or the name of another one, case aside.
         """
-        self._first_columns = self._first_columns or tuple(
-            (field.name.lower(), spark_type(field.type)) for field in schema
+        where = data_file.path if data_file else "the frame"
+        self._first_columns = (
+            self._first_columns
+            or (data_file.columns if data_file else ())
+            or tuple((field.name.lower(), spark_type(field.type)) for field in schema)
         )
         declared = dict(self._named_columns())
         fields = [field for field in schema if field.name.lower() in declared]
@@ -252,12 +261,13 @@ class InputReader:
             # As `deltalake` exports the feed of a table; no commit has a number from 2^63 on.
             is_position = field.name == POSITION and pa.types.is_uint64(field.type)
             if not (is_position or fits(spark_type(field.type), kind)):
-                raise DataError(f"{where}: {_misfit(field, kind, self._source.name, in_frame)}")
+                raise DataError(
+                    f"{where}: {_misfit(field, kind, self._source.name, data_file is None)}"
+                )
         return [field.name for field in fields]
 
-    def _check_names(self, schemas: Sequence[pa.Schema], where: str) -> None:
+    def _check_names(self, names: Collection[str], where: str) -> None:
         """Refuse a column that is nowhere."""
-        names = sorted({name.lower() for schema in schemas for name in schema.names})
         for name, _ in self._arrow_columns():
             if name in names:
                 continue
@@ -266,7 +276,7 @@ class InputReader:
                     f"{where}: messages of source `{self._source.name}` are to be in a column `value`, as STRING or BINARY"
                 )
             raise DataError(
-                f"{where}: column `{name}` of source `{self._source.name}` is missing; it has {', '.join(names)}"
+                f"{where}: column `{name}` of source `{self._source.name}` is missing; it has {', '.join(sorted(names))}"
             )
 
     def _messages(self, lines: pa.Table) -> Chunk:
@@ -306,11 +316,8 @@ class InputReader:
         return Chunk(self._table(), int(bad) + wrong_width)
 
 
-def _parquet_file(path: Path) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
-    except (pa.ArrowException, OSError):
-        raise DataError(f"{path}: not a readable Parquet file") from None
+def _data_file(file: InputFile) -> DataFile:
+    return file if isinstance(file, DataFile) else DataFile(Path(file))
 
 
 def _misfit(field: pa.Field, declared_type: SparkType, source: str, in_frame: bool) -> str:
@@ -341,7 +348,7 @@ def _within_calendar(value: str, kind: SparkType) -> str:
 
 def source_files(
     source: Source, inputs: Mapping[str, Sequence[Path]], version: int | None = None
-) -> list[Path]:
+) -> list[InputFile]:
     """Return the files of a source: those given under its name, else those at its path; folders are searched.
 
     Args:
@@ -368,7 +375,7 @@ def source_files(
     elsewhere = (
         f"source `{source.name}` is at {{}}://: copy it here and add --input {source.name}=FILE"
     )
-    return _expanded(local_path(source.path, elsewhere), source, version)
+    return list(_expanded(local_path(source.path, elsewhere), source, version))
 
 
 def local_path(uri: str, elsewhere: str) -> Path:
@@ -379,14 +386,14 @@ def local_path(uri: str, elsewhere: str) -> Path:
     return Path(unquote(parts.path) if parts.scheme else uri)
 
 
-def micro_batches(source: Source, files: Sequence[Path]) -> list[Sequence[Path]]:
+def micro_batches(source: Source, files: Sequence[InputFile]) -> list[Sequence[InputFile]]:
     """Return the files of the stream as `dpsql run --until-caught-up` cuts them: so many at a time, in order of modification (milliseconds).
 
     Files of one millisecond stay in the order given, which is that of the file system (`source_files`), as on Spark.
     """
     options = {name.lower(): value for name, value in source.options}
     if source.format != "delta":  # the files of a Delta table are in order
-        files = sorted(files, key=lambda file: file.stat().st_mtime_ns // 1_000_000)
+        files = sorted(files, key=lambda file: os.stat(file).st_mtime_ns // 1_000_000)
     limit_text = options.get(FILES_PER_BATCH, "")
     size = (
         int(limit_text)
@@ -396,9 +403,9 @@ def micro_batches(source: Source, files: Sequence[Path]) -> list[Sequence[Path]]
     return [files[i : i + size] for i in range(0, len(files), size)]
 
 
-def _expanded(path: Path, source: Source, version: int | None) -> list[Path]:
+def _expanded(path: Path, source: Source, version: int | None) -> Sequence[InputFile]:
     if (path / "_delta_log").is_dir():
-        return _delta_files(path, version)
+        return delta_files(path, version)
     if path.is_dir():
         return _files_in(path, source)
     if not path.exists() and any(character in path.name for character in "*?["):
@@ -451,14 +458,3 @@ def _matches(name: str, pattern: str) -> bool:
     before = pattern[: alternatives.start()]
     after = pattern[alternatives.end() :]
     return any(_matches(name, f"{before}{one}{after}") for one in alternatives[1].split(","))
-
-
-def _delta_files(path: Path, version: int | None) -> list[Path]:
-    """Return the data files of a Delta table's version, by modification time and name; the folder holds those of older versions too."""
-    table = open_table(path, version)
-    uris = table.file_uris()
-    times = pa.table(table.get_add_actions()).column("modification_time").to_pylist()
-    in_order = [uri for _, uri in sorted(zip(times, uris, strict=True))]
-    return [
-        Path(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri) for uri in in_order
-    ]

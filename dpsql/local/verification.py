@@ -261,7 +261,7 @@ def files_not_read(tables: Tables, source: Source) -> list[str]:
     except DataError:  # moved, or not on this disk
         return []
     return sorted(
-        str(file) for file in source_paths if Path(os.path.abspath(file)) not in read_paths
+        os.fspath(file) for file in source_paths if Path(os.path.abspath(file)) not in read_paths
     )
 
 

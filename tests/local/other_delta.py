@@ -45,8 +45,14 @@ def delete_first_rows(table: Path, count: int) -> None:
     )
 
 
-def rename_columns(table: Path, names: dict[str, str]) -> None:
-    """Map the columns of a new table by name and rename some; the files keep the old names."""
+def refuse_readers(table: Path, feature: str) -> None:
+    """Give a new table a feature that its readers must know."""
+    features = {"readerFeatures": [feature], "writerFeatures": [feature]}
+    _commit(table, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
+
+
+def rename_columns(table: Path, names: dict[str, str | None], mode: str = "name") -> None:
+    """Map the columns of a new table and rename some, or (None) drop them; the files keep the old names."""
     metadata = _entry(table, "metaData")
     schema = json.loads(metadata["schemaString"])
     for number, field in enumerate(schema["fields"], 1):
@@ -55,12 +61,18 @@ def rename_columns(table: Path, names: dict[str, str]) -> None:
             "delta.columnMapping.physicalName": field["name"],
         }
         field["name"] = names.get(field["name"], field["name"])
+    schema["fields"] = [field for field in schema["fields"] if field["name"]]
     mapping = {
-        "delta.columnMapping.mode": "name",
+        "delta.columnMapping.mode": mode,
         "delta.columnMapping.maxColumnId": str(len(schema["fields"])),
     }
     configuration = {**metadata["configuration"], **mapping}
-    mapped = {**metadata, "schemaString": json.dumps(schema), "configuration": configuration}
+    mapped = {
+        **metadata,
+        "schemaString": json.dumps(schema),
+        "configuration": configuration,
+        "partitionColumns": [names.get(name, name) for name in metadata["partitionColumns"]],
+    }
     _commit(
         table, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": mapped}
     )

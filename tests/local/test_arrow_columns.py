@@ -215,7 +215,7 @@ def test_a_column_that_nobody_names_spoils_nothing(tmp_path: Path) -> None:
 
 
 def test_long_files_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsql.local.sources.ROWS", 7)
+    monkeypatch.setattr("dpsql.local.delta_files.ROWS", 7)
     pq.write_table(pa.table({"n": range(40)}), tmp_path / "a.parquet", row_group_size=11)
     pq.write_table(pa.table({"n": pa.array([], pa.int64())}), tmp_path / "b.parquet")
     source = Source("d", "parquet", schema="n BIGINT")

@@ -15,7 +15,6 @@ from dpsql.local.connection import connect
 from dpsql.local.sources import InputReader, micro_batches, source_files
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source
-from tests.local.other_delta import delete_first_rows, rename_columns
 
 SCHEMA = "name STRING, n INT, x DOUBLE, ok BOOLEAN, day DATE, ts TIMESTAMP"
 
@@ -327,30 +326,6 @@ def test_a_delta_table_has_the_files_of_its_newest_version(tmp_path: Path) -> No
     assert [
         pq.read_table(file).column("n").to_pylist() for file in source_files(source, {}, version=0)
     ] == [[1]]
-
-
-@pytest.mark.parametrize("static", [False, True])
-def test_delta_tables_whose_files_are_not_their_rows_are_refused(
-    tmp_path: Path, static: bool
-) -> None:
-    """Catches: rows that a vector deletes, counted again; a column that is another one in the files."""
-    from deltalake import write_deltalake
-
-    rows = pa.table(
-        {"u": [f"household{i // 10}" for i in range(30)], "person": [f"p{i}" for i in range(30)]}
-    )
-    for name in ("deleted", "renamed"):
-        write_deltalake(tmp_path / name, rows)
-    delete_first_rows(tmp_path / "deleted", 20)
-    rename_columns(tmp_path / "renamed", {"u": "household", "person": "u"})
-    for name, says in (
-        ("deleted", "has deletion vectors"),
-        ("renamed", "maps its columns to other names"),
-    ):
-        source = Source("visits", "delta", str(tmp_path / name), static=static)
-        with pytest.raises(DataError, match=f"{says}.*, which runs on Spark only"):
-            source_files(source, {})
-        assert len(source_files(source, {}, version=0)) == 1
 
 
 HASHES = pa.array([2**63 - 2 + i for i in range(4)], pa.uint64())
