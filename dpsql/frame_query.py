@@ -17,6 +17,7 @@ from dpsql.compiled import Query, compile_query
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.arrow_columns import spark_type
 from dpsql.local.feeder import run_local
+from dpsql.local.frames import arrow_table, column_names, words_of
 from dpsql.parsed_query import Reading
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
@@ -68,7 +69,7 @@ def query(
 
     Args:
         sql: one SELECT WITH DIFFERENTIAL_PRIVACY statement; FROM names the records as you like.
-        records: a pandas DataFrame, an Arrow table, a DuckDB relation, a Spark DataFrame that is no stream, or whatever speaks Arrow.
+        records: a frame of pandas or polars, an Arrow table, a DuckDB relation, a Spark DataFrame that is no stream, or whatever speaks Arrow.
         unit: the column or columns that name one person, or whatever is protected; may be left out at `privacy_level = EVENT`.
         time: the column of event times.
         secret: makes the noise; or its file, which is made on first use. Keep it: whoever has it can take the noise away.
@@ -87,15 +88,14 @@ def query(
         DataError: the records are no table, or lack a column.
         BudgetError: the ledger's cap would be exceeded.
     """
-    table = _arrow(records)
     name = stream_named(sql)
     units = (unit,) if isinstance(unit, str) else tuple(unit)
-    names = {column.lower() for column in table.column_names}
+    names = column_names(records)
     for column in (*units, time):
-        if column.lower() not in names:
-            raise DataError(
-                f"the records have no column `{column}`; they have {', '.join(table.column_names)}"
-            )
+        if column.lower() not in map(str.lower, names):
+            raise DataError(f"the records have no column `{column}`; they have {', '.join(names)}")
+    words = words_of(sql)
+    table = arrow_table(records, words and words | {column.lower() for column in (*units, time)})
     source = Source(
         name=name,
         format="parquet",
@@ -118,33 +118,14 @@ def query(
     return Answer(run_local(compiled, table, secret, until_us=until_us, ledger=ledger), compiled)
 
 
-def _arrow(records: Any) -> pa.Table:
-    """Return the records as an Arrow table."""
-    if getattr(records, "isStreaming", False):
-        raise DataError(
-            "a stream has no end: declare it in sources.yaml, and start the query with dpsql.start or `dpsql run`"
-        )
-    try:
-        if hasattr(records, "toArrow"):  # Spark
-            return records.toArrow()
-        if hasattr(records, "to_dict") and hasattr(
-            records, "columns"
-        ):  # pandas, whose index is no column
-            return pa.Table.from_pandas(records, preserve_index=False)
-        return pa.table(records)
-    except (pa.ArrowException, TypeError, ValueError, AttributeError):
-        raise DataError(
-            "the records are no table with one type per column: give a pandas, Arrow, DuckDB or Spark one"
-        ) from None
-
-
 def _schema(table: pa.Table) -> str:
     """Return the columns that expressions may touch, as Spark DDL."""
-    known = {field.name: spark_type(field.type) for field in table.schema}
+    names = {field.name: spark_type(field.type).name for field in table.schema}
+    types = {field.name: str(spark_type(field.type)) for field in table.schema}
     return ", ".join(
-        f"`{name.replace('`', '``')}` {kind}"
-        for name, kind in known.items()
-        if kind.name != "other"
+        f"`{name.replace('`', '``')}` {'STRING' if names[name] == 'void' else kind}"
+        for name, kind in types.items()
+        if names[name] != "other"
     )
 
 

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.comparison import Truth
+from dpsql.local.frames import arrow_table
 from dpsql.local.local_run import open_local_run
-from dpsql.local.record_reader import RowReader, check_frame
+from dpsql.local.record_reader import RowReader, check_frame, query_words
 from dpsql.local.sources import micro_batches, source_files
 from dpsql.local.spark_types import SparkType, arrow_types
 from dpsql.mechanisms import registry
@@ -235,7 +236,7 @@ def run_local(
 
     Args:
         query: from `dpsql.compile`.
-        frame: the records: a pandas DataFrame or an Arrow table with the columns of the source.
+        frame: the records: a frame of pandas, polars, Arrow, DuckDB or Spark with the columns of the source.
         secret: your secret; with the run id it makes the noise.
         run_id: 128 random bits in hex; a fresh one unless given. Given again it costs nothing, and has to have the same input:
             records, types, list of public groups, start of the stream, static tables. Only `until_us` may differ.
@@ -252,7 +253,8 @@ def run_local(
         BudgetError: the source's cap would be exceeded, or there is no ledger.
         LakeError: the run id has seen another input, or is another run's.
     """
-    check_frame(query, frame)
+    records = arrow_table(frame, query_words(query.plan))
+    check_frame(query, records)
     if until_us is None:
         until_us = now_us()
         if long := query.long_wait("until", until_us):
@@ -261,7 +263,7 @@ def run_local(
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id
     reader = RowReader(query.plan, query.sources, run.secret.salt(run_id), {})
-    rows = reader.frame(frame)
+    rows = reader.frame(records)
     facts = query.facts(reader.public_groups(query.source))
     run.check_input(rows, reader.key_types, facts)
     result = run_batches(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ import pyarrow as pa
 from dpsql.compiled import Query
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
+from dpsql.local.frames import words_of
 from dpsql.local.from_clause import LocalScope, LocalTable, read_from, split_select
 from dpsql.local.reach import AT_ONCE, makes_long_texts
-from dpsql.local.sources import Chunk, InputFile, InputReader, source_files
+from dpsql.local.sources import MESSAGE, Chunk, InputFile, InputReader, source_files
 from dpsql.local.spark_types import DOUBLE, MAX_KEY_SCALE, SparkType, Typed, cast
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
@@ -78,12 +78,12 @@ class RowReader:
         self._shape = registry.shape(plan)
         self.connection = connect()
         query = plan.query
-        query_words = _query_words(plan)
-        self._reader = InputReader(self.connection, sources[query.stream], query_words)
+        words = query_words(plan)
+        self._reader = InputReader(self.connection, sources[query.stream], words)
         self.tables: dict[str, LocalTable] = {}
         for name in query.static_sources:
             files = source_files(sources[name], inputs, (versions or {}).get(name))
-            table_reader = InputReader(self.connection, sources[name], query_words)
+            table_reader = InputReader(self.connection, sources[name], words)
             self.tables[name] = table_reader.all_files(files).table
         self.key_types: tuple[SparkType, ...] = ()
 
@@ -132,7 +132,7 @@ class RowReader:
         self._understand(self._reader.check(paths))
 
     def check_frame(self, frame: Any) -> None:
-        """Check the first rows of a frame; raises as `check`."""
+        """Check the columns of a frame; raises as `check`."""
         self._understand(self._reader.frame(frame).table)
 
     def _understand(self, table: LocalTable) -> None:
@@ -263,22 +263,26 @@ class RowReader:
         return f"CASE WHEN code = 0 THEN substr(sha256(from_hex('{prefix}') || {encoding}), 1, 16) ELSE '0000000000000000' END"
 
 
-def _query_words(plan: Plan) -> frozenset[str] | None:
-    """Return all words and quoted names of a query, in lower case, some of which are columns; None if it reads all columns."""
+def query_words(plan: Plan) -> frozenset[str] | None:
+    """Return the words of a query, some of which are columns; None if it reads all columns."""
     query = plan.query
-    relations = f"{query.from_sql} {query.public_groups or ''}"
-    if "*" in relations:
-        return None
     shape = registry.shape(plan)
-    texts = (
-        relations,
-        *(f"`{column}`" for column in (*query.privacy_unit, query.event_time, *BESIDE)),
-        *(f"`{column}`" for column in (shape.feed.primary_key if shape.feed else ())),
+    relations = f"{query.from_sql} {query.public_groups or ''}"
+    columns = (
+        *query.privacy_unit,
+        query.event_time,
+        *BESIDE,
+        *dict(MESSAGE),
+        *(shape.feed.primary_key if shape.feed else ()),
+    )
+    values = (
         *(key.expression for key in query.keys),
         *(argument.text for argument in shape.arguments),
     )
-    words = re.findall(r"`((?:[^`]|``)+)`|(\w+)", " ".join(texts).lower())
-    return frozenset(quoted.replace("``", "`") or word for quoted, word in words)
+    words = words_of(relations)
+    return words and words | (words_of(" ".join(values).replace("*", " ")) or set()) | {
+        column.lower() for column in columns
+    }
 
 
 def _value_bytes(value: Typed, name: str) -> str:
@@ -348,9 +352,6 @@ def _signed(digits: pa.Array) -> pa.Array:
 NO_SALT = bytes(16)
 """Nothing is hashed here."""
 
-FIRST_ROWS = 100
-"""Rows of a frame that tell its types."""
-
 
 def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
     """Look at the columns of the stream's files, and at the expressions of the query; of the records none is read.
@@ -366,18 +367,11 @@ def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
     RowReader(query.plan, query.sources, NO_SALT, inputs).check(source_files(query.source, inputs))
 
 
-def check_frame(query: Query, frame: Any) -> None:
-    """Check a frame like files: the types of its columns, told by its first rows.
+def check_frame(query: Query, frame: pa.Table) -> None:
+    """Check a frame like files, by the types of its columns.
 
     Raises:
-        DataError: it is no frame, or lacks a declared column or its type.
+        DataError: it lacks a declared column or its type.
         InputError: the query uses something that only Spark computes.
     """
-    first_rows = (
-        frame.slice(0, FIRST_ROWS)
-        if isinstance(frame, pa.Table)
-        else frame.head(FIRST_ROWS)
-        if hasattr(frame, "head")
-        else frame
-    )
-    RowReader(query.plan, query.sources, NO_SALT, {}).check_frame(first_rows)
+    RowReader(query.plan, query.sources, NO_SALT, {}).check_frame(frame.slice(0, 0))

@@ -21,6 +21,7 @@ from dpsql.errors import ConfigError, DataError
 from dpsql.local.arrow_columns import fits, spark_type, table
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select
 from dpsql.local.delta_files import DataFile, delta_files, open_file
+from dpsql.local.frames import arrow_table
 from dpsql.local.from_clause import LocalTable
 from dpsql.local.lines import (
     check_header,
@@ -118,17 +119,8 @@ class InputReader:
         return LocalTable(self._view, self._arrow_columns()) if typed else self._table()
 
     def frame(self, frame: Any) -> Chunk:
-        """Return a pandas DataFrame or an Arrow table."""
-        try:
-            arrow = (
-                frame
-                if isinstance(frame, pa.Table)
-                else pa.Table.from_pandas(frame, preserve_index=False)
-            )
-        except (pa.ArrowException, TypeError, ValueError, AttributeError):
-            raise DataError(
-                f"the frame for `{self._source.name}` is no Arrow table and no DataFrame with one type per column"
-            ) from None
+        """Return a frame (`dpsql.local.frames`)."""
+        arrow = arrow_table(frame)
         fields = self._fields(arrow.schema, None)
         self._check_names({name.lower() for name in arrow.column_names}, "the frame")
         return self._of_arrow(arrow.select(fields).to_batches())
@@ -267,8 +259,8 @@ class InputReader:
         return [field.name for field in fields]
 
     def _check_names(self, names: Collection[str], where: str) -> None:
-        """Refuse a column that is nowhere."""
-        for name, _ in self._arrow_columns():
+        """Refuse a column that is read and is nowhere."""
+        for name, _ in self._named_columns():
             if name in names:
                 continue
             if self._of_messages:

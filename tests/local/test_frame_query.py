@@ -10,8 +10,10 @@ import pytest
 
 import dpsql
 from dpsql.errors import ConfigError, DataError, QueryError
+from dpsql.local.frames import arrow_table
+from dpsql.local.record_reader import query_words
 from dpsql.privacy.ledger import Ledger
-from tests.local.conftest import CLAUSE, SQL, visits
+from tests.local.conftest import CLAUSE, SCHEMA, SQL, visits
 
 KEYLESS = f"SELECT WITH DIFFERENTIAL_PRIVACY {CLAUSE} COUNT(*) AS views FROM visits GROUP BY window(ts, '1 day')"
 NEXT_DAY = datetime(2024, 3, 1, tzinfo=UTC)
@@ -47,6 +49,77 @@ def test_unsigned_ids_are_all_counted(secret) -> None:
     for records in (table, table.to_pandas()):
         (count,) = dpsql.query(sql, records, unit="id", time="ts", secret=secret).rows["n"]
         assert abs(count - 400) < 20
+
+
+class Polars:
+    """A frame that has columns and `to_dict` as polars has, and speaks Arrow."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.columns = table.column_names
+
+    def to_dict(self) -> dict[str, object]:
+        raise AssertionError("values one by one")
+
+    def select(self, names: list[str]) -> "Polars":
+        return Polars(self.table.select(names))
+
+    def __arrow_c_stream__(self, schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(schema)
+
+
+class Lazy(Polars):
+    """A frame that has its values when it is collected."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def collect_schema(self) -> pa.Schema:
+        return type("Schema", (), {"names": lambda _: self.table.column_names})()
+
+    def select(self, names: list[str]) -> "Lazy":
+        return Lazy(self.table.select(names))
+
+    def collect(self) -> Polars:
+        return Polars(self.table)
+
+
+@pytest.mark.parametrize("make", [Polars, Lazy])
+def test_frames_of_other_programs_are_read(secret, make) -> None:
+    """Catches: polars taken for pandas, and a column that nobody names that spoils a frame."""
+    table = visits().append_column("odd", pa.array([b"\xff"] * 4000).view(pa.string()))
+    answer = dpsql.query(SQL, make(table), unit="user_id", time="ts", secret=secret)
+    assert len(answer) > 5
+    with pytest.raises(
+        DataError, match="no column `who`; they have user_id, page, ts, seconds, odd"
+    ):
+        dpsql.query(SQL, make(table), unit="who", time="ts", secret=secret)
+
+
+def test_a_column_that_nobody_names_spoils_no_frame(secret) -> None:
+    frame = visits().to_pandas()
+    odd = frame.assign(note=[1, "x"] * 2000, ratio=1j)
+    odd.insert(0, "note", 0, allow_duplicates=True)
+    assert len(dpsql.query(SQL, odd, unit="user_id", time="ts", secret=secret)) > 5
+    mixed = frame.assign(page=["/p1", 1] * 2000)
+    with pytest.raises(DataError, match=r"column `page` of .*, like frame\['page'\]\.astype"):
+        dpsql.query(SQL, mixed, unit="user_id", time="ts", secret=secret)
+    empty = frame.assign(page=None)
+    assert len(dpsql.query(SQL, empty, unit="user_id", time="ts", secret=secret)) > 0
+    assert len(dpsql.query(SQL, frame.iloc[:0], unit="user_id", time="ts", secret=secret)) == 0
+
+
+def test_a_frame_needs_the_columns_that_a_query_names(compile_on, secret) -> None:
+    query = compile_on(schema=f"{SCHEMA}, note INT")
+    assert len(dpsql.run_local(query, visits(), secret)) > 5
+    with pytest.raises(DataError, match="column `seconds` of source `visits` is missing"):
+        dpsql.run_local(query, visits().drop_columns(["seconds"]), secret)
+
+
+def test_messages_of_a_feed_may_be_a_frame(compile_on) -> None:
+    """Catches: the column of messages left out, since no query names it."""
+    messages = pa.table({"value": ["{}"], "topic": ["a"]})
+    assert arrow_table(messages, query_words(compile_on().plan)).column_names == ["value"]
 
 
 def test_what_is_seen_has_errors_caps_and_words(secret) -> None:

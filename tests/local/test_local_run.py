@@ -52,7 +52,7 @@ def test_a_frame_that_does_not_fit_spends_nothing(compile_on: Compile, tmp_path:
             frame.assign(ts="2026-01-01"),
             r"declares TIMESTAMP; make it one, like pd.to_datetime\(frame\['ts'\], utc=True\)",
         ),
-        ("visits.csv", "no Arrow table and no DataFrame"),
+        ("visits.csv", "the records are no table"),
     ):
         with pytest.raises(DataError, match=says):
             dpsql.run_local(query, wrong, secret, until_us=UNTIL)

@@ -239,11 +239,13 @@ def test_frames_of_pandas(tmp_path: Path) -> None:
     ).frame(frame)
     rows = connection.sql(f'SELECT name, n, epoch_us(ts) FROM "{chunk.table.view}"').fetchall()
     assert rows == [("a", 1, 1_709_208_000_000_000), (None, None, None)]
-    with pytest.raises(DataError, match="no Arrow table and no DataFrame"):
+    with pytest.raises(
+        DataError, match=r"column `mixed` of the records has no type .*, like frame\['mixed'\]"
+    ):
         InputReader(connection, Source("visits", "parquet")).frame(
             pd.DataFrame({"mixed": [1, "secret"]})
         )
-    with pytest.raises(DataError, match="no Arrow table and no DataFrame"):
+    with pytest.raises(DataError, match="the records are no table"):
         InputReader(connection, Source("visits", "parquet")).frame([1, 2])
 
 

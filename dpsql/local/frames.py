@@ -1,0 +1,83 @@
+"""Frames of pandas, polars, Arrow, DuckDB and Spark as Arrow tables of the columns that a query names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dpsql.errors import DataError
+
+NO_TABLE = "the records are no table with one type per column: give a pandas, polars, Arrow, DuckDB or Spark one"
+
+
+def words_of(text: str) -> frozenset[str] | None:
+    """Return all words and quoted names of SQL in lower case, some of which are columns; None if it may name all columns by a star."""
+    if "*" in re.sub(r"\(\s*\*\s*\)", "", text):
+        return None
+    words = re.findall(r"`((?:[^`]|``)+)`|(\w+)", text.lower())
+    return frozenset(quoted.replace("``", "`") or word for quoted, word in words)
+
+
+def column_names(frame: Any) -> list[str]:
+    """Return the names of a frame's columns.
+
+    Raises:
+        DataError: it is no frame, or a stream.
+    """
+    if getattr(frame, "isStreaming", False):
+        raise DataError(
+            "a stream has no end: declare it in sources.yaml, and start the query with dpsql.start or `dpsql run`"
+        )
+    if isinstance(frame, pa.Table):
+        return list(frame.column_names)
+    if hasattr(frame, "collect_schema"):  # polars, also a lazy frame
+        return list(frame.collect_schema().names())
+    if hasattr(frame, "columns"):
+        return [str(name) for name in frame.columns]
+    try:
+        return list(pa.table(frame).column_names)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError):
+        raise DataError(NO_TABLE) from None
+
+
+def arrow_table(frame: Any, query_words: Collection[str] | None = None) -> pa.Table:
+    """Return the columns of a frame that a query names; what is in the others spoils nothing.
+
+    Raises:
+        DataError: it is no frame, or one of these columns has no type.
+    """
+    names = [
+        name for name in column_names(frame) if query_words is None or name.lower() in query_words
+    ]
+    try:
+        return _selected(frame, names)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError):
+        raise DataError(_no_table(frame, names)) from None
+
+
+def _selected(frame: Any, names: Sequence[str]) -> pa.Table:
+    if isinstance(frame, pa.Table):
+        return frame.select(names)
+    if hasattr(frame, "toArrow"):  # Spark
+        return frame.toArrow().select(names)
+    if hasattr(frame, "iloc"):  # pandas, whose index is no column
+        return pa.Table.from_pandas(frame[list(names)], preserve_index=False)
+    if hasattr(frame, "collect"):  # a lazy frame of polars
+        return pa.table(frame.select(list(names)).collect())
+    if hasattr(frame, "project"):  # DuckDB
+        quoted = (name.replace('"', '""') for name in names)
+        return pa.table(frame.project(", ".join(f'"{name}"' for name in quoted)))
+    return pa.table(frame.select(list(names)) if hasattr(frame, "select") else frame)
+
+
+def _no_table(frame: Any, names: Sequence[str]) -> str:
+    """Name the column that has no type, with the call that gives it one."""
+    for name in names if hasattr(frame, "iloc") else ():
+        try:
+            pa.Table.from_pandas(frame[[name]], preserve_index=False)
+        except (pa.ArrowException, TypeError, ValueError, KeyError):
+            return f"column `{name}` of the records has no type that holds all its values: give it one, like frame[{name!r}].astype('string')"
+    return NO_TABLE
