@@ -136,7 +136,7 @@ class InputReader:
             words = (
                 f"INSERT INTO {target}" if chunks else f"CREATE OR REPLACE TEMP TABLE {target} AS"
             )
-            self._connection.execute(f'{words} SELECT * FROM "{self._view}"')
+            self._execute(f'{words} SELECT * FROM "{self._view}"')
             chunks = chunks + 1
             malformed = malformed + chunk.malformed
             columns = chunk.table.columns
@@ -275,10 +275,7 @@ class InputReader:
         """Read the messages of a change feed, one in each line, as images."""
         assert self._declared is not None
         self._connection.register("dpsql_messages", lines)
-        self._connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE dpsql_raw_images AS {images_select(str(self._source.sequence_by))}"
-        )
-        images = self._connection.sql("FROM dpsql_raw_images").to_arrow_table()
+        images = self._execute(images_select(str(self._source.sequence_by)))
         return self._lines(images, json_select(self._declared, BESIDE), 0)
 
     def _table(self) -> LocalTable:
@@ -291,21 +288,28 @@ class InputReader:
     def _lines(self, raw: pa.Table, select: str, wrong_width: int) -> Chunk:
         assert self._declared is not None
         self._connection.register("dpsql_raw", raw)
-        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
+        self._execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
         quoted = [
             ('"' + name.replace('"', '""') + '"', kind)
             for name, kind in (*self._declared, *self._beside)
         ]
-        bad = self._connection.execute(
-            "SELECT count(*) FROM dpsql_lines WHERE dpsql_malformed"
-        ).fetchall()[0][0]
+        bad = self._execute("SELECT count(*) AS n FROM dpsql_lines WHERE dpsql_malformed")
         listed = ", ".join(
             f"{_within_calendar(column, kind)} AS {column}" for column, kind in quoted
         )
-        self._connection.execute(
+        self._execute(
             f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines WHERE NOT dpsql_malformed'
         )
-        return Chunk(self._table(), int(bad) + wrong_width)
+        return Chunk(self._table(), bad["n"][0].as_py() + wrong_width)
+
+    def _execute(self, text: str) -> pa.Table:
+        """Return what DuckDB says to a statement. What it says of a failure can quote a record: only the kind of the failure is told."""
+        try:
+            return self._connection.sql(text).to_arrow_table()
+        except (duckdb.Error, pa.ArrowException) as problem:
+            raise DataError(
+                f"the input of `{self._source.name}` cannot be read ({type(problem).__name__})"
+            ) from None
 
 
 def _data_file(file: InputFile) -> DataFile:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.errors import ConfigError, DataError
+from dpsql.local import lines
 from dpsql.local.connection import connect
 from dpsql.local.sources import InputReader, micro_batches, source_files
 from dpsql.sources.change_feed import FeedForm
@@ -431,3 +432,12 @@ def test_texts_of_messages_are_what_spark_makes_of_them(tmp_path: Path) -> None:
     ]
     files, _ = load(path, "name STRING", format="json")
     assert [name for (name,) in files][:3] == ["1.50", "1e2", "7"]
+
+
+def test_no_failure_quotes_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: DuckDB's own words, which quote what it could not read, in a message or as its cause."""
+    monkeypatch.setitem(lines.JSON_VALUES, "double", "CAST({0} AS INTEGER)")  # type: ignore[arg-type]
+    words = r"^the input of `visits` cannot be read \(\w+Exception\)$"
+    with pytest.raises(DataError, match=words) as caught:
+        load(text(tmp_path / "a.json", '{"x": "secret"}'))
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
