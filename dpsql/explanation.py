@@ -540,8 +540,6 @@ def _columns(columns: Sequence[ExplainedColumn]) -> Iterator[str]:
         rows += _rows(column, len(triggers))
     yield from _aligned(rows, f"<<{'>' * len(triggers)}<")
     errors = [error for column in columns for error in column.errors]
-    if any(error.divisor for error in errors):
-        yield f"Some errors are divided{LETTERS}."
     if any(error.scope and error.stderr is None for error in errors):
         yield "No error bar: some of these questions cannot be answered from the released tables."
     if quotients := [column.alias for column in columns if column.parts or not column.errors]:

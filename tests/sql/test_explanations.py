@@ -268,8 +268,8 @@ def test_marginals_tell_every_table(name: str) -> None:
         assert [error.stderr for error in cells] == [math.sqrt(variance) for variance in variances]
         assert bool(column.errors) is (len(parts) == 1)
         for error in column.errors:
-            about = int(re.findall(r"about (\d)", error.scope or "")[0])
-            exact = typical_error(plan, parts[0], about, error.trigger)
+            columns = int(re.findall(r"on (\d) column", error.scope or "")[0])
+            exact = typical_error(plan, parts[0], columns, error.trigger)
             assert error.stderr == (exact if math.isfinite(exact) else None)
 
 

@@ -61,7 +61,9 @@ def explanation(plan: TablePlan, source: Source) -> Explanation:
     )
 
 
-HANDED_ON = "A row that passes to another unit belongs to that unit from then on; the promise to the first unit does not hide it."
+HANDED_ON = (
+    "A row that passes to another unit is that unit's from then on; this promise does not hide it."
+)
 TREE_BUDGET = (
     "3/8 of mu^2 go to what nodes release, 3/8 to what leaves them, 1/8 each to their sizes and to how many rows leave. Of that, "
     "level l has in round r the part (6 / pi^2 / (l r))^2, and each column as much as the others.",

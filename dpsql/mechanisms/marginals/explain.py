@@ -122,7 +122,7 @@ def _column(
             trigger,
             "value",
             typical_error(plan, parts[0], keys, trigger),
-            scope=f"a typical question about {plural(keys, 'key column')}",
+            scope=f"questions on {plural(keys, 'column')}",
         )
         for keys in orders
         for trigger in triggers(plan.query)
