@@ -47,6 +47,7 @@ SUFFIXES = {
 FORMATS = ("parquet", "json", "csv")
 BATCH_FILES = {"delta": 1000}
 OTHER_BATCH_FILES = 64
+PATTERN_SIGNS = frozenset("*?[{")
 """Files in a micro-batch of `dpsql run` (`streaming.sources.BATCH_FILES`; a Delta source has Delta's own default)."""
 
 MESSAGE = (("value", STRING),)
@@ -404,11 +405,35 @@ def _expanded(path: Path, source: Source, version: int | None) -> Sequence[Input
         return delta_files(path, version)
     if path.is_dir():
         return _files_in(path, source)
-    if not path.exists() and any(character in path.name for character in "*?["):
-        return sorted(path.parent.glob(path.name))
-    if not path.exists():
+    if path.exists():
+        return [path]
+    if not PATTERN_SIGNS & set(str(path)):
         raise DataError(f"{path}: no such file or folder")
-    return [path]
+    places = _matching(path)
+    if not places:
+        raise DataError(f"{path}: no file or folder matches this pattern")
+    return [
+        file
+        for place in places
+        for file in (_files_in(place, source) if place.is_dir() else [place])
+    ]
+
+
+def _matching(pattern: Path) -> list[Path]:
+    """Return the places whose parts match those of a path, in the order of their names; hidden ones match no pattern, as on Spark."""
+    places = [Path(pattern.anchor)]
+    for part in pattern.relative_to(pattern.anchor).parts:
+        if PATTERN_SIGNS & set(part):
+            places = [
+                child
+                for place in places
+                if place.is_dir()
+                for child in sorted(place.iterdir())
+                if child.name[0] not in "._" and _matches(child.name, part)
+            ]
+        else:
+            places = [place / part for place in places]
+    return [place for place in places if place.exists()]
 
 
 def _files_in(folder: Path, source: Source) -> list[Path]:
@@ -450,7 +475,7 @@ def _matches(name: str, pattern: str) -> bool:
     """Return a file's name and a pattern like `*.{json,csv}`."""
     alternatives = re.search(r"\{([^{}]*)\}", pattern)
     if alternatives is None:
-        return fnmatchcase(name, pattern)
+        return fnmatchcase(name, pattern.replace("[^", "[!"))
     before = pattern[: alternatives.start()]
     after = pattern[alternatives.end() :]
     return any(_matches(name, f"{before}{one}{after}") for one in alternatives[1].split(","))

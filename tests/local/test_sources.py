@@ -395,6 +395,35 @@ def test_a_pattern_chooses_the_files_of_a_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in source_files(chosen, {})) == ["a.json", "b.csv"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "chosen"),
+    [
+        ("*/*/*.json", ["2024/01/a.json", "2024/02/b.json", "2025/01/c.json"]),
+        ("2024/*/a.json", ["2024/01/a.json"]),
+        ("{2024,2026}/0?", ["2024/01/a.json", "2024/02/b.json"]),
+        ("202[^4]/01/*", ["2025/01/c.json"]),
+        ("202[45]/01", ["2024/01/a.json", "2025/01/c.json"]),
+    ],
+)
+def test_every_part_of_a_path_may_be_a_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, chosen: list[str]
+) -> None:
+    """As exports by day lie in folders. Catches: no file, for which a release is paid all the same."""
+    for name in ("2024/01/a.json", "2024/02/b.json", "2024/.x/h.json", "2025/01/c.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, Path()):
+        files = source_files(Source("visits", "json", str(folder / pattern)), {})
+        assert [Path(file).resolve() for file in files] == [tmp_path / name for name in chosen]
+
+
+@pytest.mark.parametrize("pattern", ["*/*.json", "none/*.json", "{a,b}"])
+def test_a_pattern_that_matches_nothing_is_refused(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(DataError, match="no file or folder matches this pattern"):
+        source_files(Source("visits", "json", str(tmp_path / pattern)), {})
+
+
 def test_a_change_feed_is_given_as_files(tmp_path: Path) -> None:
     """Catches: the data files of a Delta table read as if each were an image."""
     feed = Source(
