@@ -69,7 +69,7 @@ class Guarantee:
 
     @property
     def subject(self) -> str:
-        """All that is protected."""
+        """The records that the guarantee hides, in words."""
         if self.unit:
             return f"everything that one {', '.join(self.unit)} does {self.span}"
         return f"one row of {self.stream} (not one person)"

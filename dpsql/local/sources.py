@@ -120,7 +120,7 @@ class InputReader:
         return LocalTable(self._view, self._arrow_columns()) if typed else self._table()
 
     def frame(self, frame: Any) -> Chunk:
-        """Return a frame (`dpsql.local.frames`)."""
+        """Read a frame that `dpsql.local.frames` takes, as one chunk."""
         arrow = arrow_table(frame)
         fields = self._fields(arrow.schema, None)
         self._check_names({name.lower() for name in arrow.column_names}, "the frame")

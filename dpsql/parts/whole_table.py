@@ -16,7 +16,7 @@ STEPS = (1, 10, 100, 1_000, 10_000)
 
 
 def grid(query: ParsedQuery[Any], start_us: int) -> TableGrid:
-    """Return the trigger grid."""
+    """Return the times at which a plan releases."""
     return TableGrid.from_start(start_us, query.trigger_interval_us, query.asked.max_triggers)
 
 

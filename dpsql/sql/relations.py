@@ -246,12 +246,12 @@ class Scope:
 
     @property
     def joins(self) -> Sequence[exp.Join]:
-        """The joins of FROM."""
+        """The joins that FROM has, in text order."""
         return self.select.args.get("joins") or ()
 
     @property
     def laterals(self) -> Sequence[exp.Expr]:
-        """The clauses LATERAL VIEW."""
+        """The LATERAL VIEW clauses that FROM has, in text order."""
         return self.select.args.get("laterals") or ()
 
     @property

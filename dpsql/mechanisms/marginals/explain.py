@@ -38,7 +38,7 @@ from dpsql.udfs.marginals.cells import Keys as KeyPlaces
 from dpsql.udfs.marginals.estimates import LeastSquares
 
 SHOWN = 40
-"""Unmeasured tables that are named."""
+"""The largest number of unmeasured tables that a text names."""
 
 
 def typical_error(plan: MarginalsPlan, measured: MeasuredSum, keys: int, trigger: int) -> float:
