@@ -67,7 +67,8 @@ SOURCE = f"""sources:
     privacy_unit: user_id
     max_malformed: {MALFORMED - 1}
 """
-LINE = '{"user_id": "USER", "page": "PAGE", "ts": "2024-02-29T01:00:00Z", "seconds": 1.5}\n'
+LINE = '{"user_id": "USER", "page": "PAGE", "ts": "2024-02-29T01:00:00Z", "seconds": 20}\n'
+"""Noisy sums of the seconds are far from every planted number: none is one of them by chance."""
 UNTIL = "2024-03-01"
 
 
