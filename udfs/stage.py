@@ -32,6 +32,8 @@ NO_RECORD = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long"
 BEGIN = 1
 END = -1
 """Kinds of images of a change feed: a row of its table begins, or ends."""
+ORDERED = 2
+"""Factor of the kind of an image that ends come before begins at its place of the feed: an update's, and each of Delta's."""
 NO_SEQUENCE = -(1 << 62)
 """Mark of an image that does not say where it stands among those of its row."""
 

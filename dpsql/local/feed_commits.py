@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dpsql.errors import DataError
 from dpsql.local.delta_files import ON_SPARK, snapshot
 from dpsql.local.sources import local_path
-from dpsql.sources.change_feed import BEGINS, CHANGE, POSITION, TIME
+from dpsql.sources.change_feed import CHANGE, POSITION, TIME
 from dpsql.sources.config import Source
 
 
@@ -74,7 +74,7 @@ def changes(source: Source, commits: Commits) -> pa.Table:
         if commits.snapshot:
             snapshot_rows = snapshot(path, commits.last)
             images = snapshot_rows.append_column(
-                CHANGE, pa.array([BEGINS[0]] * snapshot_rows.num_rows, pa.string())
+                CHANGE, pa.array(["insert"] * snapshot_rows.num_rows, pa.string())
             )
             images = images.append_column(
                 POSITION, pa.array(np.full(snapshot_rows.num_rows, commits.last))

@@ -24,7 +24,7 @@ from dpsql.mechanisms.public_groups import public_groups
 from dpsql.sources.change_feed import BESIDE, CHANGE, POSITION, kind_sql
 from dpsql.sources.config import Source
 from dpsql.udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
-from dpsql.udfs.stage import END, NO_SEQUENCE
+from dpsql.udfs.stage import NO_SEQUENCE
 
 # Input as the `rows` table of docs/architecture.md, made by DuckDB exactly as Spark makes it.
 
@@ -252,8 +252,8 @@ class RowReader:
         us = _event_time(scope.value(query.event_time), query.event_time)
         image = ""
         if feed:  # an end counts whatever its time is, or its row would stay for ever
-            kind = kind_sql(scope.value(CHANGE).sql)
-            us = f"CASE WHEN {us} BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN {us} WHEN {kind} = {END} THEN 0 END"
+            kind = kind_sql(scope.value(CHANGE).sql, feed.form)
+            us = f"CASE WHEN {us} BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN {us} WHEN {kind} < 0 THEN 0 END"
             image = f", {kind} AS kind, coalesce(TRY_CAST({scope.value(POSITION).sql} AS BIGINT), {NO_SEQUENCE}) AS seq"
         return f"SELECT {us} AS us{named_bytes}{arguments}{image} {scope.sql}", columns
 

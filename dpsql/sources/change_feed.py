@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dpsql.udfs.stage import BEGIN, END
+from dpsql.udfs.stage import BEGIN, END, ORDERED
 
 # Change feeds: streams of images, each of which says that a row of a table begins or ends.
 
@@ -21,9 +21,13 @@ TIME = "_commit_timestamp"
 BESIDE = (CHANGE, POSITION, TIME)
 """What an image is, its place in the feed, and when it was committed."""
 
-BEGINS = ("insert", "update_postimage")
-ENDS = ("delete", "update_preimage")
-"""Values of the column CHANGE of images that end a row."""
+KINDS: Mapping[str, int] = {
+    "insert": BEGIN,
+    "delete": END,
+    "update_postimage": ORDERED * BEGIN,
+    "update_preimage": ORDERED * END,
+}
+"""The kind of an image by the value of its column CHANGE."""
 
 
 class FeedForm(StrEnum):
@@ -134,10 +138,14 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
         yield LINE_ENDS in option_names, "options", "leave lineSep out: a message is a line"
 
 
-def kind_sql(change: str) -> str:
-    """Write SQL of Spark and of DuckDB: 1 for a begin, -1 for an end, NULL for what is no image."""
-    begins, ends = (", ".join(f"'{word}'" for word in words) for words in (BEGINS, ENDS))
-    return f"CASE WHEN {change} IN ({begins}) THEN {BEGIN} WHEN {change} IN ({ends}) THEN {END} END"
+def kind_sql(change: str, form: FeedForm) -> str:
+    """Write SQL of Spark and of DuckDB: the kind of an image, NULL for what is none."""
+    factor = ORDERED if form is FeedForm.DELTA else 1
+    branches = (
+        f"WHEN '{name}' THEN {kind if abs(kind) == ORDERED else factor * kind}"
+        for name, kind in KINDS.items()
+    )
+    return f"CASE {change} {' '.join(branches)} END"
 
 
 # Which columns are a record's own: engines give others beside them, which say where a record is

@@ -27,7 +27,7 @@ from dpsql.streaming.failures import reason_of
 from dpsql.streaming.totality import guarded
 from dpsql.udfs.bucket_state import DamagedState, UnknownStateVersion
 from dpsql.udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, PublicGroups, max_encoded_bytes
-from dpsql.udfs.stage import END, NO_RECORD, NO_SEQUENCE
+from dpsql.udfs.stage import NO_RECORD, NO_SEQUENCE
 
 # Static methods of the JVM as columns, called from Spark's generated code: what Spark SQL itself
 # offers only by way of texts.
@@ -171,7 +171,7 @@ def _as_texts(
     ts = _microseconds(types["event_time"], query.event_time)
     image = []
     if shape.feed:  # an end counts whatever its time is, or its row would stay for ever
-        ts = f"coalesce({ts}, CASE WHEN kind = {END} THEN 0L END)"
+        ts = f"coalesce({ts}, CASE WHEN kind < 0 THEN 0L END)"
         image = ["cast(kind AS TINYINT) AS kind", f"{_sequence(types)} AS seq"]
     byte_columns = [*columns.unit, *columns.keys, *columns.row]
     return selected.selectExpr(
@@ -275,7 +275,9 @@ def analysed(step: Callable[[], DataFrame], complaint: str) -> DataFrame:
 def _select(session: SparkSession, plan: Plan) -> DataFrame:
     query = plan.query
     shape = registry.shape(plan)
-    image = [f"{kind_sql(CHANGE)} AS kind", f"{POSITION} AS position"] if shape.feed else []
+    image = []
+    if shape.feed:
+        image = [f"{kind_sql(CHANGE, shape.feed.form)} AS kind", f"{POSITION} AS position"]
     columns = [
         f"{query.event_time} AS event_time",
         *image,

@@ -21,7 +21,7 @@ from dpsql.udfs.columns import (
 )
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.intake.contribution_bounding import mix
-from dpsql.udfs.stage import BEGIN, END, NO_SEQUENCE, Clock
+from dpsql.udfs.stage import BEGIN, END, NO_SEQUENCE, ORDERED, Clock
 
 # Images of a change feed: each says that a row of the table begins, or that it ends; folded, and
 # in the order in which they are taken.
@@ -71,8 +71,10 @@ def read_images(
     content = mix(columns["key"], *values)
     if copies:
         columns["row"] = mix(columns["row"], content.view(np.int64)).view(np.int64)
+    is_ordered = (np.abs(columns["kind"]) == ORDERED) & (not copies)
+    columns["kind"] = np.sign(columns["kind"])
     folded = Images(**columns, record=np.arange(rows.num_rows), values=values)
-    unfolded = _folded(folded, content)
+    unfolded = _folded(folded, content, is_ordered)
     folded = folded.take(unfolded)
     content = content[unfolded]
     is_ahead = (folded.kind == BEGIN) & (folded.ts > clock.latest_us)
@@ -81,8 +83,11 @@ def read_images(
     return _in_order(folded, content), int(is_ahead.sum())
 
 
-def _folded(unordered: Images, content: np.ndarray) -> Int:
-    """Return what is left where ends and begins of one row at one place of the feed are equal: an update of columns that the query does not read."""
+def _folded(unordered: Images, content: np.ndarray, is_ordered: Bool) -> Int:
+    """Return what is left where ends and begins of one row at one place of the feed are equal: an update of columns that the query does not read.
+
+    Of a place with such a pair alone, whose end is known to come first, the begin is left: the row is there, whether its begin was seen or not.
+    """
     order = sort_order(
         unordered.user, unordered.row, unordered.seq, content, unordered.kind, unordered.ts
     )
@@ -94,7 +99,13 @@ def _folded(unordered: Images, content: np.ndarray) -> Int:
     begins = run_sums((kind == BEGIN).astype(np.int64), starts)
     run = np.cumsum(starts) - 1
     number = running_count(np.ones(len(order), bool), starts | run_starts(kind))
-    return np.sort(order[number > np.minimum(ends, begins)[run]])
+    is_left = number > np.minimum(ends, begins)[run]
+    place_starts = run_starts(user, row, seq)
+    is_open = is_left | ~is_ordered[order] | (starts & ~place_starts)
+    is_one_pair = run_sums(is_open.astype(np.int64), place_starts) == 0
+    is_first = (kind == BEGIN) & (number == 1)
+    is_left |= is_first & is_one_pair[np.cumsum(place_starts) - 1]
+    return np.sort(order[is_left])
 
 
 def _in_order(unordered: Images, content: np.ndarray) -> Images:

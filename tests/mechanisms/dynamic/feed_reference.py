@@ -16,7 +16,7 @@ NOWHERE = -(1 << 62)
 
 
 class Image(NamedTuple):
-    """`kind` 1 begins a row, -1 ends it; `values` are the increments; `seq` NOWHERE: it does not say."""
+    """`kind` 1 begins a row, -1 ends it, twice that where ends come first; `values` are the increments; `seq` NOWHERE: it does not say."""
 
     user: int
     row: int
@@ -121,14 +121,23 @@ def row_of(image: Image, p: FeedParameters) -> int:
 
 
 def _kept(given: list[Image], p: FeedParameters) -> list[Image]:
-    """Equal ends and begins at one place of a row are nothing."""
-    places: dict[Any, dict[int, list[Image]]] = defaultdict(lambda: {1: [], -1: []})
+    """Equal ends and begins at one place of a row are nothing; but if they are all that is there, and ends come first, one of the begins stays."""
+    places: dict[Any, dict[Any, dict[int, list[Image]]]] = defaultdict(
+        lambda: defaultdict(lambda: {1: [], -1: []})
+    )
     for image in sorted(given, key=lambda image: image.ts):
-        places[row_of(image, p), image.seq, image.key, image.values][image.kind].append(image)
+        both = places[row_of(image, p), image.seq][image.key, image.values]
+        both[1 if image.kind > 0 else -1].append(image)
     out = []
-    for both in places.values():
-        gone = min(len(both[1]), len(both[-1]))
-        out += both[1][gone:] + both[-1][gone:]
+    for contents in places.values():
+        left = []
+        for both in contents.values():
+            gone = min(len(both[1]), len(both[-1]))
+            left += both[1][gone:] + both[-1][gone:]
+        if not left and len(contents) == 1 and not p.copies:
+            (both,) = contents.values()
+            left = both[1][:1] if all(abs(i.kind) == 2 for i in both[1] + both[-1]) else []
+        out += [image._replace(kind=1 if image.kind > 0 else -1) for image in left]
     return out
 
 
