@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from dpsql.errors import DataError
 from dpsql.local.arrow_columns import spark_type, stored, table
 from dpsql.local.spark_types import Columns
+from dpsql.sources.folders import FolderValues
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -45,6 +46,7 @@ class DataFile:
         partition: values by column.
         columns: of the table; none: those of the file.
         names: of columns in the file, by their names in the table; others are not read, unless the table has no columns.
+        folders: texts in the names of its folders, by column; `partition` has them once their types are known.
         is_kept: which rows are not deleted, from the first one on; None: none is. Rows behind the last one are kept.
     """
 
@@ -52,6 +54,7 @@ class DataFile:
     partition: Mapping[str, pa.Scalar] = field(default_factory=dict)
     columns: Columns = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    folders: FolderValues = field(default_factory=dict)
     is_kept: np.ndarray | None = None
 
     def __fspath__(self) -> str:
@@ -60,11 +63,14 @@ class DataFile:
     def schema(self, file: pq.ParquetFile) -> pa.Schema:
         """Return the columns that the file has, partition values included, with the names of the table."""
         schema = stored(file.schema_arrow)
+        values = [pa.field(name, value.type) for name, value in self.partition.items()]
         if not self.columns:
-            return schema
+            return pa.schema(
+                [*(field for field in schema if field.name.lower() not in self.partition), *values]
+            )
         types = dict(zip(schema.names, schema.types, strict=True))
         listed = {name: types[place] for name, place in self.names.items() if place in types}
-        return pa.schema(listed | {name: value.type for name, value in self.partition.items()})
+        return pa.schema([*listed.items(), *values])
 
     def batches(self, file: pq.ParquetFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield some columns of `schema`, or one without a name that has as many rows, without deleted rows."""
@@ -131,7 +137,9 @@ def delta_files(path: Path, version: int | None = None) -> list[DataFile]:
     ).to_batches():
         for place, partition in zip(row["path"].to_pylist(), _partitions(row), strict=True):
             file = _place(path, place)
-            files.append(DataFile(file, partition, columns, names, masks.pop(file.resolve(), None)))
+            files.append(
+                DataFile(file, partition, columns, names, is_kept=masks.pop(file.resolve(), None))
+            )
     if masks:
         raise DataError(f"{path}: the Delta table cannot be read")
     return files

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from dpsql.errors import DataError, InputError
 from dpsql.local.arrow_columns import spark_type, stored
 from dpsql.local.lines import check_header, has_header
-from dpsql.local.sources import local_path, source_files
+from dpsql.local.sources import folders_of, source_files
 from dpsql.local.spark_types import Columns, parse_ddl
 from dpsql.sources.config import Source
 from dpsql.sources.declared_types import loses_numbers, mismatch_text
@@ -47,30 +47,19 @@ def check_files(source: Source) -> bool:
     ):
         return False
     try:
-        root = local_path(path, "{}")
         declared = parse_ddl(str(source.schema), source.name)
         files = source_files(source, {})
     except InputError:  # Spark reads more schemas, and says what is wrong with a folder
         return False
-    for file in map(Path, files):
-        columns = _in_file(file, root, declared, source)
+    for input_file in files:
+        file = Path(input_file)
+        folders = folders_of(input_file)
+        columns = tuple(column for column in declared if column[0].lower() not in folders)
         if _is_csv(source):
             check_header(file, columns, source)
         else:
             _check_numbers(file, columns, source)
     return True
-
-
-def _in_file(file: Path, root: Path, declared: Columns, source: Source) -> Columns:
-    """Return the declared columns but those that folders like `day=2024-02-29` hold."""
-    if any(
-        name.lower() == "recursivefilelookup" and value.lower() == "true"
-        for name, value in source.options
-    ):
-        return declared
-    folders = file.parts[len(root.parts) : -1]
-    partition_columns = {folder.partition("=")[0].lower() for folder in folders if "=" in folder}
-    return tuple((name, kind) for name, kind in declared if name.lower() not in partition_columns)
 
 
 def _check_numbers(file: Path, declared: Columns, source: Source) -> None:

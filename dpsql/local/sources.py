@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,28 @@ from dpsql.local.lines import (
     json_lines,
     json_select,
 )
-from dpsql.local.spark_types import INTEGER_BITS, STRING, Columns, SparkType, parse_ddl
+from dpsql.local.spark_types import (
+    INTEGER_BITS,
+    STRING,
+    Columns,
+    SparkType,
+    Typed,
+    cast,
+    parse_ddl,
+    quote,
+)
 from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.sources.config import Source, refused_schema
 from dpsql.sources.declared_types import loses_numbers, mismatch_text
+from dpsql.sources.folders import (
+    FolderValues,
+    check_alike,
+    check_form,
+    folder_values,
+    has_sub_folders,
+    pattern_above_folders,
+    wrong_value,
+)
 from dpsql.sources.reader_options import FILES_PER_BATCH, is_by_file
 
 SUFFIXES = {
@@ -53,8 +71,11 @@ PATTERN_SIGNS = frozenset("*?[{")
 MESSAGE = (("value", STRING),)
 """The column of messages, as topics have it."""
 
+NO_FOLDERS = pa.table({"dpsql_row": [0]})
+"""What the lines of a file are joined with that is in no folder with a value."""
+
 InputFile = os.PathLike[str]
-"""A path, or a file of a Delta table (`DataFile`)."""
+"""A path, or a file of which more is known (`DataFile`)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +113,8 @@ class InputReader:
         self._beside = BESIDE_COLUMNS if source.change_feed else ()
         self._of_messages = source.change_feed is FeedForm.DEBEZIUM
         self._first_columns: Columns = ()
+        self._folders: Columns = ()
+        self._folder_row = NO_FOLDERS
 
     def files(self, paths: Sequence[InputFile]) -> Iterator[Chunk]:
         """Yield the files one by one, large ones in pieces; only the newest chunk is visible."""
@@ -104,8 +127,8 @@ class InputReader:
         typed = 0
         for path in sorted(paths, key=os.fspath):
             kind = self._format(Path(path))
+            data_file = self._data_file(path)
             if kind == "parquet":
-                data_file = _data_file(path)
                 with open_file(data_file) as file:
                     schema = data_file.schema(file)
                 self._fields(schema, data_file)
@@ -122,6 +145,8 @@ class InputReader:
     def frame(self, frame: Any) -> Chunk:
         """Read a frame that `dpsql.local.frames` takes, as one chunk."""
         arrow = arrow_table(frame)
+        self._folders = ()
+        self._folder_row = NO_FOLDERS
         fields = self._fields(arrow.schema, None)
         self._check_names({name.lower() for name in arrow.column_names}, "the frame")
         return self._of_arrow(arrow.select(fields).to_batches())
@@ -150,8 +175,9 @@ class InputReader:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
         kind = self._format(path)
+        data_file = self._data_file(input_file)
         if kind == "parquet":
-            yield from self._parquet(_data_file(input_file))
+            yield from self._parquet(data_file)
             return
         columns = self._columns(kind)
         if self._of_messages:
@@ -169,8 +195,38 @@ class InputReader:
             ):
                 yield self._lines(fields, csv_select(columns), wrong_width)
 
+    def _data_file(self, file: InputFile) -> DataFile:
+        """Return a file with the values of its folders in their declared types, and note which these are.
+
+        Raises:
+            DataError: a value is not of its type.
+        """
+        data_file = file if isinstance(file, DataFile) else DataFile(Path(file))
+        self._folders = ()
+        self._folder_row = NO_FOLDERS
+        if not data_file.folders or self._of_messages:
+            return data_file
+        types = {name.lower(): kind for name, kind in self._declared or ()}
+        check_form(
+            data_file.folders, {name: kind.name for name, kind in types.items()}, data_file.path
+        )
+        texts = {
+            name: Typed("NULL" if text is None else quote(text), STRING)
+            for name, text in data_file.folders.items()
+        }
+        self._folders = tuple((name, types.get(name, STRING)) for name in texts)
+        listed = ", ".join(
+            f"{cast(texts[name], kind).sql} AS {_quoted(name)}" for name, kind in self._folders
+        )
+        self._folder_row = self._execute(f"SELECT {listed}")
+        values = {name: self._folder_row[name][0] for name, _ in self._folders}
+        for name, kind in self._folders:
+            if data_file.folders[name] is not None and not values[name].is_valid:
+                raise DataError(wrong_value(name, str(kind), data_file.path))
+        return replace(data_file, partition=values)
+
     def _columns(self, kind: str) -> Columns:
-        """Return the declared columns of a text.
+        """Return the columns of a text: the declared ones that are not in the names of its folders.
 
         Raises:
             ConfigError: none are declared, or an option has it read otherwise than by lines.
@@ -185,7 +241,8 @@ class InputReader:
             raise DataError(
                 f"`{by_line}` of {kind} works on Spark only: use `dpsql run --until-caught-up`"
             )
-        return self._declared
+        names = dict(self._folders)
+        return tuple((name, kind) for name, kind in self._declared if name.lower() not in names)
 
     def _format(self, path: Path) -> str:
         """Return the format that a file's name says, else that of the source."""
@@ -280,28 +337,27 @@ class InputReader:
         return self._lines(images, json_select(self._declared, BESIDE), 0)
 
     def _table(self) -> LocalTable:
-        """Return the view of text: the declared columns, and those of a change feed."""
+        """Return the view of text: the declared columns, those of folders and those of a change feed."""
+        declared = {name.lower(): kind for name, kind in self._declared or ()}
         return LocalTable(
-            self._view,
-            tuple((name.lower(), kind) for name, kind in (*(self._declared or ()), *self._beside)),
+            self._view, tuple((declared | dict(self._folders) | dict(self._beside)).items())
         )
 
     def _lines(self, raw: pa.Table, select: str, wrong_width: int) -> Chunk:
         assert self._declared is not None
         self._connection.register("dpsql_raw", raw)
+        self._connection.register("dpsql_folders", self._folder_row)
         self._execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
-        quoted = [
-            ('"' + name.replace('"', '""') + '"', kind)
-            for name, kind in (*self._declared, *self._beside)
-        ]
+        table = self._table()
+        quoted = [(_quoted(name), kind) for name, kind in table.columns]
         bad = self._execute("SELECT count(*) AS n FROM dpsql_lines WHERE dpsql_malformed")
         listed = ", ".join(
             f"{_within_calendar(column, kind)} AS {column}" for column, kind in quoted
         )
         self._execute(
-            f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines WHERE NOT dpsql_malformed'
+            f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines, dpsql_folders WHERE NOT dpsql_malformed'
         )
-        return Chunk(self._table(), bad["n"][0].as_py() + wrong_width)
+        return Chunk(table, bad["n"][0].as_py() + wrong_width)
 
     def _execute(self, text: str) -> pa.Table:
         """Return what DuckDB says to a statement. What it says of a failure can quote a record: only the kind of the failure is told."""
@@ -313,8 +369,8 @@ class InputReader:
             ) from None
 
 
-def _data_file(file: InputFile) -> DataFile:
-    return file if isinstance(file, DataFile) else DataFile(Path(file))
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _misfit(field: pa.Field, declared_type: SparkType, source: str, in_frame: bool) -> str:
@@ -354,8 +410,17 @@ def source_files(
         version: of a Delta table at its path (default: the newest).
 
     Raises:
-        DataError: there is no such file or folder, or it is not on a local disk.
+        DataError: there is no such file or folder, it is not on a local disk, or only some files are in folders like `day=2024-02-29`.
     """
+    files = _listed_files(source, inputs, version)
+    columns = [tuple(sorted(folders_of(file))) for file in files]
+    check_alike(columns, f"source `{source.name}`")
+    return files
+
+
+def _listed_files(
+    source: Source, inputs: Mapping[str, Sequence[Path]], version: int | None
+) -> list[InputFile]:
     if source.name in inputs:
         return [file for path in inputs[source.name] for file in _expanded(path, source, None)]
     if source.change_feed is FeedForm.DELTA:
@@ -412,11 +477,14 @@ def _expanded(path: Path, source: Source, version: int | None) -> Sequence[Input
     places = _matching(path)
     if not places:
         raise DataError(f"{path}: no file or folder matches this pattern")
-    return [
+    files = [
         file
         for place in places
         for file in (_files_in(place, source) if place.is_dir() else [place])
     ]
+    if any(map(folders_of, files)) and not source.static:
+        raise DataError(pattern_above_folders(str(path)))
+    return files
 
 
 def _matching(pattern: Path) -> list[Path]:
@@ -436,7 +504,7 @@ def _matching(pattern: Path) -> list[Path]:
     return [place for place in places if place.exists()]
 
 
-def _files_in(folder: Path, source: Source) -> list[Path]:
+def _files_in(folder: Path, source: Source) -> list[InputFile]:
     """Return the files of a folder in the order of the file system, files before sub-folders, as Spark lists them.
 
     Of sub-folders, those of a partition (`day=2024-02-29`) are read, or all with `recursiveFileLookup`; of files, those that
@@ -445,21 +513,18 @@ def _files_in(folder: Path, source: Source) -> list[Path]:
     Raises:
         DataError: all files are in sub-folders that are not read.
     """
-    everywhere = any(
-        name.lower() == "recursivefilelookup" and value.lower() == "true"
-        for name, value in source.options
-    )
     patterns = [value for name, value in source.options if name.lower() == "pathglobfilter"]
-    files: list[Path] = []
+    files: list[InputFile] = []
     left_out = False
     for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name[0] not in "._"]
+        folders[:] = [name for name in folders if not _is_hidden(name)]
         matching_files = [
-            Path(parent, name)
+            in_folders(Path(parent, name), folder, source)
             for name in names
-            if name[0] not in "._" and all(_matches(name, pattern) for pattern in patterns)
+            if not _is_hidden(name) and all(_matches(name, pattern) for pattern in patterns)
         ]
-        if everywhere or all("=" in part for part in Path(parent).relative_to(folder).parts):
+        parts = Path(parent).relative_to(folder).parts
+        if has_sub_folders(source) or all("=" in part for part in parts):
             files += matching_files
         else:
             left_out |= bool(matching_files)
@@ -469,6 +534,23 @@ def _files_in(folder: Path, source: Source) -> list[Path]:
             "`options: {recursiveFileLookup: true}`"
         )
     return files
+
+
+def in_folders(file: Path, root: Path, source: Source) -> InputFile:
+    """Return a file with the values of its folders below the path of a source."""
+    is_inside = root in file.parents and not has_sub_folders(source)
+    folders = folder_values(file.parent.relative_to(root)) if is_inside else {}
+    return DataFile(file, folders=folders) if folders else file
+
+
+def folders_of(file: InputFile) -> FolderValues:
+    """Return the values in the names of a file's folders."""
+    return file.folders if isinstance(file, DataFile) else {}
+
+
+def _is_hidden(name: str) -> bool:
+    """Tell whether Spark passes over a file or folder by its name."""
+    return name[0] == "." or (name[0] == "_" and "=" not in name)
 
 
 def _matches(name: str, pattern: str) -> bool:

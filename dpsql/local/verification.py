@@ -34,7 +34,7 @@ from dpsql.local.connection import connect
 from dpsql.local.feed_commits import Commits, changes, read_commits
 from dpsql.local.feeder import Feeder, Progress, published_table
 from dpsql.local.record_reader import RowReader
-from dpsql.local.sources import local_path, source_files
+from dpsql.local.sources import in_folders, local_path, source_files
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
@@ -212,7 +212,9 @@ def _replay(
         for batch in tick.batches:
             commits = batch.commits
             if commits is None:
-                rows = reader.batch_rows([file for file in batch.files if file not in missing])
+                root = _local(str(source.path))
+                files = [file for file in batch.files if file not in missing]
+                rows = reader.batch_rows([in_folders(file, root, source) for file in files])
             elif commits.first <= commits.last:
                 rows = reader.frame(changes(source, commits))
             else:

@@ -95,6 +95,7 @@ class AdmissionSink:
         clocks: of the micro-batches; listed too.
         read_files: the files of the micro-batches before.
         count: told the drop counters of every micro-batch.
+        check_files: raises for files whose columns are not those of the source.
         unseen: how many lines of the files of a micro-batch its reader leaves out.
         on_commit: called with each micro-batch and its clock when its rows are there.
     """
@@ -105,6 +106,7 @@ class AdmissionSink:
     clocks: Clocks
     read_files: ReadFiles
     count: Callable[[Mapping[str, int]], None]
+    check_files: Callable[[Sequence[str]], None] = lambda files: None
     unseen: Callable[[Sequence[str]], int] = lambda files: 0
     on_commit: Callable[[int, Clock], None] = lambda batch, clock: None
     versions: ListedVersions = field(init=False)
@@ -121,6 +123,7 @@ class AdmissionSink:
         position = self.checkpoint.position(batch)
         files_read = position.get("files", [])
         self.read_files.refuse_again(files_read, batch)
+        self.check_files(files_read)
         clock = self.clocks.clock_of(batch)
         # If the micro-batch is done again, then with the same clock.
         told_clock = KeptClock(self.manifest.generation, batch, clock)

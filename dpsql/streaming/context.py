@@ -35,7 +35,7 @@ from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.secret import Secret
-from dpsql.streaming import failures, formats, released, sources
+from dpsql.streaming import failures, file_columns, formats, released, sources
 from dpsql.streaming.admission import AdmissionSink, Clocks, known_clocks
 from dpsql.streaming.microbatches import Sink, Stepping, drain
 from dpsql.streaming.progress import Summary, Tally
@@ -344,6 +344,7 @@ class RunContext:
             clocks,
             read_files,
             self.tally.add_dropped,
+            partial(file_columns.check_files, self.spark, self.query.source),
             partial(formats.count, self.spark, self.query.source),
             on_commit,
         )

@@ -141,6 +141,12 @@ def is_pattern(session: SparkSession, path: Any) -> bool:
     return bool(jvm_of(session).org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path))
 
 
+def matching_folders(pattern: Any, system: Any) -> list[str]:
+    """Return the folders that match a Hadoop path."""
+    statuses = system.globStatus(pattern) or ()
+    return [str(status.getPath().toUri().getPath()) for status in statuses if status.isDirectory()]
+
+
 def _loader(jvm: Any) -> Any:
     return jvm.java.lang.Thread.currentThread().getContextClassLoader()
 

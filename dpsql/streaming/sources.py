@@ -27,6 +27,7 @@ from dpsql.sources.declared_types import loses_numbers, mismatch_text
 from dpsql.sources.reader_options import CATALOG, FILES_PER_BATCH, refused_option
 from dpsql.streaming import formats, internals
 from dpsql.streaming.failures import kind_of, reason_of, translate
+from dpsql.streaming.file_columns import check_source_folders
 from dpsql.streaming.formats import CORRUPT
 from dpsql.text import without_credentials
 from dpsql.udfs.bucket_state import filesystem
@@ -306,6 +307,8 @@ def check_there(session: SparkSession, sources: Iterable[Source]) -> None:
     for source in sources:
         if source.path and source.format in (*FILES, "delta"):
             _existing(session, source)
+            if source.format in FILES:
+                check_source_folders(session, source)
             if source.schema and source.format in ("csv", *SELF_DESCRIBING):
                 _check_first_file(session, source)
 

@@ -305,7 +305,8 @@ def test_files_come_in_the_same_order_and_cuts(
         for log in logs
     ]
     assert there == [
-        [file.name for file in batch] for batch in micro_batches(source, source_files(source, {}))
+        [Path(file).name for file in batch]
+        for batch in micro_batches(source, source_files(source, {}))
     ]
     assert sum(map(len, there)) == 8
     assert OTHER_BATCH_FILES == BATCH_FILES

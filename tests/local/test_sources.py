@@ -258,21 +258,25 @@ def test_which_files_a_source_has(tmp_path: Path) -> None:
         ".hidden",
         "sub/d.parquet",
         "day=1/e.parquet",
+        "days/day=1/f.parquet",
     ):
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).touch()
     source = Source("visits", "parquet", str(tmp_path / "data"))
-    names = [
-        "a.parquet",
-        "b.parquet",
-        "day=1/e.parquet",
-    ]  # plain sub-folders are not read, as on Spark
+    with pytest.raises(DataError, match=r"its files are in day=\.\.\./ and no such folder"):
+        source_files(source, {})
+    names = ["a.parquet", "b.parquet", "day=1/e.parquet", "days/day=1/f.parquet"]
+    days = Source("visits", "parquet", str(tmp_path / "data" / "days"))
+    assert list(map(os.fspath, source_files(days, {}))) == [str(tmp_path / "data" / names[3])]
+    (tmp_path / "data" / names[2]).rename(tmp_path / "data" / "sub" / "e.parquet")
+    names[2:] = []  # plain sub-folders are not read, as on Spark
     assert sorted(source_files(source, {})) == [tmp_path / "data" / name for name in names]
     everything = Source(
         "visits", "parquet", str(tmp_path / "data"), options=(("recursiveFileLookup", "true"),)
     )
     assert sorted(source_files(everything, {})) == [
-        tmp_path / "data" / name for name in (*names, "sub/d.parquet")
+        tmp_path / "data" / name
+        for name in (*names, "days/day=1/f.parquet", "sub/d.parquet", "sub/e.parquet")
     ]
     with pytest.raises(DataError, match="all files are in sub-folders"):
         source_files(Source("visits", "parquet", str(tmp_path)), {})
