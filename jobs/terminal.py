@@ -117,6 +117,10 @@ def note_totals(
     for reason, count in dropped.items():
         if count:
             note(f"dropped: {count:,} {reason.replace('_', ' ')}")
+    from dpsql.lake.event_log import DROP_SHARE, REPLAYED
+
+    if dropped.get("replayed", 0) > DROP_SHARE * records:
+        note(f"of all that was read, more than {DROP_SHARE:.0%} was replayed: {REPLAYED}")
 
 
 class ProgressBar:

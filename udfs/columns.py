@@ -106,6 +106,11 @@ def run_sums(values: Int, starts: Bool) -> Int:
     return np.add.reduceat(values, np.flatnonzero(starts))
 
 
+def run_maxima(values: Int, starts: Bool) -> Int:
+    """Return the largest value of each run."""
+    return np.maximum.reduceat(values, np.flatnonzero(starts)) if len(values) else values
+
+
 def running_count(flags: Bool | Int, starts: Bool) -> Int:
     """Return how many flags are set from the start of a row's run up to and including the row; of numbers their sum."""
     total = np.cumsum(flags, dtype=np.int64)

@@ -170,6 +170,9 @@ def newest_events(folder: Place) -> dict[str, dict[str, Any]]:
         return {}
 
 
+REPLAYED = "did a connector send messages again? If not, `sequence_by` does not grow with each change of a row, and changes are lost"
+
+
 def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
     """Return the sentence for a micro-batch of which too much could not be used, or None. It names a reason, and no record or total. What is over the
     bounds of the query was good, and asked to be left out."""
@@ -180,9 +183,10 @@ def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
     if records < DROP_RECORDS or count <= DROP_SHARE * records:
         return None
     reason = max(unusable, key=lambda name: unusable[name])
+    question = REPLAYED if reason == "replayed" else "did a column or a format change upstream?"
     return (
         f"more than {DROP_SHARE:.0%} of the records of a micro-batch were dropped, most of them as {reason.replace('_', ' ')}: "
-        "did a column or a format change upstream?"
+        f"{question}"
     )
 
 

@@ -11,9 +11,9 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpsql import record
 from dpsql.description import CELLS_ENDING
@@ -111,6 +111,12 @@ def run_of(name: str, run_id: str, query: Query, secret: Secret, ledger_id: str)
     )
 
 
+def _asked(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a query asks; what its source declares of a change feed is no part of it."""
+    query = plan.get("query")
+    return query and {name: value for name, value in query.items() if name != "feed"}
+
+
 def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
     """Refuse a query or a secret that is not the one of the run.
 
@@ -118,7 +124,7 @@ def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
         LakeError: says which of them differs and how to proceed.
     """
     if run.query_identity != query.plan.identity:
-        if run.plan.get("query") == json.loads(json.dumps(query.document().get("query"))):
+        if _asked(run.plan) == _asked(json.loads(json.dumps(query.document()))):
             raise LakeError(
                 f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
                 "another plan of the same query. It cannot go on with other noise: start a new run with another --name"

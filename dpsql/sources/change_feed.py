@@ -52,13 +52,20 @@ SOURCE_TIME = "ts_ms"
 """The field of a message's `source` that says when it was committed, in milliseconds."""
 
 
+ENDED_ROWS_KEPT_US = 7 * 86_400_000_000
+"""How long the places of rows that have ended are kept, where a source does not say it."""
+
+
 @dataclass(frozen=True)
 class Feed:
     """The facts that a query knows of its feed; without a primary key equal rows of one unit are
-    copies of each other."""
+    copies of each other.
+
+    `ended_rows_kept_us`: how long the places of rows that have ended are kept."""
 
     form: FeedForm
     primary_key: tuple[str, ...]
+    ended_rows_kept_us: int = ENDED_ROWS_KEPT_US
 
 
 READS_CHANGES = ("readchangefeed", "readchangedata")
@@ -80,6 +87,9 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
     feed = source.change_feed is not None
     debezium = source.change_feed is FeedForm.DEBEZIUM
     option_names = {name.lower() for name, _ in source.options}
+    message = "`ended_rows_kept` is for sources with `change_feed` and `primary_key`"
+    is_kept = source.ended_rows_kept_us is not None
+    yield is_kept and not (feed and source.primary_key), "ended_rows_kept", message
     if not feed:
         yield (
             source.primary_key != (),

@@ -64,6 +64,7 @@ class Source:
             of its commit on.
         primary_key: of that table, the columns that name a row of one privacy unit (lower case); empty: equal rows of a unit are copies.
         sequence_by: the number in a message that says which of two changes of a row is later.
+        ended_rows_kept_us: how long the places of its ended rows are kept, so that a message that comes again begins none; None: 7 days.
         domains: all values that keys of these names (lower case) can have, for GROUP BY CUBE.
         max_ahead_us: records further ahead of the clock are dropped; None: the query's trigger interval.
     """
@@ -92,6 +93,7 @@ class Source:
     change_feed: FeedForm | None = None
     primary_key: tuple[str, ...] = ()
     sequence_by: str | None = None
+    ended_rows_kept_us: int | None = None
     domains: tuple[tuple[str, Domain], ...] = ()
     max_ahead_us: int | None = None
 
@@ -254,6 +256,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         change_feed=_change_feed(block),
         primary_key=_columns(block, "primary_key"),
         sequence_by=block.text("sequence_by") or None,
+        ended_rows_kept_us=block.duration("ended_rows_kept"),
         domains=read_domains(document, (*key_path, "domains"))
         if "domains" in block.settings
         else (),

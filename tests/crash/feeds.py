@@ -45,7 +45,7 @@ sources:
     options: {maxFilesPerTrigger: 1, startingVersion: 0}
 """
     tables: ClassVar[Mapping[str, Sequence[str]]] = {
-        "admission": ("live", "presences", "slots"),
+        "admission": ("live", "ended", "presences", "slots"),
         "release": ("groups", "pending"),
     }
     cell: ClassVar[tuple[str, ...]] = ("trigger", "page")

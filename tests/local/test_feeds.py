@@ -27,3 +27,36 @@ def test_rows_that_come_and_go_at_one_place_are_gone(tmp_path: Path) -> None:
         [[message("c", None, row(i), 5) for i in range(300)] + [message("d", row(0), None, 5)]],
     )
     assert contents(feed_query(tmp_path / "in"))[0] == {"a": 99, "b": 100, "c": 100}
+
+
+def test_messages_that_come_again_change_nothing(tmp_path: Path) -> None:
+    """Catches: a message that comes again after the end of its row and begins it, or uses up what its owner may add."""
+    begun = [message("c", None, row(i), 10 + i) for i in range(300)]
+    ended = [message("d", row(i), None, 2000 + i) for i in range(300)]
+    write_files(tmp_path / "third", [begun, ended[::3], begun[::3]])
+    found, drops = contents(feed_query(tmp_path / "third"))
+    assert (found, drops) == ({"b": 100, "c": 100}, {"replayed": 100})
+    later = [message("c", None, row(i, id=10_000 + i), 5000 + i) for i in range(300)]
+    write_files(tmp_path / "whole", [begun, ended, begun, ended, later])
+    found, drops = contents(feed_query(tmp_path / "whole"))
+    assert (found, drops) == ({"a": 100, "b": 100, "c": 100}, {"replayed": 600})
+    # Kept for no time at all they begin the row anew.
+    brief = feed_query(tmp_path / "third", ended_rows_kept_us=0)
+    assert contents(brief)[0] == {"a": 100, "b": 100, "c": 100}
+    assert "until 7 days after its end" in feed_query(tmp_path / "third").explain()
+
+
+def test_changes_that_a_position_rejects_are_counted(tmp_path: Path) -> None:
+    """MySQL's position starts anew with each binlog. Catches: changes that are lost, and counted nowhere."""
+    first = [
+        message("c", None, row(i), None, file="bin.000001", pos=100_000 + 300 * i)
+        for i in range(300)
+    ]
+    moved = [
+        message("u", row(i), row(i, cur="c"), None, file="bin.000002", pos=4 + 300 * i)
+        for i in range(0, 300, 3)
+    ]
+    ended = [message("d", row(i), None, None, pos=90_000 + i) for i in range(1, 300, 3)]
+    write_files(tmp_path / "in", [first, moved + ended])
+    query = feed_query(tmp_path / "in", sequence_by="source.pos")
+    assert contents(query) == ({"a": 100, "b": 100, "c": 100}, {"replayed": 300})

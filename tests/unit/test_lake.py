@@ -130,11 +130,15 @@ def test_a_run_that_another_version_planned_is_refused_by_name(tmp_path: Path) -
     """The same query with other numbers."""
     opened(tmp_path)
     path = tmp_path / "lake" / "private" / "views" / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"query_identity": "0" * 64}))
-    with pytest.raises(
-        LakeError, match=r"another version of dpsql.*another plan of the same query.*another --name"
-    ):
-        opened(tmp_path)
+    kept = json.loads(path.read_text()) | {"query_identity": "0" * 64}
+    for feed in ({}, {"feed": {"form": "DELTA", "primary_key": ["account"]}}):
+        kept["plan"]["query"] |= feed
+        path.write_text(json.dumps(kept))
+        with pytest.raises(
+            LakeError,
+            match=r"another version of dpsql.*another plan of the same query.*another --name",
+        ):
+            opened(tmp_path)
     assert len(Ledger(tmp_path / "ledger").lines()) == 1
 
 

@@ -313,6 +313,7 @@ def test_much_that_is_dropped_is_an_alarm() -> None:
     assert "null privacy unit" in str(
         dropped_much(1000, {"null_privacy_unit": 200, "window_closed": 1})
     )
+    assert "sequence_by" in str(dropped_much(1000, {"replayed": 201}))
 
 
 def test_a_full_disk_does_not_end_a_run_by_way_of_its_log(

@@ -15,7 +15,14 @@ import pyarrow as pa
 from dpsql.udfs.columns import Int, run_sums, sort_runs
 from dpsql.udfs.contributions import Increment, contributions
 from dpsql.udfs.dynamic.interval_tree import level_before
-from dpsql.udfs.dynamic.live_rows import count_pairs, empty_state, live_versions, update_tables
+from dpsql.udfs.dynamic.live_rows import (
+    count_pairs,
+    empty_state,
+    ended_rows,
+    live_versions,
+    update_ended,
+    update_tables,
+)
 from dpsql.udfs.dynamic.presence import Spells, VersionBounds, admit_versions, spells
 from dpsql.udfs.dynamic.versions import (
     UNCOUNTED,
@@ -30,8 +37,8 @@ from dpsql.udfs.intake.leaf_counts import with_leaves
 from dpsql.udfs.stage import END, NO_RECORD, Clock, Tables
 from dpsql.udfs.table.grid import TableGrid
 
-DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row")
-"""Reasons of an intake; the last: an end of a row that is not there."""
+DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row", "replayed")
+"""Reasons of an intake; the last: an end of a row that is not there, and an image whose place in the feed is not after its row's newest."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class FeedParameters:
         weights: w_1..w_S of a unit's spells, in units of 2^-20.
         increments: one per perturbation.
         copies: rows have no primary key.
+        ended_rows_kept_us: how long the places of rows that have ended are kept.
         public_keys: sorted key hashes that may count; None: any key.
         by_level: tell also from which node of an interval tree it is that rows end (`dpsql.udfs.dynamic.interval_tree`).
     """
@@ -57,6 +65,7 @@ class FeedParameters:
     copies: bool
     public_keys: tuple[int, ...] | None = None
     by_level: bool = False
+    ended_rows_kept_us: int = 0
 
     @property
     def bounds(self) -> VersionBounds:
@@ -105,9 +114,12 @@ def admit_changes(
     rows = _leave_out_marked(rows, drops)
     images, drops["too_far_ahead"] = read_images(rows, clock, p.increments, p.copies)
     stored, state_rows = live_versions(state, images.user, images.row)
+    ended = ended_rows(state, images.user, images.row, clock.closed_us)
     names = rows["key_bytes"].take(images.record)
-    version_cut = cut_versions(images, _triggers(images, clock, p.grid), names, stored, p.copies)
+    triggers = _triggers(images, clock, p.grid)
+    version_cut = cut_versions(images, triggers, names, stored, ended, p.copies)
     drops["unknown_row"] = version_cut.unknown
+    drops["replayed"] = version_cut.replayed
     pairs = count_pairs(state, version_cut.versions)
     versions = admit_versions(version_cut.versions, version_cut.events, pairs, p.bounds, drops)
     events = count_events(versions, version_cut.events)
@@ -115,8 +127,11 @@ def admit_changes(
     is_live = np.ones(len(versions.user), bool)
     is_live[version_cut.events.version[version_cut.events.sign == END]] = False
     live = versions.take(np.flatnonzero(is_live))
+    ended_now = state["ended"]
+    if not p.copies:
+        ended_now = update_ended(state, images, ended, live, clock, p.ended_rows_kept_us)
     return ChangeAdmission(
-        update_tables(state, state_rows, live, versions, events, present.pairs),
+        update_tables(state, ended_now, state_rows, live, versions, events, present.pairs),
         _sum_by_key(versions, _key_changes(events, present, p), p),
         {reason: drops[reason] for reason in DROP_REASONS},
     )

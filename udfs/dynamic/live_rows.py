@@ -1,6 +1,7 @@
-"""What a bucket of units remembers of a table whose rows end: every live row, where each unit is or was present, and its slots.
+"""What a bucket of units remembers of a table whose rows end: every live row, the places of rows that have ended, where each unit is or was
+present, and its slots.
 
-Three sorted tables. Only what the images of a micro-batch name is looked at, everything else stays as it is.
+Four sorted tables. Only what the images of a micro-batch name is looked at, everything else stays as it is.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from dpsql.udfs.columns import (
     Int,
     find,
     insert,
+    int_fields,
     match,
     places,
     read_columns,
+    run_maxima,
     run_starts,
     sort_order,
     sort_runs,
@@ -26,15 +29,17 @@ from dpsql.udfs.columns import (
     span_sums,
     unsort,
 )
-from dpsql.udfs.dynamic.versions import INTS, Events, Versions
-from dpsql.udfs.stage import BEGIN, Tables
+from dpsql.udfs.dynamic.versions import INTS, Events, Images, Places, Versions
+from dpsql.udfs.stage import BEGIN, NO_SEQUENCE, Clock, Tables
 from dpsql.udfs.state_table import StateTable
 
 TABLES = {
     "live": StateTable(("user", "row", "copy"), "user"),
+    "ended": StateTable(("user", "row"), "user"),
     "presences": StateTable(("user", "key"), "user"),
     "slots": StateTable(("user", "key", "slot"), "user"),
 }
+ENDED = ("user", "row", "seq", "until")
 PRESENCE = ("rows", "live", "spells", "rank", "until")
 TAKEN = -1
 """Instead of the trigger from which on a slot is free."""
@@ -44,7 +49,7 @@ def schemas(values: int) -> dict[str, pa.Schema]:
     """Return the schemas of all tables.
 
     live: a row of it (`row`, and which of its equal copies), the key and increments that it began with, the trigger and place in the
-    feed of that, and its slot. presences: of a unit in a key, as in `Pairs`. slots: when each is free.
+    feed of that, and its slot. ended: as in `Places`. presences: of a unit in a key, as in `Pairs`. slots: when each is free.
     """
     int64 = pa.int64()
     live = [
@@ -62,7 +67,12 @@ def schemas(values: int) -> dict[str, pa.Schema]:
         *((name, int64 if name == "until" else pa.int32()) for name in PRESENCE),
     ]
     slots = [("user", int64), ("key", int64), ("slot", pa.int32()), ("free_from", int64)]
-    return {"live": pa.schema(live), "presences": pa.schema(presences), "slots": pa.schema(slots)}
+    return {
+        "live": pa.schema(live),
+        "ended": pa.schema(int_fields(ENDED)),
+        "presences": pa.schema(presences),
+        "slots": pa.schema(slots),
+    }
 
 
 def empty_state(values: int) -> Tables:
@@ -128,6 +138,57 @@ def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
     return Versions(**ints, key_bytes=table["key_bytes"].take(live_rows), values=values), live_rows
 
 
+def ended_rows(state: Tables, user: Int, row: Int, closed_us: int) -> Places:
+    """Return the places that are still kept of the rows that images name."""
+    table = read_columns(state["ended"], ENDED)
+    positions = span_rows(*find(_distinct(user, row), table[:2]))
+    kept = positions[table[3][positions] > closed_us]
+    return Places(*(column[kept] for column in table))
+
+
+def update_ended(
+    state: Tables, images: Images, ended: Places, live: Versions, clock: Clock, kept_us: int
+) -> pa.Table:
+    """Return the table of places of rows that have ended.
+
+    A place is kept for so long after the commit that said it, or after the clock of its arrival; by the clock, or by the newest commit of its unit.
+
+    Args:
+        state: as it was.
+        images: all, unit by unit.
+        ended: places of rows that they name.
+        live: the versions of these rows that are live now.
+        clock: of the micro-batch.
+        kept_us: how long places are kept.
+    """
+    ts = np.minimum(images.ts, clock.latest_us)
+    order, starts = sort_runs(images.user, images.row)
+    user = images.user[order][starts]
+    row = images.row[order][starts]
+    known = match([user, row], [ended.user, ended.row])
+    seq = np.maximum(
+        run_maxima(images.seq[order], starts), np.append(ended.seq, NO_SEQUENCE)[known]
+    )
+    until = np.maximum(run_maxima(ts[order], starts), clock.closed_us) + kept_us
+    until = np.maximum(until, np.append(ended.until, clock.closed_us)[known])
+
+    unit_starts = run_starts(images.user)
+    units = images.user[unit_starts]
+    newest = np.maximum(run_maxima(ts, unit_starts), clock.closed_us)
+    table = read_columns(state["ended"], ENDED)
+    low, high = find([units], table[:1])
+    closed = np.full(len(table[0]), clock.closed_us)
+    closed[span_rows(low, high)] = np.repeat(newest, high - low)
+    is_replaced = table[3] <= closed
+    is_replaced[span_rows(*find([user, row], table[:2]))] = True
+    live_row = sort_order(live.user, live.row)
+    is_gone = match([user, row], [live.user[live_row], live.row[live_row]]) < 0
+    is_new = is_gone & (seq > NO_SEQUENCE) & (until > newest[match([user], [units])])
+    places = zip(ENDED, (user, row, seq, until), strict=True)
+    new_rows = {name: column[is_new] for name, column in places}
+    return _replace_rows(state["ended"], np.flatnonzero(is_replaced), new_rows, 2)
+
+
 def count_pairs(state: Tables, versions: Versions) -> Pairs:
     """Group versions by unit and key, with what the state has of these."""
     order, starts = sort_runs(versions.user, versions.key)
@@ -165,6 +226,7 @@ def count_pairs(state: Tables, versions: Versions) -> Pairs:
 
 def update_tables(
     state: Tables,
+    ended: pa.Table,
     live_rows: Int,
     live_now: Versions,
     versions: Versions,
@@ -175,6 +237,7 @@ def update_tables(
 
     Args:
         state: as it was; `live_rows`: where it had live versions that images name.
+        ended: the table of places of rows that have ended, as it is now.
         live_now: the versions that are live now.
         versions, events: what happened, of versions that count.
         new_pairs: units in keys as they are now.
@@ -187,12 +250,13 @@ def update_tables(
     presences = {name: getattr(new_pairs, name)[has_counted] for name in ("user", "key", *PRESENCE)}
     new_rows = {"live": live, "presences": presences, "slots": _slots(versions, events, new_pairs)}
     replaced = {"live": live_rows, **new_pairs.state_rows}
-    return {
+    tables = {
         name: _replace_rows(
             state[name], replaced[name], new_rows[name], len(TABLES[name].sorted_by)
         )
-        for name in TABLES
+        for name in new_rows
     }
+    return {name: ({"ended": ended} | tables)[name] for name in TABLES}
 
 
 def _slots(versions: Versions, events: Events, new_pairs: Pairs) -> dict[str, Int]:

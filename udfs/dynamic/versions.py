@@ -167,6 +167,16 @@ class Versions:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Newest places in the feed of rows that are not there, by unit and row, and the times up to which they are kept."""
+
+    user: Int
+    row: Int
+    seq: Int
+    until: Int
+
+
+@dataclass(frozen=True)
 class Events:
     """Begins and ends of versions, unit by unit in the order in which they are taken: `version` begins (`sign` 1) or ends (-1), not before `trigger`."""
 
@@ -181,15 +191,24 @@ class Events:
 
 @dataclass(frozen=True)
 class VersionCut:
-    """The versions that were there and after them those that begin, not admitted yet; what happens to them; ends of rows that were not there."""
+    """The versions that were there and after them those that begin, not admitted yet; what happens to them.
+
+    `unknown`: ends of rows that were not there; `replayed`: images that were ignored for their places.
+    """
 
     versions: Versions
     events: Events
     unknown: int
+    replayed: int
 
 
 def cut_versions(
-    feed: Images, trigger: Int, names: pa.ChunkedArray, stored: Versions, copies: bool
+    feed: Images,
+    trigger: Int,
+    names: pa.ChunkedArray,
+    stored: Versions,
+    ended: Places,
+    copies: bool,
 ) -> VersionCut:
     """Follow every row through a micro-batch.
 
@@ -198,9 +217,11 @@ def cut_versions(
         trigger: the first that each image can have.
         names: the key bytes of each image.
         stored: live versions of the rows that images name, sorted by (user, row, copy).
+        ended: places of other rows that images name, sorted.
         copies: rows have no primary key; a begin is always another copy, and an end takes the copy that began last.
     """
-    order, old, copy, starts, unknown = (_by_copy if copies else _by_row)(feed, stored)
+    order, old, copy, starts = _by_copy(feed, stored) if copies else _by_row(feed, stored, ended)
+    ignored = len(feed.user) - len(order)
     ordered = feed.take(order)
     is_begin = ordered.kind == BEGIN
     is_live = np.where(starts, old >= 0, _previous(is_begin))
@@ -230,38 +251,41 @@ def cut_versions(
     return VersionCut(
         replace(_append(stored, new), seq=seq),
         events.take(sort_order(place)),
-        unknown + int((~is_begin & ~is_live).sum()),
+        int((~is_begin & ~is_live).sum()) + (ignored if copies else 0),
+        0 if copies else ignored,
     )
 
 
-def _by_row(feed: Images, stored: Versions) -> tuple[Int, Int, Int, Bool, int]:
-    """Return images row by row without replays; the version that was there; 0; where rows start; 0.
+def _by_row(feed: Images, stored: Versions, ended: Places) -> tuple[Int, Int, Int, Bool]:
+    """Return images row by row without replays; the version that was there; 0; where rows start.
 
-    A replay is an image whose place in the feed is not after that of the row's live version.
+    A replay is an image whose place in the feed is not after the newest of its row, or that is at its place what another one is.
     """
     order = sort_order(feed.user, feed.row)
     ordered = feed.take(order)
     starts = run_starts(ordered.user, ordered.row)
     run = np.cumsum(starts) - 1
-    old = match([ordered.user[starts], ordered.row[starts]], [stored.user, stored.row])[run]
-    silent = ordered.seq == NO_SEQUENCE  # these come first, and are never replays
-    is_changed = np.zeros(int(starts.sum()), bool)
-    is_changed[run[silent & ((ordered.kind == END) | ~_same(ordered, stored, old))]] = True
-    known_seq = np.append(stored.seq, NO_SEQUENCE)[old]  # -1: the last
-    later = (ordered.seq > known_seq) | is_changed[run]
-    is_begin = ordered.kind == BEGIN
-    is_repeat = is_begin & (
-        running_count(is_begin, run_starts(ordered.user, ordered.row, ordered.seq)) > 1
-    )  # the first begin at a place is that of a version
-    is_kept = silent | later & ~is_repeat
+    rows = [ordered.user[starts], ordered.row[starts]]
+    old = match(rows, [stored.user, stored.row])[run]
+    gone = match(rows, [ended.user, ended.row])[run]
+    known_seq = np.maximum(
+        np.append(stored.seq, NO_SEQUENCE)[old], np.append(ended.seq, NO_SEQUENCE)[gone]
+    )  # -1: the last
+    is_silent = (ordered.seq == NO_SEQUENCE) & (known_seq == NO_SEQUENCE)
+    place_starts = run_starts(ordered.user, ordered.row, ordered.seq, ordered.kind)
+    is_kept = is_silent | (ordered.seq > known_seq) & place_starts
     order = order[is_kept]
     ordered = ordered.take(is_kept)
-    old = old[is_kept]
-    return order, old, np.zeros(len(order), np.int64), run_starts(ordered.user, ordered.row), 0
+    return (
+        order,
+        old[is_kept],
+        np.zeros(len(order), np.int64),
+        run_starts(ordered.user, ordered.row),
+    )
 
 
-def _by_copy(feed: Images, stored: Versions) -> tuple[Int, Int, Int, Bool, int]:
-    """Return images copy by copy of their rows; the version that was there; the copy; where copies start; ends of rows without one.
+def _by_copy(feed: Images, stored: Versions) -> tuple[Int, Int, Int, Bool]:
+    """Return images copy by copy of their rows, without ends of rows that have none; the version that was there; the copy; where copies start.
 
     Copies are a stack: begins and ends of one copy alternate.
     """
@@ -283,7 +307,6 @@ def _by_copy(feed: Images, stored: Versions) -> tuple[Int, Int, Int, Bool, int]:
         old[remaining],
         copy[remaining],
         run_starts(run[remaining], copy[remaining]),
-        int(is_unknown.sum()),
     )
 
 

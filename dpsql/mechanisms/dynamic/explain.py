@@ -122,9 +122,10 @@ def _changing(plan: TablePlan, changes: ChangeChoices) -> tuple[str, ...]:
 def _versions(plan: TablePlan, changes: ChangeChoices) -> tuple[str, ...]:
     """Say what counts as a record of a change feed, and how rows are told apart."""
     columns = (*plan.query.privacy_unit, *changes.feed.primary_key)
-    rows = "rows of one unit by what the query reads of them; equal ones are copies"
+    rows = "rows of one unit by what the query reads of them; equal ones are copies."
     if changes.feed.primary_key:
-        rows = f"a row is ({', '.join(columns)})"
+        kept = duration(changes.feed.ended_rows_kept_us)
+        rows = f"a row is ({', '.join(columns)}); messages that come again are ignored until {kept} after its end."
     spells = changes.max_spells_contributed
     return (
         "A record is a row version: an insert begins one, a delete ends one, an update does both; an update of columns that the query "
@@ -132,7 +133,7 @@ def _versions(plan: TablePlan, changes: ChangeChoices) -> tuple[str, ...]:
         "A row does not count if its key had no remaining capacity when it began. Rows that count stop counting when they end.",
         f"S = {spells} times a unit is counted as present in a key. A presence ends when all its rows there have ended; after S of them "
         "its rows still count, but not the unit.",
-        f"Told apart: {rows}.",
+        f"Told apart: {rows}",
     )
 
 

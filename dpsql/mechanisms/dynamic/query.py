@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpsql.errors import Problem
 from dpsql.mechanisms.dynamic.plan import ChangeChoices, TableChoices, TreeChoices
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sources.change_feed import Feed
+from dpsql.sources.change_feed import ENDED_ROWS_KEPT_US, Feed
 from dpsql.sql import clause_rules, event_rules, options, time_rules
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.event_rules import bounds_of
@@ -39,9 +39,11 @@ def read_choices(draft: Draft) -> TableChoices:
         return TableChoices(**settings)
     spells = draft.value("max_spells_contributed")
     kind = TreeChoices if draft.paper else ChangeChoices
-    return kind(
-        **settings, max_spells_contributed=spells, feed=Feed(stream.change_feed, stream.primary_key)
+    kept_us = stream.ended_rows_kept_us
+    feed = Feed(
+        stream.change_feed, stream.primary_key, ENDED_ROWS_KEPT_US if kept_us is None else kept_us
     )
+    return kind(**settings, max_spells_contributed=spells, feed=feed)
 
 
 # What a query over a table without windows may not say, besides what no query may.

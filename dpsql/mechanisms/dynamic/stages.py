@@ -68,6 +68,7 @@ def feed_parameters(
         copies=not choices.feed.primary_key,
         public_keys=tuple(sorted(public.keys)) if public else None,
         by_level=isinstance(plan, TreePlan),
+        ended_rows_kept_us=choices.feed.ended_rows_kept_us,
     )
 
 

@@ -49,10 +49,11 @@ class Spell:
 
 @dataclass
 class History:
-    """Of one unit; `drops`: why images were dropped, or did not count."""
+    """Of one unit; `ended`: row -> its newest place, and until when it is kept; `drops`: why images were dropped, or did not count."""
 
     versions: list[Version] = field(default_factory=list)
     spells: list[Spell] = field(default_factory=list)
+    ended: dict[int, tuple[int, int]] = field(default_factory=dict)
     drops: Counter[str] = field(default_factory=Counter)
 
 
@@ -70,7 +71,8 @@ def histories(
             kept = _kept([image for image in given if image.user == user], p)
             timely = [image for image in kept if image.kind == -1 or image.ts <= clock.latest_us]
             out[user].drops["too_far_ahead"] += len(kept) - len(timely)
-            for image in _order(timely, p):
+            taken = _order(timely, p)
+            for image in taken if p.copies else _without_replays(out[user], taken, clock):
                 _take(
                     out[user],
                     image,
@@ -81,7 +83,46 @@ def histories(
                     ),
                     p,
                 )
+            if taken and not p.copies:
+                _keep_places(out[user], taken, clock, p)
     return out
+
+
+def _live(unit: History, row: int) -> list[Version]:
+    return [v for v in unit.versions if v.row == row and v.end is None]
+
+
+def _without_replays(unit: History, taken: list[Image], clock: Clock) -> list[Image]:
+    """Images after what was known of their rows' places, each kind once at a place."""
+    unit.ended = {row: kept for row, kept in unit.ended.items() if kept[1] > clock.closed_us}
+    known = {
+        row: max([unit.ended.get(row, (NOWHERE, 0))[0], *(v.seq for v in _live(unit, row))])
+        for row in {image.row for image in taken}
+    }
+    seen = set[tuple[int, int, int]]()
+    out = []
+    for image in taken:
+        is_silent = image.seq == known[image.row] == NOWHERE
+        place = (image.row, image.seq, image.kind)
+        if not is_silent and (image.seq <= known[image.row] or place in seen):
+            unit.drops["replayed"] += 1
+        else:
+            out.append(image)
+        seen.add(place)
+    return out
+
+
+def _keep_places(unit: History, taken: list[Image], clock: Clock, p: FeedParameters) -> None:
+    for row in {image.row for image in taken}:
+        mine = [image for image in taken if image.row == row]
+        before = unit.ended.pop(row, (NOWHERE, clock.closed_us))
+        seq = max([before[0], *(image.seq for image in mine)])
+        said = max(min(image.ts, clock.latest_us) for image in mine)
+        until = max(before[1], max(said, clock.closed_us) + p.ended_rows_kept_us)
+        if seq > NOWHERE and not _live(unit, row):
+            unit.ended[row] = (seq, until)
+    newest = max(min(image.ts, clock.latest_us) for image in taken)
+    unit.ended = {row: kept for row, kept in unit.ended.items() if kept[1] > newest}
 
 
 def sums(units: Iterable[History], p: FeedParameters) -> Sums:
@@ -168,9 +209,7 @@ def _order(given: list[Image], p: FeedParameters) -> list[Image]:
 
 
 def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
-    there = [v for v in unit.versions if v.row == image.row and v.end is None]
-    if there and not p.copies and NOWHERE < image.seq <= there[-1].seq:
-        return
+    there = _live(unit, image.row)
     if image.kind == -1:
         if there:
             _end(unit, there[-1], trigger)

@@ -30,6 +30,7 @@ def parameters(**changes: object) -> FeedParameters:
         "max_rows_per_group": 2,
         "max_groups": 2,
         "weights": (900, 500, 300),
+        "ended_rows_kept_us": 12,
     }
     return FeedParameters(**(given | {"increments": RULES, "copies": False} | changes))  # type: ignore[arg-type]
 
@@ -115,6 +116,7 @@ BOUNDS = st.fixed_dictionaries(
         "max_groups": st.integers(1, 3),
         "weights": st.sampled_from([(900,), (900, 500, 300)]),
         "copies": st.booleans(),
+        "ended_rows_kept_us": st.sampled_from([0, 5, 1000]),
         "public_keys": st.sampled_from([None, (1, 3)]),
         "grid": st.sampled_from(
             [TableGrid.from_start(3, 2), TableGrid.from_start(3, 2, 9), TableGrid.from_start(-7, 5)]
@@ -194,7 +196,7 @@ def test_no_feed_of_one_unit_is_beyond_the_bound(late: bool, copies: bool) -> No
             image = Image(
                 1,
                 chance.randrange(4),
-                number,
+                chance.choice([number, number, chance.randrange(number + 1)]),
                 chance.choice([1, -1]),
                 ts,
                 chance.randrange(2),
@@ -238,6 +240,28 @@ def test_updates_begin_rows_whose_begin_was_lost() -> None:
         for (_, key), row in found.items():
             there[key] += row[2]
         assert {key: n for key, n in keys.items() if n} == +Counter(there)
+
+
+def test_places_of_ended_rows_are_kept_for_their_time() -> None:
+    """Catches: a message that comes again after its row ended and brings it back; places that are kept for ever."""
+    p = parameters(max_rows=3)
+    begun = Image(1, 1, 3, 1, 2, 1, (1, 1, 5))
+    ended = begun._replace(kind=-1, seq=5, ts=4)
+    other = Image(1, 2, 9, 1, 40, 1, (1, 1, 5))
+    for batches, left, replayed, places in (
+        ([[begun], [ended], [begun], [ended], [other]], 1, 2, 0),
+        ([[ended], [begun]], 0, 1, 1),
+        ([[begun, ended, begun, ended]], 0, 2, 1),
+        # By the clock, which is at 3 times the number of the micro-batch.
+        ([[begun, ended], *[[]] * 5, [begun]], 1, 0, 0),
+        # By the unit's own newest image.
+        ([[begun, ended, other], [begun]], 1, 0, 0),
+    ):
+        clocked = [(batch, Clock(3 * number, LATEST)) for number, batch in enumerate(batches)]
+        found, state, drops = run(clocked, p)
+        assert sum(row[2] for row in found.values()) == left + (batches[0][-1] == other)
+        assert drops["replayed"] == replayed
+        assert state is not None and state["ended"].num_rows == places
 
 
 def test_counts_are_those_of_the_bounded_table() -> None:
@@ -287,6 +311,7 @@ def test_large_feeds_are_followed_as_the_plain_reading_does(number: int) -> None
         max_rows_per_group=min(c, most),
         max_groups=chance.choice([1, 2, 3]),
         copies=bool(number % 2),
+        ended_rows_kept_us=chance.choice([0, 6, 1000]),
         public_keys=chance.choice([None, (1, 3)]),
         grid=chance.choice([TableGrid.from_start(3, 2), TableGrid.from_start(3, 2, 9)]),
     )
