@@ -18,7 +18,7 @@ from dpsql.parsed_query import AS_RELEASED, ParsedQuery, PrivacyLevel, Reading
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
 from dpsql.sources.config import Source, cut_by_records, load_sources
-from dpsql.sources.reader_options import passed_over, refused_option
+from dpsql.sources.reader_options import passed_over, refused_format, refused_option
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups
 
@@ -173,9 +173,8 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
     sources = _declared(sources)
     parsed = parse_query(sql, sources, name)
     source = sources[parsed.stream]
-    if problem := cut_by_records(source) or refused_option(
-        source
-    ):  # sources that were made in code; sources.yaml is refused with the line
+    # Sources that were made in code; sources.yaml is refused with the line.
+    if problem := refused_format(source) or cut_by_records(source) or refused_option(source):
         raise ConfigError(f"source {source.name!r}: {problem}")
     mechanism = registry.mechanism_named(parsed.mechanism)
     plan = mechanism.plan(parsed, source)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from duckdb.func import ARROW, SPECIAL
 
 from dpsql.local import spark_text
-from dpsql.local.lines import mend, raw_field
+from dpsql.local.lines import mend
 from dpsql.local.spark_text import rewritten
 from dpsql.scratch import scratch
 
@@ -84,7 +84,6 @@ PYTHON_FUNCTIONS: tuple[tuple[str, Callable[..., object], str, str], ...] = (
     ("dpsql_py_double", spark_text.to_double, "VARCHAR", "DOUBLE"),
     ("dpsql_py_java_double", spark_text.java_double, "VARCHAR", "DOUBLE"),
     ("dpsql_py_mend", mend, "VARCHAR", "VARCHAR"),
-    ("dpsql_py_raw_field", raw_field, "VARCHAR VARCHAR", "VARCHAR"),
     ("dpsql_py_rewritten", rewritten, "VARCHAR VARCHAR", "VARCHAR"),
     ("dpsql_py_date", spark_text.to_date, "VARCHAR", "INTEGER"),
     ("dpsql_py_timestamp", spark_text.to_timestamp, "VARCHAR", "BIGINT"),

@@ -25,11 +25,12 @@ from dpsql.local.frames import arrow_table
 from dpsql.local.from_clause import LocalTable
 from dpsql.local.lines import (
     check_header,
-    csv_chunks,
+    csv_fields,
     csv_select,
     has_header,
     json_lines,
     json_select,
+    refused_option,
 )
 from dpsql.local.spark_types import (
     INTEGER_BITS,
@@ -53,7 +54,7 @@ from dpsql.sources.folders import (
     pattern_above_folders,
     wrong_value,
 )
-from dpsql.sources.reader_options import FILES_PER_BATCH, is_by_file
+from dpsql.sources.reader_options import FILES_PER_BATCH
 
 SUFFIXES = {
     ".parquet": "parquet",
@@ -134,8 +135,10 @@ class InputReader:
                 self._fields(schema, data_file)
                 names.update(map(str.lower, schema.names), dict(data_file.columns))
                 typed += 1
+                continue
+            columns = self._columns(kind)
             if kind == "csv" and has_header(self._source):
-                check_header(Path(path), self._columns(kind), self._source)
+                check_header(Path(path), columns, self._source)
         if typed == len(paths) > 0:
             self._check_names(
                 names, " and ".join(dict.fromkeys(map(os.fspath, (paths[0], paths[-1]))))
@@ -181,19 +184,16 @@ class InputReader:
             return
         columns = self._columns(kind)
         if self._of_messages:
-            for lines in json_lines(path, arrays=False):
-                yield self._messages(lines)
+            for lines, too_long in json_lines(path):
+                yield self._messages(lines, too_long)
         elif kind == "json":
-            for lines in json_lines(path):
-                yield self._lines(
-                    lines, json_select(columns, messages=self._source.format == "kafka"), 0
-                )
+            for lines, too_long in json_lines(path):
+                yield self._lines(lines, json_select(columns), too_long)
         else:
-            skipped = check_header(path, columns, self._source) if has_header(self._source) else 0
-            for fields, wrong_width in csv_chunks(
-                path, columns, {k.lower(): v for k, v in self._source.options}, skipped
-            ):
-                yield self._lines(fields, csv_select(columns), wrong_width)
+            if has_header(self._source):
+                check_header(path, columns, self._source)
+            for fields, malformed in csv_fields(path, len(columns), self._source):
+                yield self._lines(fields, csv_select(columns, self._source), malformed)
 
     def _data_file(self, file: InputFile) -> DataFile:
         """Return a file with the values of its folders in their declared types, and note which these are.
@@ -229,17 +229,16 @@ class InputReader:
         """Return the columns of a text: the declared ones that are not in the names of its folders.
 
         Raises:
-            ConfigError: none are declared, or an option has it read otherwise than by lines.
+            ConfigError: none are declared.
+            DataError: an option is read on Spark only.
         """
         if self._declared is None:
             raise ConfigError(
                 f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}"
             )
-        if by_line := next(
-            (name for name, value in self._source.options if is_by_file(name, value)), None
-        ):
+        if option := refused_option(kind, self._source):
             raise DataError(
-                f"`{by_line}` of {kind} works on Spark only: use `dpsql run --until-caught-up`"
+                f"source `{self._source.name}`: `{option}` of {kind} runs on Spark: `dpsql run --until-caught-up`"
             )
         names = dict(self._folders)
         return tuple((name, kind) for name, kind in self._declared if name.lower() not in names)
@@ -329,12 +328,12 @@ class InputReader:
                 f"{where}: column `{name}` of source `{self._source.name}` is missing; it has {', '.join(sorted(names))}"
             )
 
-    def _messages(self, lines: pa.Table) -> Chunk:
+    def _messages(self, lines: pa.Table, too_long: int = 0) -> Chunk:
         """Read the messages of a change feed, one in each line, as images."""
         assert self._declared is not None
         self._connection.register("dpsql_messages", lines)
         images = self._execute(images_select(str(self._source.sequence_by)))
-        return self._lines(images, json_select(self._declared, BESIDE), 0)
+        return self._lines(images, json_select(self._declared, BESIDE), too_long)
 
     def _table(self) -> LocalTable:
         """Return the view of text: the declared columns, those of folders and those of a change feed."""
@@ -343,7 +342,7 @@ class InputReader:
             self._view, tuple((declared | dict(self._folders) | dict(self._beside)).items())
         )
 
-    def _lines(self, raw: pa.Table, select: str, wrong_width: int) -> Chunk:
+    def _lines(self, raw: pa.Table, select: str, malformed: int) -> Chunk:
         assert self._declared is not None
         self._connection.register("dpsql_raw", raw)
         self._connection.register("dpsql_folders", self._folder_row)
@@ -357,7 +356,7 @@ class InputReader:
         self._execute(
             f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines, dpsql_folders WHERE NOT dpsql_malformed'
         )
-        return Chunk(table, bad["n"][0].as_py() + wrong_width)
+        return Chunk(table, bad["n"][0].as_py() + malformed)
 
     def _execute(self, text: str) -> pa.Table:
         """Return what DuckDB says to a statement. What it says of a failure can quote a record: only the kind of the failure is told."""

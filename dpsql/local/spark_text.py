@@ -23,10 +23,13 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_Object)
 
 
 def rewritten(line: str, name: str) -> str | None:
-    """Return a field of a JSON object; None if it is not there. Of two of one name the last."""
-    fields: _Object = _DECODER.raw_decode(line.lstrip())[0]
-    values = [value for key, value in fields if key == name]
-    return _json_text(values[-1]) if values else None
+    """Return a field of a JSON object; None if it is not there, or too deep. Of two of one name the last."""
+    try:
+        fields: _Object = _DECODER.raw_decode(line.lstrip())[0]
+        values = [value for key, value in fields if key == name]
+        return _json_text(values[-1]) if values else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _json_text(value: Any) -> str:
@@ -40,7 +43,8 @@ def _json_text(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04X}", text)
 
 
 def _java_text(value: float) -> str:

@@ -164,7 +164,7 @@ def kind_sql(change: str, form: FeedForm) -> str:
 # Such a value depends on the records of everybody: with one unit's records left out it is
 # another one for all that come after.
 
-DESCRIBED = ("parquet", "orc", "avro", "xml", "text", "delta", "table")
+DESCRIBED = ("parquet", "orc", "avro", "text", "delta", "table")
 """Formats of streams that say themselves which columns records have; for every other one `schema` has to."""
 
 NOT_OF_RECORDS = frozenset(

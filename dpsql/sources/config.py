@@ -19,7 +19,7 @@ from dpsql.sources.caps import NO_CAP, Cap, read_caps
 from dpsql.sources.change_feed import TIME, FeedForm, column_rules, feed_rules
 from dpsql.sources.domains import Domain, read_domains
 from dpsql.sources.places import overlap, places
-from dpsql.sources.reader_options import CATALOG, refused_option
+from dpsql.sources.reader_options import CATALOG, refused_format, refused_option
 from dpsql.sources.yaml_file import Block, YamlDocument, read_yaml
 from dpsql.times import EPOCH, parse_duration
 
@@ -273,6 +273,7 @@ def _check_together(source: Source, document: YamlDocument, key_path: tuple[str,
         (cut_text is not None, "options", str(cut_text)),
         *_place_rules(source),
         *_value_rules(source),
+        (refused_format(source) is not None, "format", refused_format(source) or ""),
         (refused_option(source) is not None, "options", refused_option(source) or ""),
         (refused_schema(source) is not None, "schema", refused_schema(source) or ""),
         (

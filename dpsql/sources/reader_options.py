@@ -13,6 +13,24 @@ CATALOG = "table"
 FILES_PER_BATCH = "maxfilespertrigger"
 """The option, in lower case, that says how many files a micro-batch has at most."""
 
+OF_FILES = (FILES_PER_BATCH, "pathglobfilter", "recursivefilelookup")
+"""Options of a stream of files in any format."""
+
+OF_JSON = (
+    "allowbackslashescapinganycharacter",
+    "allowcomments",
+    "allownonnumericnumbers",
+    "allownumericleadingzeros",
+    "allowsinglequotes",
+    "allowunquotedcontrolchars",
+    "allowunquotedfieldnames",
+    "dateformat",
+    "locale",
+    "primitivesasstring",
+    "timestampformat",
+)
+"""Options of Spark's parser of JSON, in lines and messages."""
+
 _EVERY_FILE = "leave it out: every file is read, once, however old it is, and stays where it is"
 _IN_ORDER = "leave it out: files are read in the order of their modification times, and each poll looks anew"
 _BY_LINE = "one record with an open quote or bracket would take the records after it. Leave it out and write one record per line, or write Parquet"
@@ -33,6 +51,9 @@ _OF_FILES: Mapping[str, tuple[str, str]] = {
     "wholetext": ("false", _BY_LINE),
 }
 """By lower-case name: the value that does nothing, and what is wrong with all others."""
+
+_AS_ALWAYS = {"mode": "permissive", "encoding": "utf-8", "enforceschema": "false"}
+"""Values that dpsql itself gives to readers of text, by lower-case name."""
 
 _OF_DELTA: Mapping[str, tuple[str, str]] = {
     "ignorechanges": ("false", f"rows that a commit writes again would count twice. {_OF_CHANGES}"),
@@ -61,6 +82,13 @@ _BY_FORMAT = {
 SKIPS_CHANGES = "skipchangecommits"
 
 
+def refused_format(source: Any) -> str | None:
+    """Tell why a stream may not have its format; None where it may."""
+    if source.static or source.format != "xml":
+        return None
+    return "a stream of XML is not supported: a tag that a record leaves open takes the next record with it. Write JSON lines or Parquet"
+
+
 def refused_option(source: Any) -> str | None:
     """Tell what is wrong with an option of a stream (`dpsql.sources.config.Source`); None where nothing is."""
     if source.static:
@@ -80,10 +108,10 @@ def _is_no_count(name: str, value: str) -> bool:
     return name.lower() == FILES_PER_BATCH and not re.fullmatch(r"0*[1-9][0-9]{0,8}", value)
 
 
-def is_by_file(name: str, value: str) -> bool:
-    """Tell whether an option has texts read otherwise than by lines."""
-    harmless, reason = _OF_FILES.get(name.lower(), ("", ""))
-    return reason == _BY_LINE and value.lower() != harmless
+def does_nothing(name: str, value: str) -> bool:
+    """Tell whether an option has a reader of files do what it does anyhow."""
+    harmless = _OF_FILES.get(name.lower(), ("", ""))[0] or _AS_ALWAYS.get(name.lower())
+    return value.lower() == harmless
 
 
 def passed_over(source: Any) -> tuple[str, ...]:
@@ -95,3 +123,8 @@ def passed_over(source: Any) -> tuple[str, ...]:
         f"Commits that change or delete rows of `{source.name}` are passed over whole (skipChangeCommits): what they insert does not "
         "count, and rows that they change or delete stay counted as they were.",
     )
+
+
+def parser_options(source: Any) -> dict[str, str]:
+    """Return the options of a source that its parser of JSON takes."""
+    return {name: value for name, value in source.options if name.lower() in OF_JSON}

@@ -13,10 +13,11 @@ from pyspark.sql import types as T
 from dpsql.errors import ConfigError, DataError
 from dpsql.sources.change_feed import BESIDE, CHANGE, IMAGES, MESSAGE, POSITION, SOURCE_TIME, TIME
 from dpsql.sources.config import Source
+from dpsql.sources.reader_options import parser_options
 from dpsql.sql.clock_words import NO_DATE
 from dpsql.streaming import internals
 
-# TIMESTAMP columns of text (JSON, CSV, XML), cast here and not by Spark's readers, which give a
+# TIMESTAMP columns of text, cast here and not by Spark's readers, which give a
 # time without a date today's.
 
 # A record that is read again tomorrow must be the same record. So such a text is no time: its
@@ -159,15 +160,27 @@ def parsed(messages: DataFrame, source: Source) -> DataFrame:
     return _avro(messages, source) if source.value_format == "avro" else _json(messages, source)
 
 
-def _json(messages: DataFrame, source: Source) -> DataFrame:
-    schema = declared(messages.sparkSession, source)
-    read_schema = as_read(schema, source).add(CORRUPT, "string")
-    return typed(
-        messages.select(
-            F.from_json(F.expr("cast(value AS STRING)"), read_schema, OPTIONS).alias("v")
-        ).select("v.*"),
-        schema,
+def parsed_lines(texts: DataFrame, source: Source) -> DataFrame:
+    """Return the declared columns out of the column `value`, an object in each row, with those of folders behind it, and CORRUPT beside them."""
+    return _json(texts, source, texts.columns[1:])
+
+
+def _json(messages: DataFrame, source: Source, folder_columns: Sequence[str] = ()) -> DataFrame:
+    in_folders = {name.lower() for name in folder_columns}
+    schema = T.StructType(
+        [
+            field
+            for field in declared(messages.sparkSession, source)
+            if field.name.lower() not in in_folders
+        ]
     )
+    shape = as_read(schema, source).add(CORRUPT, "string")
+    quoted_folders = [quoted(name) for name in folder_columns]
+    texts = messages.selectExpr("cast(value AS STRING) AS value", *quoted_folders).where(HAS_TEXT)
+    objects = texts.select(
+        F.from_json("value", shape, parser_options(source) | OPTIONS).alias("v"), *quoted_folders
+    )
+    return typed(objects.select("v.*", *quoted_folders), schema)
 
 
 def _avro(messages: DataFrame, source: Source) -> DataFrame:
@@ -209,6 +222,9 @@ def _avro(messages: DataFrame, source: Source) -> DataFrame:
 # (`dpsql.local.debezium`).
 
 OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+HAS_TEXT = "startswith(value, '{') OR value RLIKE '[^\\\\x00-\\\\x20]'"
+"""SQL of whether a line or message is more than blanks; nearly all begin with a bracket."""
+
 MESSAGE_SCHEMA = ", ".join(f"{name} STRING" for name in (*MESSAGE, CORRUPT))
 """What is nested stays text here: it is read by the schema of the source."""
 

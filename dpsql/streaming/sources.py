@@ -24,7 +24,13 @@ from dpsql.parsed_query import ParsedQuery
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source, refused_schema
 from dpsql.sources.declared_types import loses_numbers, mismatch_text
-from dpsql.sources.reader_options import CATALOG, FILES_PER_BATCH, refused_option
+from dpsql.sources.reader_options import (
+    CATALOG,
+    FILES_PER_BATCH,
+    OF_FILES,
+    refused_format,
+    refused_option,
+)
 from dpsql.streaming import formats, internals
 from dpsql.streaming.failures import kind_of, reason_of, translate
 from dpsql.streaming.file_columns import check_source_folders
@@ -36,8 +42,7 @@ from dpsql.udfs.bucket_state import filesystem
 
 MALFORMED = "dpsql_malformed"
 SELF_DESCRIBING = ("parquet", "orc", "avro")
-LINES = ("json", "csv", "xml")
-FILES = (*SELF_DESCRIBING, *LINES, "text")
+FILES = (*SELF_DESCRIBING, "json", "csv", "text")
 BATCH_FILES = 64
 """Default files in a micro-batch. Not bytes: what one user adds must not move other users' records to other micro-batches."""
 
@@ -74,6 +79,9 @@ FORCED = (
 
 CSV_LIMITS = {"maxColumns": str(formats.CSV_COLUMNS), formats.LIMIT: str(formats.LONGEST_LINE)}
 """Longer lines are left out before the parser sees them."""
+
+JSON_LIMIT = {formats.LIMIT: str(64 << 20)}
+"""Longer lines are left out before they fill the memory, uncounted."""
 
 HEADER_COUNTS = {"enforceSchema": "false"}
 """Reader option of CSV with `header`: each file's header is compared with the declared columns, case aside."""
@@ -148,7 +156,7 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
     Raises:
         DataError: the path does not exist, holds no files, or cannot be read.
     """
-    if problem := refused_schema(source) or refused_option(source):
+    if problem := refused_schema(source) or refused_format(source) or refused_option(source):
         raise ConfigError(f"source {source.name!r}: {problem}")
     if source.format in FILES:
         return _files(session, source, may_be_empty)
@@ -181,17 +189,14 @@ def static_files(session: SparkSession, source: Source) -> list[str]:
 
 
 def _static(session: SparkSession, source: Source, version: int | None) -> DataFrame:
-    options = dict(source.options)
-    if source.format == "csv":
-        options = {
-            name: value for name, value in source.options if name.lower() != "enforceschema"
-        } | HEADER_COUNTS
-    reader = session.read.format(source.format).options(**options)
-    if source.schema and source.format in LINES:
+    if source.format in ("json", "csv"):
+        stored = _stored(session, source, source.path)
+        return without_malformed(_parsed(stored, source), f"{MALFORMED}_{source.name}")
+    reader = session.read.format(source.format).options(**dict(source.options))
+    if source.schema and source.format == "xml":
         declared = formats.declared(session, source)
-        return formats.typed(
-            _load(reader.schema(formats.as_read(declared, source)), source, source.path), declared
-        )
+        frame = _load(reader.schema(formats.as_read(declared, source)), source, source.path)
+        return formats.typed(frame, declared)
     if source.schema:
         reader = reader.schema(source.schema)
     if version is not None:
@@ -215,40 +220,72 @@ def within_calendar(frame: DataFrame) -> DataFrame:
 
 def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFrame:
     path = _existing(session, source)
-    changes = source.change_feed is FeedForm.DEBEZIUM  # whose messages are lines
-    declared = formats.declared(session, source) if source.format in LINES and not changes else None
-    schema: T.StructType | str | None = "value STRING" if changes else source.schema
-    form = "text" if changes else source.format
-    if declared is not None:
-        schema = formats.as_read(declared, source).add(CORRUPT, "string")
-    options = _file_options(source, is_typed=declared is not None)
-    reader = session.read.format(form).options(**options)
-    stored = _load(reader.schema(schema) if schema else reader, source, path)
-    if not (may_be_empty and schema) and not stored.inputFiles():
+    stored = _stored(session, source, path)
+    if not (may_be_empty and source.schema) and not stored.inputFiles():
         raise DataError(f"source {source.name!r}: no files in {without_credentials(source.path)}")
+    options = _file_options(source)
     if not any(name.lower() == FILES_PER_BATCH for name in options):
         options["maxFilesPerTrigger"] = str(LIVE_FILES if may_be_empty else BATCH_FILES)
     # The rest of a listing would be read without a new one, at last in a micro-batch that does not look cut.
     options["maxCachedFiles"] = "0"
     # Spark's default of 7 days hides files that come with an older time, and forgets the names of those that it has read.
     options["maxFileAge"] = ENDLESS
-    frame = _load(
-        session.readStream.format(form).schema(stored.schema).options(**options), source, path
-    )
-    if changes:
-        return without_malformed(formats.parsed_changes(frame, source))
-    return without_malformed(formats.typed(frame, declared)) if declared is not None else frame
+    reader = session.readStream.format(_form(source)).schema(stored.schema).options(**options)
+    frame = _load(reader, source, path)
+    return without_malformed(_parsed(frame, source)) if source.format in ("json", "csv") else frame
 
 
-def _file_options(source: Source, is_typed: bool) -> dict[str, str]:
+def _form(source: Source) -> str:
+    """Return the format in which Spark reads the files of a source: objects of JSON are parsed here, line by line."""
+    return "text" if source.format == "json" else source.format
+
+
+def _stored(session: SparkSession, source: Source, path: str | None) -> DataFrame:
+    """Return files as Spark's reader gives them: lines of JSON in the column `value`, and what folders like `day=2024-02-29` say."""
+    reader = session.read.format(_form(source)).options(**_file_options(source))
+    if source.format == "csv":
+        shape = formats.as_read(formats.declared(session, source), source).add(CORRUPT, "string")
+        return _load(reader.schema(shape), source, path)
+    if source.format != "json":
+        return _load(reader.schema(source.schema) if source.schema else reader, source, path)
+    lines = _load(reader, source, path)
+    declared = {
+        field.name.lower(): field.dataType
+        for field in session.createDataFrame([], str(source.schema)).schema
+    }
+    line, *folder_columns = lines.schema
+    shape = T.StructType([line])
+    for field in folder_columns:
+        shape = shape.add(field.name, declared.get(field.name.lower(), field.dataType))
+    return _load(reader.schema(shape), source, path)
+
+
+def _parsed(stored: DataFrame, source: Source) -> DataFrame:
+    """Return the declared columns of lines, and CORRUPT beside them."""
+    if source.change_feed is FeedForm.DEBEZIUM:
+        return formats.parsed_changes(stored, source)
+    if source.format == "json":
+        return formats.parsed_lines(stored, source)
+    return formats.typed(stored, formats.declared(stored.sparkSession, source))
+
+
+def _file_options(source: Source) -> dict[str, str]:
     """Return the options of a reader of files. Whatever the user gives: no record may stop the job, and none may vanish uncounted."""
     options = {name: value for name, value in source.options if name.lower() not in FORCED}
-    options |= {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-    if is_typed:
-        options |= formats.OPTIONS
     if source.format == "csv":
-        options |= CSV_LIMITS | HEADER_COUNTS
-    return options
+        options = _of_csv(options) | CSV_LIMITS | formats.OPTIONS
+    if source.format == "json":
+        options = JSON_LIMIT | {
+            name: value for name, value in options.items() if name.lower() in OF_FILES
+        }
+    return options | {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+
+
+def _of_csv(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options of CSV that compare headers, and take two quotes inside of quotes for one unless the source names another `escape`."""
+    given = {name.lower(): value for name, value in options.items()}
+    escape = given.get("escape", given.get("quote", '"'))
+    return {**options, "escape": escape} | HEADER_COUNTS
 
 
 def most_live_files(source: Source) -> int | None:
@@ -296,9 +333,12 @@ def files_there(session: SparkSession, source: Source) -> list[str]:
     return [readable(uri) for uri in uris]
 
 
-def without_malformed(frame: DataFrame) -> DataFrame:
-    """Count the rows with something in the column CORRUPT, and leave them and the column out."""
-    counted = frame.observe(MALFORMED, F.count(CORRUPT).alias("malformed"))
+def without_malformed(frame: DataFrame, metric: str = MALFORMED) -> DataFrame:
+    """Count the rows with something in the column CORRUPT, and leave them and the column out.
+
+    Spark pushes no filter through what counts: each line is parsed once.
+    """
+    counted = frame.observe(metric, F.count(CORRUPT).alias("malformed"))
     return counted.where(f"{CORRUPT} IS NULL").drop(CORRUPT)
 
 
@@ -316,14 +356,8 @@ def check_there(session: SparkSession, sources: Iterable[Source]) -> None:
 def _check_first_file(session: SparkSession, source: Source) -> None:
     """Read the first record of a CSV source, or the types of a file that has its own."""
     if source.format == "csv":
-        # As the stream is read: whatever the first record is, it refuses nothing.
-        other_options = tuple(
-            (name, value) for name, value in source.options if name.lower() not in FORCED
-        )
-        try:
-            _static(
-                session, replace(source, options=(*other_options, *CSV_LIMITS.items())), None
-            ).head(1)
+        try:  # whatever the first record is, it refuses nothing
+            _stored(session, source, source.path).head(1)
         except DataError:  # there is no file yet
             return
         except (PySparkException, Py4JJavaError) as problem:

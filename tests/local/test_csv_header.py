@@ -152,15 +152,3 @@ def test_what_spark_alone_can_look_at_is_left_to_it(path: str) -> None:
         Source("visits", "csv", path, schema=SCHEMA, options=(("header", "true"),))
     )
     assert check_files(Source("visits", "csv", path, schema=SCHEMA))
-
-
-@pytest.mark.parametrize(("form", "option"), [("csv", "multiLine"), ("json", "multiLine")])
-def test_options_that_read_by_file_work_on_spark_only(
-    tmp_path: Path, form: str, option: str
-) -> None:
-    path = write(tmp_path / f"a.{form}", "")
-    table = Source(
-        "pages", form, str(path), schema=SCHEMA, static=True, options=((option, "true"),)
-    )
-    with pytest.raises(DataError, match=f"`{option}` of {form} works on Spark only"):
-        InputReader(connect(), table).all_files([path])

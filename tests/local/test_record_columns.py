@@ -56,7 +56,7 @@ OF_MESSAGES = (
     "headers",
     "value",
 )
-FORMATS = ("parquet", "orc", "avro", "xml", "text", "delta", "table", "json", "csv", "kafka")
+FORMATS = ("parquet", "orc", "avro", "text", "delta", "table", "json", "csv", "kafka")
 
 
 def of_feed(sql: str, schema: str | None = OF_ROWS, form: FeedForm = FeedForm.DELTA) -> Query:

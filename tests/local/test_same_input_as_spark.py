@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,21 @@ from pyspark.sql import SparkSession
 
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
+from dpsql.local.lines import Dialect, json_select
 from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import OTHER_BATCH_FILES, InputReader, micro_batches, source_files
+from dpsql.local.spark_types import parse_ddl
 from dpsql.sources.config import Source
+from dpsql.streaming.formats import CORRUPT
 from dpsql.streaming.rows import listed_keys, records
 from dpsql.streaming.session import run_session
-from dpsql.streaming.sources import BATCH_FILES, stream, within_calendar
+from dpsql.streaming.sources import BATCH_FILES, _parsed, _stored, stream, within_calendar
 from dpsql.udfs.keys import encode
 from tests.local.conftest import CLAUSE, Compile, visits
+from tests.local.test_lines import DIALECTS
 from tests.local.test_record_reader import KEYS
 from tests.local.test_sources import MALFORMED_CSV, MALFORMED_JSON, SCHEMA, load
+from tests.sweeps import sweep
 
 JSON_LINES = r"""
 {"name": "a", "n": 1, "x": 1.5, "ok": true, "day": "2024-02-29", "ts": "2024-02-29T12:00:00Z"}
@@ -87,7 +93,7 @@ a,1,1.5,true,2024-02-29,2024-02-29 12:00:00
 ,,,,,
 "",,,,,
 "b,c",-2,1e3,FALSE,2024-2-9,2024-02-29T12:00:00Z
-"a\\"b",+3,-Inf,,,
+"a""b",+3,-Inf,,,
 x y , 4,,,,
 é,,NaN,,,
 a, ,,,,
@@ -103,38 +109,22 @@ a,,nan,,,
 """
 
 
-WRAPPED = ('{"ts": 9223372036855}', '{"ts": -9223372036855}')
-"""Spark's reader by itself makes other years of these; a run reads times as text, and finds them malformed (tests/streaming/test_totality.py)."""
+Outcome = tuple[list[tuple[object, ...]], int]
 
 
-def on_spark(
-    spark: SparkSession, kind: str, folder: Path
-) -> dict[str, tuple[list[tuple[object, ...]], int]]:
-    """By file: the rows, and how many lines are malformed."""
-    reader = (
-        run_session(spark, 1)
-        .read.format(kind)
-        .options(mode="PERMISSIVE", columnNameOfCorruptRecord="corrupt")
-    )
-    frame = (
-        reader.schema(f"{SCHEMA}, corrupt STRING")
-        .load(str(folder))
-        .selectExpr("_metadata.file_name AS file", "*")
-    )
+def on_spark(spark: SparkSession, kind: str, path: Path) -> list[Outcome]:
+    """By line: the row, or that it is malformed."""
+    session = run_session(spark, 1)
+    source = Source("lines", kind, str(path), schema=SCHEMA)
+    frame = _parsed(_stored(session, source, source.path), source)
     table = frame.coalesce(1).toArrow()
-    table = table.set_column(
-        6, "ts", table.column("ts").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-    )
-    found: dict[str, tuple[list[tuple[object, ...]], int]] = {
-        path.name: ([], 0) for path in folder.iterdir()
-    }
+    times = table.column("ts").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    table = table.set_column(table.column_names.index("ts"), "ts", times)
+    outcomes: list[Outcome] = []
     for row in table.to_pylist():
-        name, *values, corrupt = row.values()
-        rows, malformed = found[name]
-        found[name] = (
-            (rows, malformed + 1) if corrupt is not None else ([*rows, tuple(values)], malformed)
-        )
-    return found
+        is_malformed = row.pop(CORRUPT) is not None
+        outcomes.append(([], 1) if is_malformed else ([tuple(row.values())], 0))
+    return outcomes
 
 
 @pytest.mark.parametrize(
@@ -144,23 +134,23 @@ def on_spark(
 def test_text_files(
     spark: SparkSession, tmp_path: Path, kind: str, lines: str, malformed: str
 ) -> None:
-    """One file for each line, read at once on Spark and singly here."""
+    """Read at once on Spark and singly here. Catches: a line with other values than on Spark, or one that is malformed there and read here."""
     every = [
         line
         for line in lines.strip("\n").split("\n") + malformed.replace("\n", "").split("|")
-        if line and line not in WRAPPED
+        if line
     ]
-    files = {f"{number:03d}.{kind}": line for number, line in enumerate(every)}
-    for name, line in files.items():
-        (tmp_path / name).write_text(line + "\n", encoding="utf-8")
-    there = on_spark(spark, kind, tmp_path)
-    here = {name: load(tmp_path / name) for name in files}
+    path = tmp_path / f"all.{kind}"
+    path.write_text("\n".join(every), encoding="utf-8")
+    there = on_spark(spark, kind, path)
+    one = tmp_path / f"one.{kind}"
+    here = [load(one) for line in every if one.write_text(f"{line}\n", encoding="utf-8")]
     assert {
-        line: (there[name], here[name])
-        for name, line in files.items()
-        if repr(there[name]) != repr(here[name])
+        line: (theirs, ours)
+        for line, theirs, ours in zip(every, there, here, strict=True)
+        if repr(theirs) != repr(ours)
     } == {}
-    assert sum(malformed for _, malformed in there.values()) > 5 and len(there) == len(every)
+    assert sum(malformed for _, malformed in there) > 5
 
 
 COMPUTED = ("lower(concat(page, user_id))", "CAST(hour(ts) AS STRING)")
@@ -378,3 +368,84 @@ def test_columns_of_parquet(spark: SparkSession, tmp_path: Path) -> None:
     for name, wanted in zip(found.column_names, expected.columns, strict=True):
         kind = pa.timestamp("us") if pa.types.is_timestamp(wanted.type) else wanted.type
         assert found[name].cast(kind).equals(wanted.cast(kind)), (name, PARQUET[int(name[1:])])
+
+
+LETTERS = '"""\\\\,,;;\'\'\t\t| aé\x01'
+OF_LINES = 2000
+
+
+def random_lines(seed: int, count: int) -> list[str]:
+    rng = random.Random(seed)
+    texts = ("".join(rng.choices(LETTERS, k=rng.randrange(1, 14))) for _ in range(count))
+    return [text for text in texts if text.strip("".join(map(chr, range(33))))]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_random_lines_of_csv(spark: SparkSession, tmp_path: Path, dialect: str) -> None:
+    """Each line has the values of Spark, or is malformed. Catches: quotes that a parser takes for another thing than Spark does."""
+    source = Source(
+        "lines",
+        "csv",
+        str(tmp_path / "a.csv"),
+        schema="a STRING, b STRING, c STRING",
+        options=tuple(DIALECTS[dialect].items()),
+    )
+    lines = random_lines(len(dialect), sweep(OF_LINES, 30_000))
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
+    there = _stored(run_session(spark, 1), source, source.path).coalesce(1).toArrow().to_pylist()
+    reading = Dialect(source)
+    wrong = []
+    malformed = 0
+    for line, row in zip(lines, there, strict=True):
+        is_malformed = row.pop(CORRUPT) is not None
+        table = reading.table(pa.array([f"{line}\n"]), 3)
+        values = [None if v == reading.null else v for c in table.columns for v in c.to_pylist()]
+        malformed += not values and not is_malformed
+        if values and (is_malformed or values != list(row.values())):
+            wrong.append((line, values, row))
+    assert wrong == []
+    assert malformed < len(lines) / 5
+
+
+VALUES = r"""1|-0|1.50|1e2|1e400|-0.0|12345678901234567890123|true|null|NaN|-INF|"a"|""|"1"|"é"|"\u0000"|"\ud83d"|"\ud83d\ude00"|"a\tb"|"\q"|
+{}|[]|{"a": 1.50, "b":[1, 2]}|[1e10, "\ud83d"]|[{"n": 1}]|"2024-02-29"|"2024-02-29T12:00:00Z"|1709208000|01|.5|+1|tru|'a'|{"n":1|0.1e-7|1.0E5"""
+
+
+def random_objects(seed: int, count: int) -> list[str]:
+    rng = random.Random(seed)
+    values = VALUES.replace("\n", "").split("|")
+    names = ["name", "n", "x", "ok", "day", "ts", "more", "\\ud83d"]
+    lines = []
+    for _ in range(count):
+        chosen = rng.sample(names, rng.randrange(4))
+        fields = [f'"{name}": {rng.choice(values)}' for name in chosen]
+        line = "{" + rng.choice([",", ", ", " ,"]).join(fields) + "}"
+        if rng.random() < 0.3:
+            place = rng.randrange(len(line))
+            letters = rng.choice(["", ",", "]", '"', "\\", " ", "}", "\x01", "[", "x"])
+            line = line[:place] + letters + line[place + rng.randrange(2) :]
+        lines.append(line)
+    return [line for line in lines if line.strip()]
+
+
+def test_random_lines_of_json(spark: SparkSession, tmp_path: Path) -> None:
+    """Each line has the values of `from_json`, or is malformed. Catches: a parser that takes what Spark's refuses, and another value."""
+    lines = random_objects(1, sweep(OF_LINES, 30_000))
+    path = tmp_path / "a.json"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    there = on_spark(spark, "json", path)
+    connection = connect()
+    connection.register("dpsql_raw", pa.table({"line": lines, "place": range(len(lines))}))
+    select = json_select(parse_ddl(SCHEMA, "schema"), ("place",))
+    rows = connection.sql(
+        f"SELECT * REPLACE (epoch_us(ts) AS ts) FROM ({select}) ORDER BY place"
+    ).fetchall()
+    here = [([], 1) if is_malformed else ([tuple(row)], 0) for is_malformed, *row, _ in rows]
+    wrong = [
+        (line, ours, theirs)
+        for line, ours, theirs in zip(lines, here, there, strict=True)
+        if not ours[1] and repr(ours) != repr(theirs)
+    ]
+    assert wrong == []
+    lost = sum(ours[1] and not theirs[1] for ours, theirs in zip(here, there, strict=True))
+    assert lost < len(lines) / 20

@@ -69,8 +69,6 @@ def test_folders_are_the_same_columns_on_spark(
     """Streams and static tables. Catches: a type that Spark guesses from the folders that are there."""
     session = run_session(spark, 1)
     for number, (schema, text, _) in enumerate(READ):
-        if kind == "json" and "TIMESTAMP" in schema:
-            continue
         source = layout(tmp_path / str(number), kind, number)
         check_there(session, [source])
         tables = [static(session, Source("d", kind, source.path, schema=schema, static=True))]

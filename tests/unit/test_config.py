@@ -242,6 +242,13 @@ JSON = "value_format: json"
             "written twice",
             "sources.pages.format",
         ),
+        (
+            "format: parquet",
+            "format: xml",
+            3,
+            "a stream of XML is not supported: a tag that a record leaves open",
+            "sources.visits.format",
+        ),
         ("ledger: people", "ledger: ../people", 8, "ledger name", "sources.visits.ledger"),
         (
             "header: true",
