@@ -8,7 +8,16 @@ import json
 from collections.abc import Sequence
 
 from dpsql.local.spark_types import Columns, parse_ddl, quote
-from dpsql.sources.change_feed import CHANGE, IMAGES, MESSAGE, POSITION, SOURCE_TIME, TIME
+from dpsql.sources.change_feed import (
+    CHANGE,
+    IMAGES,
+    MESSAGE,
+    NO_MESSAGE,
+    POSITION,
+    SNAPSHOT,
+    SOURCE_TIME,
+    TIME,
+)
 
 BESIDE_COLUMNS: Columns = parse_ddl(
     f"{CHANGE} STRING, {POSITION} BIGINT, {TIME} TIMESTAMP", "a change feed"
@@ -22,7 +31,10 @@ _UNUSUAL = "[0-9][eE]|-0|[0-9]{16}|[0-9]{7}[.][0-9]|[^0-9]0[.]00"
 def images_select(sequence_by: str) -> str:
     """Return the images as `line, CHANGE, POSITION, TIME`; a message that is none has NULL for the first two of them."""
     place = sequence_by.split(".")[1]
-    mended = f"SELECT dpsql_mended(line) AS good, regexp_matches(line, {quote(_UNUSUAL)}) AS unusual FROM dpsql_messages"
+    messages = (
+        f"SELECT line FROM dpsql_messages WHERE NOT regexp_matches(line, {quote(NO_MESSAGE)})"
+    )
+    mended = f"SELECT dpsql_mended(line) AS good, regexp_matches(line, {quote(_UNUSUAL)}) AS unusual FROM ({messages})"
     outer = f"SELECT good, unusual, {_text('payload')} AS payload FROM ({_fields(mended, ('payload',))})"
     messages_select = f"SELECT unusual, CASE WHEN payload IS NULL THEN good ELSE dpsql_mended(payload) END AS good FROM ({outer})"
     inner = f"SELECT {', '.join(f'{_text(name)} AS {name}' for name in MESSAGE[:-1])} FROM ({_fields(messages_select, MESSAGE[:-1])})"
@@ -32,9 +44,15 @@ def images_select(sequence_by: str) -> str:
         f'{_integer(name)} AS "n_{name}", "{name}" IS NOT NULL AND {_integer(name)} IS NULL AS "b_{name}"'
         for name in number_names
     )
-    numbers_select = f"SELECT before, after, op, {numbers} FROM ({_fields(source, number_names, ('before', 'after', 'op'))})"
+    fields = _fields(source, number_names, ("before", "after", "op", "good"))
+    numbers_select = (
+        f"SELECT before, after, op, good IS NOT NULL AS has_source, {numbers} FROM ({fields})"
+    )
     readable_condition = " AND ".join(
-        (f'"n_{place}" IS NOT NULL', *(f'NOT "b_{name}"' for name in number_names))
+        (
+            f"(\"n_{place}\" IS NOT NULL OR (op = '{SNAPSHOT}' AND has_source))",
+            *(f'NOT "b_{name}"' for name in number_names),
+        )
     )
     branches = []
     for op, images in IMAGES.items():
@@ -70,6 +88,6 @@ def _text(name: str) -> str:
 
 
 def _integer(name: str) -> str:
-    return (
-        f'CASE WHEN regexp_full_match("{name}", \'-?[0-9]+\') THEN TRY_CAST("{name}" AS BIGINT) END'
-    )
+    """Return a field as a whole number, which connectors write as a number or as a text of digits."""
+    text = f'CASE WHEN "{name}"[1] = \'"\' THEN CAST("{name}" AS JSON) ->> \'$\' ELSE "{name}" END'
+    return f"CASE WHEN regexp_full_match({text}, '-?[0-9]+') THEN TRY_CAST({text} AS BIGINT) END"

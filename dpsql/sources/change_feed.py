@@ -48,6 +48,12 @@ IMAGES: Mapping[str, tuple[tuple[str, str], ...]] = {
 MESSAGE = ("before", "after", "op", "source", "payload")
 """The fields of a message that are read. With a schema beside it the message is in `payload`."""
 
+SNAPSHOT = "r"
+"""The `op` of a message of a snapshot, which may be without a place in the feed: it comes before all others of its row."""
+
+NO_MESSAGE = r"^[ \t\r\n]*(null[ \t\r\n]*)?$"
+"""The pattern of a line that is no message: blank, or a message without a value as tools write it."""
+
 SOURCE_TIME = "ts_ms"
 """The field of a message's `source` that says when it was committed, in milliseconds."""
 

@@ -11,7 +11,17 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from dpsql.errors import ConfigError, DataError
-from dpsql.sources.change_feed import BESIDE, CHANGE, IMAGES, MESSAGE, POSITION, SOURCE_TIME, TIME
+from dpsql.sources.change_feed import (
+    BESIDE,
+    CHANGE,
+    IMAGES,
+    MESSAGE,
+    NO_MESSAGE,
+    POSITION,
+    SNAPSHOT,
+    SOURCE_TIME,
+    TIME,
+)
 from dpsql.sources.config import Source
 from dpsql.sources.reader_options import parser_options
 from dpsql.sql.clock_words import NO_DATE
@@ -231,7 +241,8 @@ MESSAGE_SCHEMA = ", ".join(f"{name} STRING" for name in (*MESSAGE, CORRUPT))
 
 def parsed_changes(messages: DataFrame, source: Source) -> DataFrame:
     """Return the images in the column `value`, a message in each row, and CORRUPT beside them. A blank message is no record."""
-    texts = messages.selectExpr("cast(value AS STRING) AS value").where("value RLIKE '\\\\S'")
+    texts = messages.selectExpr("cast(value AS STRING) AS value")
+    texts = texts.where(~F.col("value").rlike(NO_MESSAGE))
     envelopes = texts.select(_object("value", MESSAGE_SCHEMA).alias("m"))
     fields = [
         f"CASE WHEN m.payload IS NULL THEN m.{name} ELSE p.{name} END AS {name}"
@@ -242,18 +253,21 @@ def parsed_changes(messages: DataFrame, source: Source) -> DataFrame:
         *fields, f"{bad} AS bad"
     )
     place = str(source.sequence_by).split(".")[1]
-    number_fields = ", ".join(f"`{name}` BIGINT" for name in dict.fromkeys((place, SOURCE_TIME)))
+    number_names = tuple(dict.fromkeys((place, SOURCE_TIME)))
+    number_fields = ", ".join(f"`{name}` STRING" for name in number_names)
     operations = payloads.select(
         "before",
         "after",
         "op",
         "bad",
         _object("source", f"{number_fields}, {CORRUPT} STRING").alias("s"),
-    )
-    readable_condition = f"NOT bad AND s.{CORRUPT} IS NULL AND s.`{place}` IS NOT NULL"
+    ).selectExpr("*", *(f"{_integer(name)} AS `n_{name}`" for name in number_names))
+    is_read = f"(`n_{place}` IS NOT NULL OR (op = '{SNAPSHOT}' AND s IS NOT NULL))"
+    fits = (f"(s.`{name}` IS NULL OR `n_{name}` IS NOT NULL)" for name in number_names)
+    readable_condition = " AND ".join(("NOT bad", f"s.{CORRUPT} IS NULL", is_read, *fits))
     images = operations.selectExpr(
         f"inline({_images(readable_condition)})",
-        f"s.`{place}` AS {POSITION}",
+        f"`n_{place}` AS {POSITION}",
         f"{_time()} AS {TIME}",
     )
     schema = declared(messages.sparkSession, source)
@@ -284,7 +298,13 @@ def _images(readable_condition: str) -> str:
 
 def _time() -> str:
     """Return SQL of an image's time, NULL for one that no timestamp can hold."""
-    return f"timestamp_micros(try_multiply(s.`{SOURCE_TIME}`, 1000L))"
+    return f"timestamp_micros(try_multiply(`n_{SOURCE_TIME}`, 1000L))"
+
+
+def _integer(name: str) -> str:
+    """Return SQL of a whole number of `source`, which connectors write as a number or as a text of digits."""
+    text = f"s.`{name}`"
+    return f"CASE WHEN {text} RLIKE '^-?[0-9]+\\\\z' THEN try_cast({text} AS BIGINT) END"
 
 
 # Lines of CSV that are too long for Spark's parser. It never sees them, so they are counted

@@ -60,3 +60,20 @@ def test_changes_that_a_position_rejects_are_counted(tmp_path: Path) -> None:
     write_files(tmp_path / "in", [first, moved + ended])
     query = feed_query(tmp_path / "in", sequence_by="source.pos")
     assert contents(query) == ({"a": 100, "b": 100, "c": 100}, {"replayed": 300})
+
+
+def test_positions_are_texts_of_digits_too(tmp_path: Path) -> None:
+    """Catches: Oracle's positions, or rows of a snapshot without one, that are malformed; such a row that takes the place of a newer one."""
+    numbers = [message("r", None, row(i), None, scn=str(28_685_460 + i)) for i in range(300)]
+    moved = [message("u", row(0), row(0, cur="b"), None, scn="28700000")]
+    write_files(tmp_path / "texts", [numbers, moved])
+    query = feed_query(tmp_path / "texts", sequence_by="source.scn")
+    assert contents(query)[0] == {"a": 99, "b": 101, "c": 100}
+    snapshot = [message("r", None, row(i), None) for i in range(300)]
+    changes = [message("u", row(0), row(0, cur="b"), 7), message("d", row(3), None, 8)]
+    for number, files in enumerate(
+        ([snapshot, changes], [changes, snapshot], [changes + snapshot])
+    ):
+        write_files(tmp_path / f"snapshot{number}", files)
+        found, _ = contents(feed_query(tmp_path / f"snapshot{number}"))
+        assert found == {"a": 98, "b": 101, "c": 100}

@@ -178,10 +178,8 @@ def test_an_interval_tree_on_both_engines(case: Any, accounts: Accounts) -> None
     assert (found.identical, found.published, published.num_rows) == (True, 12, 12)
 
 
-def test_messages_of_debezium_on_both_engines(
-    case: Any, accounts: Accounts, spark: Any, tmp_path: Path
-) -> None:
-    """Catches: a hard message that engines read otherwise; images of another order than that of changes; replays that count again."""
+def test_hard_messages_are_read_as_without_spark(spark: Any) -> None:
+    """Catches: a message that engines read otherwise."""
     given = run_session(spark, 2).createDataFrame(
         [(number, line) for number, (line, *_) in enumerate(HARD)], "n INT, value STRING"
     )
@@ -198,6 +196,12 @@ def test_messages_of_debezium_on_both_engines(
     ]
     assert read == [image for _, images, _ in HARD for image in images]
     assert sum(row[8] is not None for row in told) == sum(malformed for *_, malformed in HARD)
+
+
+def test_messages_of_debezium_on_both_engines(
+    case: Any, accounts: Accounts, tmp_path: Path
+) -> None:
+    """Catches: images of another order than that of changes; replays that count again."""
     lines = of_changes(accounts.feed())
     (tmp_path / "visits").mkdir()
     for number in range(
