@@ -131,12 +131,23 @@ class Query:
         )
 
     @property
+    def defaults(self) -> Mapping[str, float]:
+        """Options that the text does not have and that decide about noise or limits, with their values."""
+        from dpsql.sql.parse import defaults_of  # slow to import
+
+        return defaults_of(self.text, self.sources, registry.MECHANISMS)
+
+    @property
     def explanation(self) -> Explanation:
         """The guarantee, the noise of each column and the units that a key needs."""
         explanation = self.mechanism.explanation(self.plan, self.source)
         notes = explanation.notes
-        limits = (*notes.limits, *passed_over(self.source))
-        return replace(explanation, notes=replace(notes, limits=limits))
+        sentences = (*notes.limits, *passed_over(self.source))
+        return replace(
+            explanation,
+            limits=replace(explanation.limits, defaults=self.defaults),
+            notes=replace(notes, limits=sentences),
+        )
 
     def explain(self) -> str:
         """Return the explanation in plain sentences."""

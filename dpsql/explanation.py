@@ -12,6 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from dpsql.allowance import Limits, allowance, defaults_text, further
 from dpsql.description import STDERR
 from dpsql.text import Z95, number, percent, plural
 from dpsql.times import duration
@@ -107,29 +108,6 @@ class When:
     ahead_us: int
     panes: int | None = None
     poll_us: int | None
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The contribution limits of a unit in one period, by the options that set them; None: no such
-    limit.
-
-    Args:
-        max_users, max_keys: declared for the source.
-        pairs: of window and key.
-        defaults: options that the query does not write.
-        left_out: figures that tell what the limits leave out.
-    """
-
-    max_rows_contributed: int | None
-    max_rows_per_group: int | None
-    max_groups_contributed: int | None
-    max_users: int
-    max_keys: int | None = None
-    max_spells_contributed: int | None = None
-    pairs: int | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    left_out: Sequence[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -336,10 +314,11 @@ def _short(e: Explanation) -> Iterator[str]:
         "When": _when_in_short(e.when),
         "Keys": _keys_in_short(e),
         "Noise": _noise(e),
-        "Limits": f"{_allowance(e)}. Further records are dropped; the error bars do not show that.",
+        "Limits": f"{_allowance(e)}.{further(e.limits, e.keys.name)}",
+        "Defaults": defaults_text(e.limits, e.keys.name),
     }
     for name, text in lines.items():
-        if name != "Limits" or p.unit:
+        if text and (name != "Limits" or p.unit):
             line = f"{name + ':':<12}{text}"
             yield from textwrap.wrap(line, WIDTH, subsequent_indent=" " * 12)
 
@@ -459,19 +438,7 @@ def _live(w: When) -> str:
 
 
 def _allowance(e: Explanation) -> str:
-    """Say how many records of a unit count; without a key those of one key are all."""
-    limits = e.limits
-    count = f"of one {', '.join(e.protects.unit)} count {e.protects.span}"
-    rows = limits.max_rows_contributed
-    per_key = limits.max_rows_per_group or 0
-    keys = limits.max_groups_contributed or 0
-    if rows is None:
-        return f"at most G = {keys:,} values of {e.keys.name}, with any number of records, {count}"
-    if not e.keys.names:
-        return f"at most {min(rows, per_key):,} records {count}"
-    more = f", c = {per_key:,} with one {e.keys.name}" if per_key < rows else ""
-    more += f", G = {keys:,} values of {e.keys.name}" if keys < rows else ""
-    return f"at most C = {rows:,} records {count}{more}"
+    return allowance(e.limits, e.protects.unit, e.protects.span, e.keys.name)
 
 
 def _limits(e: Explanation) -> Iterator[str]:
@@ -480,7 +447,8 @@ def _limits(e: Explanation) -> Iterator[str]:
         sentence = _allowance(e)
         long = "" if e.protects.period_us else ", however long the query runs"
         yield f"{sentence[0].upper()}{sentence[1:]}."
-        yield f"The earliest count; further ones are dropped{long}, and counted for the operator."
+        if further(limits, e.keys.name):
+            yield f"The earliest count; further ones are dropped{long}, and counted for the operator."
     else:
         yield f"One event is one row, in one {'pane of one key' if e.when.panes else 'key'}."
     if limits.pairs:

@@ -21,8 +21,7 @@ def hash_charge(query: ParsedQuery[Any], source: Source, users: int, groups: int
     if not query.privacy_unit:
         return 0.0
     delta = query.delta
-    ids = groups * (1 + source.max_keys / 2.0**32)
-    charge = (users + ids * source.max_keys) / 2.0**64
+    charge = source.collisions(users, groups)
     if charge > HASH_SHARE * delta:
         raise ConfigError(
             f"delta = {delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "

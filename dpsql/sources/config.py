@@ -106,6 +106,14 @@ class Source:
         if not self.ledger:
             object.__setattr__(self, "ledger", self.name)
 
+    def collisions(self, users: int, groups: int) -> float:
+        """Return the probability that 64-bit ids collide so that it matters: of so many users, and K groups of one user.
+
+        K ids of one user can become more through keys that share 32 bits with one of them: K (1 + max_keys / 2^32) on average.
+        """
+        ids = groups * (1 + self.max_keys / 2.0**32)
+        return (users + ids * self.max_keys) / 2.0**64
+
     def cap_of(self, level: PrivacyLevel) -> Cap | None:
         """Return the cap of one level."""
         return self.event_cap if level is PrivacyLevel.EVENT else self.cap

@@ -157,6 +157,19 @@ def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
             )
 
 
+def rows_beside_bounds_per_group(draft: Draft) -> Iterator[Problem]:
+    """Reject aggregates of rows beside those with bounds per group, where the query does not say how many rows count: a default would cut
+    what the bounds promise to hold."""
+    of_rows = [call for call in draft.calls if not call.per_group and not call.distinct]
+    is_written = draft.entry("max_rows_contributed") or draft.entry("max_rows_per_group")
+    for call in draft.calls if of_rows and not is_written else ():
+        if call.per_group:
+            name = of_rows[0].name.upper()
+            message = f"{call.name.upper()} counts all rows of a unit in a group, and {name} beside it needs a number of them"
+            hint = f"add max_rows_per_group = N, or write COUNT(*, {PER_GROUP} => (0, N))"
+            yield problem(call.item.span, message, hint)
+
+
 def quantile_parts(draft: Draft) -> Iterator[Problem]:
     """Reject APPROX_QUANTILES without one expression and a whole number of parts."""
     for call in draft.calls:

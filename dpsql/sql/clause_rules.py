@@ -27,7 +27,7 @@ def clause_missing(draft: Draft) -> Iterator[Problem]:
         yield problem(
             draft.clause_span,
             "The query has no differential-privacy clause",
-            f"write SELECT {_example(draft)}",
+            f"write SELECT {options.EXAMPLE_CLAUSE}",
         )
 
 
@@ -37,15 +37,8 @@ def options_missing(draft: Draft) -> Iterator[Problem]:
         yield problem(
             draft.clause_span,
             "The differential-privacy clause has no OPTIONS",
-            f"write {_example(draft)}",
+            f"write {options.EXAMPLE_CLAUSE}",
         )
-
-
-def _example(draft: Draft) -> str:
-    """Return the clause as it would be for the source that the query reads."""
-    unit = draft.stream.privacy_unit if draft.stream else ()
-    column = unit[0] if len(unit) == 1 else f"({', '.join(unit)})" if unit else "user_id"
-    return options.EXAMPLE_CLAUSE.replace("user_id", column)
 
 
 def option_names_quoted(draft: Draft) -> Iterator[Problem]:
@@ -147,27 +140,28 @@ def strategy_holds(draft: Draft) -> Iterator[Problem]:
 def unit_declared(draft: Draft) -> Iterator[Problem]:
     """Reject a privacy unit other than the one that the source declares."""
     entry = draft.entry("privacy_unit_column")
-    columns = draft.values.get("privacy_unit_column")
-    if not entry or not columns or not draft.stream:
+    columns = draft.value("privacy_unit_column")
+    if columns is None or not draft.stream or (event(draft) and not entry):
         return
+    span = entry.value_span if entry else draft.clause_span
     declared = draft.stream.privacy_unit
     if not declared:
         message = f"The source {draft.stream.name} declares no privacy unit"
         hint = f"add privacy_unit under sources.{draft.stream.name} in sources.yaml, or protect rows: privacy_level = EVENT without units"
-        yield problem(entry.value_span, message, hint)
+        yield problem(span, message, hint)
         return
     names = [column.name.lower() for column in columns]
     if sorted(names) != sorted(declared):
         unit_text = declared[0] if len(declared) == 1 else f"({', '.join(declared)})"
         message = f"The privacy unit of the source {draft.stream.name} is {unit_text}, not {', '.join(names)}"
-        yield problem(entry.value_span, message, f"write privacy_unit_column = {unit_text}")
+        yield problem(span, message, f"write privacy_unit_column = {unit_text}")
 
 
 def unit_untouched(draft: Draft) -> Iterator[Problem]:
     """Reject a privacy unit whose columns do not come straight from the source."""
     entry = draft.entry("privacy_unit_column")
-    columns = draft.values.get("privacy_unit_column")
-    if not entry or not columns or not draft.stream:
+    columns = draft.value("privacy_unit_column")
+    if not columns or not draft.stream or event(draft):
         return
     for column in columns:
         name = column.name.lower()
@@ -176,7 +170,7 @@ def unit_untouched(draft: Draft) -> Iterator[Problem]:
         if judged and [field.origin for field in fields] != [(draft.stream.name, name)]:
             message = f"The privacy unit may not be computed or renamed: FROM does not pass `{name}` on as {draft.stream.name} has it"
             yield problem(
-                draft.span(column),
+                draft.span(column) if entry else draft.clause_span,
                 message,
                 f"select {name} itself in the sub-query, under its own name and once",
             )
@@ -202,9 +196,11 @@ def missing_options(draft: Draft, required: Sequence[Option]) -> Iterator[Proble
 def required_options(draft: Draft) -> Iterator[Problem]:
     """Reject a query of windows without its required options; where one row is protected there is
     no unit to bound."""
-    rows = () if options.all_rows(draft) else (options.MAX_ROWS_CONTRIBUTED,)
-    of_units = () if event(draft) else (options.PRIVACY_UNIT_COLUMN, *rows)
-    yield from missing_options(draft, (options.EPSILON, options.DELTA, *of_units))
+    required = [options.EPSILON]
+    if not event(draft):
+        has_rows = draft.value("max_rows_contributed") or draft.entry("max_rows_contributed")
+        required += [] if has_rows else [options.MAX_ROWS_CONTRIBUTED]
+    yield from missing_options(draft, required)
 
 
 def _above_rows(draft: Draft, name: str) -> Iterator[Problem]:
@@ -227,6 +223,8 @@ def rows_per_group_above_rows(draft: Draft) -> Iterator[Problem]:
 
 def groups_above_rows(draft: Draft) -> Iterator[Problem]:
     """Reject max_groups_contributed above max_rows_contributed."""
+    if options.only_group(draft):
+        return iter(())
     return _above_rows(draft, "max_groups_contributed")
 
 

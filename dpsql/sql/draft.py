@@ -20,6 +20,7 @@ from dpsql.sql.items import (
     Item,
     Kind,
     call_name,
+    named_items,
     read_groupings,
     read_items,
     read_sets,
@@ -187,7 +188,8 @@ class Draft:
     @cached_property
     def items(self) -> tuple[Item, ...]:
         """The items of the select list."""
-        return read_items(self.select, self.canonical, self.tokens)
+        items = read_items(self.select, self.canonical, self.tokens)
+        return named_items(items, self.scope.names())
 
     @cached_property
     def keys(self) -> tuple[Item, ...]:

@@ -10,7 +10,7 @@ from dpsql.parsed_query import AggregateFunction, PrivacyLevel
 from dpsql.sql.draft import Draft
 from dpsql.sql.from_rules import EXPLODES
 from dpsql.sql.items import call_name
-from dpsql.sql.options import BOUNDS
+from dpsql.sql.options import BOUNDS, MAX_GROUPS_CONTRIBUTED, only_group
 from dpsql.sql.text import problem
 from dpsql.sql.values import bare
 
@@ -32,7 +32,10 @@ def event(draft: Draft) -> bool:
 
 def bounds_of(draft: Draft) -> dict[str, Any]:
     """Return C, c and G; one row is one of each."""
-    return {option.name: 1 if event(draft) else draft.value(option.name) for option in BOUNDS}
+    bounds = {option.name: 1 if event(draft) else draft.value(option.name) for option in BOUNDS}
+    if only_group(draft):
+        bounds[MAX_GROUPS_CONTRIBUTED.name] = MAX_GROUPS_CONTRIBUTED.default(draft)
+    return bounds
 
 
 def units_of_events(draft: Draft) -> Iterator[Problem]:

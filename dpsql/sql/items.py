@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from sqlglot import exp
 from sqlglot.tokens import Token
 
+from dpsql.description import DUE, END, START
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sql.allowed import AGGREGATES
 from dpsql.sql.relations import needs_quotes, star_of, write
@@ -29,6 +30,9 @@ OUR_AGGREGATES = frozenset(
     {"COUNT", "SUM", "AVG", "APPROX_QUANTILES", *map(str.upper, SPREAD_NAMES)}
 )
 """Aggregates of a group's records; `SKETCHES` are the others."""
+RESERVED_NAMES = frozenset({"window", START, END, "trigger", DUE})
+"""Columns of every released table."""
+
 WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
 
 
@@ -101,6 +105,25 @@ def read_items(
     )
 
 
+def named_items(items: Sequence[Item], columns: Collection[str]) -> tuple[Item, ...]:
+    """Give aggregates and computed keys without an alias a name that no other item and no column of FROM has."""
+    taken = {item.name for item in items} | {*columns} | RESERVED_NAMES
+    named = []
+    for item in items:
+        if item.name is None and item.kind in (Kind.KEY, Kind.AGGREGATE):
+            name = free_name(proposed_alias(item.root), taken)
+            taken.add(name)
+            item = replace(item, name=name)
+        named.append(item)
+    return tuple(named)
+
+
+def free_name(name: str, taken: Collection[str | None]) -> str:
+    """Return a name, with the first number that makes it free: `count`, `count_2`."""
+    numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
+    return next(each for each in (name, *numbered) if each not in taken)
+
+
 def _item(node: exp.Expr, canonical: exp.Expr, tokens: Sequence[Token]) -> Item:
     root = bare(node.unalias())
     alias_node = node.args.get("alias") if isinstance(node, exp.Alias) else None
@@ -165,6 +188,10 @@ def read_groupings(
     canonical_group = canonical.args.get("group")
     if group is None or canonical_group is None:
         return ()
+    if group.args.get("all"):
+        span = _span_of_word(tokens, "ALL")
+        keys = (item for item in items if item.kind is Kind.KEY)
+        return tuple(Grouping(item.root, item.sql, span, item) for item in keys)
     pairs = zip(group.expressions, canonical_group.expressions, strict=True)
     return tuple(read_grouping(bare(node), bare(twin), items, tokens) for node, twin in pairs)
 
@@ -181,8 +208,16 @@ def read_grouping(
         if isinstance(root, exp.Column) and len(root.parts) == 1 and item.name == root.name.lower()
     ]
     by_sql = [item for item in keys if item.sql == sql]
-    key = next(iter(by_name + by_sql), None)
+    by_place = [item for item in keys if item is _at_position(root, items)]
+    key = next(iter(by_name + by_sql + by_place), None)
     return Grouping(root, sql, node_span(root, tokens), key)
+
+
+def _at_position(root: exp.Expr, items: Sequence[Item]) -> Item | None:
+    """Return the item that a number in GROUP BY stands for."""
+    is_number = isinstance(root, exp.Literal) and not root.is_string and root.name.isdecimal()
+    position = int(root.name) if is_number else 0
+    return items[position - 1] if 0 < position <= len(items) else None
 
 
 def proposed_alias(root: exp.Expr) -> str:

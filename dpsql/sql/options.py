@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sqlglot import exp
+
 from dpsql.parsed_query import Basis, ContributionPeriod, PrivacyLevel
 from dpsql.sql.aggregates import REPORTED
 from dpsql.sql.draft import Check, Draft, Option
@@ -24,7 +26,7 @@ from dpsql.sql.values import (
 
 MOST_ROWS = 1_000_000
 HORIZON_LIMIT = 10_000
-EXAMPLE_CLAUSE = "WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = user_id, max_rows_contributed = 32)"
+EXAMPLE_CLAUSE = "WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1)"
 
 
 Default = Callable[[Draft], Any]
@@ -160,44 +162,102 @@ _DELTA = (
 )
 
 
-def all_rows(draft: Draft) -> float | None:
-    """Return C where it is not written. With c and G no more rows than G c can count, but where
-    rows end and make room for others. With G alone none are counted (infinity) where bounds per
-    group hold what a unit adds, or it is counted itself."""
-    limits = [
-        draft.value(name)
-        for name in ("max_rows_per_group", "max_groups_contributed")
-        if draft.entry(name)
-    ]
-    ends = draft.stream is not None and draft.stream.change_feed
-    if len(limits) == 2:
-        return (
-            limits[0] * limits[1]
-            if all(limits) and not ends and limits[0] * limits[1] <= MOST_ROWS
-            else None
-        )
-    elsewhere = (
-        ends or draft.paper or draft.keyless or draft.sketches or draft.grouping_sets is not None
+GROUPS = 8
+ROWS_PER_GROUP = 2
+ROWS_WITHOUT_KEY = 64
+"""G, c, and c of a query without a key, where they are not written: measured on streams of others (docs/accuracy.md), never on the data at hand."""
+
+MOST_DELTA = 1e-6
+SPARE = 11
+"""What a default delta is at least of the charge for colliding ids, of which it may be a tenth."""
+
+
+def default_delta(draft: Draft) -> float | None:
+    """Return 1e-6, or 1 / (100 max_users) where that is less, but never so little that colliding ids cost a tenth of it."""
+    source = draft.stream
+    if source is None:
+        return None
+    size, slide, _ = draft.window_times or (1, 1, 0)
+    groups = int(
+        min(_whole(draft, "max_rows_contributed"), _whole(draft, "max_groups_contributed"))
     )
-    is_bounded = draft.calls and all(call.per_group or call.distinct for call in draft.calls)
-    return (
-        math.inf if is_bounded and draft.entry("max_groups_contributed") and not elsewhere else None
-    )
+    places = groups * (2 * -(-size // slide) - 1)
+    least = SPARE * source.collisions(2 * source.max_users, places)
+    if draft.sketches:
+        least = 10 * SPARE * source.collisions(source.max_users, 0)
+    return max(min(MOST_DELTA, 0.01 / source.max_users), _rounded_up(least))
 
 
-def _rows(draft: Draft) -> Any:
-    return draft.value("max_rows_contributed")
+def _whole(draft: Draft, name: str) -> float:
+    return draft.value(name) or MOST_ROWS
 
 
-def _groups(draft: Draft) -> Any:
+def _rounded_up(number: float) -> float:
+    """Round up to one digit."""
+    digits = math.floor(math.log10(number))
+    return float(f"{math.ceil(number / 10.0**digits)}e{digits}")
+
+
+def _ends(draft: Draft) -> bool:
+    """Tell whether rows end and make room for others: then how many count is for the query to say."""
+    return draft.stream is not None and draft.stream.change_feed is not None
+
+
+def _one_group(draft: Draft) -> bool:
+    return draft.keyless and not draft.sketches
+
+
+def _counts_no_rows(draft: Draft) -> bool:
+    """Tell whether each aggregate counts units, or holds what a unit adds to a group: rows need no bound then."""
+    is_elsewhere = draft.paper or draft.sketches or draft.grouping_sets is not None
+    is_stream = draft.value("contribution_period") is ContributionPeriod.STREAM
+    if is_elsewhere or (draft.keyless and is_stream and not draft.windowless):
+        return False
+    return bool(draft.calls) and all(call.per_group or call.distinct for call in draft.calls)
+
+
+def _rows(draft: Draft) -> float | None:
+    """Return C where it is not written: no more rows than G c can count."""
+    rows = None if _ends(draft) else draft.value("max_rows_per_group")
+    if rows is None or rows == math.inf or _one_group(draft):
+        return rows
+    groups = draft.value("max_groups_contributed")
+    return rows * groups if groups and rows * groups <= MOST_ROWS else None
+
+
+def _rows_per_group(draft: Draft) -> float | None:
+    if draft.entry("max_rows_contributed") or _ends(draft):
+        return draft.value("max_rows_contributed")
+    if _counts_no_rows(draft):
+        return math.inf
+    if _one_group(draft):
+        return ROWS_WITHOUT_KEY
+    are_units = draft.calls and all(call.distinct for call in draft.calls)
+    return 1 if draft.paper or are_units else ROWS_PER_GROUP
+
+
+def _groups(draft: Draft) -> float | None:
+    is_written = draft.entry("max_rows_contributed") or _ends(draft)
+    if not is_written and not _one_group(draft):
+        return GROUPS
     if draft.keyless and draft.windowless:
         return 1
+    rows = draft.value("max_rows_contributed")
     if draft.keyless and draft.value("contribution_period") == ContributionPeriod.WINDOW:
         # The one key needs one place; records of one period of a sliding window lie in up to 2r - 1 windows, so there two.
-        rows = draft.value("max_rows_contributed")
         sliding = bool(draft.window_times and draft.window_times[0] > draft.window_times[1])
         return min(rows, 2) if rows and sliding else 1
-    return draft.value("max_rows_contributed")
+    return rows
+
+
+def only_group(draft: Draft) -> bool:
+    """Tell whether max_groups_contributed has no meaning: there is one group, and the rows of a unit in it are bounded."""
+    is_stream = draft.value("contribution_period") is ContributionPeriod.STREAM
+    return (
+        _one_group(draft)
+        and not draft.entry("max_rows_contributed")
+        and (draft.windowless or not is_stream)
+    )
 
 
 EPSILON = number_option(
@@ -205,10 +265,14 @@ EPSILON = number_option(
     "budget of one privacy unit and contribution period, for the whole query",
     *_EPSILON,
 )
-DELTA = number_option(
+DELTA = Option(
+    "delta",
+    lambda entry: read_number(entry, "delta = 1e-9"),
     "delta = 1e-9",
     "the same; 0 in windows of listed keys, which then have noise of their own in every slide",
-    *_DELTA,
+    "1e-6, or 1 / (100 max_users) where that is less",
+    _DELTA,
+    default_delta,
 )
 PRIVACY_LEVEL = word_option(
     "privacy_level = EVENT",
@@ -223,22 +287,29 @@ PRIVACY_UNIT_COLUMN = Option(
     lambda entry: read_columns(entry, "privacy_unit_column = user_id"),
     "privacy_unit_column = user_id",
     "the column (or tuple of columns) that the source declares",
-    "required",
+    "as the source declares it",
+    default=lambda draft: (
+        tuple(map(exp.column, draft.stream.privacy_unit)) if draft.stream else None
+    ),
 )
 MAX_ROWS_CONTRIBUTED = whole_option(
     "max_rows_contributed = 32",
     "C: records of one unit that count, per contribution period",
-    "G c where both are written; none where G is, and each aggregate is COUNT(DISTINCT unit) or has bounds per group; else required",
+    "G c; none where each aggregate is COUNT(DISTINCT unit) or has bounds per group; of a change feed required",
     MOST_ROWS,
-    all_rows,
+    _rows,
 )
 MAX_ROWS_PER_GROUP = whole_option(
-    "max_rows_per_group = 4", "c: of these, records with one key", "C", MOST_ROWS, _rows
+    "max_rows_per_group = 4",
+    "c: of these, records with one key",
+    f"{ROWS_PER_GROUP}; without a key {ROWS_WITHOUT_KEY}; C where that is written",
+    MOST_ROWS,
+    _rows_per_group,
 )
 MAX_GROUPS_CONTRIBUTED = whole_option(
     "max_groups_contributed = 8",
     "G: different keys of one unit",
-    "C; without a key 1 (sliding: 2), in windows with `STREAM` C",
+    f"{GROUPS}; C where that is written; without a key 1 (sliding: 2), in windows with `STREAM` C",
     MOST_ROWS,
     _groups,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from dpsql.sql import (
     aggregate_rules,
     clause_rules,
     from_rules,
+    options,
     reading_rules,
     row_local,
     select_rules,
@@ -33,6 +35,7 @@ from dpsql.sql import (
 from dpsql.sql.aggregates import Call, read_bounds, read_parts
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft, Option
+from dpsql.sql.event_rules import event
 from dpsql.sql.items import Kind
 from dpsql.sql.reading_rules import read_reading
 from dpsql.sql.relations import quoted, write, write_from
@@ -147,7 +150,6 @@ RULES: tuple[Rule, ...] = (
     aggregate_rules.computed_aggregates,
     aggregate_rules.aggregate_wrappers,
     aggregate_rules.aggregate_fields,
-    select_rules.aliases_missing,
     select_rules.window_aliases,
     select_rules.legal_names,
     select_rules.reserved_names,
@@ -164,6 +166,7 @@ RULES: tuple[Rule, ...] = (
     aggregate_rules.known_aggregates,
     aggregate_rules.quantiles_elsewhere,
     aggregate_rules.bounds_per_group_elsewhere,
+    aggregate_rules.rows_beside_bounds_per_group,
     aggregate_rules.quantile_parts,
     aggregate_rules.aggregate_arguments,
     aggregate_rules.distinct_arguments,
@@ -384,6 +387,29 @@ def parse_query(
 def reading_of(text: str, sources: Mapping[str, Source]) -> Reading:
     """Return how the rows of an accepted query are shown."""
     return read_reading(read_draft(text, sources))
+
+
+def defaults_of(
+    text: str, sources: Mapping[str, Source], readers: Sequence[QueryReader]
+) -> Mapping[str, float]:
+    """Return the defaults of an accepted query that decide about noise or limits, by option."""
+    draft = read_draft(text, sources, options_of(readers))
+    told = (options.DELTA, options.MAX_GROUPS_CONTRIBUTED, options.MAX_ROWS_PER_GROUP)
+    return {option.name: draft.value(option.name) for option in told if _is_default(draft, option)}
+
+
+def _is_default(draft: Draft, option: Option) -> bool:
+    """Tell whether an option has a value that follows from nothing that is written."""
+    if draft.entry(option.name):
+        return False
+    if option is options.DELTA:
+        return True
+    if draft.entry(options.MAX_ROWS_CONTRIBUTED.name) or event(draft):
+        return False
+    if draft.value(option.name) in (None, math.inf):
+        return False
+    is_number_of_keys = option is options.MAX_GROUPS_CONTRIBUTED
+    return not (is_number_of_keys and draft.keyless and not draft.sketches)
 
 
 def stream_named(text: str) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from dpsql.description import DUE, END, MEASURED, RANK_STDERR, SMOOTHED, START, STDERR
+from dpsql.description import END, MEASURED, RANK_STDERR, SMOOTHED, START, STDERR
 from dpsql.errors import Problem
 from dpsql.sql.draft import Draft
 from dpsql.sql.event_rules import event
-from dpsql.sql.items import Item, Kind, names_window, proposed_alias
+from dpsql.sql.items import RESERVED_NAMES, Item, Kind, free_name, names_window, proposed_alias
 from dpsql.sql.relations import canonical, read_scopes, value_type, write
 from dpsql.sql.text import Span, keyword, problem
 from dpsql.sql.values import is_column, suggest
@@ -20,7 +20,6 @@ from dpsql.sql.values import is_column, suggest
 
 _ONE_SET = "name every key; or, for a table without windows, write one of them alone, like GROUP BY CUBE(url, status)"
 _SPECIAL = (exp.Literal, exp.Tuple, exp.Cube, exp.Rollup, exp.GroupingSets)
-RESERVED_NAMES = frozenset({"window", START, END, "trigger", DUE})
 ENDINGS = {
     STDERR: "standard error",
     RANK_STDERR: "standard error of the ranks",
@@ -52,33 +51,12 @@ def stars(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def aliases_missing(draft: Draft) -> Iterator[Problem]:
-    """Reject aggregates and computed keys without an alias."""
-    for item in draft.items:
-        if item.alias is None and item.kind is Kind.AGGREGATE:
-            yield problem(
-                item.span, "An aggregate needs an alias", f"add AS {_free_alias(draft, item.root)}"
-            )
-        elif item.kind is Kind.KEY and item.name is None:
-            yield problem(
-                item.span,
-                "A computed key needs an alias",
-                f"add AS {_free_alias(draft, item.root)}, and name it in GROUP BY",
-            )
-
-
 def _free_alias(draft: Draft, root: exp.Expr) -> str:
-    columns = {column.name.lower() for column in root.find_all(exp.Column)} | set(
-        draft.scope.names()
-    )
-    used_names = {item.name for item in draft.items if item.name} | RESERVED_NAMES | columns
+    columns = {column.name.lower() for column in root.find_all(exp.Column)}
+    columns |= set(draft.scope.names())
     alias = proposed_alias(root)
-    alias = f"{alias}_key" if alias in columns else alias
-    return next(
-        name
-        for n in range(1, len(draft.items) + 9)
-        if (name := alias if n == 1 else f"{alias}_{n}") not in used_names
-    )
+    taken = {item.name for item in draft.items} | RESERVED_NAMES | columns
+    return free_name(f"{alias}_key" if alias in columns else alias, taken)
 
 
 def window_aliases(draft: Draft) -> Iterator[Problem]:
@@ -165,24 +143,18 @@ def shadowing_aliases(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def names_no_key(draft: Draft) -> bool:
-    """Tell whether the query says GROUP BY ALL."""
-    group = draft.select.args.get("group")
-    return group is not None and group.args.get("all") is not None
-
-
 def keys_grouped(draft: Draft) -> Iterator[Problem]:
     """Reject keys of the select list that are not in GROUP BY."""
     grouped = [grouping.key for grouping in draft.groupings]
-    unclear = names_no_key(draft) or any(
-        isinstance(grouping.root, _SPECIAL) for grouping in draft.groupings
+    unclear = any(
+        isinstance(grouping.root, _SPECIAL) and grouping.key is None for grouping in draft.groupings
     )
     for item in draft.keys if draft.select.args.get("group") and not unclear else ():
         if not any(item is key for key in grouped) and (item.name or "") not in RESERVED_NAMES:
             yield problem(
                 item.span,
                 "This is neither an aggregate nor in GROUP BY",
-                f"add {item.name or item.sql} to GROUP BY, or leave it out",
+                f"add {item.name if item.alias or item.is_column else item.sql} to GROUP BY, or leave it out",
             )
 
 
@@ -241,10 +213,12 @@ def keys_selected_twice(draft: Draft) -> Iterator[Problem]:
 
 
 def grouped_by_position(draft: Draft) -> Iterator[Problem]:
-    """Reject positions, as in GROUP BY 1."""
+    """Reject numbers and texts in GROUP BY that stand for no key, as `GROUP BY 7`."""
     for grouping in draft.groupings:
-        if isinstance(grouping.root, exp.Literal):
-            yield problem(grouping.span, "GROUP BY a position is not accepted", "name the key")
+        if isinstance(grouping.root, exp.Literal) and grouping.key is None:
+            yield problem(
+                grouping.span, "No key of the select list has this position", "name the key"
+            )
 
 
 def grouped_by_window_name(draft: Draft) -> Iterator[Problem]:
@@ -259,21 +233,18 @@ def grouped_by_window_name(draft: Draft) -> Iterator[Problem]:
 
 
 def grouping_sets(draft: Draft) -> Iterator[Problem]:
-    """Reject ALL, ROLLUP, CUBE, GROUPING SETS and tuples in GROUP BY."""
+    """Reject DISTINCT, ROLLUP, CUBE, GROUPING SETS and tuples in GROUP BY."""
     group = draft.select.args.get("group")
     if group is None:
         return
-    if group.args.get("all") is not None:
+    if group.args.get("all") is False:
         span = next(
             (token.start, token.end + 1)
             for token in draft.tokens
-            if token.text.upper() == ("ALL" if group.args["all"] else "DISTINCT")
-            and token.start > _group_start(draft)
+            if token.text.upper() == "DISTINCT" and token.start > _group_start(draft)
         )
         yield problem(
-            span,
-            "GROUP BY ALL and GROUP BY DISTINCT are not accepted",
-            "name the window and every key",
+            span, "GROUP BY DISTINCT is not accepted", "name the window and every key, or ALL"
         )
     for grouping in draft.groupings:
         if isinstance(grouping.root, (exp.Cube, exp.Rollup, exp.GroupingSets)):

@@ -16,7 +16,7 @@ from dpsql.sql.draft import Draft
 from dpsql.sql.event_rules import event
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name
 from dpsql.sql.options import TRIGGER_INTERVAL
-from dpsql.sql.select_rules import TIME_TYPES, names_no_key
+from dpsql.sql.select_rules import TIME_TYPES
 from dpsql.sql.text import Span, problem
 from dpsql.sql.values import (
     FORMS,
@@ -87,7 +87,7 @@ def window_missing(draft: Draft) -> Iterator[Problem]:
         for span, equivalent in draft.cuts.items():
             hint = f"write {equivalent} in GROUP BY, and window.start in the select list or nothing: the output has {START} and {END}"
             yield problem(span, "The event time is cut by window() only", hint)
-    elif not any(grouping.is_window for grouping in draft.groupings) and not names_no_key(draft):
+    elif not any(grouping.is_window for grouping in draft.groupings):
         spans = [grouping.span for grouping in draft.groupings]
         span = (spans[0][0], spans[-1][1]) if spans else draft.clause_span
         yield problem(span, "GROUP BY has no window", f"add {window} to GROUP BY, {_NO_WINDOW}")

@@ -151,9 +151,7 @@ def test_option_check(option, check):
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["epsilon", "delta", "privacy_unit_column", "max_rows_contributed"]
-)
+@pytest.mark.parametrize("name", ["epsilon", "max_rows_contributed"])
 def test_required_option(name):
     whole = clause_rules.missing_options
     with mock.patch.object(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dpsql.explanation import ExplainedColumn, Explanation, Keys, Limits, Notes, UnitsNeeded
+from dpsql.allowance import Limits
+from dpsql.explanation import ExplainedColumn, Explanation, Keys, Notes, UnitsNeeded
 from dpsql.mechanisms.dynamic.accounting import account
 from dpsql.mechanisms.dynamic.plan import ChangeChoices, TableColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.planner import HIDE_BELOW

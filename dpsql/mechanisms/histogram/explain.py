@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dpsql.explanation import ExplainedColumn, Explanation, Keys, Limits, Notes, UnitsNeeded
+from dpsql.allowance import Limits
+from dpsql.explanation import ExplainedColumn, Explanation, Keys, Notes, UnitsNeeded
 from dpsql.mechanisms.explanations import (
     budget,
     compare_notes,

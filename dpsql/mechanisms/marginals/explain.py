@@ -7,15 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dpsql.explanation import (
-    ExplainedColumn,
-    Explanation,
-    Keys,
-    Limits,
-    Notes,
-    ReleasedTable,
-    gaussian,
-)
+from dpsql.allowance import Limits
+from dpsql.explanation import ExplainedColumn, Explanation, Keys, Notes, ReleasedTable, gaussian
 from dpsql.mechanisms.explanations import (
     budget,
     column,

@@ -6,15 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from dpsql.explanation import (
-    BudgetShares,
-    ExplainedColumn,
-    Explanation,
-    Keys,
-    Limits,
-    Notes,
-    gaussian,
-)
+from dpsql.allowance import Limits
+from dpsql.explanation import BudgetShares, ExplainedColumn, Explanation, Keys, Notes, gaussian
 from dpsql.mechanisms.explanations import column, protects, times
 from dpsql.mechanisms.sketch.accounting import account
 from dpsql.mechanisms.sketch.plan import CellsPlan, SketchPlan

@@ -88,7 +88,9 @@ def _bounds(draft: Draft) -> SketchLimits:
     rows = draft.value("max_rows_contributed")
     # Values are no keys of GROUP BY, of which there is none: as many as there are rows, unless it is written.
     groups = (
-        draft.value("max_groups_contributed") if draft.entry("max_groups_contributed") else rows
+        rows
+        if draft.entry("max_rows_contributed") and not draft.entry("max_groups_contributed")
+        else draft.value("max_groups_contributed")
     )
     return SketchLimits(rows, draft.value("max_rows_per_group"), groups)
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from dpsql.allowance import Limits
 from dpsql.description import MEASURED, SMOOTHED, STDERR
-from dpsql.explanation import BudgetShares, ErrorBar, ExplainedColumn, Explanation, Limits, Notes
+from dpsql.explanation import BudgetShares, ErrorBar, ExplainedColumn, Explanation, Notes
 from dpsql.mechanisms.explanations import (
     column,
     compare_notes,

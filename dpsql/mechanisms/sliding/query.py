@@ -27,7 +27,8 @@ def read_choices(draft: Draft) -> PaneChoices:
     bounds: dict[str, Any] = {
         option.name: None if event else draft.value(option.name) for option in options.BOUNDS
     }
-    if not event and draft.keyless and not draft.entry(options.MAX_GROUPS_CONTRIBUTED.name):
+    is_written = draft.entry(options.MAX_GROUPS_CONTRIBUTED.name) and not options.only_group(draft)
+    if not event and draft.keyless and not is_written:
         bounds[options.MAX_GROUPS_CONTRIBUTED.name] = (
             1  # rows are copied into no window: the one key needs one place
         )
