@@ -41,14 +41,6 @@ _OTHERS: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
     ("double", pa.types.is_float64),
     ("float", pa.types.is_floating),
 )
-_WIDENED = {
-    ("float", "double"),
-    ("tinyint", "double"),
-    ("smallint", "double"),
-    ("int", "double"),
-    ("date", "timestamp"),
-    ("binary", "string"),
-}
 _ARROW = {
     "float": pa.float32(),
     "double": pa.float64(),
@@ -73,20 +65,6 @@ def spark_type(kind: pa.DataType) -> SparkType:
     if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         return SparkType("decimal", kind.precision, kind.scale)
     return SparkType(next((name for name, test in _OTHERS if test(kind)), "other"))
-
-
-def fits(have: SparkType, declared: SparkType) -> bool:
-    """Tell whether every value of one type is a value of the other, whatever the values are."""
-    if have == declared or have.name == "void" or declared.name == "other":
-        return True
-    if have.is_integer and declared.is_integer:
-        return INTEGER_BITS[have.name] < INTEGER_BITS[declared.name]
-    if have.name == declared.name == "decimal":
-        integer_digits = have.precision - have.scale
-        return (
-            declared.scale >= have.scale and declared.precision - declared.scale >= integer_digits
-        )
-    return (have.name, declared.name) in _WIDENED
 
 
 def table(batches: Iterable[pa.RecordBatch], columns: Columns) -> pa.Table:

@@ -13,7 +13,7 @@ from dpsql.local.lines import check_header, has_header
 from dpsql.local.sources import folders_of, source_files
 from dpsql.local.spark_types import Columns, parse_ddl
 from dpsql.sources.config import Source
-from dpsql.sources.declared_types import loses_numbers, mismatch_text
+from dpsql.sources.declared_types import fits, mismatch_text, spark_lacks
 from dpsql.sources.places import WILD
 
 SPARK_ALONE = ("orc", "avro")
@@ -35,7 +35,7 @@ def check_files(source: Source) -> bool:
     """Compare what files on this machine say with what is declared of them; False if they cannot be looked at without Spark.
 
     Raises:
-        DataError: a header has other columns, or whole numbers may not fit their declared type.
+        DataError: a header has other columns, or values of a column may not fit their declared type.
     """
     path = source.path or ""
     if not looks_at_files(source):
@@ -58,16 +58,22 @@ def check_files(source: Source) -> bool:
         if _is_csv(source):
             check_header(file, columns, source)
         else:
-            _check_numbers(file, columns, source)
+            _check_types(file, columns, source)
     return True
 
 
-def _check_numbers(file: Path, declared: Columns, source: Source) -> None:
+def _check_types(file: Path, declared: Columns, source: Source) -> None:
     try:
         type_by_column = {field.name.lower(): field.type for field in stored(pq.read_schema(file))}
     except (pa.ArrowException, OSError):  # Spark says so
         return
     for name, kind in declared:
-        have = spark_type(type_by_column.get(name.lower(), pa.null()))
-        if loses_numbers(str(have), str(kind)):
+        if name.lower() not in type_by_column:
+            continue
+        arrow_type = type_by_column[name.lower()]
+        have = spark_type(arrow_type)
+        stored_type = "fixed" if pa.types.is_fixed_size_binary(arrow_type) else have.name
+        if problem := spark_lacks(stored_type, str(kind), f"{file}: column `{name}`"):
+            raise DataError(problem)
+        if not fits(str(have), str(kind)):
             raise DataError(f"{file}: {mismatch_text(name, str(have), source.name, str(kind))}")

@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from dpsql.errors import ConfigError, DataError
-from dpsql.local.arrow_columns import fits, spark_type, table
+from dpsql.local.arrow_columns import spark_type, table
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select
 from dpsql.local.delta_files import DataFile, delta_files, open_file
 from dpsql.local.frames import arrow_table
@@ -44,7 +44,7 @@ from dpsql.local.spark_types import (
 )
 from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.sources.config import Source, refused_schema
-from dpsql.sources.declared_types import loses_numbers, mismatch_text
+from dpsql.sources.declared_types import fits, loses_numbers, mismatch_text
 from dpsql.sources.folders import (
     FolderValues,
     check_alike,
@@ -309,7 +309,7 @@ class InputReader:
             kind = declared[field.name.lower()]
             # As `deltalake` exports the feed of a table; no commit has a number from 2^63 on.
             is_position = field.name == POSITION and pa.types.is_uint64(field.type)
-            if not (is_position or fits(spark_type(field.type), kind)):
+            if not (is_position or fits(str(spark_type(field.type)), str(kind))):
                 raise DataError(
                     f"{where}: {_misfit(field, kind, self._source.name, data_file is None)}"
                 )
@@ -386,7 +386,7 @@ def _misfit(field: pa.Field, declared_type: SparkType, source: str, in_frame: bo
     parse = in_frame and (have.name, declared_type.name) == ("string", "timestamp")
     hint = f"; make it one, like pd.to_datetime({frame}, utc=True)" if parse else ""
     shown_type = field.type if have.name == "other" else have
-    return f"column `{field.name}` has type {shown_type}, but source `{source}` declares {declared_type}{hint}"
+    return f"{mismatch_text(field.name, str(shown_type), source, str(declared_type))}{hint}"
 
 
 def _within_calendar(value: str, kind: SparkType) -> str:

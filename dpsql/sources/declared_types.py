@@ -1,4 +1,4 @@
-"""Whole numbers and the types that are declared for them: what may lose a value is told by the types alone, whatever the values are.
+"""Types of columns and those that are declared for them: what may lose a value is told by the types alone, whatever the values are.
 
 A refusal that depended on a value would tell of a record. Types are named as Spark names them, like `bigint` or `decimal(20,0)`.
 """
@@ -12,6 +12,48 @@ UNSIGNED_64 = "decimal(20,0)"
 """What Spark makes of an unsigned whole number of 64 bits."""
 
 
+_SCALARS = {*BITS, "boolean", "float", "double", "string", "binary", "date", "timestamp"}
+_WIDENED = {
+    ("float", "double"),
+    ("tinyint", "double"),
+    ("smallint", "double"),
+    ("int", "double"),
+    ("date", "timestamp"),
+    ("binary", "string"),
+}
+
+
+def fits(have: str, declared: str) -> bool:
+    """Tell whether every value of one type is a value of the other; of types that no expression touches nothing is asked."""
+    have = _name(have)
+    declared = _name(declared)
+    if have in (declared, "void") or not (declared in _SCALARS or _digits(declared)):
+        return True
+    if have in BITS and declared in BITS:
+        return BITS[have] < BITS[declared]
+    have_digits = _digits(have)
+    declared_digits = _digits(declared)
+    if have_digits and declared_digits:
+        return all(own <= other for own, other in zip(have_digits, declared_digits, strict=True))
+    return (have, declared) in _WIDENED
+
+
+def spark_lacks(have: str, declared: str, place: str) -> str | None:
+    """Say of a column of a Parquet file that holds nothing, or values of one length, that Spark does not read it as declared; None: it does.
+
+    Args:
+        have: its type; `void` has no values, `fixed` values of one length.
+        declared: the declared type.
+        place: file and column.
+    """
+    declared = _name(declared)
+    if have == "void" and declared in ("boolean", "string", "binary", "timestamp", "float"):
+        return f"{place} has no type, since all its values are NULL, and Spark cannot read it as {declared.upper()}: write it with a type"
+    if have == "fixed" and declared == "string":
+        return f"{place} has values of one length, which Spark cannot read as STRING: declare it as BINARY"
+    return None
+
+
 def loses_numbers(have: str, declared: str) -> bool:
     """Tell whether whole numbers of a column may not fit its declared type, or numbers are declared whole that are not."""
     have = _name(have)
@@ -22,17 +64,21 @@ def loses_numbers(have: str, declared: str) -> bool:
         return have in ("float", "double") or have.startswith("decimal")
     if have == "bigint":
         return declared in ("float", "double")
-    if have == UNSIGNED_64:
-        decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", declared)
-        return decimal is None or int(decimal[1]) - int(decimal[2]) < 20
-    return False
+    return have == UNSIGNED_64 and not fits(have, declared)
 
 
 def mismatch_text(column: str, have: str, source: str, declared: str) -> str:
-    """Say that a column does not fit, and what to declare."""
+    """Say that a column does not fit, and what to declare where numbers would be lost."""
     type_name = _name(have).upper()
-    return f"column `{column}` has type {type_name}, but source `{source}` declares {_name(declared).upper()}: declare `{column} {type_name}`"
+    advice = f": declare `{column} {type_name}`" if loses_numbers(have, declared) else ""
+    return f"column `{column}` has type {type_name}, but source `{source}` declares {_name(declared).upper()}{advice}"
 
 
 def _name(kind: str) -> str:
-    return kind.lower().replace(" ", "")
+    return kind.lower().replace(" ", "").replace("timestamp_ntz", "timestamp")
+
+
+def _digits(kind: str) -> tuple[int, int] | None:
+    """Return how many digits a decimal has before and after the point."""
+    sizes = re.fullmatch(r"decimal\((\d+),(\d+)\)", kind)
+    return (int(sizes[1]) - int(sizes[2]), int(sizes[2])) if sizes else None

@@ -37,6 +37,7 @@ from dpsql.privacy.register import RunRegister
 from dpsql.privacy.secret import Secret
 from dpsql.streaming import failures, file_columns, formats, released, sources
 from dpsql.streaming.admission import AdmissionSink, Clocks, known_clocks
+from dpsql.streaming.footers import Units, check_units
 from dpsql.streaming.microbatches import Sink, Stepping, drain
 from dpsql.streaming.progress import Summary, Tally
 from dpsql.streaming.published_table import PublishedTable
@@ -76,12 +77,14 @@ class Queries:
         following: query 1 as a frame for polls, each of which reads all that is there or shows that it did not.
         release: query 2 as a frame.
         sink: of query 2.
+        numbers: columns of the stream that are read as numbers, and their units.
     """
 
     admission: DataFrame
     following: DataFrame
     release: DataFrame
     sink: ReleaseSink
+    numbers: Units
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class RunContext:
         sources.check_unchanged(catch_up.static, static)
         with self.queries(catch_up.static) as queries:
             retention = self.retention(queries, retention_us)
-            read_all = self._admit(queries.admission, catch_up, retention)
+            read_all = self._admit(queries, catch_up, retention)
         if not read_all:
             return self.tally.summary(stopped=True)
         newest = self.engine.checkpoint(ADMISSION).newest_commit
@@ -220,12 +223,15 @@ class RunContext:
         sources.check_unchanged(live, current)
         return {**current, **live}
 
-    def _admit(self, frame: DataFrame, catch_up: CatchUp, retention: Retention) -> bool:
+    def _admit(self, queries: Queries, catch_up: CatchUp, retention: Retention) -> bool:
         """Read what is stored by query 1; False if stopped before."""
         clock = Clock(self.tables.contributions.closed_us, self._latest(catch_up))
         clocks = Clocks(known_clocks(self.tables.admission, clock.closed_us), lambda batch: clock)
-        sink = self.admission_sink(clocks, retention.with_sweeps(lambda batch, clock: None))
-        return self.drain(ADMISSION, frame, self.remembering(ADMISSION, sink), self.was_read)
+        on_commit = retention.with_sweeps(lambda batch, clock: None)
+        sink = self.admission_sink(clocks, queries.numbers, on_commit)
+        return self.drain(
+            ADMISSION, queries.admission, self.remembering(ADMISSION, sink), self.was_read
+        )
 
     @contextmanager
     def queries(self, static: sources.Pins, live: bool = False) -> Iterator[Queries]:
@@ -240,7 +246,7 @@ class RunContext:
         session = run_session(self.spark, users, {} if live else CATCH_UP)
         # Where a restored query goes on
         stream = sources.resumed(query.source, self.engine.parts[ADMISSION].position)
-        tables = sources.register(
+        registered = sources.register(
             session,
             query.parsed,
             {**query.sources, stream.name: stream},
@@ -265,9 +271,11 @@ class RunContext:
                 intake, records(session, query.plan, salt, users).frame
             )
         try:
-            yield Queries(admission, following, *self._release_query(release, histogram))
+            yield Queries(
+                admission, following, *self._release_query(release, histogram), registered.numbers
+            )
         finally:
-            for table in tables:
+            for table in registered.tables:
                 table.unpersist()
 
     def _histogram(self, key_types: tuple[T.DataType, ...]) -> PublishedTable:
@@ -328,10 +336,16 @@ class RunContext:
         return stateful(rings(session, keys), work), sink
 
     def admission_sink(
-        self, clocks: Clocks, on_commit: Callable[[int, Clock], None] = lambda batch, clock: None
+        self, clocks: Clocks, numbers: Units, on_commit: Callable[[int, Clock], None]
     ) -> Sink:
         """Return the sink of query 1."""
         tables = self.tables
+        source = self.query.source
+
+        def check_files(uris: Sequence[str]) -> None:
+            file_columns.check_files(self.spark, source, uris)
+            check_units(self.spark, source, numbers, uris)
+
         read_files = ReadFiles(
             tables.admission.path, self.engine.void, remedies.repairable(self.folder)
         )
@@ -344,8 +358,8 @@ class RunContext:
             clocks,
             read_files,
             self.tally.add_dropped,
-            partial(file_columns.check_files, self.spark, self.query.source),
-            partial(formats.count, self.spark, self.query.source),
+            check_files,
+            partial(formats.count, self.spark, source),
             on_commit,
         )
 

@@ -1,4 +1,4 @@
-"""What files of a source say of its columns, by their folders: looked at before a run begins, and again in each micro-batch."""
+"""Columns of a source as its files describe them, by folders and types: looked at before a run begins, and again in each micro-batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dpsql.errors import DataError
+from dpsql.lake.read_files import readable
 from dpsql.sources.config import Source
+from dpsql.sources.declared_types import fits, mismatch_text, spark_lacks
 from dpsql.sources.folders import (
     check_alike,
     check_form,
@@ -19,6 +21,7 @@ from dpsql.sources.folders import (
     pattern_above_folders,
 )
 from dpsql.streaming import internals
+from dpsql.streaming.footers import UNITS, units_of
 
 EVERYWHERE = {"recursiveFileLookup": "true"}
 
@@ -32,6 +35,39 @@ def check_source_folders(session: SparkSession, source: Source) -> None:
     except PySparkException:  # there is no file yet
         return
     check_files(session, source, uris)
+
+
+def check_first_types(session: SparkSession, source: Source) -> None:
+    """Compare the types of the first file with the declared ones.
+
+    Raises:
+        DataError: a column has values that its declared type may not hold.
+    """
+    declared_schema = session.createDataFrame([], str(source.schema)).schema
+    declared = {field.name.lower(): field for field in declared_schema}
+    try:
+        first = session.read.format("binaryFile").options(**EVERYWHERE).load(source.path)
+        uris = sorted(first.inputFiles())[:1]
+        file_schema = session.read.format(source.format).load(*map(unquote, uris)).schema
+    except (PySparkException, TypeError):  # no file yet, or a damaged one, which the run tells
+        return
+    units = next(units_of(session, uris), {}) if source.format == "parquet" else {}
+    for field in file_schema:
+        declared_field = declared.get(field.name.lower())
+        stored_type = units.get(field.name.lower(), "")
+        have = "timestamp" if stored_type in UNITS.values() else field.dataType.simpleString()
+        if declared_field is None:
+            continue
+        declared_type = declared_field.dataType.simpleString()
+        stored_type = (
+            "fixed" if stored_type.startswith("fixed") and have == "binary" else stored_type
+        )
+        place = f"{readable(uris[0])}: column `{declared_field.name}`"
+        if problem := spark_lacks(stored_type, declared_type, place):
+            raise DataError(problem)
+        if stored_type != "void" and not fits(have, declared_type):
+            mismatch = mismatch_text(declared_field.name, have, source.name, declared_type)
+            raise DataError(f"{readable(uris[0])}: {mismatch}")
 
 
 def check_files(session: SparkSession, source: Source, uris: Sequence[str]) -> None:

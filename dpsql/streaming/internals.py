@@ -7,9 +7,10 @@ in `spreading`; their canaries are there, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -139,6 +140,23 @@ def hadoop_path(session: SparkSession, path: str) -> tuple[Any, Any]:
 def is_pattern(session: SparkSession, path: Any) -> bool:
     """Tell whether a Hadoop path stands for several."""
     return bool(jvm_of(session).org.apache.spark.deploy.SparkHadoopUtil.get().isGlobPath(path))
+
+
+def parquet_schemas(session: SparkSession, paths: Sequence[str]) -> Iterator[str]:
+    """Yield the columns of Parquet files as their footers have them; an empty text of one that cannot be read."""
+    hadoop_path_of = jvm_of(session).org.apache.hadoop.fs.Path
+    parquet = jvm_of(session).org.apache.parquet.hadoop
+    reader_of = parquet.ParquetFileReader.open
+    input_file_of = parquet.util.HadoopInputFile.fromPath
+    settings = session._jsparkSession.sessionState().newHadoopConf()
+    for path in paths:
+        try:
+            reader = reader_of(input_file_of(hadoop_path_of(path), settings))
+            text = str(reader.getFileMetaData().getSchema().toString())
+            reader.close()
+        except Py4JJavaError:
+            text = ""
+        yield text
 
 
 def matching_folders(pattern: Any, system: Any) -> list[str]:

@@ -86,7 +86,9 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     with context.queries(static, live=True) as queries:
         retention = context.retention(queries, options.retention_us)
         clocks = Clocks(known_clocks(context.tables.admission, ticker.closed_us), ticker.clock)
-        sink = context.admission_sink(clocks, retention.with_sweeps(ticker.rows_are_there))
+        sink = context.admission_sink(
+            clocks, queries.numbers, retention.with_sweeps(ticker.rows_are_there)
+        )
         sink = context.remembering(ADMISSION, ticker.with_lock(sink))
         pace = Pace(context.folder, interval_us, context.tally, clock.time)
         has_read = _read_backlog(context, queries.admission, sink, ticker, pace)

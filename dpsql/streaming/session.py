@@ -61,6 +61,8 @@ SHIPPED = "udfs"
 
 RUN = {
     "spark.sql.session.timeZone": "UTC",
+    # Of nanoseconds the numbers are read (`dpsql.streaming.footers`): Spark has no type for them.
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
     # A bad value becomes NULL, never an error that shows it.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",

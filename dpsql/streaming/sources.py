@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -23,7 +23,6 @@ from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source, refused_schema
-from dpsql.sources.declared_types import loses_numbers, mismatch_text
 from dpsql.sources.reader_options import (
     CATALOG,
     FILES_PER_BATCH,
@@ -33,7 +32,8 @@ from dpsql.sources.reader_options import (
 )
 from dpsql.streaming import formats, internals
 from dpsql.streaming.failures import kind_of, reason_of, translate
-from dpsql.streaming.file_columns import check_source_folders
+from dpsql.streaming.file_columns import check_first_types, check_source_folders
+from dpsql.streaming.footers import Units, check_units, numbers_of, stored_schema, with_times
 from dpsql.streaming.formats import CORRUPT
 from dpsql.text import without_credentials
 from dpsql.udfs.bucket_state import filesystem
@@ -94,13 +94,26 @@ ENDLESS = "100000000d"
 FileVersions = Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class Registered:
+    """Sources of a query that are views now.
+
+    Args:
+        tables: the static ones, kept in memory or on disk until they are unpersisted.
+        numbers: columns of the stream that are read as numbers, and their units.
+    """
+
+    tables: Sequence[DataFrame]
+    numbers: Units
+
+
 def register(
     session: SparkSession,
     query: ParsedQuery,
     sources: Mapping[str, Source],
     versions: FileVersions,
     may_be_empty: bool = False,
-) -> list[DataFrame]:
+) -> Registered:
     """Make every source of the query a temporary view under its own name.
 
     Args:
@@ -110,22 +123,21 @@ def register(
         versions: table versions of Delta static tables, as pinned when this catch-up was first started.
         may_be_empty: a live run: a folder of the stream that declares its schema may be empty still.
 
-    Returns:
-        The static tables, kept in memory or on disk until they are unpersisted.
-
     Raises:
         DataError: a source is missing, empty or unreadable.
     """
-    register_stream(session, sources[query.stream], may_be_empty)
+    numbers = register_stream(session, sources[query.stream], may_be_empty)
     tables = [static(session, sources[name], versions.get(name)) for name in query.static_sources]
     for name, table in zip(query.static_sources, tables, strict=True):
         table.createOrReplaceTempView(name)
-    return tables
+    return Registered(tables, numbers)
 
 
-def register_stream(session: SparkSession, source: Source, may_be_empty: bool) -> None:
-    """Make a stream a temporary view under its own name; arguments and errors as in `register`."""
-    within_calendar(stream(session, source, may_be_empty)).createOrReplaceTempView(source.name)
+def register_stream(session: SparkSession, source: Source, may_be_empty: bool) -> Units:
+    """Make a stream a temporary view under its own name, and return the columns that are read as numbers; the rest as in `register`."""
+    frame, numbers = _stream(session, source, may_be_empty)
+    with_valid_texts(within_calendar(frame), source).createOrReplaceTempView(source.name)
+    return numbers
 
 
 def resumed(source: Source, position: str | None) -> Source:
@@ -156,6 +168,10 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
     Raises:
         DataError: the path does not exist, holds no files, or cannot be read.
     """
+    return _stream(session, source, may_be_empty)[0]
+
+
+def _stream(session: SparkSession, source: Source, may_be_empty: bool) -> tuple[DataFrame, Units]:
     if problem := refused_schema(source) or refused_format(source) or refused_option(source):
         raise ConfigError(f"source {source.name!r}: {problem}")
     if source.format in FILES:
@@ -165,13 +181,14 @@ def stream(session: SparkSession, source: Source, may_be_empty: bool = False) ->
         parse = (
             formats.parsed_changes if source.change_feed is FeedForm.DEBEZIUM else formats.parsed
         )
-        return without_malformed(parse(_load(reader, source, None), source))
+        return without_malformed(parse(_load(reader, source, None), source)), {}
     reader = session.readStream.format(source.format).options(**dict(source.options))
-    return _load(
+    frame = _load(
         reader.option("readChangeFeed", "true") if source.change_feed else reader,
         source,
         source.path,
     )
+    return frame, {}
 
 
 def static(session: SparkSession, source: Source, version: int | None = None) -> DataFrame:
@@ -180,7 +197,8 @@ def static(session: SparkSession, source: Source, version: int | None = None) ->
     Raises:
         DataError: it does not exist or cannot be read.
     """
-    return within_calendar(_static(session, source, version)).persist()
+    table = within_calendar(_static(session, source, version))
+    return with_valid_texts(table, source).persist()
 
 
 def static_files(session: SparkSession, source: Source) -> list[str]:
@@ -201,7 +219,14 @@ def _static(session: SparkSession, source: Source, version: int | None) -> DataF
         reader = reader.schema(source.schema)
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    return _load(reader, source, source.path)
+    stored = _load(reader, source, source.path)
+    numbers = numbers_of(session, source, stored)
+    if not numbers:
+        return stored
+    check_units(session, source, numbers, stored.inputFiles())
+    return with_times(
+        _load(reader.schema(stored_schema(stored.schema, numbers)), source, source.path), numbers
+    )
 
 
 def within_calendar(frame: DataFrame) -> DataFrame:
@@ -218,7 +243,19 @@ def within_calendar(frame: DataFrame) -> DataFrame:
     return frame.selectExpr(*listed)
 
 
-def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFrame:
+def with_valid_texts(frame: DataFrame, source: Source) -> DataFrame:
+    """Turn bytes of a STRING that are no UTF-8 into U+FFFD; texts of lines have none."""
+    if source.format in ("json", "csv", "xml") or source.value_format == "json":
+        return frame
+    listed = []
+    for field in frame.schema.fields:
+        name = formats.quoted(field.name)
+        is_text = isinstance(field.dataType, T.StringType)
+        listed.append(f"make_valid_utf8({name}) AS {name}" if is_text else name)
+    return frame.selectExpr(*listed)
+
+
+def _files(session: SparkSession, source: Source, may_be_empty: bool) -> tuple[DataFrame, Units]:
     path = _existing(session, source)
     stored = _stored(session, source, path)
     if not (may_be_empty and source.schema) and not stored.inputFiles():
@@ -230,9 +267,13 @@ def _files(session: SparkSession, source: Source, may_be_empty: bool) -> DataFra
     options["maxCachedFiles"] = "0"
     # Spark's default of 7 days hides files that come with an older time, and forgets the names of those that it has read.
     options["maxFileAge"] = ENDLESS
-    reader = session.readStream.format(_form(source)).schema(stored.schema).options(**options)
+    numbers = numbers_of(session, source, stored)
+    read_schema = stored_schema(stored.schema, numbers) if numbers else stored.schema
+    reader = session.readStream.format(_form(source)).schema(read_schema).options(**options)
     frame = _load(reader, source, path)
-    return without_malformed(_parsed(frame, source)) if source.format in ("json", "csv") else frame
+    if source.format in ("json", "csv"):
+        return without_malformed(_parsed(frame, source)), {}
+    return with_times(frame, numbers) if numbers else frame, numbers
 
 
 def _form(source: Source) -> str:
@@ -363,26 +404,7 @@ def _check_first_file(session: SparkSession, source: Source) -> None:
         except (PySparkException, Py4JJavaError) as problem:
             raise translate(problem, source.name, f"reading source {source.name!r}") from None
         return
-    declared = {
-        field.name.lower(): field
-        for field in session.createDataFrame([], str(source.schema)).schema
-    }
-    try:
-        file_schema = session.read.format(source.format).load(source.path).schema
-    except PySparkException:  # no file yet, or a damaged one, which the run tells
-        return
-    for field in file_schema:
-        declared_field = declared.get(field.name.lower())
-        if declared_field is not None and loses_numbers(
-            field.dataType.simpleString(), declared_field.dataType.simpleString()
-        ):
-            mismatch = mismatch_text(
-                declared_field.name,
-                field.dataType.simpleString(),
-                source.name,
-                declared_field.dataType.simpleString(),
-            )
-            raise DataError(f"source {source.name!r}: {mismatch}")
+    check_first_types(session, source)
 
 
 def _existing(session: SparkSession, source: Source) -> str:

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsql.errors import DataError
-from dpsql.local.arrow_columns import converted, fits, spark_type
+from dpsql.local.arrow_columns import converted, spark_type
 from dpsql.local.connection import connect
 from dpsql.local.sources import InputReader
 from dpsql.local.spark_types import SparkType, from_sqlglot
 from dpsql.sources.config import Source
+from dpsql.sources.declared_types import fits
 
 EARLY = dt.datetime(1, 1, 1)
 LATE = dt.datetime(9999, 12, 31, 23, 59, 59, 999999)
@@ -91,7 +92,7 @@ def test_no_value_of_a_type_that_fits_raises(
     column: pa.Array, declared: str, expected: list[Any]
 ) -> None:
     """Catches: truncation where Spark floors, one odd text or time that ends a reading."""
-    assert fits(spark_type(column.type), kind(declared))
+    assert fits(str(spark_type(column.type)), declared)
     made = converted(column, kind(declared))
     assert made.to_pylist() == expected
     made.validate(full=True)
@@ -103,7 +104,7 @@ def test_no_value_of_a_type_that_fits_raises(
 @pytest.mark.parametrize("column", NO_TYPE, ids=lambda column: str(column.type))
 def test_types_that_spark_does_not_have_are_seen_to_be_there(column: pa.Array) -> None:
     other = spark_type(column.type)
-    assert other.name == "other" and not fits(other, kind("STRING"))
+    assert other.name == "other" and not fits(str(other), "STRING")
     assert converted(column, other).to_pylist() == [v and True for v in column.is_valid().to_pylist()] or None in column.to_pylist()  # fmt: skip
 
 
@@ -113,7 +114,7 @@ def test_what_fits_is_told_by_types_alone() -> None:
         (have, declared)
         for have in names
         for declared in names
-        if have != declared and fits(kind(have), kind(declared))
+        if have != declared and fits(have, declared)
     }
     assert widened == {
         ("TINYINT", "INT"),
@@ -168,7 +169,7 @@ def test_a_file_of_duckdb(tmp_path: Path) -> None:
     ((u, _, ts, k, n, j),) = read(Source("d", "parquet", schema=schema), path)
     assert (u, ts, k, n, j) == (NUMBER.bytes, dt.datetime(1969, 12, 31, 23, 59, 59, 999999), "x", 1, "{}")  # fmt: skip
     with pytest.raises(
-        DataError, match=r"column `t` has type time64\[us\], but source `d` declares STRING"
+        DataError, match=r"column `t` has type TIME64\[US\], but source `d` declares STRING"
     ):
         read(Source("d", "parquet", schema="t STRING"), path)
 

@@ -83,8 +83,7 @@ def test_the_first_file_is_looked_at_before_anything_is_spent(
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({"n": pa.array([1], kind)}), tmp_path / name / "a.parquet")
         with pytest.raises(
-            DataError,
-            match=f"source 'visits': column `n` has type .* declares {declared}: declare `n ",
+            DataError, match=f"a.parquet: column `n` has type .* declares {declared}: declare `n "
         ) as caught:
             check_there(
                 session, [Source("visits", "parquet", str(tmp_path / name), schema=f"n {declared}")]

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from delta.tables import DeltaTable as SparkTable
 from deltalake import Schema
@@ -65,6 +67,13 @@ def test_columns_and_plans(spark: SparkSession) -> None:
         assert internals.frame_of(spark, plan).count() == 2
     with canary("PythonUtils.toSeq, for `totality`,"):
         assert internals.sequence(spark, [1, 2]).size() == 2
+
+
+def test_footers(spark: SparkSession, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "a.parquet")
+    with canary("ParquetFileReader, for `footers`,"):
+        (schema,) = internals.parquet_schemas(spark, [str(tmp_path / "a.parquet")])
+        assert schema.splitlines()[1] == "  optional int64 t (TIMESTAMP(NANOS,false));"
 
 
 def test_static_methods(spark: SparkSession) -> None:

@@ -1,0 +1,99 @@
+"""Times of Parquet files as their footers describe them: of milliseconds and nanoseconds Spark reads the numbers, which no value can end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from dpsql.errors import DataError
+from dpsql.sources.config import Source
+from dpsql.streaming import formats, internals
+
+UNITS = {"MILLIS": "milliseconds", "MICROS": "microseconds", "NANOS": "nanoseconds"}
+KINDS = {"UNKNOWN": "void"}
+TIMES = (T.TimestampType, T.TimestampNTZType)
+READ_AS_NUMBERS = ("milliseconds", "nanoseconds")
+"""Units of which Spark's readers end a job at one value, or at every one."""
+
+_COLUMN = re.compile(
+    r"^  \w+ (\w+)(?:\(\d+\))? (.+?)(?: \(([A-Z]\w*(?:\([^()]*\))?)\))?;$", re.MULTILINE
+)
+"""Stored type, name and annotation of a column, like `TIMESTAMP(NANOS,true)`, as the JVM writes a footer."""
+
+_FLOORED = "{0} div 1000L - CASE WHEN {0} % 1000L < 0 THEN 1L ELSE 0L END"
+_MICROSECONDS = {
+    "seconds": "try_multiply({0}, 1000000L)",
+    "milliseconds": "try_multiply({0}, 1000L)",
+    "microseconds": "{0}",
+    "nanoseconds": _FLOORED,
+}
+
+Units = Mapping[str, str]
+"""The units of the times in a file by the names of their columns, in lower case; of other columns their stored types."""
+
+
+def units_of(session: SparkSession, uris: Sequence[str]) -> Iterator[Units]:
+    """Yield what the footer of each file says; nothing of a file that is damaged, which its reader tells."""
+    for schema in internals.parquet_schemas(session, [unquote(uri) for uri in uris]):
+        yield {
+            name.lower(): UNITS.get(annotation[10:].partition(",")[0], KINDS.get(annotation, kind))
+            for kind, name, annotation in _COLUMN.findall(schema)
+        }
+
+
+def numbers_of(session: SparkSession, source: Source, stored: DataFrame) -> Units:
+    """Return the columns that are to be read as numbers, with their units in the first file; none but of Parquet."""
+    if source.format != "parquet":
+        return {}
+    units: Units = next(units_of(session, sorted(stored.inputFiles())[:1]), {})
+    kinds = TIMES if source.schema else (*TIMES, T.LongType)
+    return {
+        field.name: units[field.name.lower()]
+        for field in stored.schema
+        if isinstance(field.dataType, kinds) and units.get(field.name.lower()) in READ_AS_NUMBERS
+    }
+
+
+def stored_schema(schema: T.StructType, numbers: Units) -> T.StructType:
+    """Return a schema with the type of numbers where numbers are read."""
+    return T.StructType(
+        [
+            T.StructField(field.name, T.LongType() if field.name in numbers else field.dataType)
+            for field in schema
+        ]
+    )
+
+
+def with_times(frame: DataFrame, units: Units) -> DataFrame:
+    """Return a frame with times instead of whole numbers in some columns; NULL where a time has no microseconds."""
+    listed = []
+    for field in frame.schema:
+        name = formats.quoted(field.name)
+        unit = units.get(field.name)
+        listed.append(
+            f"timestamp_micros({_MICROSECONDS[unit].format(name)}) AS {name}" if unit else name
+        )
+    return frame.selectExpr(*listed)
+
+
+def check_units(session: SparkSession, source: Source, numbers: Units, uris: Sequence[str]) -> None:
+    """Refuse a file whose numbers have another unit than those of the first file.
+
+    Raises:
+        DataError: names it.
+    """
+    if not numbers:
+        return
+    for uri, units in zip(uris, units_of(session, uris), strict=True):
+        for name, unit in numbers.items():
+            stored_unit = units.get(name.lower(), unit)
+            if stored_unit != unit:
+                raise DataError(
+                    f"file {PurePosixPath(unquote(uri)).name!r} of source {source.name!r}: column `{name}` has {stored_unit}, and {unit} in the "
+                    "first file: write both in one unit. Nothing of this file was used"
+                )
