@@ -154,6 +154,52 @@ HARD: tuple[tuple[str, list[tuple[Any, ...]], int], ...] = (
 )  # fmt: skip
 
 
+AS_WRITTEN: dict[str, Any] = {
+    **DECLARED, "decimals": (("balance", 2),), "time_unit": "microseconds", "unavailable_value": "?"
+}  # fmt: skip
+MICROS = OLD_IMAGE[4]
+
+
+def _written(
+    said: Any, image: Any, branch: Any = "b", before: Row | None = None, opened: Any = MICROS
+) -> tuple[str, list[tuple[Any, ...]], int]:
+    """A new row with some values as connectors write them by default, and its image; None: it is malformed."""
+    row = {**OLD, "balance": said, "branch": branch, "opened": opened}
+    lost = image is None
+    begun = [] if lost else images(("update_postimage", (1, "u", *image, MICROS)))
+    ended = [] if before is None else images(("update_preimage", (1, *before.values())))
+    text = json.dumps(
+        message("u", before and {**OLD, **before, "balance": "lg==", "opened": 0}, row)
+    )
+    return text, [*ended, *begun], int(lost) + (before is None)
+
+
+def _end(branch: Any) -> Row:
+    return {"user_id": "u", "branch": branch, "balance": -1.06, "opened": 0}
+
+
+HARD_VALUES: tuple[tuple[str, list[tuple[Any, ...]], int], ...] = (
+    # Decimals: bytes of two's complement, as many as are needed or more.
+    _written("CWA=", ("b", 24.0)),
+    _written("AA==", ("b", 0.0)),
+    _written("/w==", ("b", -0.01)),
+    _written("AP8=", ("b", 2.55)),
+    _written("f/////////8=", ("b", 92233720368547758.07)),
+    _written("gAAAAAAAAAA=", ("b", -92233720368547758.08)),
+    _written("AAAAAAAAAAAA", None),
+    *(_written(said, None) for said in ("", "CWA", "CWB=", "C W=", "CWA=\n", "24.0", 24.0, "\u00e9\u00e9==")),
+    _written(None, ("b", None)),
+    # Times as numbers, and as texts as for columns with a zone.
+    _written("CWA=", ("b", 24.0), opened=OLD["opened"]),
+    _written("CWA=", None, opened="12:00"),
+    # A value that has not changed is that of the old row.
+    _written("CWA=", None, branch="?"),
+    _written("CWA=", ("x", 24.0), branch="?", before=_end("x")),
+    _written("CWA=", None, branch="?", before=_end(None)),
+    _written("CWA=", ("??", 24.0), branch="??"),
+)  # fmt: skip
+
+
 def of_changes(changes: pa.Table) -> list[str]:
     """The messages of a feed as Delta has it: a change of a row is one of them."""
     at = changes[TIME].cast(pa.int64()).to_pylist()

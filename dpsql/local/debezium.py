@@ -7,9 +7,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from dpsql.local.spark_types import Columns, parse_ddl, quote
+from dpsql.local.lines import json_select
+from dpsql.local.spark_types import Columns, SparkType, parse_ddl, quote
 from dpsql.sources.change_feed import (
+    BESIDE,
     CHANGE,
+    DECIMAL,
     IMAGES,
     MESSAGE,
     NO_MESSAGE,
@@ -17,7 +20,10 @@ from dpsql.sources.change_feed import (
     SNAPSHOT,
     SOURCE_TIME,
     TIME,
+    TIME_UNITS,
+    UNAVAILABLE,
 )
+from dpsql.sources.config import Source
 
 BESIDE_COLUMNS: Columns = parse_ddl(
     f"{CHANGE} STRING, {POSITION} BIGINT, {TIME} TIMESTAMP", "a change feed"
@@ -28,9 +34,12 @@ _UNUSUAL = "[0-9][eE]|-0|[0-9]{16}|[0-9]{7}[.][0-9]|[^0-9]0[.]00"
 """In messages that may have numbers which DuckDB writes otherwise than Java does."""
 
 
-def images_select(sequence_by: str) -> str:
-    """Return the images as `line, CHANGE, POSITION, TIME`; a message that is none has NULL for the first two of them."""
-    place = sequence_by.split(".")[1]
+def images_select(source: Source) -> str:
+    """Return the images as `line, old, CHANGE, POSITION, TIME`; a message that is none has NULL for the first three of them.
+
+    `old`: the row before an update whose new row lacks a value.
+    """
+    place = str(source.sequence_by).split(".")[1]
     messages = (
         f"SELECT line FROM dpsql_messages WHERE NOT regexp_matches(line, {quote(NO_MESSAGE)})"
     )
@@ -39,12 +48,12 @@ def images_select(sequence_by: str) -> str:
     messages_select = f"SELECT unusual, CASE WHEN payload IS NULL THEN good ELSE dpsql_mended(payload) END AS good FROM ({outer})"
     inner = f"SELECT {', '.join(f'{_text(name)} AS {name}' for name in MESSAGE[:-1])} FROM ({_fields(messages_select, MESSAGE[:-1])})"
     number_names = tuple(dict.fromkeys((place, SOURCE_TIME)))
-    source = f"SELECT before, after, op, dpsql_mended(source) AS good FROM ({inner})"
+    in_source = f"SELECT before, after, op, dpsql_mended(source) AS good FROM ({inner})"
     numbers = ", ".join(
         f'{_integer(name)} AS "n_{name}", "{name}" IS NOT NULL AND {_integer(name)} IS NULL AS "b_{name}"'
         for name in number_names
     )
-    fields = _fields(source, number_names, ("before", "after", "op", "good"))
+    fields = _fields(in_source, number_names, ("before", "after", "op", "good"))
     numbers_select = (
         f"SELECT before, after, op, good IS NOT NULL AS has_source, {numbers} FROM ({fields})"
     )
@@ -55,10 +64,15 @@ def images_select(sequence_by: str) -> str:
         )
     )
     branches = []
+    word = quote(source.unavailable_value or UNAVAILABLE)
+    old = f"CASE WHEN op = 'u' AND contains(after, {word}) THEN before END"
     for op, images in IMAGES.items():
-        listed = ", ".join(f"{{'change': '{change}', 'line': {field}}}" for change, field in images)
+        listed = ", ".join(
+            f"{{'change': '{change}', 'line': {field}, 'old': {old if field == 'after' else 'NULL::VARCHAR'}}}"
+            for change, field in images
+        )
         branches.append(f"WHEN {readable_condition} AND op = '{op}' THEN [{listed}]")
-    nothing = "[{'change': NULL::VARCHAR, 'line': NULL::VARCHAR}]"
+    nothing = "[{'change': NULL::VARCHAR, 'line': NULL::VARCHAR, 'old': NULL::VARCHAR}]"
     time = f'"n_{SOURCE_TIME}"'
     # Milliseconds of which Spark's 64 bits hold the microseconds; those beyond the years 1 to 9999 only need to be beyond them.
     time_sql = (
@@ -67,7 +81,48 @@ def images_select(sequence_by: str) -> str:
     )
     image = f"unnest(CASE {' '.join(branches)} ELSE {nothing} END) AS image"
     listed = f'SELECT {image}, "n_{place}" AS place, {time_sql} AS moment FROM ({numbers_select})'
-    return f"SELECT image.line AS line, image.change AS {CHANGE}, place AS {POSITION}, moment AS {TIME} FROM ({listed})"
+    return f"SELECT image.line AS line, image.old AS old, image.change AS {CHANGE}, place AS {POSITION}, moment AS {TIME} FROM ({listed})"
+
+
+def rows_select(columns: Columns, source: Source) -> str:
+    """Return DuckDB text that turns `dpsql_raw`, made of images, into the declared columns, those of a feed and `dpsql_malformed`."""
+    scales = dict(source.decimals)
+    text_type = SparkType("string")
+    raw_columns = tuple(
+        (name, text_type if name.lower() in scales else kind) for name, kind in columns
+    )
+    unit_us = TIME_UNITS[source.time_unit] if source.time_unit else 1_000_000
+    parsed = json_select(raw_columns, (*BESIDE, "old"), unit_us)
+    text_columns = [name for name, kind in columns if kind == text_type]
+    shape = quote(json.dumps(dict.fromkeys(text_columns, "JSON")))
+    old = f"TRY(from_json(dpsql_mended(old), {shape}))" if text_columns else "NULL"
+    word = quote(source.unavailable_value or UNAVAILABLE)
+    values = []
+    is_malformed = ["dpsql_malformed"]
+    for name, _ in columns:
+        read = '"' + name.replace('"', '""') + '"'
+        if name.lower() in scales:
+            value = _decimal(read, scales[name.lower()])
+        elif name in text_columns:
+            raw = f"CAST(o[{quote(name)}] AS VARCHAR)"
+            before = f"CASE WHEN {raw}[1] = '\"' THEN CAST({raw} AS JSON) ->> '$' END"
+            value = f"CASE WHEN {read} = {word} THEN {before} ELSE {read} END"
+        else:
+            continue
+        values.append(f"{value} AS {read}")
+        is_malformed.append(f"({read} IS NOT NULL AND ({value}) IS NULL)")
+    values.append(f"{' OR '.join(is_malformed)} AS dpsql_malformed")
+    return f"SELECT * REPLACE ({', '.join(values)}) FROM (SELECT *, {old} AS o FROM ({parsed}))"
+
+
+def _decimal(text: str, scale: int) -> str:
+    """Return a decimal as a DOUBLE; NULL for a text that is none."""
+    digits = f"hex(from_base64({text}))"
+    padded = f"lpad({digits}, 16, CASE WHEN {digits} >= '8' THEN 'F' ELSE '0' END)"
+    unsigned = f"CAST(CAST('0x' || {padded} AS UBIGINT) AS HUGEINT)"
+    number = f"CASE WHEN {digits} >= '8' THEN {unsigned} - {1 << 64} ELSE {unsigned} END"
+    is_decimal = f"length({text}) BETWEEN 4 AND 12 AND regexp_full_match({text}, {quote(DECIMAL)})"
+    return f"CASE WHEN {is_decimal} THEN CASE WHEN length({digits}) <= 16 THEN CAST({number} AS DOUBLE) / 1e{scale} END END"
 
 
 def _fields(

@@ -300,11 +300,19 @@ JSON_VALUES: Mapping[str, str] = {
     "string": "CASE WHEN {0}[1] = '\"' THEN TRY(CAST({0} AS JSON) ->> '$') WHEN regexp_full_match({0}, '-?[1-9][0-9]{{0,14}}|0|true|false') THEN {0} "
     "WHEN {0} IS NOT NULL THEN dpsql_py_rewritten(line, {name}) END",
     "date": f"dpsql_to_date({_TEXT})",
-    # Seconds of which Spark's 64 bits hold the microseconds; those beyond the years 1 to 9999 only need to be beyond them.
-    "timestamp": "CASE WHEN regexp_full_match({0}, '-?[0-9]+') THEN CASE WHEN TRY_CAST({0} AS BIGINT) BETWEEN -9223372036854 AND 9223372036854 "
-    "THEN make_timestamp(greatest(least(TRY_CAST({0} AS BIGINT), 999999999999), -999999999999) * 1000000) END "
-    f"ELSE dpsql_to_timestamp({_TEXT}) END",
 }
+
+
+def _json_time(unit_us: int) -> str:
+    """Return a time, of a number of a unit in microseconds; the years beyond 1 to 9999 only need to be beyond them."""
+    most = 999_999_999_999_000_000 // unit_us
+    number = "TRY_CAST({0} AS BIGINT)"
+    is_held = f"{number} BETWEEN {-(MOST_LONG // unit_us)} AND {MOST_LONG // unit_us}"
+    time = f"make_timestamp(greatest(least({number}, {most}), -{most}) * {unit_us})"
+    return f"CASE WHEN regexp_full_match({{0}}, '-?[0-9]+') THEN CASE WHEN {is_held} THEN {time} END ELSE dpsql_to_timestamp({_TEXT}) END"
+
+
+MOST_LONG = (1 << 63) - 1
 
 # The text {0} of a CSV field as a value.
 CSV_VALUES: Mapping[str, str] = {
@@ -329,12 +337,15 @@ def json_lines(path: Path) -> Iterator[tuple[pa.Table, int]]:
         yield pa.table({"line": lines}), too_long
 
 
-def json_select(columns: Columns, extra_columns: Sequence[str] = ()) -> str:
+def json_select(
+    columns: Columns, extra_columns: Sequence[str] = (), unit_us: int = 1_000_000
+) -> str:
     """Return DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_malformed`; columns beside the line are passed on.
 
     Args:
         columns: names and types as declared.
         extra_columns: columns that stand beside the line.
+        unit_us: the unit of times that are numbers, in microseconds.
     """
     shape = json.dumps({name: "JSON" for name, _ in columns})
     raw = ", ".join(
@@ -345,7 +356,7 @@ def json_select(columns: Columns, extra_columns: Sequence[str] = ()) -> str:
     return _typed(
         f"SELECT {passed_columns}, o IS NULL AS broken, {raw} FROM ({objects})",
         columns,
-        JSON_VALUES,
+        {**JSON_VALUES, "timestamp": _json_time(unit_us)},
         extra_columns,
     )
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.arrow_columns import spark_type, table
-from dpsql.local.debezium import BESIDE_COLUMNS, images_select
+from dpsql.local.debezium import BESIDE_COLUMNS, images_select, rows_select
 from dpsql.local.delta_files import DataFile, delta_files, open_file
 from dpsql.local.frames import arrow_table
 from dpsql.local.from_clause import LocalTable
@@ -332,8 +332,8 @@ class InputReader:
         """Read the messages of a change feed, one in each line, as images."""
         assert self._declared is not None
         self._connection.register("dpsql_messages", lines)
-        images = self._execute(images_select(str(self._source.sequence_by)))
-        return self._lines(images, json_select(self._declared, BESIDE), too_long)
+        images = self._execute(images_select(self._source))
+        return self._lines(images, rows_select(self._declared, self._source), too_long)
 
     def _table(self) -> LocalTable:
         """Return the view of text: the declared columns, those of folders and those of a change feed."""

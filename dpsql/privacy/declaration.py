@@ -51,6 +51,9 @@ def declaration(source: Source) -> dict[str, str]:
         "change_feed": source.change_feed,
         "primary_key": ", ".join(source.primary_key),
         "sequence_by": source.sequence_by,
+        "decimals": ", ".join(f"{name}: {scale}" for name, scale in source.decimals),
+        "time_unit": source.time_unit,
+        "unavailable_value": source.unavailable_value,
         **{f"options.{name}": options.get(name) for name in INPUT_OPTIONS},
         READER: _reader(options) if source.format in FILE_FORMATS else None,
     }

@@ -54,6 +54,18 @@ SNAPSHOT = "r"
 NO_MESSAGE = r"^[ \t\r\n]*(null[ \t\r\n]*)?$"
 """The pattern of a line that is no message: blank, or a message without a value as tools write it."""
 
+UNAVAILABLE = "__debezium_unavailable_value"
+"""Instead of a long text that an update has not changed, where a source names no other word."""
+
+TIME_UNITS = {"milliseconds": 1_000, "microseconds": 1}
+"""Units of times that connectors write as numbers, in microseconds."""
+
+DECIMAL = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"
+"""The pattern of a decimal as connectors write it: base64 of the bytes of its unscaled number."""
+
+MOST_DIGITS = 18
+"""Digits of such a decimal that are read."""
+
 SOURCE_TIME = "ts_ms"
 """The field of a message's `source` that says when it was committed, in milliseconds."""
 
@@ -88,8 +100,23 @@ LINE_ENDS = "linesep"
 """The option of Spark's file source that cuts files otherwise than at the ends of lines."""
 
 
+def _message_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
+    """Yield settings that say how connectors write values."""
+    for key in ("decimals", "time_unit", "unavailable_value"):
+        is_set = bool(getattr(source, key)) and source.change_feed is not FeedForm.DEBEZIUM
+        yield is_set, key, f"`{key}` is for sources with `change_feed: DEBEZIUM`"
+    units = " or ".join(TIME_UNITS)
+    is_unit = source.time_unit in (None, *TIME_UNITS)
+    yield not is_unit, "time_unit", f"`time_unit` must be {units}"
+    for name, _ in source.decimals:
+        is_double = re.search(rf"(?i)(^|,)\s*`?{re.escape(name)}`?\s+double\b", source.schema or "")
+        message = f"declare `{name}` as DOUBLE in `schema`: it is what the decimal is read as"
+        yield is_double is None, "decimals", message
+
+
 def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
     """Yield settings of a `dpsql.sources.config.Source` that depend on one another: whether one is broken, by which key, and what is wrong."""
+    yield from _message_rules(source)
     feed = source.change_feed is not None
     debezium = source.change_feed is FeedForm.DEBEZIUM
     option_names = {name.lower() for name, _ in source.options}

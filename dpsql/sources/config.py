@@ -16,7 +16,7 @@ from typing import Any
 
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.sources.caps import NO_CAP, Cap, read_caps
-from dpsql.sources.change_feed import TIME, FeedForm, column_rules, feed_rules
+from dpsql.sources.change_feed import MOST_DIGITS, TIME, FeedForm, column_rules, feed_rules
 from dpsql.sources.domains import Domain, read_domains
 from dpsql.sources.places import overlap, places
 from dpsql.sources.reader_options import CATALOG, refused_format, refused_option
@@ -64,6 +64,9 @@ class Source:
             of its commit on.
         primary_key: of that table, the columns that name a row of one privacy unit (lower case); empty: equal rows of a unit are copies.
         sequence_by: the number in a message that says which of two changes of a row is later.
+        decimals: columns that messages have as base64 of an unscaled number (lower case), and the digits after its point.
+        time_unit: of the numbers that TIMESTAMP columns are in messages; None: seconds.
+        unavailable_value: the word of messages instead of a long value that has not changed; None: Debezium's.
         ended_rows_kept_us: how long the places of its ended rows are kept, so that a message that comes again begins none; None: 7 days.
         domains: all values that keys of these names (lower case) can have, for GROUP BY CUBE.
         max_ahead_us: records further ahead of the clock are dropped; None: the query's trigger interval.
@@ -94,6 +97,9 @@ class Source:
     primary_key: tuple[str, ...] = ()
     sequence_by: str | None = None
     ended_rows_kept_us: int | None = None
+    decimals: tuple[tuple[str, int], ...] = ()
+    time_unit: str | None = None
+    unavailable_value: str | None = None
     domains: tuple[tuple[str, Domain], ...] = ()
     max_ahead_us: int | None = None
 
@@ -265,6 +271,11 @@ def _source(document: YamlDocument, name: str) -> Source:
         primary_key=_columns(block, "primary_key"),
         sequence_by=block.text("sequence_by") or None,
         ended_rows_kept_us=block.duration("ended_rows_kept"),
+        decimals=_decimals(document, (*key_path, "decimals"))
+        if "decimals" in block.settings
+        else (),
+        time_unit=block.text("time_unit") or None,
+        unavailable_value=block.text("unavailable_value") or None,
         domains=read_domains(document, (*key_path, "domains"))
         if "domains" in block.settings
         else (),
@@ -472,6 +483,15 @@ def _options(document: YamlDocument, key_path: tuple[str, ...]) -> tuple[tuple[s
         else:
             raise document.error(f"`{key}` must be text, a number, true or false", (*key_path, key))
     return tuple(sorted(texts.items()))
+
+
+def _decimals(document: YamlDocument, key_path: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    settings = document.block(key_path).settings
+    for name, scale in settings.items():
+        if not isinstance(scale, int) or not 0 <= scale <= MOST_DIGITS:
+            message = f"`{name}` must be its number of digits after the point, 0 to {MOST_DIGITS}"
+            raise document.error(message, (*key_path, name))
+    return tuple(sorted((name.lower(), scale) for name, scale in settings.items()))
 
 
 def _change_feed(block: Block) -> FeedForm | None:

@@ -14,6 +14,7 @@ from dpsql.errors import ConfigError, DataError
 from dpsql.sources.change_feed import (
     BESIDE,
     CHANGE,
+    DECIMAL,
     IMAGES,
     MESSAGE,
     NO_MESSAGE,
@@ -21,6 +22,8 @@ from dpsql.sources.change_feed import (
     SNAPSHOT,
     SOURCE_TIME,
     TIME,
+    TIME_UNITS,
+    UNAVAILABLE,
 )
 from dpsql.sources.config import Source
 from dpsql.sources.reader_options import parser_options
@@ -69,8 +72,11 @@ def as_read(schema: T.StructType, source: Source) -> T.StructType:
     )
 
 
-def typed(frame: DataFrame, schema: T.StructType) -> DataFrame:
-    """Return a frame of `as_read`'s with its times; a text that is none is a malformed line, where CORRUPT says so, and else NULL."""
+def typed(frame: DataFrame, schema: T.StructType, unit_us: int = 1_000_000) -> DataFrame:
+    """Return a frame of `as_read`'s with its times; a text that is none is a malformed line, where CORRUPT says so, and else NULL.
+
+    `unit_us`: the unit of times that are numbers, in microseconds.
+    """
     kinds = {field.name: field.dataType for field in frame.schema}
     times = [name for name in _times(schema) if not isinstance(kinds[name], T.TimestampType)]
     if not times:
@@ -80,7 +86,7 @@ def typed(frame: DataFrame, schema: T.StructType) -> DataFrame:
     for name, kind in kinds.items():
         text = quoted(name)
         if name in times:
-            value, has_value = _value(text, isinstance(kind, T.VariantType))
+            value, has_value = _value(text, isinstance(kind, T.VariantType), unit_us)
             wrong.append(f"CASE WHEN {value} IS NULL AND {has_value} THEN '' END")
             text = f"{value} AS {text}"
         listed.append(text if name != CORRUPT else "")
@@ -93,7 +99,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _value(name: str, variant: bool) -> tuple[str, str]:
+def _value(name: str, variant: bool, unit_us: int) -> tuple[str, str]:
     """Return SQL of a time, and of whether there is anything. Texts like `2024-...` come first: they are almost all, and need no second look."""
     text = f"variant_get({name}, '$', 'string')" if variant else name
     common = f"CASE WHEN substring({text}, 5, 1) = '-' THEN CAST({text} AS TIMESTAMP)"
@@ -101,7 +107,7 @@ def _value(name: str, variant: bool) -> tuple[str, str]:
     if not variant:
         return f"{common} ELSE {dated} END", f"{name} IS NOT NULL"
     kind = f"schema_of_variant({name})"
-    seconds = f"timestamp_micros(try_multiply(variant_get({name}, '$', 'bigint'), 1000000L))"
+    seconds = f"timestamp_micros(try_multiply(variant_get({name}, '$', 'bigint'), {unit_us}L))"
     return (
         f"{common} WHEN {kind} = 'STRING' THEN {dated} WHEN {kind} = 'BIGINT' THEN {seconds} END",
         f"{name} IS NOT NULL AND NOT is_variant_null({name})",
@@ -266,16 +272,53 @@ def parsed_changes(messages: DataFrame, source: Source) -> DataFrame:
     fits = (f"(s.`{name}` IS NULL OR `n_{name}` IS NOT NULL)" for name in number_names)
     readable_condition = " AND ".join(("NOT bad", f"s.{CORRUPT} IS NULL", is_read, *fits))
     images = operations.selectExpr(
-        f"inline({_images(readable_condition)})",
+        f"inline({_images(readable_condition, source.unavailable_value or UNAVAILABLE)})",
         f"`n_{place}` AS {POSITION}",
         f"{_time()} AS {TIME}",
     )
-    schema = declared(messages.sparkSession, source)
-    shape = as_read(schema, source).add(CORRUPT, "string")
-    rows = images.select(*BESIDE, _object("line", shape).alias("v"))
-    of_row = [f"v.{quoted(field.name)}" for field in schema]
-    corrupt = f"CASE WHEN v IS NULL OR v.{CORRUPT} IS NOT NULL THEN '' END AS {CORRUPT}"
-    return typed(rows.selectExpr(*of_row, *BESIDE, corrupt), schema)
+    return _rows(images, source)
+
+
+def _rows(images: DataFrame, source: Source) -> DataFrame:
+    """Return the rows of images, with what these have beside them, and CORRUPT."""
+    schema = declared(images.sparkSession, source)
+    decimals = {name for name, _ in source.decimals}
+    shape = T.StructType(
+        [
+            T.StructField(field.name, T.StringType()) if field.name.lower() in decimals else field
+            for field in as_read(schema, source)
+        ]
+    )
+    text_columns = [field.name for field in schema if isinstance(field.dataType, T.StringType)]
+    old_columns = (f"{quoted(name)} VARIANT" for name in text_columns)
+    rows = images.select(
+        *BESIDE,
+        _object("line", shape.add(CORRUPT, "string")).alias("v"),
+        _object("old", ", ".join((*old_columns, f"{CORRUPT} STRING"))).alias("o"),
+    )
+    read = {field.name: _row_value(field, source) for field in schema}
+    misfits = (
+        f"v.{quoted(name)} IS NOT NULL AND ({value}) IS NULL"
+        for name, value in read.items()
+        if value != f"v.{quoted(name)}"
+    )
+    is_corrupt = " OR ".join(("v IS NULL", f"v.{CORRUPT} IS NOT NULL", *misfits))
+    corrupt = f"CASE WHEN {is_corrupt} THEN '' END AS {CORRUPT}"
+    values = (f"{value} AS {quoted(name)}" for name, value in read.items())
+    unit_us = TIME_UNITS[source.time_unit] if source.time_unit else 1_000_000
+    return typed(rows.selectExpr(*values, *BESIDE, corrupt), schema, unit_us)
+
+
+def _row_value(field: T.StructField, source: Source) -> str:
+    """Return SQL of a value as the connector means it; NULL for one that is none, or is not there."""
+    read = f"v.{quoted(field.name)}"
+    scale = dict(source.decimals).get(field.name.lower())
+    if scale is not None:
+        return _decimal(read, scale)
+    if not isinstance(field.dataType, T.StringType):
+        return read
+    word = _literal(source.unavailable_value or UNAVAILABLE)
+    return f"CASE WHEN {read} = {word} THEN {_old_text(field.name)} ELSE {read} END"
 
 
 def _object(text: str, shape: T.StructType | str) -> Column:
@@ -285,15 +328,39 @@ def _object(text: str, shape: T.StructType | str) -> Column:
     )
 
 
-def _images(readable_condition: str) -> str:
-    """Return the images of every kind of message; of one that is none of them an image that says nothing, which is malformed."""
+def _images(readable_condition: str, unavailable: str) -> str:
+    """Return the images of every kind of message, with the old row beside a new one that lacks a value; of one that is none of them an image
+    that says nothing, which is malformed."""
     branches = []
+    nothing = "cast(NULL AS STRING)"
+    old = f"CASE WHEN op = 'u' AND contains(after, {_literal(unavailable)}) THEN before END"
     for op, images in IMAGES.items():
         listed = ", ".join(
-            f"struct('{change}' AS {CHANGE}, {field} AS line)" for change, field in images
+            f"struct('{change}' AS {CHANGE}, {field} AS line, {old if field == 'after' else nothing} AS old)"
+            for change, field in images
         )
         branches.append(f"WHEN {readable_condition} AND op = '{op}' THEN array({listed})")
-    return f"CASE {' '.join(branches)} ELSE array(struct(cast(NULL AS STRING) AS {CHANGE}, cast(NULL AS STRING) AS line)) END"
+    return f"CASE {' '.join(branches)} ELSE array(struct({nothing} AS {CHANGE}, {nothing} AS line, {nothing} AS old)) END"
+
+
+def _old_text(name: str) -> str:
+    """Return SQL of a text of the old row; NULL where it has none."""
+    value = f"o.{quoted(name)}"
+    return f"CASE WHEN o.{CORRUPT} IS NULL AND schema_of_variant({value}) = 'STRING' THEN variant_get({value}, '$', 'string') END"
+
+
+def _decimal(text: str, scale: int) -> str:
+    """Return SQL of a decimal as a DOUBLE; NULL for a text that is none."""
+    digits = f"hex(unbase64({text}))"
+    padded = f"lpad({digits}, 16, CASE WHEN {digits} >= '8' THEN 'F' ELSE '0' END)"
+    number = f"cast(cast(conv({padded}, 16, -10) AS BIGINT) AS DOUBLE) / 1e{scale}"
+    is_decimal = f"length({text}) BETWEEN 4 AND 12 AND {text} RLIKE '^{DECIMAL}\\\\z'"
+    return f"CASE WHEN {is_decimal} THEN CASE WHEN length({digits}) <= 16 THEN {number} END END"
+
+
+def _literal(text: str) -> str:
+    """Return a text as Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _time() -> str:

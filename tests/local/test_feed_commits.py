@@ -16,7 +16,18 @@ from dpsql.local.feed_commits import Commits, changes, read_commits
 from dpsql.local.sources import InputReader
 from dpsql.sources.change_feed import CHANGE, POSITION, TIME, FeedForm
 from dpsql.sources.config import Source
-from tests.debezium import BEGUN, BOTH, DECLARED, HARD, NEW, OLD, SCHEMA, message
+from tests.debezium import (
+    AS_WRITTEN,
+    BEGUN,
+    BOTH,
+    DECLARED,
+    HARD,
+    HARD_VALUES,
+    NEW,
+    OLD,
+    SCHEMA,
+    message,
+)
 from tests.local.other_delta import delete_first_rows, rename_columns
 
 
@@ -169,6 +180,10 @@ def test_what_messages_say(tmp_path: Path) -> None:
     for line, images, malformed in HARD:
         file.write_text(line + "\n", encoding="utf-8")
         assert read_messages(file, connection=connection) == (images, malformed), line
+    source = Source("visits", path="x", schema=SCHEMA, **AS_WRITTEN)
+    for line, images, malformed in HARD_VALUES:
+        file.write_text(line + "\n", encoding="utf-8")
+        assert read_messages(file, source, connection) == (images, malformed), line
 
 
 def test_messages_of_files_topics_and_frames_are_the_same(tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
 """Messages of Debezium that were lost, that come again, or that say a row in another way: which rows are there then."""
 
 from pathlib import Path
+from typing import Any
 
-from tests.feeds import contents, feed_query, message, row, write_files
+import pytest
+
+from dpsql.errors import ConfigError
+from dpsql.sources.config import load_sources
+from tests.feeds import SCHEMA, SQL, START, contents, feed_query, message, row, write_files
 
 
 def test_updates_of_unread_columns_begin_lost_rows(tmp_path: Path) -> None:
@@ -77,3 +82,51 @@ def test_positions_are_texts_of_digits_too(tmp_path: Path) -> None:
         write_files(tmp_path / f"snapshot{number}", files)
         found, _ = contents(feed_query(tmp_path / f"snapshot{number}"))
         assert found == {"a": 98, "b": 101, "c": 100}
+
+
+def test_values_are_read_as_connectors_write_them(tmp_path: Path) -> None:
+    """Catches: decimals that are 0 or malformed, times that are NULL, and the word of an unchanged value that is published."""
+    snapshot = [message("r", None, row(i, bal="CWA=", at=START // 1000), 100) for i in range(300)]
+    kept = [row(i, bal="CWA=", at=START // 1000) for i in range(0, 300, 3)]
+    lacking = [{**old, "cur": "__debezium_unavailable_value", "bal": "AP8="} for old in kept]
+    pairs = zip(kept, lacking, strict=True)
+    write_files(
+        tmp_path / "in", [snapshot, [message("u", *pair, 300 + i) for i, pair in enumerate(pairs)]]
+    )
+    written = {"schema": f"{SCHEMA}, at TIMESTAMP", "decimals": (("bal", 2),)}
+    summed = SQL.replace("COUNT(*) AS n", "SUM(bal, contribution_bounds_per_row => (0, 25)) AS n")
+    whole = SQL.replace("cur, COUNT", "date(at) AS day, COUNT").replace("BY cur", "BY date(at)")
+    query = feed_query(tmp_path / "in", **written, time_unit="milliseconds")
+    assert contents(query) == ({"a": 100, "b": 100, "c": 100}, {})
+    by_day = feed_query(tmp_path / "in", whole, **written, time_unit="milliseconds")
+    assert contents(by_day)[0] == {str(START // 86_400_000_000): 300}
+    sums, _ = contents(feed_query(tmp_path / "in", summed, **written))
+    assert sums["c"] / sums["a"] == pytest.approx(24 / 2.55, 1e-5)
+    # Without an old row the value is unknown.
+    alone = [message("u", None, new, 300 + i) for i, new in enumerate(lacking)]
+    write_files(tmp_path / "in", [snapshot, alone])
+    assert contents(query)[1] == {"malformed": 200}
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"time_unit": "seconds"}, "milliseconds or microseconds"),
+        ({"decimals": {"bal": 19}}, "digits after the point"),
+        ({"decimals": {"balance": 2}}, "declare `balance` as DOUBLE"),
+        (
+            {"change_feed": None, "unavailable_value": "?"},
+            "is for sources with `change_feed: DEBEZIUM`",
+        ),
+        ({"primary_key": None, "ended_rows_kept": "1 day"}, "primary_key"),
+    ],
+)
+def test_settings_of_messages_are_checked(setting: dict[str, Any], says: str) -> None:
+    """Catches: a setting that is ignored."""
+    block = {
+        "format": "json", "path": "in", "schema": SCHEMA, "change_feed": "DEBEZIUM", "primary_key": "id",
+        "sequence_by": "source.lsn", "privacy_unit": "owner", "start": "2024-03-01",
+    }  # fmt: skip
+    entry = {name: value for name, value in (block | setting).items() if value is not None}
+    with pytest.raises(ConfigError, match=says):
+        load_sources({"w": entry})

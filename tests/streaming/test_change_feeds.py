@@ -3,6 +3,7 @@
 import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from dpsql.sources.change_feed import TIME, FeedForm
 from dpsql.sources.config import Source
 from dpsql.streaming import formats
 from dpsql.streaming.session import run_session
+from tests.debezium import AS_WRITTEN, HARD, HARD_VALUES, of_changes
 from tests.debezium import DECLARED as MESSAGES
-from tests.debezium import HARD, of_changes
 from tests.debezium import SCHEMA as OF_HARD
 from tests.streaming.conftest import DAY, START
 
@@ -180,10 +181,17 @@ def test_an_interval_tree_on_both_engines(case: Any, accounts: Accounts) -> None
 
 def test_hard_messages_are_read_as_without_spark(spark: Any) -> None:
     """Catches: a message that engines read otherwise."""
-    given = run_session(spark, 2).createDataFrame(
-        [(number, line) for number, (line, *_) in enumerate(HARD)], "n INT, value STRING"
+    session = run_session(spark, 2)
+    check_images(session, HARD, MESSAGES)
+    check_images(session, HARD_VALUES, AS_WRITTEN)
+
+
+def check_images(session: Any, listed: Sequence[Any], settings: dict[str, Any]) -> None:
+    """Compare what Spark reads of messages with what they say."""
+    given = session.createDataFrame(
+        [(number, line) for number, (line, *_) in enumerate(listed)], "n INT, value STRING"
     )
-    hard = formats.parsed_changes(given, Source("hard", path="x", schema=OF_HARD, **MESSAGES))
+    hard = formats.parsed_changes(given, Source("hard", path="x", schema=OF_HARD, **settings))
     told = [tuple(row) for row in hard.collect()]
     times = {4, 7}  # opened, and of the commit
     read = [
@@ -194,8 +202,8 @@ def test_hard_messages_are_read_as_without_spark(spark: Any) -> None:
         for row in told
         if row[8] is None
     ]
-    assert read == [image for _, images, _ in HARD for image in images]
-    assert sum(row[8] is not None for row in told) == sum(malformed for *_, malformed in HARD)
+    assert read == [image for _, images, _ in listed for image in images]
+    assert sum(row[8] is not None for row in told) == sum(malformed for *_, malformed in listed)
 
 
 def test_messages_of_debezium_on_both_engines(
