@@ -17,7 +17,7 @@ from dpsql.mechanisms.protocol import Mechanism, RunFacts, Shape
 from dpsql.parsed_query import AS_RELEASED, ParsedQuery, PrivacyLevel, Reading
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
-from dpsql.sources.config import Source, cut_by_records, load_sources
+from dpsql.sources.config import Source, load_sources
 from dpsql.sources.reader_options import passed_over, refused_format, refused_option
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups
@@ -185,7 +185,7 @@ def compile_query(sql: str, sources: Mapping[str, Source], name: str = "query") 
     parsed = parse_query(sql, sources, name)
     source = sources[parsed.stream]
     # Sources that were made in code; sources.yaml is refused with the line.
-    if problem := refused_format(source) or cut_by_records(source) or refused_option(source):
+    if problem := refused_format(source) or refused_option(source):
         raise ConfigError(f"source {source.name!r}: {problem}")
     mechanism = registry.mechanism_named(parsed.mechanism)
     plan = mechanism.plan(parsed, source)

@@ -19,29 +19,17 @@ from pyarrow import csv
 from dpsql.errors import DataError
 from dpsql.local.spark_types import Columns, SparkType, quote
 from dpsql.sources.config import Source
-from dpsql.sources.reader_options import does_nothing
+from dpsql.sources.reader_options import spark_option
 
 # Options: an option is kept, or refused by its name.
 
-OPTIONS: Mapping[str, Sequence[str]] = {
-    "csv": ("header", "sep", "delimiter", "quote", "escape", "nullvalue"),
-    "json": (),
-}
-FILE_OPTIONS = ("maxfilespertrigger", "pathglobfilter", "recursivefilelookup")
 
-
-def refused_option(kind: str, source: Source) -> str | None:
+def option_of_spark(kind: str, source: Source) -> str | None:
     """Return the option of a text that only Spark reads; None if there is none."""
-    if (
-        source.format not in OPTIONS
-    ):  # options of a table or of Kafka, whose records these lines are
-        return None
-    option_names = (*OPTIONS[kind], *FILE_OPTIONS)
-    for name, value in source.options:
-        if name.lower() not in option_names and not does_nothing(name, value):
-            return name
-    dialect = Dialect(source)
-    return next((name for name, is_read in dialect.is_read.items() if not is_read), None)
+    if option := spark_option(source, kind):
+        return option
+    is_read = Dialect(source).is_read if kind == source.format == "csv" else {}
+    return next((name for name, has_value in is_read.items() if not has_value), None)
 
 
 def has_header(source: Source) -> bool:
@@ -58,7 +46,6 @@ class Dialect:
 
     def __init__(self, source: Source) -> None:
         options = _options(source)
-        self._is_flag = options.get("header", "true").lower() in ("true", "false")
         self._separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
         self._quote = options.get("quote", '"')
         self._escape = options.get("escape", self._quote)
@@ -68,7 +55,6 @@ class Dialect:
     def is_read(self) -> Mapping[str, bool]:
         """Whether the value of an option is one that is read without Spark."""
         return {
-            "header": self._is_flag,
             "sep": len(self._separator.encode()) == 1
             and self._separator not in f"\r\n{self._quote}",
             "quote": len(self._quote.encode()) < 2,

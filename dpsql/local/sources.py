@@ -30,7 +30,7 @@ from dpsql.local.lines import (
     has_header,
     json_lines,
     json_select,
-    refused_option,
+    option_of_spark,
 )
 from dpsql.local.spark_types import (
     INTEGER_BITS,
@@ -54,7 +54,7 @@ from dpsql.sources.folders import (
     pattern_above_folders,
     wrong_value,
 )
-from dpsql.sources.reader_options import FILES_PER_BATCH
+from dpsql.sources.reader_options import FILES_PER_BATCH, refused_option, spark_option
 
 SUFFIXES = {
     ".parquet": "parquet",
@@ -102,7 +102,7 @@ class InputReader:
         source: Source,
         query_words: Collection[str] | None = None,
     ) -> None:
-        if problem := refused_schema(source):
+        if problem := refused_schema(source) or refused_option(source):
             raise ConfigError(f"source {source.name!r}: {problem}")
         self._connection = connection
         self._source = source
@@ -236,7 +236,7 @@ class InputReader:
             raise ConfigError(
                 f"format {kind} needs `schema`, like `schema: user_id STRING, ts TIMESTAMP` at sources.{self._source.name}"
             )
-        if option := refused_option(kind, self._source):
+        if option := option_of_spark(kind, self._source):
             raise DataError(
                 f"source `{self._source.name}`: `{option}` of {kind} runs on Spark: `dpsql run --until-caught-up`"
             )
@@ -433,6 +433,10 @@ def _listed_files(
         )
     if not source.path:
         raise DataError(f"no input is given for `{source.name}`: add --input {source.name}=FILE")
+    if source.format == "delta" and (option := spark_option(source, "delta")):
+        raise DataError(
+            f"source `{source.name}`: `{option}` of delta runs on Spark: `dpsql run --until-caught-up`"
+        )
     elsewhere = (
         f"source `{source.name}` is at {{}}://: copy it here and add --input {source.name}=FILE"
     )

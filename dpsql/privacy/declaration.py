@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from dpsql.errors import LakeError
 from dpsql.sources.config import Source
-from dpsql.sources.reader_options import FILE_FORMATS, FILES_PER_BATCH
+from dpsql.sources.reader_options import FILE_FORMATS, FILES_PER_BATCH, parser_options
 
 SCHEMA = "schema"
 INPUT_OPTIONS = ("subscribe", "subscribepattern", "assign")
@@ -55,7 +55,7 @@ def declaration(source: Source) -> dict[str, str]:
         "time_unit": source.time_unit,
         "unavailable_value": source.unavailable_value,
         **{f"options.{name}": options.get(name) for name in INPUT_OPTIONS},
-        READER: _reader(options) if source.format in FILE_FORMATS else None,
+        READER: _reader(options) if source.format in FILE_FORMATS else _of_messages(source),
     }
     return {name: value for name, value in settings.items() if value}
 
@@ -81,6 +81,11 @@ def check_declaration(recorded: Mapping[str, str], source: Source, run: str) -> 
             f"run {run!r} was started with {_setting_text(name, was)} at sources.{source.name}, and it says {_setting_text(name, stands)} now: one run sees "
             "one input. Put the old setting back, or start a new run under another --name"
         )
+
+
+def _of_messages(source: Source) -> str | None:
+    options = parser_options(source) if source.format == "kafka" else {}
+    return _reader({name.lower(): value for name, value in options.items()}) if options else None
 
 
 def _reader(options: Mapping[str, str]) -> str:

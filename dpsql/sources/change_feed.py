@@ -86,20 +86,6 @@ class Feed:
     ended_rows_kept_us: int = ENDED_ROWS_KEPT_US
 
 
-READS_CHANGES = ("readchangefeed", "readchangedata")
-FEED_OPTIONS = (
-    *READS_CHANGES,
-    "skipchangecommits",
-    "ignorechanges",
-    "ignoredeletes",
-    "excluderegex",
-)
-"""Options of Delta's source that choose what is read of a table's changes."""
-
-LINE_ENDS = "linesep"
-"""The option of Spark's file source that cuts files otherwise than at the ends of lines."""
-
-
 def _message_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
     """Yield settings that say how connectors write values."""
     for key in ("decimals", "time_unit", "unavailable_value"):
@@ -119,7 +105,6 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
     yield from _message_rules(source)
     feed = source.change_feed is not None
     debezium = source.change_feed is FeedForm.DEBEZIUM
-    option_names = {name.lower() for name, _ in source.options}
     message = "`ended_rows_kept` is for sources with `change_feed` and `primary_key`"
     is_kept = source.ended_rows_kept_us is not None
     yield is_kept and not (feed and source.primary_key), "ended_rows_kept", message
@@ -128,12 +113,6 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
             source.primary_key != (),
             "primary_key",
             "`primary_key` is for sources with `change_feed`",
-        )
-        images = not source.static and bool(option_names & {*READS_CHANGES})
-        yield (
-            images,
-            "options",
-            "leave readChangeFeed away and write `change_feed: DELTA`: rows of a feed begin and end",
         )
     if not debezium:
         yield (
@@ -154,11 +133,6 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
         "event_time",
         f"leave it out: a change counts from its commit on, `{TIME}`",
     )
-    yield (
-        bool(option_names & {*FEED_OPTIONS}),
-        "options",
-        f"leave {', '.join(FEED_OPTIONS)} away: every change is read, once",
-    )
     if debezium:
         message = "`change_feed: DEBEZIUM` is for messages: `format: kafka`, or `format: json` for files with one in a line"
         yield source.format not in ("kafka", "json"), "change_feed", message
@@ -178,7 +152,6 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
             "sequence_by",
             message,
         )
-        yield LINE_ENDS in option_names, "options", "leave lineSep out: a message is a line"
 
 
 def kind_sql(change: str, form: FeedForm) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.sources.caps import NO_CAP, Cap, read_caps
 from dpsql.sources.change_feed import MOST_DIGITS, TIME, FeedForm, column_rules, feed_rules
+from dpsql.sources.declared_types import refused_type, type_word, without_quoted
 from dpsql.sources.domains import Domain, read_domains
 from dpsql.sources.places import overlap, places
 from dpsql.sources.reader_options import CATALOG, refused_format, refused_option
@@ -29,9 +30,6 @@ FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")
 VALUE_FORMATS = ("json", "avro")
 Rule = tuple[bool, str, str]
 """Whether a rule is broken, by which key, and what is wrong."""
-
-CUTS_BY_RECORDS = r"(max|min)(bytes|offsets|records|rows|messages|events)per(trigger|(micro)?batch)"
-"""Names of such options of any source, in lower case and letters only."""
 
 
 @dataclass(frozen=True)
@@ -218,20 +216,6 @@ def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[So
     )
 
 
-def cut_by_records(source: Source) -> str | None:
-    """Return what is wrong with an option that ends micro-batches by a count to which one user's records add; None: there is none.
-
-    Such a cut moves others' records to other micro-batches, so that whose records count would depend on that user (assumption A2).
-    """
-    for name, _ in () if source.static else source.options:
-        if re.search(CUTS_BY_RECORDS, re.sub("[^a-z]", "", name.lower())):
-            instead = "leave it away; cut files by `maxFilesPerTrigger`"
-            if source.format == "kafka":
-                instead = "leave it away; a large backlog is read in one micro-batch: start the run with more --buckets (docs/deployment.md)"
-            return f"`{name}` is refused: one user's records would decide in which micro-batch others' are; {instead}"
-    return None
-
-
 def _source(document: YamlDocument, name: str) -> Source:
     key_path = ("sources", name)
     if not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
@@ -287,9 +271,7 @@ def _source(document: YamlDocument, name: str) -> Source:
 
 def _check_together(source: Source, document: YamlDocument, key_path: tuple[str, ...]) -> None:
     """Check settings that depend on one another."""
-    cut_text = cut_by_records(source)
     rules: tuple[Rule, ...] = (
-        (cut_text is not None, "options", str(cut_text)),
         *_place_rules(source),
         *_value_rules(source),
         (refused_format(source) is not None, "format", refused_format(source) or ""),
@@ -429,16 +411,13 @@ def _budget_rules(source: Source) -> Iterator[Rule]:
 
 
 def refused_schema(source: Source) -> str | None:
-    """Return what is wrong with DECIMALs in the schema of texts: `1e300000000` in one record takes Spark for ever, before any guard."""
-    texts = source.format in ("json", "csv", "xml") or source.value_format == "json"
-    unquoted = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", "x", source.schema or "")
-    # A word that another one or a colon follows is the name of a column.
-    match = re.search(
-        r"(?i)\b(decimal|dec|numeric)\b(?!\s*:|\s+(?!not\b|comment\b|default\b)\w)", unquoted
-    )
-    if source.static or not texts or not match:
-        return None
-    return "DECIMAL cannot be read safely from text: declare the column as STRING and cast it in FROM, like CAST(price AS DECIMAL(10, 2))"
+    """Return what is wrong with a schema, also of DECIMALs in texts: `1e300000000` in one record takes Spark for ever, before any guard."""
+    schema = source.schema or ""
+    is_text = source.format in ("json", "csv", "xml") or source.value_format == "json"
+    has_decimal = is_text and type_word("decimal|dec|numeric", without_quoted(schema))
+    if has_decimal and not source.static:
+        return "DECIMAL cannot be read safely from text: declare the column as STRING and cast it in FROM, like CAST(price AS DECIMAL(10, 2))"
+    return refused_type(schema)
 
 
 def _value_schema(block: Block, document: YamlDocument, key_path: tuple[str, ...]) -> str | None:

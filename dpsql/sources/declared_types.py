@@ -6,6 +6,7 @@ A refusal that depended on a value would tell of a record. Types are named as Sp
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 UNSIGNED_64 = "decimal(20,0)"
@@ -72,6 +73,50 @@ def mismatch_text(column: str, have: str, source: str, declared: str) -> str:
     type_name = _name(have).upper()
     advice = f": declare `{column} {type_name}`" if loses_numbers(have, declared) else ""
     return f"column `{column}` has type {type_name}, but source `{source}` declares {_name(declared).upper()}{advice}"
+
+
+_QUOTED = r"`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\""
+_TYPE = r"\b({})\b(?!\s*:|\s+(?!not\b|comment\b|default\b)\w)"
+"""A word that is a type: one that another word or a colon follows is the name of a column."""
+
+_REFUSED_TYPES = {
+    r"(?:char|character|varchar)(?=\s*\()": "declare STRING, which holds texts of any length",
+    "variant|time": "declare STRING where files have texts, or leave the column out",
+}
+
+
+def refused_type(schema: str) -> str | None:
+    """Tell which columns of a Spark DDL string no engine reads alike, or which name stands twice, case aside; None where nothing does."""
+    for word, remedy in _REFUSED_TYPES.items():
+        if match := type_word(word, without_quoted(schema)):
+            return f"type {match.upper()} is not supported: {remedy}"
+    names = list(_column_names(schema))
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is None:
+        return None
+    return f"several columns are named `{doubled}`, case aside: give each a name of its own"
+
+
+def without_quoted(schema: str) -> str:
+    """Return a DDL string with a letter for each quoted name or text."""
+    return re.sub(_QUOTED, "x", schema)
+
+
+def type_word(pattern: str, schema: str) -> str | None:
+    """Return the first type that a pattern names in a DDL string without quoted names."""
+    match = re.search(f"(?i){_TYPE.format(pattern)}", schema)
+    return match[1] if match else None
+
+
+def _column_names(schema: str) -> Iterator[str]:
+    """Yield the names of the columns, in lower case."""
+    depth = 0
+    is_name = True
+    for part in re.findall(rf"{_QUOTED}|\w+|[<>(),]", schema):
+        depth += (part in "<(") - (part in ">)")
+        if is_name:
+            yield part.strip("`").replace("``", "`").lower()
+        is_name = part == "," and depth == 0
 
 
 def _name(kind: str) -> str:

@@ -130,8 +130,8 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
         if condition in CHANGED_ROWS:
             return DataError(
                 f"source {source!r}: a commit has changed or deleted rows that this run may have counted; what is published cannot be taken "
-                "back. To go on without what such commits write, add `options: {skipChangeCommits: true}` to the source; to count changes, "
-                "declare `change_feed: DELTA` in a new run"
+                "back. To go on without what such commits add, write `options: {skipChangeCommits: true}`: a MERGE that also inserts is passed over "
+                "whole. To count changes, declare `change_feed: DELTA` in a new run"
             )
         if name.startswith("org.apache.kafka.common.errors") and name.endswith("TimeoutException"):
             return Unreachable(

@@ -404,16 +404,12 @@ def count(session: SparkSession, source: Source, uris: Sequence[str]) -> int:
         source: the stream; of other formats than CSV, lines have no limit.
         uris: files, as Spark's file source lists them.
     """
-    options = {name.lower(): value for name, value in source.options}
-    if source.format != "csv" or options.get("multiline", "").lower() == "true" or not uris:
+    if source.format != "csv" or not uris:
         return 0
-    # Only `\n` and `\r\n` end a line there; another end makes other lines.
-    line_options = {"lineSep": options["linesep"]} if "linesep" in options else {}
 
     def lines(limit: int) -> DataFrame:
         reader = session.read.format("text").options(
-            **line_options,
-            **{LIMIT: str(limit), "__globPaths__": "false", "ignoreMissingFiles": "true"},
+            **{LIMIT: str(limit), "__globPaths__": "false", "ignoreMissingFiles": "true"}
         )
         return reader.load([unquote(uri) for uri in uris]).where(MAY_BE_LARGE)
 

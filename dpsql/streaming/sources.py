@@ -26,7 +26,7 @@ from dpsql.sources.config import Source, refused_schema
 from dpsql.sources.reader_options import (
     CATALOG,
     FILES_PER_BATCH,
-    OF_FILES,
+    file_options,
     refused_format,
     refused_option,
 )
@@ -66,17 +66,6 @@ CALENDAR = {
 }
 """First and last value that the columns of a source may hold, by type."""
 
-FORCED = (
-    "mode",
-    "columnnameofcorruptrecord",
-    "ignoremissingfiles",
-    "ignorecorruptfiles",
-    "maxcolumns",
-    "enforceschema",  # it says whether a header counts at all
-    "enabledatetimeparsingfallback",  # it takes times without a date for today's
-    formats.LIMIT,
-)
-
 CSV_LIMITS = {"maxColumns": str(formats.CSV_COLUMNS), formats.LIMIT: str(formats.LONGEST_LINE)}
 """Longer lines are left out before the parser sees them."""
 
@@ -85,8 +74,6 @@ JSON_LIMIT = {formats.LIMIT: str(64 << 20)}
 
 HEADER_COUNTS = {"enforceSchema": "false"}
 """Reader option of CSV with `header`: each file's header is compared with the declared columns, case aside."""
-
-CHOOSING_FILES = ("pathglobfilter", "recursivefilelookup")
 
 ENDLESS = "100000000d"
 """Age of files, some 270,000 years: beyond any time that a disk can note."""
@@ -312,13 +299,11 @@ def _parsed(stored: DataFrame, source: Source) -> DataFrame:
 
 def _file_options(source: Source) -> dict[str, str]:
     """Return the options of a reader of files. Whatever the user gives: no record may stop the job, and none may vanish uncounted."""
-    options = {name: value for name, value in source.options if name.lower() not in FORCED}
+    options = dict(source.options)
     if source.format == "csv":
         options = _of_csv(options) | CSV_LIMITS | formats.OPTIONS
     if source.format == "json":
-        options = JSON_LIMIT | {
-            name: value for name, value in options.items() if name.lower() in OF_FILES
-        }
+        options = JSON_LIMIT | file_options(source)
     return options | {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 
@@ -361,7 +346,7 @@ def files_there(session: SparkSession, source: Source) -> list[str]:
     """Return the files that a source of files has now, as paths; none if it cannot be listed, or is no source of files."""
     if source.format not in FILES or source.path is None:
         return []
-    options = {name: value for name, value in source.options if name.lower() in CHOOSING_FILES}
+    options = file_options(source)
     try:
         uris = (
             session.read.format("binaryFile")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dpsql.lake.runs import read_run
 from dpsql.local.verification import verify_run
+from dpsql.sources import reader_options
 from dpsql.sources.config import Source
 from dpsql.streaming import formats, sources
 from dpsql.streaming.session import run_session
@@ -128,6 +130,40 @@ def test_options_of_the_parser_reach_it(spark: SparkSession) -> None:
     parsed = formats.parsed(messages, kafka).selectExpr("k", "date(ts) AS day", formats.CORRUPT)
     good, bad = parsed.collect()
     assert (good.k, str(good.day), good[2]) == ("a", "2024-01-03", None) and bad[2] is not None
+
+
+VALUES = ("true", "false", "1", "x", "UTF-8")
+OF_FILES = {"maxfilespertrigger", "pathglobfilter", "recursivefilelookup"}
+
+
+def test_every_option_of_spark_is_kept_or_refused(spark: SparkSession) -> None:
+    """By the lists in Spark and Delta. Catches: an option that is kept and that no reader has; one that is passed over without a word."""
+    java = spark._jvm.org.apache.spark.sql
+    lists = {
+        "csv": java.catalyst.csv.CSVOptions.getAllOptions(),
+        "json": java.catalyst.json.JSONOptions.getAllOptions(),
+        "parquet": java.execution.datasources.parquet.ParquetOptions.getAllOptions(),
+        "orc": java.execution.datasources.orc.OrcOptions.getAllOptions(),
+        "text": java.execution.datasources.text.TextOptions.getAllOptions(),
+        "delta": java.delta.DeltaOptions.validOptionKeys(),
+    }
+    for form, names in lists.items():
+        known = {name.lower() for name in names.mkString(" ").split()}
+        source = Source("v", form, "v", schema=SCHEMA)
+        kept = {name.lower() for name in reader_options._names(source)} - OF_FILES
+        assert kept - known <= {"skipchangecommits"}, form
+        for name in known:
+            problems = [
+                reader_options.refused_option(replace(source, options=((name, value),)))
+                for value in VALUES
+            ]
+            assert name in kept | OF_FILES or all(
+                problem is None or f"`{name}`" in problem for problem in problems
+            )
+            harmless = [
+                value for value, problem in zip(VALUES, problems, strict=True) if problem is None
+            ]
+            assert name in kept | OF_FILES or harmless in ([], ["true"], ["false"]), (form, name)
 
 
 @pytest.mark.parametrize(

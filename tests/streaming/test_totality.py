@@ -440,7 +440,7 @@ def test_times_inside_of_text_are_refused_and_formats_are_the_readers_own(
         ConfigError, match=r"column s has a TIMESTAMP inside .*declare it as STRING there"
     ):
         stream(compiled, inside)
-    options = (("timestampFormat", "HH:mm"), ("enableDateTimeParsingFallback", "true"))
+    options = (("timestampFormat", "HH:mm"),)
     own = Source("v", "csv", str(tmp_path), schema="t TIMESTAMP, k STRING", options=options)
     query = (
         stream(compiled, own)
