@@ -192,12 +192,12 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
             # perhaps without Delta or a secret: nothing may be bound or spent then
             from dpsql.streaming.sources import check_there
 
-            check_there(_session(master, properties), sources)
+            check_there(start_session(master, properties), sources)
         run = open_run(lake, name, query, secret, ledger, query.source)
         os.umask(0o077)  # for all that is written from here on; the histogram is opened by name
         folder = lake.private(name)
         log_file = folder / SPARK_SAID if isinstance(folder, Path) else None
-        spark = _session(master, properties, log_file)
+        spark = start_session(master, properties, log_file)
         _run_and_report(flags, spark, query, run, lake, secret, ledger)
 
 
@@ -270,9 +270,10 @@ def spark_properties(properties_file: Path | None, s3: bool = False) -> dict[str
     return properties
 
 
-def _session(
+def start_session(
     master: str | None, properties: Mapping[str, str], log_file: Path | None = None
 ) -> Any:
+    """Start Spark, or find the one that spark-submit has started (`master` is None); its files are for this user alone."""
     from dpsql.streaming.session import session
 
     if master is not None:  # else spark-submit has started it
@@ -310,7 +311,7 @@ def _run_and_report(
             metrics=flags.metrics,
         )
     status_file = str(lake.private(run.name) / STATUS_FILE)
-    note_totals(query.source, summary.records, summary.dropped, status_file=status_file)
+    note_totals(query.source, summary.records, summary.dropped, counts_file=status_file)
     _print_summary(
         summary,
         str(lake.histogram(run.name)),

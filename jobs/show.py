@@ -152,7 +152,7 @@ def _print(selection: _Selection, limit: int) -> None:
     from dpsql.view.reading import as_read
     from dpsql.view.standing import live_notes
     from dpsql.view.table import growing_aliases, passed_over
-    from dpsql.view.words import next_trigger, why_nothing
+    from dpsql.view.words import STATUS, next_trigger, why_nothing
 
     lake = selection.lake
     rows = selection.rows()
@@ -165,7 +165,7 @@ def _print(selection: _Selection, limit: int) -> None:
         print_table(("column", "is"), words.columns(published))
         click.echo()
     if rows.frame.empty:
-        click.echo(why_nothing(published))
+        click.echo(why_nothing(published, STATUS))
         if is_running(lake.private(selection.name)):
             click.echo(
                 f"It is running; the next trigger is at {next_trigger(published, now_us())}."

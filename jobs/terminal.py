@@ -78,6 +78,14 @@ def print_not_read(count: int, names: Sequence[str]) -> None:
         )
 
 
+def print_not_admitted(count: int, names: Sequence[str]) -> None:
+    """Name files of which no record was admitted, on stdout."""
+    if count:
+        print(
+            f"not admitted: {count:,} files were read and nothing of them admitted ({_some_names(names)}), so nothing of them is recomputed"
+        )
+
+
 def print_gone(count: int, names: Sequence[str], from_us: int | None) -> None:
     """Name files that a run has read and its source no longer has, on stdout."""
     if count and from_us is not None:
@@ -98,7 +106,7 @@ def note_totals(
     records: int,
     dropped: Mapping[str, int],
     compared: bool = False,
-    status_file: str = "",
+    counts_file: str = "",
 ) -> None:
     """Print on stderr how many records were read, how many dropped and why, if that may be told.
 
@@ -106,11 +114,12 @@ def note_totals(
         source: the stream.
         records, dropped: the totals.
         compared: as in `dpsql.privacy.totals.may_be_told`.
-        status_file: where the operator finds them.
+        counts_file: where the owner finds them.
     """
     if not may_be_told(source, compared):
+        where = counts_file and f"; the owner finds it in {counts_file}"
         note(
-            f"not told: how many records were read or dropped, since {source.name} is not `public: true`{status_file and f'; they are in {status_file}'}"
+            f"not told: how many records were read or dropped, since {source.name} is not `public: true`{where}"
         )
         return
     note(f"read {records:,} records")

@@ -114,7 +114,8 @@ def try_(
             progress=bar.records,
             compare=compare,
         )
-    note_totals(source, trial.records, trial.drops, compare)
+    counts_file = _write_last_read(secret.path, source.name, trial)
+    note_totals(source, trial.records, trial.drops, compare, counts_file)
     if output is not None:
         write_parquet(trial.table, query.published, output)
         note(f"wrote {len(trial.table)} rows to {output}")
@@ -123,7 +124,7 @@ def try_(
         head = {"run_id": run_id, "query_identity": query.plan.identity}
         print_json(head | drops | _document(query, trial))
     else:
-        _print(query, trial, limit, is_written=output is not None)
+        _print(query, trial, limit, counts_file, is_written=output is not None)
 
 
 def _check(
@@ -143,6 +144,22 @@ def _check(
     check_input(query, files)
 
 
+def _write_last_read(secret_file: Path | None, source: str, trial: TryResult) -> str:
+    """Tell the owner of a secret exactly what was read, in a file beside it; return its name, nothing if there is none."""
+    from dpsql.files import reason
+    from dpsql.local.last_read import last_read_file, write_last_read
+
+    if secret_file is None:
+        return ""
+    file = last_read_file(secret_file)
+    try:
+        write_last_read(file, source, trial)
+    except OSError as problem:
+        note(f"{file} cannot be written ({reason(problem)}), so nobody is told what was dropped")
+        return ""
+    return str(file)
+
+
 def _document(query: Query, trial: TryResult) -> dict[str, Any]:
     """Return the released rows, and what the comparison says, as JSON values."""
     from dpsql.published.public_rows import PublicRows
@@ -158,7 +175,7 @@ def _document(query: Query, trial: TryResult) -> dict[str, Any]:
     return {"comparison": comparison, "rows": rows}
 
 
-def _print(query: Query, trial: TryResult, limit: int, is_written: bool) -> None:
+def _print(query: Query, trial: TryResult, limit: int, counts_file: str, is_written: bool) -> None:
     """Print the comparison, or the released rows unless they are in a file."""
     from dpsql.jobs.tables import print_comparison, print_histogram  # slow to import
     from dpsql.published.public_rows import PublicRows
@@ -168,6 +185,6 @@ def _print(query: Query, trial: TryResult, limit: int, is_written: bool) -> None
     if trial.comparison:
         print_comparison(trial.comparison, limit)
     elif trial.histogram.empty:
-        click.echo(why_nothing(query.published))
+        click.echo(why_nothing(query.published, counts_file))
     elif not is_written:
         print_histogram(as_read(PublicRows.of_frame(trial.histogram), query.reading), limit)

@@ -143,11 +143,11 @@ def _page_text(
     from dpsql.view.plain_table import as_histogram, listing
     from dpsql.view.standing import standing
     from dpsql.view.table import growing_aliases, one_window, passed_over
-    from dpsql.view.words import why_nothing
+    from dpsql.view.words import STATUS, why_nothing
 
     history = all_rows(lake, name)
     if history.frame.empty:
-        raise NothingPublished(f"query {name!r}: {why_nothing(history.description)}")
+        raise NothingPublished(f"query {name!r}: {why_nothing(history.description, STATUS)}")
     empty = ""
     if listed := bool(history.description.lists):
         empty = listing(history)[1]

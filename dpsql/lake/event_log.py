@@ -48,6 +48,7 @@ BEHIND = "behind"
 """The alarm that the source brings more files than are read."""
 
 DROP_SHARE = 0.2
+SHARES = (0.9, 0.5, 0.1, 0.01)
 DROP_RECORDS = 1_000
 """Alarm where more than this share of a micro-batch of at least so many records is dropped: a column renamed upstream looks like that."""
 
@@ -188,6 +189,12 @@ def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
         f"more than {DROP_SHARE:.0%} of the records of a micro-batch were dropped, most of them as {reason.replace('_', ' ')}: "
         f"{question}"
     )
+
+
+def share_text(part: int, whole: int) -> str:
+    """Say how large a part is, by the largest of a few limits that it passes: no total can be worked out from it."""
+    limit = next((limit for limit in SHARES if part > limit * whole), None)
+    return f"more than {limit:.0%} of all" if limit else f"at most {SHARES[-1]:.0%} of all"
 
 
 def _timestamp() -> str:

@@ -25,6 +25,9 @@ from dpsql.lake.manifest import BATCH_ROW
 from dpsql.udfs.stage import ADMISSION
 
 MANY = 10_000
+MOST_FILES = 1_000_000
+"""Spark's log repeats each path for ever, some 100 bytes each: beyond so many a start takes long."""
+
 Void = Sequence[tuple[int, int]]
 
 
@@ -80,6 +83,16 @@ class ReadFiles:
         self._new: set[int] = set()
         self.twice = self._listed_twice(details) if len(self._known) < len(hashes) else None
         """A file that the run has read twice already, in words."""
+
+    @property
+    def too_many(self) -> str | None:
+        """What to do where the run has read more files than Spark's log of paths is good for; None where it has not."""
+        if len(self._known) <= MOST_FILES:
+            return None
+        return (
+            f"the run has read more than {MOST_FILES:,} files, and Spark reads their names at every start: write fewer and larger files, or use a "
+            "Delta table or Kafka"
+        )
 
     def refuse_again(self, paths: Iterable[str], batch: int) -> None:
         """Refuse a micro-batch with a file that another one has read.

@@ -118,11 +118,16 @@ class Checkpoint:
             else {"offsets": offsets}
         )
 
-    def files(self) -> set[str]:
-        """Return every file that a file source has handed out so far, and those that a restored one must not hand out again."""
+    def files(self, batch: int | None = None) -> set[str]:
+        """Return every file that a file source has handed out, and those that a restored one must not hand out again.
+
+        Args:
+            batch: up to this micro-batch (default: the newest planned one).
+        """
         folder = self.path / "sources"
         logs = [_log_entries(source) for source in _children(folder)]
-        planned = self._offsets(-1 if self.newest_batch is None else self.newest_batch)
+        newest = self.newest_batch if batch is None else batch
+        planned = self._offsets(-1 if newest is None else newest)
         last = max(0, _log_offset(planned)[1]) if planned else 0
         return (
             {str(entry["path"]) for log in logs for entry in log if int(entry["batchId"]) <= last}

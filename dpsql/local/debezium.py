@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from dpsql.local.lines import json_select
+from dpsql.local.lines import MISFIT, json_select
 from dpsql.local.spark_types import Columns, SparkType, parse_ddl, quote
 from dpsql.sources.change_feed import (
     BESIDE,
@@ -85,7 +85,7 @@ def images_select(source: Source) -> str:
 
 
 def rows_select(columns: Columns, source: Source) -> str:
-    """Return DuckDB text that turns `dpsql_raw`, made of images, into the declared columns, those of a feed and `dpsql_malformed`."""
+    """Return DuckDB text that turns `dpsql_raw`, made of images, into the declared columns, those of a feed and `dpsql_misfit`."""
     scales = dict(source.decimals)
     text_type = SparkType("string")
     raw_columns = tuple(
@@ -98,8 +98,8 @@ def rows_select(columns: Columns, source: Source) -> str:
     old = f"TRY(from_json(dpsql_mended(old), {shape}))" if text_columns else "NULL"
     word = quote(source.unavailable_value or UNAVAILABLE)
     values = []
-    is_malformed = ["dpsql_malformed"]
-    for name, _ in columns:
+    misfits = [f"WHEN {MISFIT} IS NOT NULL THEN {MISFIT}"]
+    for place, (name, _) in enumerate(columns):
         read = '"' + name.replace('"', '""') + '"'
         if name.lower() in scales:
             value = _decimal(read, scales[name.lower()])
@@ -110,8 +110,8 @@ def rows_select(columns: Columns, source: Source) -> str:
         else:
             continue
         values.append(f"{value} AS {read}")
-        is_malformed.append(f"({read} IS NOT NULL AND ({value}) IS NULL)")
-    values.append(f"{' OR '.join(is_malformed)} AS dpsql_malformed")
+        misfits.append(f"WHEN {read} IS NOT NULL AND ({value}) IS NULL THEN {place}")
+    values.append(f"CASE {' '.join(misfits)} END AS {MISFIT}")
     return f"SELECT * REPLACE ({', '.join(values)}) FROM (SELECT *, {old} AS o FROM ({parsed}))"
 
 

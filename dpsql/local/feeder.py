@@ -68,11 +68,19 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class TryResult:
-    """A LocalResult for pandas; `table`: the same rows with their own types; `comparison` with the exact histogram where it was asked for."""
+    """A LocalResult for pandas.
+
+    Args:
+        histogram, table: the same rows; in the table with their own types.
+        drops, misfits: how many records were dropped and why, and of malformed ones the first column that did not fit.
+        records: how many were read.
+        comparison: with the exact histogram, where it was asked for.
+    """
 
     histogram: pd.DataFrame
     table: pa.Table
     drops: dict[str, int] = field(repr=False)
+    misfits: Mapping[str, int] = field(repr=False)
     records: int = field(repr=False)
     comparison: dict[str, Any] | None
 
@@ -320,7 +328,9 @@ def try_query(
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
     frame = frame_of(result.histogram, query.published)
-    return TryResult(frame, result.histogram, result.drops, result.records, comparison)
+    return TryResult(
+        frame, result.histogram, result.drops, reader.misfits, result.records, comparison
+    )
 
 
 def published_table(

@@ -275,6 +275,11 @@ _SPECIAL = (
     "WHEN regexp_full_match({0}, '-?[0-9].*') THEN TRY_CAST({0} AS DOUBLE) END"
 )
 
+MISFIT = "dpsql_misfit"
+"""Column that is NULL for a record, and else the place of the first column that does not fit, or NO_RECORD."""
+
+NO_RECORD = -1
+
 # The raw JSON text {0} of a field as a value; NULL where it does not fit.
 JSON_VALUES: Mapping[str, str] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _INTEGER),
@@ -326,7 +331,7 @@ def json_lines(path: Path) -> Iterator[tuple[pa.Table, int]]:
 def json_select(
     columns: Columns, extra_columns: Sequence[str] = (), unit_us: int = 1_000_000
 ) -> str:
-    """Return DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_malformed`; columns beside the line are passed on.
+    """Return DuckDB text that turns `dpsql_raw(line)` into the declared columns and `dpsql_misfit`; columns beside the line are passed on.
 
     Args:
         columns: names and types as declared.
@@ -378,7 +383,7 @@ def csv_fields(path: Path, width: int, source: Source) -> Iterator[tuple[pa.Tabl
 
 
 def csv_select(columns: Columns, source: Source) -> str:
-    """Return DuckDB text that turns `dpsql_raw(r0, r1, ...)` into the declared columns and `dpsql_malformed`."""
+    """Return DuckDB text that turns `dpsql_raw(r0, r1, ...)` into the declared columns and `dpsql_misfit`."""
     null = quote(Dialect(source).null)
     raw = ", ".join(f"nullif(r{i}, {null}) AS r{i}" for i in range(len(columns)))
     return _typed(f"SELECT FALSE AS broken, {raw} FROM dpsql_raw", columns, CSV_VALUES)
@@ -390,8 +395,8 @@ def _typed(
     converted = ", ".join(
         f"{_value(f'r{i}', name, kind, values)} AS v{i}" for i, (name, kind) in enumerate(columns)
     )
-    malformed_condition = " OR ".join(
-        f"(v{i} IS NULL AND r{i} IS NOT NULL)"
+    misfits = " ".join(
+        f"WHEN v{i} IS NULL AND r{i} IS NOT NULL THEN {i}"
         for i, (_, kind) in enumerate(columns)
         if kind.name in values
     )
@@ -404,7 +409,8 @@ def _typed(
             *extra_columns,
         )
     )
-    return f"SELECT broken OR {malformed_condition or 'FALSE'} AS dpsql_malformed, {column_list} FROM (SELECT *, {converted} FROM ({raw}))"
+    misfit = f"CASE WHEN broken THEN {NO_RECORD} {misfits} END AS {MISFIT}"
+    return f"SELECT {misfit}, {column_list} FROM (SELECT *, {converted} FROM ({raw}))"
 
 
 def _value(raw: str, name: str, kind: SparkType, values: Mapping[str, str]) -> str:

@@ -109,6 +109,11 @@ class RowReader:
             encoded = [row[0] for row in rows]
         return public_groups(self._plan, source, self._salt, encoded)
 
+    @property
+    def misfits(self) -> Mapping[str, int]:
+        """How many lines of the stream were malformed, by column (`InputReader.misfits`)."""
+        return {name: count for name, count in self._reader.misfits.items() if count}
+
     def files(self, paths: Sequence[InputFile]) -> Iterator[pa.Table]:
         """Yield rows of the files in order, in tables of bounded size.
 

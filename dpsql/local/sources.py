@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -24,6 +25,8 @@ from dpsql.local.delta_files import DataFile, delta_files, open_file
 from dpsql.local.frames import arrow_table
 from dpsql.local.from_clause import LocalTable
 from dpsql.local.lines import (
+    MISFIT,
+    NO_RECORD,
     check_header,
     csv_fields,
     csv_select,
@@ -116,6 +119,8 @@ class InputReader:
         self._first_columns: Columns = ()
         self._folders: Columns = ()
         self._folder_row = NO_FOLDERS
+        self.misfits = Counter[str]()
+        """How many lines were malformed, by the first column that did not fit; "" is a line that is no record at all."""
 
     def files(self, paths: Sequence[InputFile]) -> Iterator[Chunk]:
         """Yield the files one by one, large ones in pieces; only the newest chunk is visible."""
@@ -188,12 +193,12 @@ class InputReader:
                 yield self._messages(lines, too_long)
         elif kind == "json":
             for lines, too_long in json_lines(path):
-                yield self._lines(lines, json_select(columns), too_long)
+                yield self._lines(lines, columns, json_select(columns), too_long)
         else:
             if has_header(self._source):
                 check_header(path, columns, self._source)
             for fields, malformed in csv_fields(path, len(columns), self._source):
-                yield self._lines(fields, csv_select(columns, self._source), malformed)
+                yield self._lines(fields, columns, csv_select(columns, self._source), malformed)
 
     def _data_file(self, file: InputFile) -> DataFile:
         """Return a file with the values of its folders in their declared types, and note which these are.
@@ -333,7 +338,8 @@ class InputReader:
         assert self._declared is not None
         self._connection.register("dpsql_messages", lines)
         images = self._execute(images_select(self._source))
-        return self._lines(images, rows_select(self._declared, self._source), too_long)
+        select = rows_select(self._declared, self._source)
+        return self._lines(images, self._declared, select, too_long)
 
     def _table(self) -> LocalTable:
         """Return the view of text: the declared columns, those of folders and those of a change feed."""
@@ -342,21 +348,26 @@ class InputReader:
             self._view, tuple((declared | dict(self._folders) | dict(self._beside)).items())
         )
 
-    def _lines(self, raw: pa.Table, select: str, malformed: int) -> Chunk:
-        assert self._declared is not None
+    def _lines(self, raw: pa.Table, columns: Columns, select: str, malformed: int) -> Chunk:
+        self.misfits[""] += malformed
         self._connection.register("dpsql_raw", raw)
         self._connection.register("dpsql_folders", self._folder_row)
         self._execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
         table = self._table()
         quoted = [(_quoted(name), kind) for name, kind in table.columns]
-        bad = self._execute("SELECT count(*) AS n FROM dpsql_lines WHERE dpsql_malformed")
+        misfits = self._execute(
+            f"SELECT {MISFIT} AS place, count(*) AS lines FROM dpsql_lines WHERE {MISFIT} IS NOT NULL GROUP BY ALL"
+        )
         listed = ", ".join(
             f"{_within_calendar(column, kind)} AS {column}" for column, kind in quoted
         )
         self._execute(
-            f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines, dpsql_folders WHERE NOT dpsql_malformed'
+            f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines, dpsql_folders WHERE {MISFIT} IS NULL'
         )
-        return Chunk(table, bad["n"][0].as_py() + malformed)
+        for place, count in zip(*misfits.to_pydict().values(), strict=True):
+            self.misfits["" if place == NO_RECORD else columns[place][0]] += count
+            malformed = malformed + count
+        return Chunk(table, malformed)
 
     def _execute(self, text: str) -> pa.Table:
         """Return what DuckDB says to a statement. What it says of a failure can quote a record: only the kind of the failure is told."""

@@ -2,15 +2,15 @@
 
 What Spark read is in the run's private folder: the table `files` lists the source files of every micro-batch that changed state, or how far it
 had followed a change feed, and the table `contributions` holds the ticks. A micro-batch that changed nothing admitted nothing, so it needs no
-replay.
+replay. Text is Spark's: it reads the files of such a source once more, into Parquet with their declared types.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from dpsql.local.connection import connect
 from dpsql.local.feed_commits import Commits, changes, read_commits
 from dpsql.local.feeder import Feeder, Progress, published_table
 from dpsql.local.record_reader import RowReader
-from dpsql.local.sources import in_folders, local_path, source_files
+from dpsql.local.sources import InputFile, in_folders, local_path, source_files
 from dpsql.mechanisms import public_groups
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
@@ -44,12 +44,18 @@ from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source
 from dpsql.udfs.bucket_state import DamagedState
 from dpsql.udfs.keys import PublicGroups
-from dpsql.udfs.stage import Clock
+from dpsql.udfs.stage import ADMISSION, Clock
 
 LIMIT_US = 253_402_300_800_000_000
 """The year 10000."""
 NAMED = 10
 """How many names of files are reported."""
+
+TYPED_FORMATS = ("parquet", "delta")
+"""Formats that the local engine reads as Spark does; of others Spark reads the files."""
+
+AsParquet = Callable[[Source, Sequence[Path]], Sequence[Path]]
+"""Reads files of a source with Spark, and returns them as Parquet with the declared columns."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class Verification:
         identical, differences: whether both histograms have the same rows, and how many are only in one of the two.
         published, recomputed: rows of each, those of the table of cells included.
         not_read: files of the source that the run has not read, and the first of their names.
+        not_admitted: files of micro-batches of which no record was admitted, and the first of their names: nothing of them is recomputed.
         gone: files that the run has read and the source no longer has, and the first of their names.
         from_us: only windows that start at or after it could be recomputed and are compared, because files are gone; else None.
     """
@@ -70,6 +77,8 @@ class Verification:
     differences: int
     not_read: int = 0
     not_read_names: tuple[str, ...] = ()
+    not_admitted: int = 0
+    not_admitted_names: tuple[str, ...] = ()
     gone: int = 0
     gone_names: tuple[str, ...] = ()
     from_us: int | None = None
@@ -115,7 +124,13 @@ def _recomputable(name: str) -> Iterator[None]:
 
 
 def verify_run(
-    lake: Lake, name: str, run: Run, query: Query, secret: Secret, progress: Progress | None = None
+    lake: Lake,
+    name: str,
+    run: Run,
+    query: Query,
+    secret: Secret,
+    progress: Progress | None = None,
+    as_parquet: AsParquet | None = None,
 ) -> Verification:
     """Recompute a run with its own noise key and compare; publishes nothing.
 
@@ -124,6 +139,7 @@ def verify_run(
         query: the run's query, compiled.
         secret: the run's secret.
         progress: told how many records were read.
+        as_parquet: lets Spark read text, ORC and Avro; asked for such sources alone (`spark_reads`).
 
     Raises:
         LakeError: the query or the secret is not the run's; the run is unfinished or its tables are unreadable.
@@ -140,13 +156,18 @@ def verify_run(
         )
     missing, from_us = _missing_files([batch for tick in ticks for batch in tick.batches], query)
     published = read_histogram(lake, name)
+    sources = {source.name: _as_parquet_source(source) for source in query.sources.values()}
     with _recomputable(name):
         reader = RowReader(
-            query.plan, query.sources, secret.salt(run.run_id), {}, _static_versions(folder)
+            query.plan,
+            sources,
+            secret.salt(run.run_id),
+            _static_inputs(query, as_parquet),
+            _static_versions(folder),
         )
         stages = query.mechanism.stages(query.plan, RunFacts(stored.public, run.first_window_us))
         feeder = Feeder(stages, secret.noise_key(run.run_id, query.plan.identity))
-        released = _replay(ticks, feeder, reader, missing, query.source, progress)
+        released = _replay(ticks, feeder, reader, missing, query.source, progress, as_parquet)
     pairs = [(published, published_table(query.plan, released, reader.key_types))]
     if (sketch := query.shape.sketch) is not None:
         with _reading(folder):
@@ -164,6 +185,7 @@ def verify_run(
         ]
         _refuse_changed(folder, [file for file in read_files if file not in missing])
     unread = files_not_read(stored.tables, query.source)
+    unadmitted = files_not_admitted(stored.tables, query.source)
     missing_names = sorted(map(str, missing))
     return Verification(
         differences == 0,
@@ -172,10 +194,50 @@ def verify_run(
         differences,
         len(unread),
         tuple(unread[:NAMED]),
+        len(unadmitted),
+        tuple(unadmitted[:NAMED]),
         len(missing_names),
         tuple(missing_names[:NAMED]),
         from_us,
     )
+
+
+def spark_reads(source: Source) -> bool:
+    """Tell whether a run over a source is recomputed from what Spark reads of its files."""
+    return source.format not in TYPED_FORMATS and source.path is not None
+
+
+def _as_parquet_source(source: Source) -> Source:
+    """Return a source as its files are after Spark has read them: images of a change feed have their own columns by then."""
+    if not spark_reads(source):
+        return source
+    feed = FeedForm.DELTA if source.change_feed else None
+    return replace(source, format="parquet", options=(), change_feed=feed)
+
+
+def _static_inputs(query: Query, as_parquet: AsParquet | None) -> Mapping[str, Sequence[Path]]:
+    """Return the files of static tables that Spark reads."""
+    tables = [query.sources[name] for name in query.parsed.static_sources]
+    return {
+        table.name: _reader(table, as_parquet)(
+            table, [Path(file) for file in source_files(table, {})]
+        )
+        for table in tables
+        if spark_reads(table)
+    }
+
+
+def _reader(source: Source, as_parquet: AsParquet | None) -> AsParquet:
+    """Return who reads a source that Spark alone reads.
+
+    Raises:
+        LakeError: nobody was given.
+    """
+    if as_parquet is None:
+        raise LakeError(
+            f"Spark reads files of {source.format}: give verify_run as_parquet, like dpsql.streaming.typed_rows.TypedRows(spark)"
+        )
+    return as_parquet
 
 
 def _stored_run(lake: Lake, name: str, run: Run, query: Query) -> _StoredRun:
@@ -205,6 +267,7 @@ def _replay(
     missing: Collection[Path],
     source: Source,
     progress: Progress | None,
+    as_parquet: AsParquet | None,
 ) -> list[pa.Table]:
     """Read the micro-batches of some ticks again, without missing files, and return what the ticks release."""
     released = []
@@ -212,9 +275,8 @@ def _replay(
         for batch in tick.batches:
             commits = batch.commits
             if commits is None:
-                root = _local(str(source.path))
                 files = [file for file in batch.files if file not in missing]
-                rows = reader.batch_rows([in_folders(file, root, source) for file in files])
+                rows = reader.batch_rows(_readable(source, files, as_parquet))
             elif commits.first <= commits.last:
                 rows = reader.frame(changes(source, commits))
             else:
@@ -224,6 +286,16 @@ def _replay(
                 progress(feeder.records)
         released.extend(feeder.tick(tick.closed_us))
     return released
+
+
+def _readable(
+    source: Source, files: Sequence[Path], as_parquet: AsParquet | None
+) -> Sequence[InputFile]:
+    """Return files as the local engine reads them: what Spark made of them, or themselves with the columns of their folders."""
+    if spark_reads(source):
+        return _reader(source, as_parquet)(source, files)
+    root = _local(str(source.path))
+    return [in_folders(file, root, source) for file in files]
 
 
 def _comparable(
@@ -265,6 +337,16 @@ def files_not_read(tables: Tables, source: Source) -> list[str]:
     return sorted(
         os.fspath(file) for file in source_paths if Path(os.path.abspath(file)) not in read_paths
     )
+
+
+def files_not_admitted(tables: Tables, source: Source) -> list[str]:
+    """Return files that Spark has read in finished micro-batches of which the run's book says nothing: no record of them was admitted."""
+    checkpoint = tables.engine.checkpoint(ADMISSION)
+    if source.change_feed is FeedForm.DELTA or checkpoint.newest_commit is None:
+        return []
+    admitted = {file for _, batch in _batches(tables, source) for file in batch.files}
+    read = {_local(path) for path in checkpoint.files(checkpoint.newest_commit)}
+    return sorted(map(os.fspath, read - admitted))
 
 
 def count_differences(published: pa.Table, recomputed: pa.Table) -> int:

@@ -23,7 +23,7 @@ from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catc
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.delta_rows import damage
 from dpsql.lake.engine_file import Engine
-from dpsql.lake.event_log import DAMAGED
+from dpsql.lake.event_log import DAMAGED, share_text
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.marks import described_mark, triggers_mark
 from dpsql.lake.published_marks import published_marks
@@ -351,6 +351,8 @@ class RunContext:
         )
         if read_files.twice:
             self.tally.tell(f"{read_files.twice}; `dpsql verify` says what to do")
+        if read_files.too_many:
+            self.tally.alarm("files", read_files.too_many)
         return AdmissionSink(
             tables.admission,
             tables.contributions,
@@ -482,13 +484,12 @@ class RunContext:
         source = self.query.source
         malformed = self.tally.malformed(report)
         alarm = self.tally.was_read(report)
-        where = f"in micro-batch {report.batchId} of source {source.name!r}"
-        has_too_many = malformed > source.max_malformed and self.tally.is_news()
-        self.tally.tell(
-            f"more malformed records than max_malformed = {source.max_malformed} {where}"
-            if has_too_many
-            else alarm
-        )
+        if malformed > source.max_malformed and self.tally.is_news():
+            where = f"in micro-batch {report.batchId} of source {source.name!r}"
+            share = share_text(malformed, int(report.numInputRows))
+            alarm = f"more malformed records than max_malformed = {source.max_malformed} {where}, {share}: do they fit `schema`?"
+            self.tally.events.tell("alarm", alarm="malformed", text=alarm)
+        self.tally.tell(alarm)
 
 
 def run_context(

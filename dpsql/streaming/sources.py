@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -188,6 +189,17 @@ def static(session: SparkSession, source: Source, version: int | None = None) ->
     return with_valid_texts(table, source).persist()
 
 
+def batch(session: SparkSession, source: Source, files: Sequence[str]) -> DataFrame:
+    """Return the records of some files of a source as its stream has them, but for malformed ones; raises as `stream`."""
+    path, system = internals.hadoop_path(session, str(source.path))
+    options = {"__globPaths__": "false"}  # a name with a bracket is no pattern here
+    if not internals.is_pattern(session, path) and system.getFileStatus(path).isDirectory():
+        options["basePath"] = str(source.path)
+    stored = _stored(session, source, files, options)
+    is_text = source.format in ("json", "csv")
+    return within_calendar(without_malformed(_parsed(stored, source)) if is_text else stored)
+
+
 def static_files(session: SparkSession, source: Source) -> list[str]:
     """Return the files of a public table; raises as `static`."""
     return _static(session, source, None).inputFiles()
@@ -268,9 +280,15 @@ def _form(source: Source) -> str:
     return "text" if source.format == "json" else source.format
 
 
-def _stored(session: SparkSession, source: Source, path: str | None) -> DataFrame:
+def _stored(
+    session: SparkSession,
+    source: Source,
+    path: str | Sequence[str] | None,
+    more_options: Mapping[str, str] = MappingProxyType({}),
+) -> DataFrame:
     """Return files as Spark's reader gives them: lines of JSON in the column `value`, and what folders like `day=2024-02-29` say."""
-    reader = session.read.format(_form(source)).options(**_file_options(source))
+    options = {**_file_options(source), **more_options}
+    reader = session.read.format(_form(source)).options(**options)
     if source.format == "csv":
         shape = formats.as_read(formats.declared(session, source), source).add(CORRUPT, "string")
         return _load(reader.schema(shape), source, path)
@@ -417,7 +435,7 @@ def _existing(session: SparkSession, source: Source) -> str:
     return str(source.path)
 
 
-def _load(reader: Any, source: Source, path: str | None) -> DataFrame:
+def _load(reader: Any, source: Source, path: str | Sequence[str] | None) -> DataFrame:
     try:
         return reader.load(path) if path else reader.load()
     except AnalysisException as problem:

@@ -15,7 +15,7 @@ from dpsql.privacy.budget import Budget
 from dpsql.published.public_rows import PublicRows, histogram_written
 from dpsql.schedule import ASSUMPTION
 from dpsql.view.table import finished
-from dpsql.view.words import why_nothing
+from dpsql.view.words import STATUS, why_nothing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +104,7 @@ def standing(
             None,
         )
     if rows.empty:
-        raise NothingPublished(f"query {name!r}: {why_nothing(published)}")
+        raise NothingPublished(f"query {name!r}: {why_nothing(published, STATUS)}")
     newest = rows.loc[rows["trigger"].idxmax()]
     due_time = newest[DUE].to_pydatetime()
     return Standing(

@@ -230,18 +230,23 @@ def _allowance(run: Protects, published: Published) -> str:
 HELPS = "What helps: longer windows, fewer and coarser keys, more epsilon; public_groups, where the keys are no secret."
 
 
-def why_nothing(published: Published) -> str:
-    """Return the sentences for an empty table."""
+STATUS = "status.json, which the run keeps for its operator"
+
+
+def why_nothing(published: Published, counts_file: str = "") -> str:
+    """Return the sentences for an empty table; `counts_file` is where the owner of the records finds how many were dropped."""
     run = published.protects[-1]
     span = f"window of {duration(published.windows.size_us)}" if published.windows else "table"
-    if run.units_needed is None:
-        begins = (
-            f" Rows begin with the first {span} after the source's `start`."
-            if published.windows and not published.lists
-            else ""
-        )
-        return f"No rows: no trigger has passed.{begins}"
-    return f"No rows: no trigger has passed, or no key had enough people. {appears(run, published)} {HELPS}"
+    why = "no trigger has passed"
+    rest = ""
+    if run.units_needed is not None:
+        why = f"{why}, or no key had enough people"
+        rest = f" {appears(run, published)} {HELPS}"
+    elif published.windows and not published.lists:
+        rest = f" Rows begin with the first {span} after the source's `start`."
+    if not counts_file:
+        return f"No rows: {why}.{rest}"
+    return f"No rows. If records do not fit `schema`, nobody counts: see {counts_file}. Else {why}.{rest}"
 
 
 def next_trigger(published: Published, now_us: int) -> str:

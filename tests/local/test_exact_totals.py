@@ -188,6 +188,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         sys.modules, "dpsql.streaming.job", SimpleNamespace(run=played, LiveOptions=lambda *_: None)
     )
     monkeypatch.setattr(run_query, "spark_properties", lambda *_: {})
+    monkeypatch.setattr("dpsql.jobs.verify.spark_reader", lambda _: lambda source, files: files)
     monkeypatch.setattr(
         "rich.progress.Progress.update", lambda *_, description: print(description, file=sys.stderr)
     )  # as in a terminal
@@ -261,6 +262,7 @@ def test_every_number_that_is_given_out_is_listed(place: Path, public: bool) -> 
         (place / f"data/{i}.json").touch()
     for flags in ((), ("--json",)):
         seen.command("verify", *lake, *query[1:], *flags)
+    seen.text("SECRETFILE.last-read.json", Path("keys/secret.last-read.json").read_text())
     for value in interfaces():
         seen.value(value)
     assert seen.commands == {*main.commands} and seen.found == listed(public)

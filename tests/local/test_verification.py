@@ -226,6 +226,23 @@ def test_files_that_were_not_read_are_counted_and_named(published: Published) ->
     ]
 
 
+def test_files_of_which_nothing_was_admitted_are_counted_and_named(published: Published) -> None:
+    """Catches: "identical" where whole micro-batches were malformed for one engine; files of a micro-batch that is at work."""
+    checkpoint = published.private / "checkpoints/admission"
+    later = Path(str(published.query.source.path)) / "later.parquet"
+    entry = {"path": later.as_uri(), "timestamp": 1, "batchId": 9}
+    (checkpoint / "sources/0/9").write_text(f"v1\n{json.dumps(entry)}")
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder).mkdir(exist_ok=True)
+    for batch, last in ((7, 3), (8, 9)):
+        (checkpoint / f"offsets/{batch}").write_text(f'v1\n{{}}\n{{"logOffset": {last}}}')
+    (checkpoint / "commits/7").touch()
+    assert (published.verify().not_admitted, published.verify().not_read) == (0, 0)
+    (checkpoint / "commits/8").touch()
+    found = published.verify()
+    assert found.identical and found.not_admitted_names == (str(later),)
+
+
 def test_a_run_that_has_lost_sparks_checkpoint_of_its_source(published: Published) -> None:
     """The list of files is in the lake, too. Catches: an internal error."""
     whole = published.verify()

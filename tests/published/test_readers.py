@@ -144,7 +144,9 @@ def test_readers_take_a_table_without_rows(
             dpsql.open(f"lake/public/{table}")
         )
     said = read(tmp_path, "view", "none").output
-    assert said.startswith("query 'none': No rows: no trigger has passed"), said
+    assert said.startswith(
+        "query 'none': No rows. If records do not fit `schema`, nobody counts: see status.json"
+    ), said
     assert not Path("none.html").exists()
 
 
@@ -163,7 +165,11 @@ def test_a_watched_page_waits_for_rows(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("dpsql.jobs.view.REWRITE_SECONDS", 0.0)
     done = read(tmp_path, "view", "q", "--watch")
     assert (
-        done.exit_code == 0 and done.stderr.count("query 'q': No rows: no trigger has passed") == 1
+        done.exit_code == 0
+        and done.stderr.count(
+            "query 'q': No rows. If records do not fit `schema`, nobody counts: see status.json"
+        )
+        == 1
     ), done.output
     assert not Path("q.html").exists()
 

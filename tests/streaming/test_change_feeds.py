@@ -18,6 +18,7 @@ from dpsql.sources.change_feed import TIME, FeedForm
 from dpsql.sources.config import Source
 from dpsql.streaming import formats
 from dpsql.streaming.session import run_session
+from dpsql.streaming.typed_rows import TypedRows
 from tests.debezium import AS_WRITTEN, HARD, HARD_VALUES, of_changes
 from tests.debezium import DECLARED as MESSAGES
 from tests.debezium import SCHEMA as OF_HARD
@@ -207,7 +208,7 @@ def check_images(session: Any, listed: Sequence[Any], settings: dict[str, Any]) 
 
 
 def test_messages_of_debezium_on_both_engines(
-    case: Any, accounts: Accounts, tmp_path: Path
+    case: Any, accounts: Accounts, tmp_path: Path, spark: Any
 ) -> None:
     """Catches: images of another order than that of changes; replays that count again."""
     lines = of_changes(accounts.feed())
@@ -225,7 +226,9 @@ def test_messages_of_debezium_on_both_engines(
     summary = one.go(START + 12 * DAY)
     assert (summary.triggers, summary.dropped["malformed"]) == (12, 5)
     published = read_histogram(one.lake, "demo")
-    found = verify_run(one.lake, "demo", one.run_id, one.query, one.secret)
+    found = verify_run(
+        one.lake, "demo", one.run_id, one.query, one.secret, as_parquet=TypedRows(spark)
+    )
     assert (found.identical, found.published) == (True, published.num_rows)
     for row in published.to_pylist():
         there = accounts.contents[min(row["trigger"], 10) - 1][row["branch"]]

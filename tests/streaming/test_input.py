@@ -127,7 +127,7 @@ def test_malformed_lines_are_counted_and_told(
     assert summary.dropped == {"malformed": 3}
     assert summary.records == 363
     assert [report.warning for report in told if report.warning] == [
-        "more malformed records than max_malformed = 2 in micro-batch 0 of source 'visits'"
+        "more malformed records than max_malformed = 2 in micro-batch 0 of source 'visits', at most 1% of all: do they fit `schema`?"
     ]
     assert lines.histogram() == lines.of_local_engine(table) != []
 

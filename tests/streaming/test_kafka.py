@@ -115,7 +115,7 @@ def test_rows_are_those_of_files_and_bad_messages_are_counted(
     assert summary.dropped["malformed"] == len(bad), summary
     warnings = [report.warning for report in told if report.warning]
     assert warnings == [
-        "more malformed records than max_malformed = 1 in micro-batch 0 of source 'visits'"
+        "more malformed records than max_malformed = 1 in micro-batch 0 of source 'visits', at most 1% of all: do they fit `schema`?"
     ]
     written = [path for path in kafka.folder.parent.rglob("*") if path.is_file()]
     assert len(written) > 20 and not [

@@ -18,6 +18,7 @@ from dpsql.sources.config import Source
 from dpsql.streaming import formats, sources
 from dpsql.streaming.session import run_session
 from dpsql.streaming.sources import MALFORMED, static, stream, without_malformed
+from dpsql.streaming.typed_rows import TypedRows
 from tests.streaming.conftest import DAY, START, run_file
 
 SCHEMA = "user_id STRING, ts TIMESTAMP, page STRING, seconds DOUBLE"
@@ -51,7 +52,9 @@ def read(session: SparkSession, source: Source) -> tuple[list[dict[str, Any]], i
 
 
 @pytest.mark.parametrize("selected", [COUNTS, SUMS])
-def test_a_bad_field_is_malformed_in_every_query(case: Any, tmp_path: Path, selected: str) -> None:
+def test_a_bad_field_is_malformed_in_every_query(
+    case: Any, tmp_path: Path, selected: str, spark: SparkSession
+) -> None:
     """Catches: a reader that looks only at the columns of a query, so that two queries have other records, and `verify` differs."""
     (tmp_path / "visits").mkdir()
     lines = [line(user, "12s" if user % 2 else 1.5) for user in range(600)]
@@ -60,7 +63,14 @@ def test_a_bad_field_is_malformed_in_every_query(case: Any, tmp_path: Path, sele
     summary = one.go(START + 2 * DAY)
     assert (summary.records, summary.dropped) == (600, {"malformed": 300})
     run_file(one)
-    found = verify_run(one.lake, "demo", read_run(one.lake, "demo"), one.query, one.secret)
+    found = verify_run(
+        one.lake,
+        "demo",
+        read_run(one.lake, "demo"),
+        one.query,
+        one.secret,
+        as_parquet=TypedRows(spark),
+    )
     assert found.identical and found.published == 1
 
 

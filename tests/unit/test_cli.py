@@ -185,6 +185,7 @@ def test_try_writes_its_own_ledger_line_before_it_reads(
             table=table,
             records=5,
             drops={"malformed": 2},
+            misfits={"seconds": 2},
             comparison=compared if compare else None,
         )
 
@@ -240,7 +241,9 @@ def test_verify(
     published()
     answer = Verification(identical, 3, 3 + (not identical), int(not identical))
     monkeypatch.setitem(
-        sys.modules, "dpsql.local.verification", SimpleNamespace(verify_run=lambda *_: answer)
+        sys.modules,
+        "dpsql.local.verification",
+        SimpleNamespace(verify_run=lambda *_: answer, spark_reads=lambda source: False),
     )
     result = dp("verify", "views", "--lake", "lake")
     assert result.exit_code == code
