@@ -1,4 +1,4 @@
-"""What files say of themselves, looked at before a run on Spark spends anything: headers of CSV, types of numbers in Parquet."""
+"""What files say of themselves, looked at before a run on Spark spends anything: encodings of text, headers of CSV, types in Parquet."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import pyarrow.parquet as pq
 
 from dpsql.errors import DataError, InputError
 from dpsql.local.arrow_columns import spark_type, stored
-from dpsql.local.lines import check_header, has_header
+from dpsql.local.lines import check_text, has_header
 from dpsql.local.sources import folders_of, source_files
 from dpsql.local.spark_types import Columns, parse_ddl
 from dpsql.sources.config import Source
 from dpsql.sources.declared_types import fits, mismatch_text, spark_lacks
 from dpsql.sources.places import WILD
 
+TEXTS = ("csv", "json")
 SPARK_ALONE = ("orc", "avro")
 """Formats whose files have types of their own and are read on Spark only."""
 
 
 def looks_at_files(source: Source) -> bool:
     """Tell whether the files of a source say something that may contradict its declaration."""
-    return _is_csv(source) or (
-        source.schema is not None and source.format in ("parquet", *SPARK_ALONE)
-    )
+    return source.format in TEXTS or _tells_columns(source)
 
 
-def _is_csv(source: Source) -> bool:
-    return source.format == "csv" and has_header(source)
+def _tells_columns(source: Source) -> bool:
+    if source.format == "csv":
+        return has_header(source)
+    return source.schema is not None and source.format in ("parquet", *SPARK_ALONE)
 
 
 def check_files(source: Source) -> bool:
@@ -45,18 +46,18 @@ def check_files(source: Source) -> bool:
         or WILD.search(path)
         or ("://" in path and not path.startswith("file:"))
     ):
-        return False
+        return not _tells_columns(source)
     try:
         declared = parse_ddl(str(source.schema), source.name)
         files = source_files(source, {})
     except InputError:  # Spark reads more schemas, and says what is wrong with a folder
-        return False
+        return not _tells_columns(source)
     for input_file in files:
         file = Path(input_file)
         folders = folders_of(input_file)
         columns = tuple(column for column in declared if column[0].lower() not in folders)
-        if _is_csv(source):
-            check_header(file, columns, source)
+        if source.format in TEXTS:
+            check_text(file, source.format, columns, source)
         else:
             _check_types(file, columns, source)
     return True

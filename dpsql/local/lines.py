@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -128,8 +130,24 @@ class Dialect:
         )
 
 
-# The header of a CSV file: it must name the declared columns in their order, or the file is
-# refused before its first record.
+# What a file says before its first record: its encoding, and the header of CSV, which must name
+# the declared columns in their order.
+
+OTHER_MARKS = {rb"\xff\xfe[^\x00]\x00": "UTF-16LE", rb"\xfe\xff\x00[^\x00]": "UTF-16BE"}
+"""Byte order marks before a letter, as patterns: a mark comes from the program that writes a file, and from no record."""
+
+
+def check_text(path: Path, kind: str, declared: Columns, source: Source) -> None:
+    """Check a file's encoding, and its header if it has one; arguments and errors as in `check_header`."""
+    with _open_file(path) as stream:
+        start = stream.read(4)
+    for mark, encoding in OTHER_MARKS.items():
+        if re.fullmatch(mark, start, re.DOTALL):
+            raise DataError(
+                f"{path}: its byte order mark says {encoding}, and text is read as UTF-8: convert it, like `iconv -f {encoding} -t UTF-8`"
+            )
+    if kind == "csv" and has_header(source):
+        check_header(path, declared, source)
 
 
 def check_header(path: Path, declared: Columns, source: Source) -> None:
@@ -246,19 +264,30 @@ def _starts(text: bytes) -> np.ndarray:
 
 def _blocks(path: Path, longest: int, chunk_bytes: int) -> Iterator[bytes]:
     """Yield whole lines; of one that is too long not more than tells so."""
+    with _open_file(path) as stream:
+        unfinished = stream.read(len(MARK)).removeprefix(MARK)
+        while block := stream.read(chunk_bytes):
+            text = unfinished + block
+            # The last byte may be half of an end of line.
+            end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
+            if end:
+                yield text[:end]
+            unfinished = text[end:]
+            if len(unfinished) > longest:
+                unfinished = unfinished[:longest] + unfinished[-1:]
+        yield unfinished if unfinished.endswith((b"\n", b"\r")) else unfinished + b"\n"
+
+
+@contextmanager
+def _open_file(path: Path) -> Iterator[Any]:
+    """Open a file, which may be compressed.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
     try:
         with pa.input_stream(str(path), compression="detect") as stream:
-            unfinished = stream.read(len(MARK)).removeprefix(MARK)
-            while block := stream.read(chunk_bytes):
-                text = unfinished + block
-                # The last byte may be half of an end of line.
-                end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
-                if end:
-                    yield text[:end]
-                unfinished = text[end:]
-                if len(unfinished) > longest:
-                    unfinished = unfinished[:longest] + unfinished[-1:]
-            yield unfinished if unfinished.endswith((b"\n", b"\r")) else unfinished + b"\n"
+            yield stream
     except (pa.ArrowException, OSError):
         raise DataError(f"{path}: cannot be read") from None
 

@@ -27,10 +27,9 @@ from dpsql.local.from_clause import LocalTable
 from dpsql.local.lines import (
     MISFIT,
     NO_RECORD,
-    check_header,
+    check_text,
     csv_fields,
     csv_select,
-    has_header,
     json_lines,
     json_select,
     option_of_spark,
@@ -142,8 +141,7 @@ class InputReader:
                 typed += 1
                 continue
             columns = self._columns(kind)
-            if kind == "csv" and has_header(self._source):
-                check_header(Path(path), columns, self._source)
+            check_text(Path(path), kind, columns, self._source)
         if typed == len(paths) > 0:
             self._check_names(
                 names, " and ".join(dict.fromkeys(map(os.fspath, (paths[0], paths[-1]))))
@@ -188,6 +186,7 @@ class InputReader:
             yield from self._parquet(data_file)
             return
         columns = self._columns(kind)
+        check_text(path, kind, columns, self._source)
         if self._of_messages:
             for lines, too_long in json_lines(path):
                 yield self._messages(lines, too_long)
@@ -195,8 +194,6 @@ class InputReader:
             for lines, too_long in json_lines(path):
                 yield self._lines(lines, columns, json_select(columns), too_long)
         else:
-            if has_header(self._source):
-                check_header(path, columns, self._source)
             for fields, malformed in csv_fields(path, len(columns), self._source):
                 yield self._lines(fields, columns, csv_select(columns, self._source), malformed)
 

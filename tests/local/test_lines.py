@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import random
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
+from dpsql.local.first_look import check_files
 from dpsql.local.sources import InputReader
 from dpsql.sources.config import Source
 from tests.sweeps import some, sweep
@@ -243,6 +245,32 @@ def test_a_file_that_duckdb_writes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "visits.csv"
     duckdb.from_df(FRAME).write_csv(str(path), header=True)
     assert read(path, source(header="true"))[1] == 0
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE"])
+@pytest.mark.parametrize(("kind", "name"), [("csv", "a.csv"), ("json", "a.json.gz")])
+def test_other_encodings_are_told_by_their_mark(
+    tmp_path: Path, kind: str, name: str, encoding: str
+) -> None:
+    """As PowerShell writes. Catches: a file whose lines are all malformed, without a hint before anything is spent."""
+    content = "\ufeff" + (BY_HAND if kind == "csv" else JSON_FILE)
+    path = write(tmp_path / name, content.encode(encoding))
+    for options in ({}, {"header": "true"} if kind == "csv" else {}):
+        declared = replace(source(kind, **options), path=str(path))
+        reader = InputReader(CONNECTION(), declared)
+        for look in (reader.check, reader.all_files, lambda _, of=declared: check_files(of)):
+            with pytest.raises(
+                DataError, match=f"mark says {encoding}, .* `iconv -f {encoding} -t"
+            ):
+                look([path])
+    assert read(write(path, content), source(kind, **options))[1] == 0
+
+
+def test_half_a_mark_refuses_nothing(tmp_path: Path) -> None:
+    """Catches: a record that refuses a file by its bytes."""
+    for start in (b"\xff\xfe", b"\xff\xfea", b"\xfe\xff\x00\x00", b"\xff\xfe\x00\x00"):
+        path = write(tmp_path / "a.csv", start + b"\nb,1\n")
+        assert read(path, source(schema="u STRING, n INT"))[0] == [("b", 1)]
 
 
 REFUSED = [
