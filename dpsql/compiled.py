@@ -19,6 +19,7 @@ from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
 from dpsql.sources.config import Source, load_sources
 from dpsql.sources.reader_options import passed_over, refused_format, refused_option
+from dpsql.sources.time_units import time_reading
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups
 
@@ -142,7 +143,7 @@ class Query:
         """The guarantee, the noise of each column and the units that a key needs."""
         explanation = self.mechanism.explanation(self.plan, self.source)
         notes = explanation.notes
-        sentences = (*notes.limits, *passed_over(self.source))
+        sentences = (*notes.limits, *time_reading(self.source), *passed_over(self.source))
         return replace(
             explanation,
             limits=replace(explanation.limits, defaults=self.defaults),

@@ -14,17 +14,24 @@ from typing import Any
 import pyarrow as pa
 
 from dpsql.compiled import Query, compile_query
-from dpsql.errors import ConfigError, DataError
+from dpsql.errors import ConfigError, DataError, InputError, QueryError
 from dpsql.local.arrow_columns import spark_type
-from dpsql.local.feeder import run_local
-from dpsql.local.frames import arrow_table, column_names, words_of
+from dpsql.local.feeder import run_frame
+from dpsql.local.frames import arrow_table, check_columns, misfit, words_of
+from dpsql.local.spark_types import STRING, SparkType
 from dpsql.parsed_query import Reading
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.published.public_rows import frame_of
 from dpsql.sources.config import Source, Sources
+from dpsql.sources.time_units import TEXT, UNITS, has_unit, wrong_unit
 from dpsql.sql.parse import stream_named
 from dpsql.times import EPOCH
 from dpsql.view.plain_table import PlainRows
+
+TIMESTAMP = SparkType("timestamp")
+_OF_TIMES: Mapping[str | None, str] = {None: "timestamp", TEXT: "string"}
+"""Types of event times that are all NULL, by their unit; whole numbers in all others."""
 
 MOST = 1_000_000
 """Users and keys that records may have unless more are declared. Counting them would not be private."""
@@ -37,9 +44,11 @@ class Answer(PlainRows):
     Args:
         rows: one per released window, trigger and key: `window_start, window_end, trigger, trigger_time`, keys, aggregates, their stderr.
         query: the compiled query, to explain.
+        dropped: records that do not count, by reason: exact, so for whoever holds the records alone.
     """
 
     query: Query
+    dropped: Mapping[str, int]
 
     @property
     def reading(self) -> Reading:
@@ -57,6 +66,7 @@ def query(
     *,
     unit: str | Sequence[str] = (),
     time: str,
+    time_unit: str | None = None,
     secret: Secret | str | Path,
     tables: Mapping[str, str | Path] | None = None,
     start: str | date | None = None,
@@ -72,6 +82,7 @@ def query(
         records: a frame of pandas or polars, an Arrow table, a DuckDB relation, a Spark DataFrame that is no stream, or whatever speaks Arrow.
         unit: the column or columns that name one person, or whatever is protected; may be left out at `privacy_level = EVENT`.
         time: the column of event times.
+        time_unit: what they count since 1970 where they are numbers (`seconds`, `milliseconds`, `microseconds`, `nanoseconds`), or `text`.
         secret: makes the noise; or its file, which is made on first use. Keep it: whoever has it can take the noise away.
         tables: files of public tables that the query joins or takes its groups from, by the names that it gives them.
         start: when the records were known to begin, for queries without a key or over public groups: the data must not tell.
@@ -90,43 +101,78 @@ def query(
     """
     name = stream_named(sql)
     units = (unit,) if isinstance(unit, str) else tuple(unit)
-    names = column_names(records)
-    for column in (*units, time):
-        if column.lower() not in map(str.lower, names):
-            raise DataError(f"the records have no column `{column}`; they have {', '.join(names)}")
+    check_columns(records, (*units, time))
     words = words_of(sql)
     table = arrow_table(records, words and words | {column.lower() for column in (*units, time)})
     source = Source(
         name=name,
         format="parquet",
-        schema=_schema(table),
+        schema=_schema(table, time.lower(), time_unit),
         event_time=time.lower(),
+        event_time_unit=time_unit,
         privacy_unit=tuple(column.lower() for column in units),
         max_users=max_users,
         max_keys=max_keys,
         start_us=None if start is None else _moment(start, "start"),
     )
-    compiled = compile_query(
-        sql, Sources((source, *(_public(name, file) for name, file in (tables or {}).items())))
-    )
+    static_sources = (_public(name, file) for name, file in (tables or {}).items())
+    compiled = _compiled(sql, Sources((source, *static_sources)), table)
     if until is None and (compiled.parsed.public_groups is not None or not compiled.parsed.keys):
         raise ConfigError(
             "this query releases windows whether there are records or not; say until when, like until='2026-02-01': the data must not tell"
         )
     secret = secret if isinstance(secret, Secret) else Secret.load(secret)
     until_us = None if until is None else _moment(until, "until")
-    return Answer(run_local(compiled, table, secret, until_us=until_us, ledger=ledger), compiled)
+    result = run_frame(compiled, table, secret, until_us=until_us, ledger=ledger)
+    return Answer(frame_of(result.histogram, compiled.published), compiled, result.drops)
 
 
-def _schema(table: pa.Table) -> str:
-    """Return the columns that expressions may touch, as Spark DDL."""
-    names = {field.name: spark_type(field.type).name for field in table.schema}
-    types = {field.name: str(spark_type(field.type)) for field in table.schema}
-    return ", ".join(
-        f"`{name.replace('`', '``')}` {'STRING' if names[name] == 'void' else kind}"
-        for name, kind in types.items()
-        if names[name] != "other"
-    )
+def _schema(table: pa.Table, time: str, time_unit: str | None) -> str:
+    """Return the columns of records as Spark DDL.
+
+    Raises:
+        ConfigError: there is no such unit.
+        DataError: the event time has another type.
+    """
+    if time_unit not in (*UNITS, None):
+        raise ConfigError(f"time_unit={time_unit!r}: write one of {', '.join(UNITS)}")
+    columns = []
+    for field in table.schema:
+        is_time = field.name.lower() == time
+        kind = spark_type(field.type)
+        if kind.name == "void":
+            kind = SparkType(_OF_TIMES.get(time_unit, "bigint") if is_time else "string")
+        if kind.name == "other" and not is_time:
+            continue
+        if is_time and time_unit and not has_unit(kind.name, time_unit):
+            raise DataError(wrong_unit(field.name, str(kind), time_unit))
+        if is_time and not time_unit and kind.name not in ("timestamp", "date"):
+            raise DataError(_no_time(field, kind))
+        quoted = field.name.replace("`", "``")
+        columns.append(f"`{quoted}` {kind}")
+    return ", ".join(columns)
+
+
+def _compiled(sql: str, sources: Sources, table: pa.Table) -> Query:
+    try:
+        return compile_query(sql, sources)
+    except QueryError as problem:
+        raise _of_odd_column(problem, table) from None
+
+
+def _of_odd_column(problem: QueryError, table: pa.Table) -> InputError:
+    """Return what to say of a query that names a column which no expression may touch."""
+    for field in table.schema:
+        is_named = f"no column `{field.name}`".lower() in str(problem).lower()
+        if is_named and spark_type(field.type).name == "other":
+            return DataError(misfit(field, STRING))
+    return problem
+
+
+def _no_time(field: pa.Field, kind: SparkType) -> str:
+    if has_unit(kind.name, "milliseconds"):
+        return f"column `{field.name}` of the records has type {kind}, not TIMESTAMP: say what it counts since 1970, like time_unit='milliseconds'"
+    return misfit(field, TIMESTAMP)
 
 
 def _public(name: str, file: str | Path) -> Source:

@@ -261,6 +261,22 @@ def run_local(
         BudgetError: the source's cap would be exceeded, or there is no ledger.
         LakeError: the run id has seen another input, or is another run's.
     """
+    return frame_of(
+        run_frame(query, frame, secret, run_id, until_us, buckets, ledger).histogram,
+        query.published,
+    )
+
+
+def run_frame(
+    query: Query,
+    frame: Any,
+    secret: Secret,
+    run_id: str | None = None,
+    until_us: int | None = None,
+    buckets: Buckets = (1, 1),
+    ledger: Ledger | None = None,
+) -> LocalResult:
+    """Return the histogram of a frame with what was dropped; arguments and errors as in `run_local`."""
     records = arrow_table(frame, query_words(query.plan))
     check_frame(query, records)
     if until_us is None:
@@ -274,7 +290,7 @@ def run_local(
     rows = reader.frame(records)
     facts = query.facts(reader.public_groups(query.source))
     run.check_input(rows, reader.key_types, facts)
-    result = run_batches(
+    return run_batches(
         query.plan,
         [rows],
         noise_key=run.secret.noise_key(run_id, query.plan.identity),
@@ -283,7 +299,6 @@ def run_local(
         buckets=buckets,
         facts=facts,
     )
-    return frame_of(result.histogram, query.published)
 
 
 def try_query(

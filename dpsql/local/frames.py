@@ -9,7 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from dpsql.errors import DataError
+from dpsql.local.arrow_columns import spark_type
+from dpsql.local.spark_types import INTEGER_BITS, STRING, SparkType
+from dpsql.sources.declared_types import loses_numbers
 
+_DTYPES = {"double": "float64", "float": "float32", "boolean": "boolean"}
 NO_TABLE = "the records are no table with one type per column: give a pandas, polars, Arrow, DuckDB or Spark one"
 
 
@@ -62,7 +66,8 @@ def _selected(frame: Any, names: Sequence[str]) -> pa.Table:
     if isinstance(frame, pa.Table):
         return frame.select(names)
     if hasattr(frame, "toArrow"):  # Spark
-        return frame.toArrow().select(names)
+        escaped = (name.replace("`", "``") for name in names)
+        return frame.select(*(f"`{name}`" for name in escaped)).toArrow()
     if hasattr(frame, "iloc"):  # pandas, whose index is no column
         return pa.Table.from_pandas(frame[list(names)], preserve_index=False)
     if hasattr(frame, "collect"):  # a lazy frame of polars
@@ -73,11 +78,58 @@ def _selected(frame: Any, names: Sequence[str]) -> pa.Table:
     return pa.table(frame.select(list(names)) if hasattr(frame, "select") else frame)
 
 
+def check_columns(frame: Any, columns: Collection[str]) -> None:
+    """Check that a frame has some columns, case aside.
+
+    Raises:
+        DataError: names one that it lacks, or has twice.
+    """
+    names = column_names(frame)
+    for column in columns:
+        count = list(map(str.lower, names)).count(column.lower())
+        if count > 1:
+            raise DataError(_doubled(column))
+        if not count:
+            index_names = getattr(getattr(frame, "index", None), "names", ())
+            advice = "; it is their index: frame.reset_index()" if column in index_names else ""
+            raise DataError(
+                f"the records have no column `{column}`; they have {', '.join(names)}{advice}"
+            )
+
+
+def _doubled(column: str) -> str:
+    return f"several columns of the records are named `{column}`, case aside: give them other names"
+
+
+def misfit(field: pa.Field, declared: SparkType) -> str:
+    """Say what type a column of a frame has instead of the one that its query reads, and what gives it that."""
+    have = spark_type(field.type)
+    shown_type = field.type if have.name == "other" else str(have).replace(" ", "")
+    text = f"column `{field.name}` of the records has type {shown_type}, not {declared}"
+    call = cast_call(field.name, declared)
+    if not loses_numbers(str(have), str(declared)):
+        return f"{text}: make it one, like {call}"
+    may_cast = have.is_real or declared.name == "double"
+    advice = f", or make it {declared}, like {call}" if may_cast else ""
+    return f"{text}: declare `{field.name} {shown_type}` in its schema{advice}"
+
+
+def cast_call(name: str, kind: SparkType) -> str:
+    """Return a call of pandas that makes values of a type."""
+    frame = f"frame[{name!r}]"
+    if kind.name in ("timestamp", "date"):
+        return f"pd.to_datetime({frame}, utc=True)"
+    dtype = f"Int{INTEGER_BITS[kind.name]}" if kind.is_integer else _DTYPES.get(kind.name, "string")
+    return f"{frame}.astype({dtype!r})"
+
+
 def _no_table(frame: Any, names: Sequence[str]) -> str:
-    """Name the column that has no type, with the call that gives it one."""
+    """Name the column that is there twice, or has no type, with the call that gives it one."""
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        return _doubled(doubled)
     for name in names if hasattr(frame, "iloc") else ():
         try:
             pa.Table.from_pandas(frame[[name]], preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError, KeyError):
-            return f"column `{name}` of the records has no type that holds all its values: give it one, like frame[{name!r}].astype('string')"
+            return f"column `{name}` of the records has no type that holds all its values: give it one, like {cast_call(name, STRING)}"
     return NO_TABLE

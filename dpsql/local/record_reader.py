@@ -23,6 +23,7 @@ from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.mechanisms.public_groups import public_groups
 from dpsql.sources.change_feed import BESIDE, CHANGE, POSITION, kind_sql
 from dpsql.sources.config import Source
+from dpsql.sources.time_units import no_time
 from dpsql.udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
 from dpsql.udfs.stage import NO_SEQUENCE
 
@@ -303,9 +304,7 @@ def _value_bytes(value: Typed, name: str) -> str:
 
 def _event_time(value: Typed, name: str) -> str:
     if value.type.name not in _EVENT_TIME:
-        raise DataError(
-            f"event time `{name}` has type {value.type}, not TIMESTAMP or DATE: cast it in FROM, or declare its type in the source's schema"
-        )
+        raise DataError(no_time(name, str(value.type)))
     return _EVENT_TIME[value.type.name].format(f"({value.sql})")
 
 

@@ -22,7 +22,8 @@ from dpsql.errors import ConfigError, DataError
 from dpsql.local.arrow_columns import spark_type, table
 from dpsql.local.debezium import BESIDE_COLUMNS, images_select, rows_select
 from dpsql.local.delta_files import DataFile, delta_files, open_file
-from dpsql.local.frames import arrow_table
+from dpsql.local.event_times import TIMESTAMP, event_time
+from dpsql.local.frames import arrow_table, check_columns, misfit
 from dpsql.local.from_clause import LocalTable
 from dpsql.local.lines import (
     MISFIT,
@@ -34,19 +35,10 @@ from dpsql.local.lines import (
     json_select,
     option_of_spark,
 )
-from dpsql.local.spark_types import (
-    INTEGER_BITS,
-    STRING,
-    Columns,
-    SparkType,
-    Typed,
-    cast,
-    parse_ddl,
-    quote,
-)
+from dpsql.local.spark_types import STRING, Columns, SparkType, Typed, cast, parse_ddl, quote
 from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.sources.config import Source, refused_schema
-from dpsql.sources.declared_types import fits, loses_numbers, mismatch_text
+from dpsql.sources.declared_types import fits, mismatch_text
 from dpsql.sources.folders import (
     FolderValues,
     check_alike,
@@ -146,7 +138,8 @@ class InputReader:
             self._check_names(
                 names, " and ".join(dict.fromkeys(map(os.fspath, (paths[0], paths[-1]))))
             )
-        return LocalTable(self._view, self._arrow_columns()) if typed else self._table()
+        columns = self._arrow_columns() if typed else self._table().columns
+        return LocalTable(self._view, self._with_times(columns))
 
     def frame(self, frame: Any) -> Chunk:
         """Read a frame that `dpsql.local.frames` takes, as one chunk."""
@@ -154,7 +147,7 @@ class InputReader:
         self._folders = ()
         self._folder_row = NO_FOLDERS
         fields = self._fields(arrow.schema, None)
-        self._check_names({name.lower() for name in arrow.column_names}, "the frame")
+        check_columns(arrow, [name for name, _ in self._named_columns()])
         return self._of_arrow(arrow.select(fields).to_batches())
 
     def all_files(self, paths: Sequence[InputFile]) -> Chunk:
@@ -273,7 +266,31 @@ class InputReader:
         if self._of_messages:
             return self._messages(rows.rename_columns(["line"]).drop_null())
         self._connection.register(self._view, rows)
-        return Chunk(LocalTable(self._view, self._arrow_columns()), 0)
+        return self._timed(LocalTable(self._view, self._arrow_columns()), 0)
+
+    def _timed(self, raw: LocalTable, malformed: int) -> Chunk:
+        """Return what is visible, with an event time that is a TIMESTAMP where the source says in what unit it is."""
+        columns = self._with_times(raw.columns)
+        if columns == raw.columns:
+            return Chunk(raw, malformed)
+        column = str(self._source.event_time)
+        value = Typed(_quoted(column), dict(raw.columns)[column])
+        time = event_time(value, column, str(self._source.event_time_unit))
+        view = f"{self._view}_timed"
+        self._execute(
+            f'CREATE OR REPLACE TEMP VIEW "{view}" AS SELECT * REPLACE ({time} AS {_quoted(column)}) FROM "{raw.view}"'
+        )
+        return Chunk(LocalTable(view, columns), malformed)
+
+    def _with_times(self, columns: Columns) -> Columns:
+        """Return the columns as FROM sees them; raises as `event_time`."""
+        unit = self._source.event_time_unit
+        types = dict(columns)
+        column = self._source.event_time
+        if unit and column in types:
+            event_time(Typed(_quoted(column), types[column]), column, unit)
+            types[column] = TIMESTAMP
+        return tuple(types.items())
 
     def _arrow_columns(self) -> Columns:
         """Return the declared columns, or those of the first file."""
@@ -312,9 +329,9 @@ class InputReader:
             # As `deltalake` exports the feed of a table; no commit has a number from 2^63 on.
             is_position = field.name == POSITION and pa.types.is_uint64(field.type)
             if not (is_position or fits(str(spark_type(field.type)), str(kind))):
-                raise DataError(
-                    f"{where}: {_misfit(field, kind, self._source.name, data_file is None)}"
-                )
+                if data_file is None:
+                    raise DataError(misfit(field, kind))
+                raise DataError(f"{where}: {_misfit(field, kind, self._source.name)}")
         return [field.name for field in fields]
 
     def _check_names(self, names: Collection[str], where: str) -> None:
@@ -364,7 +381,7 @@ class InputReader:
         for place, count in zip(*misfits.to_pydict().values(), strict=True):
             self.misfits["" if place == NO_RECORD else columns[place][0]] += count
             malformed = malformed + count
-        return Chunk(table, malformed)
+        return self._timed(table, malformed)
 
     def _execute(self, text: str) -> pa.Table:
         """Return what DuckDB says to a statement. What it says of a failure can quote a record: only the kind of the failure is told."""
@@ -380,21 +397,11 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _misfit(field: pa.Field, declared_type: SparkType, source: str, in_frame: bool) -> str:
-    """Say what a column has instead of its type, and how to mend what newcomers meet most: times, and whole numbers with gaps."""
+def _misfit(field: pa.Field, declared_type: SparkType, source: str) -> str:
+    """Say what a column of a file has instead of its declared type."""
     have = spark_type(field.type)
-    frame = f"frame[{field.name!r}]"
-    if loses_numbers(str(have), str(declared_type)):
-        call = ""
-        if in_frame and have.is_real:
-            call = f", or make whole numbers of it, like {frame}.astype('Int{INTEGER_BITS[declared_type.name]}')"
-        if in_frame and declared_type.name == "double":
-            call = f", or make it DOUBLE, like {frame}.astype('float64')"
-        return f"{mismatch_text(field.name, str(have), source, str(declared_type))}{call}"
-    parse = in_frame and (have.name, declared_type.name) == ("string", "timestamp")
-    hint = f"; make it one, like pd.to_datetime({frame}, utc=True)" if parse else ""
     shown_type = field.type if have.name == "other" else have
-    return f"{mismatch_text(field.name, str(shown_type), source, str(declared_type))}{hint}"
+    return mismatch_text(field.name, str(shown_type), source, str(declared_type))
 
 
 def _within_calendar(value: str, kind: SparkType) -> str:

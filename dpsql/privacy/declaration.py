@@ -44,6 +44,7 @@ def declaration(source: Source) -> dict[str, str]:
         "path": source.path,
         "table": source.table,
         SCHEMA: ", ".join(_columns(source.schema or "")),
+        "event_time.unit": source.event_time_unit,
         "value_format": source.value_format,
         "value_schema": source.value_schema
         and hashlib.sha256(source.value_schema.encode()).hexdigest()[:16],

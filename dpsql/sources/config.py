@@ -21,6 +21,7 @@ from dpsql.sources.declared_types import refused_type, type_word, without_quoted
 from dpsql.sources.domains import Domain, read_domains
 from dpsql.sources.places import overlap, places
 from dpsql.sources.reader_options import CATALOG, refused_format, refused_option
+from dpsql.sources.time_units import UNITS
 from dpsql.sources.yaml_file import Block, YamlDocument, read_yaml
 from dpsql.times import EPOCH, parse_duration
 
@@ -44,6 +45,7 @@ class Source:
         options: reader options, sorted by name.
         schema: column names and types as Spark DDL, where the data does not carry them.
         event_time: the column that windows are cut by (lower case); None for a static table.
+        event_time_unit: what its numbers count since 1970, or `text`; None: it is a TIMESTAMP or a DATE.
         privacy_unit: the columns that name a user (lower case); empty for a static table, and where only queries that protect rows read a stream.
         static: a public table, the same for everybody.
         max_users, max_keys: public upper bounds, charged to delta for hash collisions.
@@ -100,6 +102,7 @@ class Source:
     unavailable_value: str | None = None
     domains: tuple[tuple[str, Domain], ...] = ()
     max_ahead_us: int | None = None
+    event_time_unit: str | None = None
 
     def __post_init__(self) -> None:
         if self.change_feed and not self.event_time:
@@ -126,9 +129,9 @@ class Source:
 SOURCE_KEYS = tuple(
     each.name.removesuffix("_us")
     for each in fields(Source)
-    if each.name not in ("name", "uncapped", "event_cap")
+    if each.name not in ("name", "uncapped", "event_cap", "event_time_unit")
 )
-"""What the block of a source in sources.yaml may have: `cap` tells three of the fields."""
+"""What the block of a source in sources.yaml may have: `cap` tells three of the fields, `event_time` two."""
 
 
 @dataclass(frozen=True)
@@ -229,13 +232,15 @@ def _source(document: YamlDocument, name: str) -> Source:
         if block.settings.get("cap", NO_CAP) != NO_CAP
         else {}
     )
+    event_time, event_time_unit = _event_time(block, document, key_path)
     source = Source(
         name=name,
         format=block.text("format", required="like `format: parquet`").lower(),
         path=_absolute(block.text("path"), document.path),
         options=_options(document, (*key_path, "options")) if "options" in block.settings else (),
         schema=block.text("schema") or None,
-        event_time=block.text("event_time").lower() or None,
+        event_time=event_time.lower() or None,
+        event_time_unit=event_time_unit or None,
         privacy_unit=_columns(block, "privacy_unit"),
         static=static,
         max_users=block.whole_number("max_users", DEFAULT_MAX_USERS, minimum=1),
@@ -435,6 +440,18 @@ def _value_schema(block: Block, document: YamlDocument, key_path: tuple[str, ...
             f"{path}: not an Avro schema of a record", (*key_path, "value_schema")
         ) from None
     return text
+
+
+def _event_time(block: Block, document: YamlDocument, key_path: tuple[str, ...]) -> tuple[str, str]:
+    """Return column and unit."""
+    if not isinstance(block.settings.get("event_time"), dict):
+        return block.text("event_time"), ""
+    settings = document.block((*key_path, "event_time"), ("column", "unit"))
+    column = settings.text("column", required="like `column: ms`")
+    unit = settings.text("unit", required="like `unit: milliseconds`").lower()
+    if unit not in UNITS:
+        raise settings.wrong("unit", " or ".join(UNITS))
+    return column, unit
 
 
 def _start(block: Block) -> int | None:

@@ -13,6 +13,7 @@ from sqlglot.errors import SqlglotError
 
 from dpsql.sources.change_feed import BESIDE
 from dpsql.sources.config import Source
+from dpsql.sources.time_units import has_unit
 from dpsql.sql.dialect import DpGenerator, DpSpark
 from dpsql.sql.values import is_column
 
@@ -350,11 +351,21 @@ def _of_source(source: Source, name: str | None) -> Relation:
     declared = schema_fields(source.schema) if source.schema else None
     if declared is None:
         return Relation(name, passes=source.name, source=source)
+    if source.event_time_unit:
+        declared = tuple((column, _timed(column, kind, source)) for column, kind in declared)
     fields = tuple(
         Field(column, kind, (source.name, column))
         for column, kind in (*declared, *(BESIDE_TYPES if source.change_feed else ()))
     )
     return Relation(name, fields, source=source)
+
+
+def _timed(column: str, kind: exp.DataType, source: Source) -> exp.DataType:
+    """Return the type of a column as FROM sees it: an event time in a unit is a TIMESTAMP."""
+    is_time = column == source.event_time and has_unit(
+        kind.sql(dialect="spark").lower(), str(source.event_time_unit)
+    )
+    return exp.DataType.build("TIMESTAMP", dialect="spark") if is_time else kind
 
 
 @lru_cache(maxsize=256)

@@ -10,12 +10,14 @@ from dpsql.description import END, START
 from dpsql.errors import Problem
 from dpsql.parsed_query import SPREADS, AggregateFunction, ContributionPeriod
 from dpsql.sources.change_feed import BESIDE
+from dpsql.sources.time_units import TEXT, UNITS, has_unit, wrong_unit
 from dpsql.sql.aggregates import Call
 from dpsql.sql.clause_rules import missing_options
 from dpsql.sql.draft import Draft
 from dpsql.sql.event_rules import event
 from dpsql.sql.items import WINDOW_CALLS, Kind, call_name
 from dpsql.sql.options import TRIGGER_INTERVAL
+from dpsql.sql.relations import schema_fields
 from dpsql.sql.select_rules import TIME_TYPES
 from dpsql.sql.text import Span, problem
 from dpsql.sql.values import (
@@ -28,6 +30,8 @@ from dpsql.sql.values import (
     read_duration,
 )
 from dpsql.times import show_duration
+
+EVENT_TIMES = (*TIME_TYPES, exp.DType.DATE)
 
 # Rules on window(event_time, size, slide, offset), the event time and the triggers.
 
@@ -221,10 +225,31 @@ def event_time_type(draft: Draft) -> Iterator[Problem]:
         if not is_column(node):
             continue
         fields = draft.scope.find(node)
-        kind = fields[0].type if len(fields) == 1 else None
-        if kind is not None and kind.this not in TIME_TYPES:
-            message = f"The event time `{node.name}` is {kind.sql(dialect='spark')}, not TIMESTAMP"
-            yield problem(draft.span(node), message, "declare it as TIMESTAMP in sources.yaml")
+        if kind := _wrong_type(draft, fields[0].type if len(fields) == 1 else None):
+            yield _no_time(draft, draft.span(node), node.name.lower(), kind)
+
+
+def _wrong_type(draft: Draft, kind: exp.DataType | None) -> exp.DataType | None:
+    """Return the type of an event time that is none, or has no such unit."""
+    stream = draft.stream
+    if stream is None or not (stream.event_time_unit and stream.schema):
+        return None if kind is None or kind.this in EVENT_TIMES else kind
+    stored_kind = dict(schema_fields(stream.schema) or ()).get(str(stream.event_time))
+    if stored_kind is None or has_unit(stored_kind.sql("spark").lower(), stream.event_time_unit):
+        return None
+    return stored_kind
+
+
+def _no_time(draft: Draft, span: Span, column: str, kind: exp.DataType) -> Problem:
+    type_name = kind.sql(dialect="spark")
+    hint = "declare it as TIMESTAMP in sources.yaml"
+    unit = TEXT if has_unit(type_name.lower(), TEXT) else "milliseconds"
+    if draft.stream and draft.stream.event_time_unit:
+        message = wrong_unit(column, type_name, draft.stream.event_time_unit)
+        return problem(span, message[0].upper() + message[1:], "write a unit that fits, or none")
+    if has_unit(type_name.lower(), unit):
+        hint = f"write `event_time: {{column: {column}, unit: {unit}}}` in sources.yaml; units are {', '.join(UNITS)}"
+    return problem(span, f"The event time `{column}` is {type_name}, not TIMESTAMP or DATE", hint)
 
 
 def trigger_fits_slide(draft: Draft) -> Iterator[Problem]:
@@ -365,9 +390,8 @@ def event_time_passed(draft: Draft) -> Iterator[Problem]:
             message,
             f"select {stream.event_time} itself in the sub-query, under its own name and once",
         )
-    elif fields[0].type is not None and fields[0].type.this not in TIME_TYPES:
-        message = f"The event time `{stream.event_time}` is {fields[0].type.sql(dialect='spark')}, not TIMESTAMP"
-        yield problem(span, message, "declare it as TIMESTAMP in sources.yaml")
+    elif kind := _wrong_type(draft, fields[0].type):
+        yield _no_time(draft, span, stream.event_time, kind)
 
 
 def keys_grouped(draft: Draft) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 from dpsql.errors import DataError
 from dpsql.sources.config import Source
 from dpsql.streaming import formats, internals
+from dpsql.streaming.event_times import MICROSECONDS
 
 UNITS = {"MILLIS": "milliseconds", "MICROS": "microseconds", "NANOS": "nanoseconds"}
 KINDS = {"UNKNOWN": "void"}
@@ -24,14 +25,6 @@ _COLUMN = re.compile(
     r"^  \w+ (\w+)(?:\(\d+\))? (.+?)(?: \(([A-Z]\w*(?:\([^()]*\))?)\))?;$", re.MULTILINE
 )
 """Stored type, name and annotation of a column, like `TIMESTAMP(NANOS,true)`, as the JVM writes a footer."""
-
-_FLOORED = "{0} div 1000L - CASE WHEN {0} % 1000L < 0 THEN 1L ELSE 0L END"
-_MICROSECONDS = {
-    "seconds": "try_multiply({0}, 1000000L)",
-    "milliseconds": "try_multiply({0}, 1000L)",
-    "microseconds": "{0}",
-    "nanoseconds": _FLOORED,
-}
 
 Units = Mapping[str, str]
 """The units of the times in a file by the names of their columns, in lower case; of other columns their stored types."""
@@ -47,7 +40,7 @@ def units_of(session: SparkSession, uris: Sequence[str]) -> Iterator[Units]:
 
 
 def numbers_of(session: SparkSession, source: Source, stored: DataFrame) -> Units:
-    """Return the columns that are to be read as numbers, with their units in the first file; none but of Parquet."""
+    """Return the columns that are to be read as numbers, with their units in the first file, and the event time if it is one; none but of Parquet."""
     if source.format != "parquet":
         return {}
     units: Units = next(units_of(session, sorted(stored.inputFiles())[:1]), {})
@@ -55,7 +48,8 @@ def numbers_of(session: SparkSession, source: Source, stored: DataFrame) -> Unit
     return {
         field.name: units[field.name.lower()]
         for field in stored.schema
-        if isinstance(field.dataType, kinds) and units.get(field.name.lower()) in READ_AS_NUMBERS
+        if (isinstance(field.dataType, kinds) and units.get(field.name.lower()) in READ_AS_NUMBERS)
+        or (source.event_time_unit and field.name.lower() == source.event_time in units)
     }
 
 
@@ -63,7 +57,10 @@ def stored_schema(schema: T.StructType, numbers: Units) -> T.StructType:
     """Return a schema with the type of numbers where numbers are read."""
     return T.StructType(
         [
-            T.StructField(field.name, T.LongType() if field.name in numbers else field.dataType)
+            T.StructField(
+                field.name,
+                T.LongType() if numbers.get(field.name) in READ_AS_NUMBERS else field.dataType,
+            )
             for field in schema
         ]
     )
@@ -76,7 +73,9 @@ def with_times(frame: DataFrame, units: Units) -> DataFrame:
         name = formats.quoted(field.name)
         unit = units.get(field.name)
         listed.append(
-            f"timestamp_micros({_MICROSECONDS[unit].format(name)}) AS {name}" if unit else name
+            f"timestamp_micros({MICROSECONDS[unit].format(name)}) AS {name}"
+            if unit in READ_AS_NUMBERS
+            else name
         )
     return frame.selectExpr(*listed)
 

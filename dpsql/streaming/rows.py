@@ -22,6 +22,7 @@ from dpsql.lake.engine_file import Engine
 from dpsql.mechanisms import public_groups, registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
+from dpsql.sources.time_units import no_time
 from dpsql.streaming import formats, internals
 from dpsql.streaming.failures import reason_of
 from dpsql.streaming.totality import guarded
@@ -337,10 +338,7 @@ def _microseconds(kind: T.DataType, name: str) -> str:
         days = "cast(unix_date(event_time) AS BIGINT)"
         limit = LIMIT_US // US_PER_DAY
         return f"CASE WHEN {days} BETWEEN -{limit}L AND {limit}L THEN {days} * {US_PER_DAY}L END"
-    raise DataError(
-        f"event time {name!r} has type {kind.simpleString().upper()}, not TIMESTAMP or DATE: "
-        f"convert it in FROM, like (SELECT *, timestamp_seconds({name}) AS event_ts FROM ...), or declare its type in the source's schema"
-    )
+    raise DataError(no_time(name, kind.simpleString()))
 
 
 def _sequence(types: Mapping[str, T.DataType]) -> str:

@@ -32,6 +32,7 @@ from dpsql.sources.reader_options import (
     refused_option,
 )
 from dpsql.streaming import formats, internals
+from dpsql.streaming.event_times import with_event_time
 from dpsql.streaming.failures import kind_of, reason_of, translate
 from dpsql.streaming.file_columns import check_first_types, check_source_folders
 from dpsql.streaming.footers import Units, check_units, numbers_of, stored_schema, with_times
@@ -124,7 +125,8 @@ def register(
 def register_stream(session: SparkSession, source: Source, may_be_empty: bool) -> Units:
     """Make a stream a temporary view under its own name, and return the columns that are read as numbers; the rest as in `register`."""
     frame, numbers = _stream(session, source, may_be_empty)
-    with_valid_texts(within_calendar(frame), source).createOrReplaceTempView(source.name)
+    timed = within_calendar(with_event_time(frame, source))
+    with_valid_texts(timed, source).createOrReplaceTempView(source.name)
     return numbers
 
 

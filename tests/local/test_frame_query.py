@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -112,8 +113,70 @@ def test_a_column_that_nobody_names_spoils_no_frame(secret) -> None:
 def test_a_frame_needs_the_columns_that_a_query_names(compile_on, secret) -> None:
     query = compile_on(schema=f"{SCHEMA}, note INT")
     assert len(dpsql.run_local(query, visits(), secret)) > 5
-    with pytest.raises(DataError, match="column `seconds` of source `visits` is missing"):
+    with pytest.raises(
+        DataError, match="the records have no column `seconds`; they have user_id, page, ts"
+    ):
         dpsql.run_local(query, visits().drop_columns(["seconds"]), secret)
+
+
+class Spark:
+    """A batch frame of Spark, of which whole columns cannot be had."""
+
+    isStreaming = False
+
+    def __init__(self, table: pa.Table, is_chosen: bool = False) -> None:
+        self.table = table
+        self.is_chosen = is_chosen
+        self.columns = table.column_names
+
+    def select(self, *names: str) -> "Spark":
+        plain = [name.strip("`").replace("``", "`") for name in names]
+        return Spark(self.table.select(plain), True)
+
+    def toArrow(self) -> pa.Table:
+        assert self.is_chosen, "every column came to the driver"
+        return self.table
+
+
+def test_only_named_columns_of_spark_are_read(secret) -> None:
+    """Catches: a table of which every column comes to the driver."""
+    table = visits().append_column("o`dd", pa.array([b"\xff"] * 4000))
+    assert len(dpsql.query(SQL, Spark(table), unit="user_id", time="ts", secret=secret)) > 5
+    chosen = arrow_table(Spark(table), {"page", "o`dd"})
+    assert chosen.column_names == ["page", "o`dd"]
+
+
+def test_dropped_records_are_told_to_the_holder(secret) -> None:
+    """Catches: half of the units NA, and no word; exact counts that go along with the rows."""
+    users = [None if i % 2 else f"u{i}" for i in range(4000)]
+    table = visits().set_column(0, "user_id", pa.array(users))
+    answer = dpsql.query(SQL, table, unit="user_id", time="ts", secret=secret)
+    assert answer.dropped["null_privacy_unit"] == 2000
+    shown = repr(answer) + answer._repr_html_() + str(answer.rows.attrs) + str(list(answer.rows))
+    assert "null_privacy_unit" not in shown and "2000" not in shown
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (pd.Period("2024-02", "M"), r"period.*, not STRING: make it one, like frame\['page'\]"),
+        (pd.Timedelta("1h"), r"column `page` of the records has type duration\[.s\], not STRING"),
+        (None, None),
+    ],
+)
+def test_columns_without_a_type_are_named(column, words, secret) -> None:
+    """Catches: `FROM has no column page`, of a column that is there."""
+    frame = visits().to_pandas().assign(page=column)
+    if words is None:
+        indexed = frame.set_index("ts")
+        with pytest.raises(DataError, match=r"no column `ts`; .* index: frame.reset_index\(\)"):
+            dpsql.query(SQL, indexed, unit="user_id", time="ts", secret=secret)
+        return
+    with pytest.raises(DataError, match=words) as told:
+        dpsql.query(SQL, frame, unit="user_id", time="ts", secret=secret)
+    assert "source" not in str(told.value)
+    frame["page"] = frame["page"].astype("string")
+    assert len(dpsql.query(SQL, frame, unit="user_id", time="ts", secret=secret)) > 0
 
 
 def test_messages_of_a_feed_may_be_a_frame(compile_on) -> None:

@@ -47,10 +47,10 @@ def test_a_frame_that_does_not_fit_spends_nothing(compile_on: Compile, tmp_path:
     query = compile_on()
     frame = visits().to_pandas()
     for wrong, says in (
-        (frame.drop(columns="page"), "column `page` of source `visits` is missing"),
+        (frame.drop(columns="page"), "the records have no column `page`"),
         (
             frame.assign(ts="2026-01-01"),
-            r"declares TIMESTAMP; make it one, like pd.to_datetime\(frame\['ts'\], utc=True\)",
+            r"not TIMESTAMP: make it one, like pd.to_datetime\(frame\['ts'\], utc=True\)",
         ),
         ("visits.csv", "the records are no table"),
     ):

@@ -244,7 +244,7 @@ def test_other_types_are_refused_on_spark_too(
 ) -> None:
     with pytest.raises(
         DataError,
-        match=r"cast it to STRING|event time 'ts' has type .* not TIMESTAMP or DATE: convert it in FROM",
+        match=r"cast it to STRING|event time `ts` has type .* not TIMESTAMP or DATE: write `event_time: ",
     ):
         on_spark_alone(spark, compile_on, key, time)
 
