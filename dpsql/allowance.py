@@ -15,7 +15,7 @@ class Limits:
     Args:
         max_users, max_keys: declared for the source.
         pairs: of window and key.
-        defaults: options that the query does not write.
+        defaults: options that the query does not write; None: it does.
         left_out: figures that tell what the limits leave out.
     """
 

@@ -132,8 +132,8 @@ class Query:
         )
 
     @property
-    def defaults(self) -> Mapping[str, float]:
-        """Options that the text does not have and that decide about noise or limits, with their values."""
+    def defaults(self) -> Mapping[str, float | None]:
+        """Values of the options that the text does not have and that decide about noise or limits; None: it has them."""
         from dpsql.sql.parse import defaults_of  # slow to import
 
         return defaults_of(self.text, self.sources, registry.MECHANISMS)

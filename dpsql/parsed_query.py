@@ -106,6 +106,13 @@ class Quantiles(Aggregate):
 
 
 @dataclass(frozen=True)
+class Percentile(Quantiles):
+    """PERCENTILE_CONT(argument, element / parts): one of the quantiles between the bounds."""
+
+    element: int = 1
+
+
+@dataclass(frozen=True)
 class Key:
     """A name that records are counted by: one GROUP BY column besides the window, or a part of what
     a sketch counts (`top.value`); with its Spark SQL."""

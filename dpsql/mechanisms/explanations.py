@@ -26,6 +26,7 @@ from dpsql.parsed_query import (
     Aggregate,
     ContributionPeriod,
     ParsedQuery,
+    Percentile,
     PerGroup,
     Quantiles,
 )
@@ -180,6 +181,8 @@ def column(
 ) -> ExplainedColumn:
     """Return a released column with its errors, and those of its parts."""
     function = str(aggregate.function)
+    if isinstance(aggregate, Percentile):
+        function = f"PERCENTILE_CONT(x, {share_of(aggregate):g})"
     bounds_of = "group" if isinstance(aggregate, PerGroup) else "row"
     return ExplainedColumn(
         alias=aggregate.alias,
@@ -234,12 +237,19 @@ def divisor(aggregate: Aggregate) -> str:
     return "n" if sums_of(aggregate.function) > 1 else ""
 
 
+def share_of(aggregate: Percentile) -> float:
+    """Return the share of a percentile."""
+    return aggregate.element / aggregate.parts
+
+
 def quantile_notes(aggregate: Aggregate, tree: QuantileTree, grid: float) -> tuple[str, ...]:
     """Say what the numbers of quantiles mean."""
     name = aggregate.alias
+    values = f"{tree.parts + 1} values from {tree.lower:g} to {tree.upper:g}, on a grid of {grid:.4g}, with equally many rows between them"
+    if isinstance(aggregate, Percentile):
+        values = f"the value that {share_of(aggregate):.0%} of the rows lie below, on a grid of {grid:.4g}"
     return (
-        f"{name}: {tree.parts + 1} values from {tree.lower:g} to {tree.upper:g}, on a grid of {grid:.4g}, with equally many rows "
-        "between them. Its error is in ranks: so many rows too many or too few can lie below a value, more where many rows have "
+        f"{name}: {values}. Its error is in ranks: so many rows too many or too few can lie below a value, more where many rows have "
         "one value.",
         f"{name}_{RANK_STDERR} is that error as a share of the noisy number of rows; if that number is below 1, {name} is NULL.",
     )

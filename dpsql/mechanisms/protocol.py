@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from dpsql.description import RANK_STDERR, STDERR, NoiseKind, Role, Sets, SketchShape
 from dpsql.explanation import Explanation
-from dpsql.parsed_query import BOUNDED, Aggregate, ParsedQuery, Quantiles
+from dpsql.parsed_query import BOUNDED, Aggregate, ParsedQuery, Percentile, Quantiles
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
 from dpsql.sources.change_feed import Feed
@@ -114,6 +114,9 @@ def value_and_error(aggregate: Aggregate, i: int) -> tuple[PublicColumn, PublicC
     alias = aggregate.alias
     if isinstance(aggregate, Quantiles):
         error = PublicColumn(alias, f"{alias}_{RANK_STDERR}", "DOUBLE", f"s{i}", Role.RANK_STDERR)
+        if isinstance(aggregate, Percentile):
+            source = f"c{i}_{aggregate.element}"
+            return PublicColumn(alias, alias, "DOUBLE", source, Role.VALUE), error
         return PublicColumn(
             alias, alias, "DOUBLES", f"c{i}", Role.VALUE, aggregate.parts + 1
         ), error

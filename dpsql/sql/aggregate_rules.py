@@ -15,11 +15,14 @@ from dpsql.sql.aggregates import (
     FOREIGN_ARGUMENTS,
     MOST_PARTS,
     PER_GROUP,
+    PERCENTILE,
     WAYS_OUT,
     Call,
     argument_name,
+    bounds_of_value,
     read_bounds,
     read_parts,
+    read_share,
 )
 from dpsql.sql.draft import Draft
 from dpsql.sql.event_rules import event
@@ -94,9 +97,8 @@ def _known_calls(draft: Draft) -> list[Call]:
 
 
 def _example(call: Call, argument: str = "x") -> str:
-    return (
-        f"{call.name.upper()}({argument}, {'4, ' if call.of_quantiles else ''}{BOUNDS} => (lo, hi))"
-    )
+    number = {PERCENTILE: "0.5, ", "approx_quantiles": "4, "}.get(call.name, "")
+    return f"{call.name.upper()}({argument}, {number}{BOUNDS} => (LOW, HIGH))"
 
 
 def quantiles_elsewhere(draft: Draft) -> Iterator[Problem]:
@@ -147,7 +149,7 @@ def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
         span = draft.span(call.bounds_arguments[0])
         bounds = read_bounds(call.bounds_arguments[0])
         for message in [message for message, applies in refused.items() if applies][:1]:
-            yield problem(span, message, f"write {BOUNDS} => (lo, hi), with max_rows_per_group")
+            yield problem(span, message, f"write {BOUNDS} => (LOW, HIGH), with max_rows_per_group")
         if bounds and not bounds[0] <= 0 <= bounds[1] and call.name != "count":
             message = "Zero must lie within bounds per group: who has no row there adds nothing"
             yield problem(
@@ -175,7 +177,12 @@ def quantile_parts(draft: Draft) -> Iterator[Problem]:
     for call in draft.calls:
         if not call.of_quantiles or call.distinct:
             continue
-        if len(call.positional) != 2 or isinstance(call.positional[0], exp.Star):
+        is_pair = len(call.positional) == 2 and not isinstance(call.positional[0], exp.Star)
+        if call.name == PERCENTILE:
+            if not is_pair or read_share(call) is None:
+                message = "PERCENTILE_CONT takes an expression and a share of at most two decimals"
+                yield problem(call.item.span, message, f"write {_example(call)} for the median")
+        elif not is_pair:
             yield problem(
                 call.item.span,
                 "APPROX_QUANTILES takes one expression and a number of parts",
@@ -198,14 +205,14 @@ def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
             continue
         if len(call.positional) != (0 if call.distinct else 1):
             example = (
-                "COUNT(*) or COUNT(x)" if name == "COUNT" else f"{name}(x, {BOUNDS} => (lo, hi))"
+                "COUNT(*) or COUNT(x)" if name == "COUNT" else f"{name}(x, {BOUNDS} => (LOW, HIGH))"
             )
             yield problem(call.item.span, f"{name} takes one expression", f"write {example}")
         elif name != "COUNT" and call.positional and isinstance(call.positional[0], exp.Star):
             yield problem(
                 call.item.span,
                 f"{name}(*) has no meaning",
-                f"write {name}(x, {BOUNDS} => (lo, hi))",
+                f"write {name}(x, {BOUNDS} => (LOW, HIGH))",
             )
 
 
@@ -264,7 +271,7 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
                 yield problem(
                     span,
                     f"{call.name.upper()} has no bounds per group",
-                    f"write {BOUNDS} => (lo, hi), with max_rows_per_group",
+                    f"write {BOUNDS} => (LOW, HIGH), with max_rows_per_group",
                 )
             elif call.name == "count" and name == BOUNDS:
                 hint = f"leave the argument out, or bound what one user adds to a key and window: {PER_GROUP} => (0, 5)"
@@ -281,6 +288,8 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
         bounds_arguments = call.bounds_arguments
         if not bounds_arguments and call.named_arguments:
             continue  # a named argument with another name: its own rule says so
+        if not bounds_arguments and bounds_of_value(call, draft.stream):
+            continue
         if not bounds_arguments:
             argument_sql = (
                 call.item.root.expressions[0].sql(dialect="spark") if call.positional else "x"
@@ -288,7 +297,7 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 call.item.span,
                 f"{call.name.upper()} needs bounds for one record's value",
-                f"write {_example(call, argument_sql).replace('(lo, hi)', '(0, 100)')}; values outside are clamped",
+                f"write {_example(call, argument_sql)} with two numbers; values outside are clamped",
             )
             continue
         bounds = read_bounds(bounds_arguments[0])
@@ -296,7 +305,7 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 draft.span(bounds_arguments[0]),
                 "The bounds must be two number literals",
-                f"write {argument_name(bounds_arguments[0])} => (0, 100)",
+                f"write {argument_name(bounds_arguments[0])} => (LOW, HIGH)",
             )
         elif (
             call.per_group
@@ -315,7 +324,7 @@ def bounds_ordered(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 draft.span(call.bounds_arguments[0]),
                 "The lower bound must be below the upper bound",
-                f"write {argument_name(call.bounds_arguments[0])} => (lo, hi) with lo < hi",
+                f"write {argument_name(call.bounds_arguments[0])} => (LOW, HIGH) with LOW < HIGH",
             )
 
 

@@ -3,69 +3,63 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from sqlglot import exp
 
 from dpsql.description import STDERR
 from dpsql.parsed_query import BOUNDED, SKETCHES, AggregateFunction
+from dpsql.sources.config import Source
 from dpsql.sql.items import SPREAD_NAMES, Item, call_name
-from dpsql.sql.values import NUMBER, bare
+from dpsql.sql.values import NUMBER, bare, is_column
 
 BOUNDS = "contribution_bounds_per_row"
 PER_GROUP = "contribution_bounds_per_group"
 MOST_PARTS = 100
 """Limit on the parts of APPROX_QUANTILES."""
 
+PERCENTILE = "percentile_cont"
+QUANTILES = ("approx_quantiles", PERCENTILE)
+SHARE = re.compile(r"0?\.[0-9]{1,2}0*")
+
 FOREIGN_AGGREGATES: Mapping[str, str] = {
     "anon_count": "COUNT(*) or COUNT(x)",
-    "anon_sum": "SUM(x, contribution_bounds_per_row => (lo, hi))",
-    "anon_avg": "AVG(x, contribution_bounds_per_row => (lo, hi))",
-    "anon_var_pop": "VAR_POP(x, contribution_bounds_per_row => (lo, hi))",
-    "anon_stddev_pop": "STDDEV_POP(x, contribution_bounds_per_row => (lo, hi))",
-    "mean": "AVG(x, contribution_bounds_per_row => (lo, hi))",
+    "anon_sum": "SUM(x, contribution_bounds_per_row => (LOW, HIGH))",
+    "anon_avg": "AVG(x, contribution_bounds_per_row => (LOW, HIGH))",
+    "anon_var_pop": "VAR_POP(x, contribution_bounds_per_row => (LOW, HIGH))",
+    "anon_stddev_pop": "STDDEV_POP(x, contribution_bounds_per_row => (LOW, HIGH))",
+    "mean": "AVG(x, contribution_bounds_per_row => (LOW, HIGH))",
     "count_if": "SUM(CASE WHEN condition THEN 1 ELSE 0 END, contribution_bounds_per_row => (0, 1))",
     "approx_count_distinct": "COUNT(DISTINCT privacy unit)",
     "approx_top_k": "APPROX_TOP_COUNT(x, 10)",
     "count_min_sketch": "COUNT_SKETCH(x); sketch = COUNT_MIN in OPTIONS makes it one without signs",
-    "try_sum": "SUM(x, contribution_bounds_per_row => (lo, hi))",
-    "try_avg": "AVG(x, contribution_bounds_per_row => (lo, hi))",
+    "try_sum": "SUM(x, contribution_bounds_per_row => (LOW, HIGH))",
+    "try_avg": "AVG(x, contribution_bounds_per_row => (LOW, HIGH))",
 }
 
-_RANGES = "make ranges of x a key, for example width_bucket(x, 0, 100, 20) AS x_range, and count"
-_QUANTILES = f"write APPROX_QUANTILES(x, 4, {BOUNDS} => (lo, hi))"
+_RANGES = "make ranges of x a key, for example FLOOR(x / 5) AS x_range, and count"
+_PERCENTILE = f"write PERCENTILE_CONT(x, 0.5, {BOUNDS} => (LOW, HIGH))"
 _ONE_RECORD = f"it would publish one record's value: {_RANGES}"
+_EXTREME = (
+    f"it would publish one record's value: write PERCENTILE_CONT(x, {{}}, {BOUNDS} => (LOW, HIGH))"
+)
 
 WAYS_OUT: Mapping[str, str] = {
+    "min": _EXTREME.format("0.01"),
+    "max": _EXTREME.format("0.99"),
     **dict.fromkeys(
-        (
-            "min",
-            "max",
-            "first",
-            "first_value",
-            "last",
-            "last_value",
-            "any_value",
-            "min_by",
-            "max_by",
-        ),
-        _ONE_RECORD,
+        ("first", "first_value", "last", "last_value", "any_value", "min_by", "max_by"), _ONE_RECORD
     ),
     **dict.fromkeys(
-        (
-            "median",
-            "percentile",
-            "percentile_approx",
-            "approx_percentile",
-            "percentile_cont",
-            "percentile_disc",
-        ),
-        _QUANTILES,
+        ("median", "percentile", "percentile_approx", "approx_percentile", "percentile_disc"),
+        _PERCENTILE,
     ),
     **dict.fromkeys(
         ("quantile", "quantiles", "approx_quantile", "anon_percentile_cont", "histogram_numeric"),
-        _QUANTILES,
+        _PERCENTILE,
     ),
     "mode": "make x a key and count: the largest counts are the commonest values",
     **dict.fromkeys(
@@ -126,7 +120,7 @@ class Call:
             "avg": AggregateFunction.AVG,
             **SPREAD_NAMES,
         }
-        functions["approx_quantiles"] = AggregateFunction.APPROX_QUANTILES
+        functions |= dict.fromkeys(QUANTILES, AggregateFunction.APPROX_QUANTILES)
         return functions.get(self.name) or next(
             (sketch for sketch in SKETCHES if sketch.lower() == self.name), None
         )
@@ -138,8 +132,8 @@ class Call:
 
     @property
     def of_quantiles(self) -> bool:
-        """Whether it is APPROX_QUANTILES(x, parts)."""
-        return self.name == "approx_quantiles"
+        """Whether it is APPROX_QUANTILES(x, parts) or PERCENTILE_CONT(x, share)."""
+        return self.name in QUANTILES
 
     @property
     def of_values(self) -> bool:
@@ -223,7 +217,10 @@ def read_call(item: Item) -> Call | None:
 
 
 def read_parts(call: Call) -> int | None:
-    """Return the number of parts of APPROX_QUANTILES, where that is a whole number."""
+    """Return the number of parts of APPROX_QUANTILES, where that is a whole number, and of PERCENTILE_CONT those whose end it is."""
+    if call.name == PERCENTILE:
+        share = read_share(call)
+        return None if share is None else share.denominator
     argument = call.positional[1] if call.of_quantiles and len(call.positional) > 1 else None
     is_whole = (
         isinstance(argument, exp.Literal)
@@ -238,8 +235,52 @@ def read_parts(call: Call) -> int | None:
     )
 
 
+def read_share(call: Call) -> Fraction | None:
+    """Return the share of PERCENTILE_CONT, where it is a literal between 0 and 1 of at most two decimals."""
+    argument = call.positional[1] if len(call.positional) > 1 else None
+    if call.name != PERCENTILE or not isinstance(argument, exp.Literal) or argument.is_string:
+        return None
+    return (SHARE.fullmatch(argument.name) and Fraction(argument.name)) or None
+
+
+def bounds_of_value(call: Call, source: Source | None) -> tuple[float, float] | None:
+    """Return the bounds of a value that need not be written: of the literals of a CASE, or those that the source declares of a column.
+
+    They are of the text and of the declaration, never of a record.
+    """
+    if not call.positional or not (call.function in BOUNDED or call.of_quantiles):
+        return None
+    value = call.positional[0]
+    if isinstance(value, exp.Case):
+        return _range_of(_results(value))
+    domains = dict(source.domains) if source else {}
+    domain = domains.get(value.name.lower()) if is_column(value) else None
+    if domain is None or not domain.whole or domain.other:
+        return None
+    return _range_of([float(number) for number in domain.values])
+
+
+def _results(case: exp.Case) -> Sequence[float]:
+    """Return the numbers of a CASE whose results are literals or NULL; nothing where one is something else."""
+    results = [branch.args["true"] for branch in case.args["ifs"]]
+    results += [case.args["default"]] if case.args.get("default") else []
+    values = [node for node in map(bare, results) if not isinstance(node, exp.Null)]
+    numbers = [number for node in values for number in _literal(node)]
+    return numbers if len(numbers) == len(values) and all(map(math.isfinite, numbers)) else []
+
+
+def _range_of(numbers: Sequence[float]) -> tuple[float, float] | None:
+    """Return the least and the largest of some numbers; of one number, it and 0."""
+    if not numbers:
+        return None
+    others = [0.0] if min(numbers) == max(numbers) else []
+    lower = min([*numbers, *others])
+    upper = max([*numbers, *others])
+    return (lower, upper) if lower < upper else None
+
+
 def read_bounds(argument: exp.Kwarg) -> tuple[float, float] | None:
-    """Return (lo, hi) of two finite number literals, None for anything else."""
+    """Return (LOW, HIGH) of two finite number literals, None for anything else."""
     value = bare(argument.expression)
     if not isinstance(value, exp.Tuple) or len(value.expressions) != 2:
         return None

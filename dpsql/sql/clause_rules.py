@@ -188,9 +188,11 @@ def missing_options(draft: Draft, required: Sequence[Option]) -> Iterator[Proble
     }
     for option in required:
         if not draft.entry(option.name) and option.name not in misspelt:
-            yield problem(
-                draft.clause_span, f"The option {option.name} is required", f"add {option.example}"
-            )
+            hint = f"add {option.example}"
+            if option is options.MAX_ROWS_CONTRIBUTED and draft.stream:
+                unit = ", ".join(draft.stream.privacy_unit)
+                hint = f"say how many rows of one {unit} may be in the table at a time: {option.example}"
+            yield problem(draft.clause_span, f"The option {option.name} is required", hint)
 
 
 def required_options(draft: Draft) -> Iterator[Problem]:

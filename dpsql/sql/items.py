@@ -27,7 +27,7 @@ SPREAD_NAMES: Mapping[str, AggregateFunction] = {
 """Without an ending it is the sample's, in Spark and in GoogleSQL."""
 
 OUR_AGGREGATES = frozenset(
-    {"COUNT", "SUM", "AVG", "APPROX_QUANTILES", *map(str.upper, SPREAD_NAMES)}
+    {"COUNT", "SUM", "AVG", "APPROX_QUANTILES", "PERCENTILE_CONT", *map(str.upper, SPREAD_NAMES)}
 )
 """Aggregates of a group's records; `SKETCHES` are the others."""
 RESERVED_NAMES = frozenset({"window", START, END, "trigger", DUE})

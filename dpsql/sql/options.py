@@ -168,6 +168,9 @@ ROWS_WITHOUT_KEY = 64
 """G, c, and c of a query without a key, where they are not written: measured on streams of others (docs/accuracy.md), never on the data at hand."""
 
 MOST_DELTA = 1e-6
+LARGEST_DELTA = 9e-6
+"""Where colliding ids would need more, the plan says which of the source's bounds is too large."""
+
 SPARE = 11
 """What a default delta is at least of the charge for colliding ids, of which it may be a tenth."""
 
@@ -185,7 +188,8 @@ def default_delta(draft: Draft) -> float | None:
     least = SPARE * source.collisions(2 * source.max_users, places)
     if draft.sketches:
         least = 10 * SPARE * source.collisions(source.max_users, 0)
-    return max(min(MOST_DELTA, 0.01 / source.max_users), _rounded_up(least))
+    usual = min(MOST_DELTA, 0.01 / source.max_users)
+    return max(usual, min(_rounded_up(least), LARGEST_DELTA))
 
 
 def _whole(draft: Draft, name: str) -> float:
@@ -293,21 +297,21 @@ PRIVACY_UNIT_COLUMN = Option(
     ),
 )
 MAX_ROWS_CONTRIBUTED = whole_option(
-    "max_rows_contributed = 32",
+    "max_rows_contributed = N",
     "C: records of one unit that count, per contribution period",
     "G c; none where each aggregate is COUNT(DISTINCT unit) or has bounds per group; of a change feed required",
     MOST_ROWS,
     _rows,
 )
 MAX_ROWS_PER_GROUP = whole_option(
-    "max_rows_per_group = 4",
+    "max_rows_per_group = N",
     "c: of these, records with one key",
     f"{ROWS_PER_GROUP}; without a key {ROWS_WITHOUT_KEY}; C where that is written",
     MOST_ROWS,
     _rows_per_group,
 )
 MAX_GROUPS_CONTRIBUTED = whole_option(
-    "max_groups_contributed = 8",
+    "max_groups_contributed = N",
     "G: different keys of one unit",
     f"{GROUPS}; C where that is written; without a key 1 (sliding: 2), in windows with `STREAM` C",
     MOST_ROWS,
@@ -381,8 +385,8 @@ USUAL = (
 """What queries of most mechanisms may write."""
 
 FOREIGN_OPTIONS: Mapping[str, str] = {
-    "contribution_bounds_per_group": "write it inside the aggregate: SUM(x, contribution_bounds_per_group => (lo, hi))",
-    "contribution_bounds_per_row": "write it inside the aggregate: SUM(x, contribution_bounds_per_row => (lo, hi))",
+    "contribution_bounds_per_group": "write it inside the aggregate: SUM(x, contribution_bounds_per_group => (LOW, HIGH))",
+    "contribution_bounds_per_row": "write it inside the aggregate: SUM(x, contribution_bounds_per_row => (LOW, HIGH))",
     "group_selection_epsilon": "leave it out: key selection has its share of the one budget",
     "report_format": REPORTED,
     "max_groups": "write max_groups_contributed",

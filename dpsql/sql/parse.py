@@ -15,6 +15,7 @@ from dpsql.parsed_query import (
     ContributionPeriod,
     Key,
     ParsedQuery,
+    Percentile,
     PerGroup,
     PrivacyLevel,
     Quantiles,
@@ -32,7 +33,7 @@ from dpsql.sql import (
     select_rules,
     time_rules,
 )
-from dpsql.sql.aggregates import Call, read_bounds, read_parts
+from dpsql.sql.aggregates import Call, bounds_of_value, read_bounds, read_parts, read_share
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.event_rules import event
@@ -251,7 +252,7 @@ def build(draft: Draft, mechanism: str, choices: Any) -> ParsedQuery[Any]:
         keys=_sketch_keys(draft)
         if draft.sketches
         else tuple(Key(item.name or "", item.sql) for item in draft.keys),
-        aggregates=tuple(_aggregate(call) for call in draft.calls),
+        aggregates=tuple(_aggregate(call, draft.stream) for call in draft.calls),
         from_sql=write_from(draft.canonical),
         stream=draft.stream.name,
         static_sources=_static_sources(draft),
@@ -312,12 +313,17 @@ def names_of(call: Call) -> tuple[str, ...]:
     )
 
 
-def _aggregate(call: Call) -> Aggregate:
+def _aggregate(call: Call, source: Source) -> Aggregate:
     if call.function is None or call.item.name is None:
         raise AssertionError("a rule let an unknown aggregate pass")
     argument = None if call.weight is None else write(call.canonical_arguments[call.weight])
-    bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
-    if (parts := read_parts(call)) is not None:
+    written = call.bounds_arguments
+    bounds = read_bounds(written[0]) if written else bounds_of_value(call, source)
+    parts = read_parts(call)
+    share = read_share(call)
+    if share is not None and parts is not None:
+        return Percentile(call.item.name, call.function, argument, bounds, parts, share.numerator)
+    if parts is not None:
         return Quantiles(call.item.name, call.function, argument, bounds, parts)
     return (PerGroup if call.per_group else Aggregate)(
         call.item.name, call.function, argument, bounds
@@ -391,11 +397,14 @@ def reading_of(text: str, sources: Mapping[str, Source]) -> Reading:
 
 def defaults_of(
     text: str, sources: Mapping[str, Source], readers: Sequence[QueryReader]
-) -> Mapping[str, float]:
-    """Return the defaults of an accepted query that decide about noise or limits, by option."""
+) -> Mapping[str, float | None]:
+    """Return the defaults of an accepted query that decide about noise or limits, by option; None: it is written, or means nothing."""
     draft = read_draft(text, sources, options_of(readers))
     told = (options.DELTA, options.MAX_GROUPS_CONTRIBUTED, options.MAX_ROWS_PER_GROUP)
-    return {option.name: draft.value(option.name) for option in told if _is_default(draft, option)}
+    return {
+        option.name: draft.value(option.name) if _is_default(draft, option) else None
+        for option in told
+    }
 
 
 def _is_default(draft: Draft, option: Option) -> bool:

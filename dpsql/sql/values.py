@@ -162,8 +162,7 @@ def read_whole(entry: Given, example: str) -> int:
                 f"write {entry.name} = {int(value)}",
             )
         raise Misread(
-            f"The value of {entry.name} is not a whole number",
-            f"write a whole number, for example {example}",
+            f"The value of {entry.name} is not a whole number", f"write a whole number: {example}"
         )
     return int(text)
 

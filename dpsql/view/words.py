@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from numbers import Integral
 from typing import Any
@@ -73,6 +73,7 @@ def quantiles_text(values: Any, rank_stderr: float, null: str) -> str:
     """Return quantiles as in `0, 12.5, 60; ranks ± 0.041`, and 95% of what their ranks are off, as a share of all rows; `null`: what is said of a NULL."""
     if absent(values) or absent(rank_stderr):
         return null
+    values = values if isinstance(values, Iterable) else [values]
     off = f"± {Z95 * rank_stderr:.2g}" if Z95 * rank_stderr < 1 else "unknown"
     return f"{', '.join(f'{value:,.4g}' for value in values)}; ranks {off}"
 

@@ -82,7 +82,8 @@ def test_text_has_the_same_sections(name: str) -> None:
     assert titles[-1] == f"Query identity: {QUERIES[name].plan.identity}"
     short = re.findall(r"(?m)^  ([A-Z][a-z ]+): {1,}", explained(name).text().split("\n\n")[0])
     limits = ["Limits"] if explained(name).protects.unit else []
-    assert short == ["Protected", "Adds up to", "When", "Keys", "Noise", *limits]
+    defaults = ["Defaults"] if any(QUERIES[name].defaults.values()) else []
+    assert short == ["Protected", "Adds up to", "When", "Keys", "Noise", *limits, *defaults]
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

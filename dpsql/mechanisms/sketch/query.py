@@ -107,7 +107,7 @@ def _read_sketch(call: Call) -> Wanted:
 
 EXAMPLES = {
     AggregateFunction.APPROX_TOP_COUNT: "APPROX_TOP_COUNT(page, 50)",
-    AggregateFunction.APPROX_TOP_SUM: f"APPROX_TOP_SUM(page, seconds, 50, {BOUNDS} => (0, 100))",
+    AggregateFunction.APPROX_TOP_SUM: f"APPROX_TOP_SUM(page, seconds, 50, {BOUNDS} => (LOW, HIGH))",
     AggregateFunction.COUNT_SKETCH: "COUNT_SKETCH(page)",
 }
 NUMBERS = {
@@ -209,7 +209,7 @@ def bounds_of_sums(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 call.item.span,
                 "APPROX_TOP_SUM needs bounds for one record's value",
-                f"add {BOUNDS} => (0, 100)",
+                f"add {BOUNDS} => (LOW, HIGH)",
             )
             continue
         argument = call.bounds_arguments[0]
@@ -218,13 +218,13 @@ def bounds_of_sums(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 draft.span(argument),
                 "The bounds must be two number literals",
-                f"write {BOUNDS} => (0, 100)",
+                f"write {BOUNDS} => (LOW, HIGH)",
             )
         elif bounds[0] >= bounds[1]:
             yield problem(
                 draft.span(argument),
                 "The lower bound must be below the upper bound",
-                f"write {BOUNDS} => (lo, hi) with lo < hi",
+                f"write {BOUNDS} => (LOW, HIGH) with LOW < HIGH",
             )
         elif bounds[0] < 0 and draft.paper:
             message = (
