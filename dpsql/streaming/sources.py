@@ -382,9 +382,13 @@ def files_there(session: SparkSession, source: Source) -> list[str]:
 def without_malformed(frame: DataFrame, metric: str = MALFORMED) -> DataFrame:
     """Count the rows with something in the column CORRUPT, and leave them and the column out.
 
-    Spark pushes no filter through what counts: each line is parsed once.
+    Spark pushes no filter through what counts: each line is parsed once. All columns are looked at, since of CSV Spark converts only fields
+    that are read: whether a line is malformed must not depend on the query.
     """
-    counted = frame.observe(metric, F.count(CORRUPT).alias("malformed"))
+    has_value = " OR ".join(f"{formats.quoted(name)} IS NOT NULL" for name in frame.columns)
+    # The smaller of a count and 0: nothing, but of all columns.
+    nothing = f"least(count(CASE WHEN {has_value} THEN 1 END), 0)"
+    counted = frame.observe(metric, F.expr(f"count({CORRUPT}) + {nothing} AS malformed"))
     return counted.where(f"{CORRUPT} IS NULL").drop(CORRUPT)
 
 

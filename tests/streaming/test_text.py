@@ -51,15 +51,17 @@ def read(session: SparkSession, source: Source) -> tuple[list[dict[str, Any]], i
     return rows, malformed, query._jsq.explainInternal(False)
 
 
-@pytest.mark.parametrize("selected", [COUNTS, SUMS])
+@pytest.mark.parametrize(("selected", "form"), [(COUNTS, "json"), (SUMS, "json"), (COUNTS, "csv")])
 def test_a_bad_field_is_malformed_in_every_query(
-    case: Any, tmp_path: Path, selected: str, spark: SparkSession
+    case: Any, tmp_path: Path, selected: str, form: str, spark: SparkSession
 ) -> None:
     """Catches: a reader that looks only at the columns of a query, so that two queries have other records, and `verify` differs."""
     (tmp_path / "visits").mkdir()
     lines = [line(user, "12s" if user % 2 else 1.5) for user in range(600)]
-    (tmp_path / "visits/a.json").write_text("\n".join(lines))
-    one = case(SQL.format(selected), format="json", schema=SCHEMA)
+    if form == "csv":
+        lines = [",".join(map(str, json.loads(text).values())) for text in lines]
+    (tmp_path / "visits/a").write_text("\n".join(lines))
+    one = case(SQL.format(selected), format=form, schema=SCHEMA)
     summary = one.go(START + 2 * DAY)
     assert (summary.records, summary.dropped) == (600, {"malformed": 300})
     run_file(one)
