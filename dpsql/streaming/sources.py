@@ -386,9 +386,9 @@ def without_malformed(frame: DataFrame, metric: str = MALFORMED) -> DataFrame:
     that are read: whether a line is malformed must not depend on the query.
     """
     has_value = " OR ".join(f"{formats.quoted(name)} IS NOT NULL" for name in frame.columns)
-    # The smaller of a count and 0: nothing, but of all columns.
-    nothing = f"least(count(CASE WHEN {has_value} THEN 1 END), 0)"
-    counted = frame.observe(metric, F.expr(f"count({CORRUPT}) + {nothing} AS malformed"))
+    # The smaller of a count and 0: zero_count, but of all columns.
+    zero_count = f"least(count(CASE WHEN {has_value} THEN 1 END), 0)"
+    counted = frame.observe(metric, F.expr(f"count({CORRUPT}) + {zero_count} AS malformed"))
     return counted.where(f"{CORRUPT} IS NULL").drop(CORRUPT)
 
 
