@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from dpsql.local.lines import MISFIT, json_select
 from dpsql.local.spark_types import Columns, SparkType, parse_ddl, quote
 from dpsql.sources.change_feed import (
@@ -32,6 +34,19 @@ BESIDE_COLUMNS: Columns = parse_ddl(
 
 _UNUSUAL = "[0-9][eE]|-0|[0-9]{16}|[0-9]{7}[.][0-9]|[^0-9]0[.]00"
 """In messages that may have numbers which DuckDB writes otherwise than Java does."""
+
+
+def without_header(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return messages with their values alone, where a registry of schemas has put five bytes before them."""
+    position = [name.lower() for name in batch.schema.names].index("value")
+    value = batch.column(position)
+    if not (pa.types.is_binary(value.type) or pa.types.is_large_binary(value.type)):
+        return batch
+    stripped = [
+        text[5:] if text is not None and text[:1] == b"\0" and len(text) >= 5 else text
+        for text in value.to_pylist()
+    ]
+    return batch.set_column(position, batch.schema.names[position], pa.array(stripped, value.type))
 
 
 def images_select(source: Source) -> str:

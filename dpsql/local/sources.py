@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dpsql.errors import ConfigError, DataError
 from dpsql.local.arrow_columns import spark_type, table
-from dpsql.local.debezium import BESIDE_COLUMNS, images_select, rows_select
+from dpsql.local.debezium import BESIDE_COLUMNS, images_select, rows_select, without_header
 from dpsql.local.delta_files import DataFile, delta_files, open_file
 from dpsql.local.event_times import TIMESTAMP, event_time
 from dpsql.local.frames import arrow_table, check_columns, misfit
@@ -262,6 +262,8 @@ class InputReader:
 
     def _of_arrow(self, batches: Iterable[pa.RecordBatch]) -> Chunk:
         """Show batches with the fields of the source; messages are in the column `value`, and one without a value is no record."""
+        if self._of_messages and self._source.schema_registry:
+            batches = map(without_header, batches)
         rows = table(batches, self._named_columns())
         if self._of_messages:
             return self._messages(rows.rename_columns(["line"]).drop_null())

@@ -55,6 +55,7 @@ def declaration(source: Source) -> dict[str, str]:
         "decimals": ", ".join(f"{name}: {scale}" for name, scale in source.decimals),
         "time_unit": source.time_unit,
         "unavailable_value": source.unavailable_value,
+        "schema_registry": "true" if source.schema_registry else None,
         **{f"options.{name}": options.get(name) for name in INPUT_OPTIONS},
         READER: _reader(options) if source.format in FILE_FORMATS else _of_messages(source),
     }

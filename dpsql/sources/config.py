@@ -58,6 +58,7 @@ class Source:
         public: the records are no secret, so exact values may be shown.
         value_format: how a Kafka value is written.
         value_schema: the Avro schema that values were written with, as JSON.
+        schema_registry: whether a Kafka value begins with the five bytes by which a registry of schemas knows it.
         start_us: when the stream was declared to start, microseconds since 1970 UTC; public groups are released from there on,
             and windows that prove keys together begin there.
         change_feed: how the changes of a table are written that the stream consists of; None: its records stay. A change counts from the time
@@ -100,6 +101,7 @@ class Source:
     decimals: tuple[tuple[str, int], ...] = ()
     time_unit: str | None = None
     unavailable_value: str | None = None
+    schema_registry: bool = False
     domains: tuple[tuple[str, Domain], ...] = ()
     max_ahead_us: int | None = None
     event_time_unit: str | None = None
@@ -265,6 +267,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         else (),
         time_unit=block.text("time_unit") or None,
         unavailable_value=block.text("unavailable_value") or None,
+        schema_registry=block.boolean("schema_registry"),
         domains=read_domains(document, (*key_path, "domains"))
         if "domains" in block.settings
         else (),
@@ -353,6 +356,11 @@ def _value_rules(source: Source) -> Iterator[Rule]:
         not kafka and source.value_format is not None,
         "value_format",
         "`value_format` is for Kafka sources only",
+    )
+    yield (
+        not kafka and source.schema_registry,
+        "schema_registry",
+        "`schema_registry` is for Kafka sources only",
     )
     yield (
         kafka and source.value_format not in (*VALUE_FORMATS, None),

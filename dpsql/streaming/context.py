@@ -35,6 +35,7 @@ from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.secret import Secret
+from dpsql.sources.config import Source
 from dpsql.streaming import failures, file_columns, formats, released, sources
 from dpsql.streaming.admission import AdmissionSink, Clocks, known_clocks
 from dpsql.streaming.footers import Units, check_units
@@ -487,9 +488,18 @@ class RunContext:
         if malformed > source.max_malformed and self.tally.is_news():
             where = f"in micro-batch {report.batchId} of source {source.name!r}"
             share = share_text(malformed, int(report.numInputRows))
-            alarm = f"more malformed records than max_malformed = {source.max_malformed} {where}, {share}: do they fit `schema`?"
+            alarm = f"more malformed records than max_malformed = {source.max_malformed} {where}, {share}: do they fit `schema`?{_registry_hint(source)}"
             self.tally.events.tell("alarm", alarm="malformed", text=alarm)
         self.tally.tell(alarm)
+
+
+def _registry_hint(source: Source) -> str:
+    """Return a hint for messages that may have a header."""
+    if source.value_format != "avro" or source.schema_registry:
+        return ""
+    return (
+        " If a registry of schemas puts five bytes before each value, write schema_registry: true"
+    )
 
 
 def run_context(

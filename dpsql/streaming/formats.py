@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from urllib.parse import unquote
 
@@ -166,6 +167,22 @@ def reader_options(source: Source) -> dict[str, str]:
     return {"startingOffsets": "earliest", **dict(source.options), "failOnDataLoss": "true"}
 
 
+HEADER_BYTES = 5
+"""Bytes before a value of a registry of schemas: 0, and the number of the schema."""
+
+TAIL = bytes.fromhex("d1b54a32d192ed03e7037ed1a0b428db")
+"""Bytes put behind an Avro value: what is left of a value that ends elsewhere stands before them."""
+
+
+def values(messages: DataFrame, source: Source) -> DataFrame:
+    """Return messages with their values alone, where a registry of schemas has put something before them."""
+    if not source.schema_registry:
+        return messages
+    has_header = f"octet_length(value) >= {HEADER_BYTES} AND substring(value, 1, 1) = X'00'"
+    value = f"CASE WHEN {has_header} THEN substring(value, {HEADER_BYTES + 1}) ELSE value END"
+    return messages.withColumn("value", F.expr(value))
+
+
 def parsed(messages: DataFrame, source: Source) -> DataFrame:
     """Return the declared columns out of the binary column `value`, and CORRUPT beside them. A message without value is no record.
 
@@ -205,9 +222,16 @@ def _avro(messages: DataFrame, source: Source) -> DataFrame:
     limit_avro(messages.sparkSession)
     try:
         decoded = messages.select(
-            from_avro("value", str(source.value_schema), {"mode": "PERMISSIVE"}).alias("v")
+            from_avro(
+                F.expr(f"concat(value, X'{TAIL.hex()}')"),
+                _with_tail(str(source.value_schema)),
+                {"mode": "PERMISSIVE"},
+            ).alias("m")
         )
-        avro_types = {field.name: field.dataType for field in decoded.select("v.*").schema.fields}
+        decoded = decoded.select("m.value", "m.tail")
+        avro_types = {
+            field.name: field.dataType for field in decoded.select("value.*").schema.fields
+        }
     except PySparkException as problem:
         raise DataError(
             f"source {source.name!r}: Spark refuses the Avro schema ({problem.getCondition()})"
@@ -224,12 +248,17 @@ def _avro(messages: DataFrame, source: Source) -> DataFrame:
                 f"source {source.name!r}: column {field.name} is declared as {field.dataType.simpleString().upper()}, "
                 f"but in the Avro schema it is {kind}; change `schema` at sources.{source.name}"
             )
-    columns = [f"v.`{field.name}`" for field in declared_schema]
-    # Of a message that it cannot read the decoder makes a row of NULLs, and so would a message that says nothing.
-    return decoded.selectExpr(
-        *columns,
-        f"CASE WHEN coalesce({', '.join(f'cast({c} AS STRING)' for c in columns)}) IS NULL THEN '' END AS {CORRUPT}",
-    )
+    columns = [f"value.`{field.name}`" for field in declared_schema]
+    # Of a message that it cannot read the decoder makes a row of NULLs.
+    is_whole = f"tail IS NOT NULL AND tail = X'{TAIL.hex()}'"
+    return decoded.selectExpr(*columns, f"CASE WHEN NOT ({is_whole}) THEN '' END AS {CORRUPT}")
+
+
+def _with_tail(schema: str) -> str:
+    """Return an Avro schema of a record and the bytes behind it."""
+    tail = {"type": "fixed", "name": "dpsql_tail", "size": len(TAIL)}
+    fields = [{"name": "value", "type": json.loads(schema)}, {"name": "tail", "type": tail}]
+    return json.dumps({"type": "record", "name": "dpsql_message", "fields": fields})
 
 
 # Messages of Debezium as images: the columns of the row, and beside them what a Delta change

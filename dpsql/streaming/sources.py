@@ -171,7 +171,8 @@ def _stream(session: SparkSession, source: Source, may_be_empty: bool) -> tuple[
         parse = (
             formats.parsed_changes if source.change_feed is FeedForm.DEBEZIUM else formats.parsed
         )
-        return without_malformed(parse(_load(reader, source, None), source)), {}
+        messages = formats.values(_load(reader, source, None), source)
+        return without_malformed(parse(messages, source)), {}
     reader = session.readStream.format(source.format).options(**dict(source.options))
     frame = _load(
         reader.option("readChangeFeed", "true") if source.change_feed else reader,

@@ -206,6 +206,21 @@ def test_messages_of_files_topics_and_frames_are_the_same(tmp_path: Path) -> Non
         read_messages(pa.table({"account": [1]}))
 
 
+def test_headers_of_registries_are_skipped() -> None:
+    """Catches: a number of a schema that is no UTF-8, and makes another text of the value."""
+    source = Source(
+        "visits",
+        schema=SCHEMA,
+        schema_registry=True,
+        value_format="json",
+        **DECLARED | {"format": "kafka"},
+    )
+    line = json.dumps(message("c", None, OLD)).encode()
+    headers = (b"", b"\0\0\0\0\x01", b"\0\0\x01\xff{")
+    values = pa.array([header + line for header in headers] + [b"\0\0"], pa.binary())
+    assert read_messages(pa.table({"value": values}), source) == (BEGUN * 3, 1)
+
+
 def test_another_number_orders_changes(tmp_path: Path) -> None:
     by_time = Source(
         "visits", path="x", schema=SCHEMA, **{**DECLARED, "sequence_by": "source.ts_ms"}
