@@ -387,10 +387,10 @@ def without_malformed(frame: DataFrame, metric: str = MALFORMED) -> DataFrame:
     that are read: whether a line is malformed must not depend on the query.
     """
     has_value = " OR ".join(f"{formats.quoted(name)} IS NOT NULL" for name in frame.columns)
-    # The smaller of a count and 0: zero_count, but of all columns.
+    # A count and 0, the smaller one: Spark cannot leave a column out of it.
     zero_count = f"least(count(CASE WHEN {has_value} THEN 1 END), 0)"
-    counted = frame.observe(metric, F.expr(f"count({CORRUPT}) + {zero_count} AS malformed"))
-    return counted.where(f"{CORRUPT} IS NULL").drop(CORRUPT)
+    observed_frame = frame.observe(metric, F.expr(f"count({CORRUPT}) + {zero_count} AS malformed"))
+    return observed_frame.where(f"{CORRUPT} IS NULL").drop(CORRUPT)
 
 
 def check_there(session: SparkSession, sources: Iterable[Source]) -> None:
