@@ -44,9 +44,9 @@ def defaults_text(limits: Limits, key: str) -> str:
     groups = defaults.get("max_groups_contributed")
     row_word = "row" if rows == 1 else "rows"
     if groups and key:
-        each = f", {rows:,} {row_word} each" if rows else ""
+        per_key = f", {rows:,} {row_word} each" if rows else ""
         options = "max_groups_contributed" + (", max_rows_per_group" if rows else "")
-        parts.append(f"at most {groups:,} values of {key}{each} ({options})")
+        parts.append(f"at most {groups:,} values of {key}{per_key} ({options})")
     elif rows:
         place = f" with one {key}" if key else ""
         parts.append(f"at most {rows:,} {row_word} of a unit{place} (max_rows_per_group)")

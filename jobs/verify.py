@@ -93,8 +93,8 @@ def spark_reader(query: Query) -> AsParquet | None:
     try:
         check_spark(MASTER, os.environ)
     except ConfigError as problem:
-        what = " and ".join(sorted(form.upper() for form in formats))
+        formats_text = " and ".join(sorted(form.upper() for form in formats))
         raise ConfigError(
-            f"verify of a run over {what} lets Spark read its files. {problem}"
+            f"verify of a run over {formats_text} lets Spark read its files. {problem}"
         ) from None
     return TypedRows(start_session(MASTER, spark_properties(None)))

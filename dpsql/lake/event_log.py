@@ -191,9 +191,9 @@ def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
     )
 
 
-def share_text(part: int, whole: int) -> str:
+def share_text(part: int, total: int) -> str:
     """Say how large a part is, by the largest of a few limits that it passes: no total can be worked out from it."""
-    limit = next((limit for limit in SHARES if part > limit * whole), None)
+    limit = next((limit for limit in SHARES if part > limit * total), None)
     return f"more than {limit:.0%} of all" if limit else f"at most {SHARES[-1]:.0%} of all"
 
 

@@ -111,7 +111,7 @@ def run_of(name: str, run_id: str, query: Query, secret: Secret, ledger_id: str)
     )
 
 
-def _asked(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def _what_is_asked(plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what a query asks; what its source declares of a change feed is no part of it."""
     query = plan.get("query")
     return query and {name: value for name, value in query.items() if name != "feed"}
@@ -124,7 +124,7 @@ def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
         LakeError: says which of them differs and how to proceed.
     """
     if run.query_identity != query.plan.identity:
-        if _asked(run.plan) == _asked(json.loads(json.dumps(query.document()))):
+        if _what_is_asked(run.plan) == _what_is_asked(json.loads(json.dumps(query.document()))):
             raise LakeError(
                 f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
                 "another plan of the same query. It cannot go on with other noise: start a new run with another --name"

@@ -86,7 +86,7 @@ class ReadFiles:
 
     @property
     def too_many(self) -> str | None:
-        """What to do where the run has read more files than Spark's log of paths is good for; None where it has not."""
+        """The advice to a run that has read more files than Spark's log of paths is good for; None for others."""
         if len(self._known) <= MOST_FILES:
             return None
         return (

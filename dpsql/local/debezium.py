@@ -115,17 +115,17 @@ def rows_select(columns: Columns, source: Source) -> str:
     values = []
     misfits = [f"WHEN {MISFIT} IS NOT NULL THEN {MISFIT}"]
     for place, (name, _) in enumerate(columns):
-        read = '"' + name.replace('"', '""') + '"'
+        column = '"' + name.replace('"', '""') + '"'
         if name.lower() in scales:
-            value = _decimal(read, scales[name.lower()])
+            value = _decimal(column, scales[name.lower()])
         elif name in text_columns:
             raw = f"CAST(o[{quote(name)}] AS VARCHAR)"
-            before = f"CASE WHEN {raw}[1] = '\"' THEN CAST({raw} AS JSON) ->> '$' END"
-            value = f"CASE WHEN {read} = {word} THEN {before} ELSE {read} END"
+            old_value = f"CASE WHEN {raw}[1] = '\"' THEN CAST({raw} AS JSON) ->> '$' END"
+            value = f"CASE WHEN {column} = {word} THEN {old_value} ELSE {column} END"
         else:
             continue
-        values.append(f"{value} AS {read}")
-        misfits.append(f"WHEN {read} IS NOT NULL AND ({value}) IS NULL THEN {place}")
+        values.append(f"{value} AS {column}")
+        misfits.append(f"WHEN {column} IS NOT NULL AND ({value}) IS NULL THEN {place}")
     values.append(f"CASE {' '.join(misfits)} END AS {MISFIT}")
     return f"SELECT * REPLACE ({', '.join(values)}) FROM (SELECT *, {old} AS o FROM ({parsed}))"
 

@@ -67,7 +67,7 @@ MESSAGE = (("value", STRING),)
 """The column of messages, as topics have it."""
 
 NO_FOLDERS = pa.table({"dpsql_row": [0]})
-"""What the lines of a file are joined with that is in no folder with a value."""
+"""The row that the lines of a file are joined with that is in no folder with a value."""
 
 InputFile = os.PathLike[str]
 """A path, or a file of which more is known (`DataFile`)."""

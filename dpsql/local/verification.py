@@ -156,23 +156,13 @@ def verify_run(
         )
     missing, from_us = _missing_files([batch for tick in ticks for batch in tick.batches], query)
     published = read_histogram(lake, name)
-    sources = {source.name: _as_parquet_source(source) for source in query.sources.values()}
     with _recomputable(name):
-        reader = RowReader(
-            query.plan,
-            sources,
-            secret.salt(run.run_id),
-            _static_inputs(query, as_parquet),
-            _static_versions(folder),
-        )
+        reader = _row_reader(query, secret.salt(run.run_id), folder, as_parquet)
         stages = query.mechanism.stages(query.plan, RunFacts(stored.public, run.first_window_us))
         feeder = Feeder(stages, secret.noise_key(run.run_id, query.plan.identity))
         released = _replay(ticks, feeder, reader, missing, query.source, progress, as_parquet)
     pairs = [(published, published_table(query.plan, released, reader.key_types))]
-    if (sketch := query.shape.sketch) is not None:
-        with _reading(folder):
-            cells = read_rows(cells_path(lake.histogram(name)))
-        pairs.append((cells, cell_rows(pa.concat_tables(released), query.shape.schedule, sketch)))
+    pairs += _cells(lake, name, query, released)
     if run.first_window_us is not None:  # earlier windows are another run's
         pairs = [
             (_from(published, run.first_window_us), recomputed) for published, recomputed in pairs
@@ -215,16 +205,34 @@ def _as_parquet_source(source: Source) -> Source:
     return replace(source, format="parquet", options=(), change_feed=feed)
 
 
+def _row_reader(
+    query: Query, salt: bytes, folder: Place, as_parquet: AsParquet | None
+) -> RowReader:
+    sources = {source.name: _as_parquet_source(source) for source in query.sources.values()}
+    inputs = _static_inputs(query, as_parquet)
+    return RowReader(query.plan, sources, salt, inputs, _static_versions(folder))
+
+
+def _cells(
+    lake: Lake, name: str, query: Query, released: Sequence[pa.Table]
+) -> list[tuple[pa.Table, pa.Table]]:
+    """Return the cells of a sketch, published and recomputed; nothing of other queries."""
+    sketch = query.shape.sketch
+    if sketch is None:
+        return []
+    with _reading(lake.private(name)):
+        cells = read_rows(cells_path(lake.histogram(name)))
+    return [(cells, cell_rows(pa.concat_tables(released), query.shape.schedule, sketch))]
+
+
 def _static_inputs(query: Query, as_parquet: AsParquet | None) -> Mapping[str, Sequence[Path]]:
     """Return the files of static tables that Spark reads."""
-    tables = [query.sources[name] for name in query.parsed.static_sources]
-    return {
-        table.name: _reader(table, as_parquet)(
-            table, [Path(file) for file in source_files(table, {})]
-        )
-        for table in tables
-        if spark_reads(table)
-    }
+    files_by_table = {}
+    for table in (query.sources[name] for name in query.parsed.static_sources):
+        if spark_reads(table):
+            files = list(map(Path, source_files(table, {})))
+            files_by_table[table.name] = _reader(table, as_parquet)(table, files)
+    return files_by_table
 
 
 def _reader(source: Source, as_parquet: AsParquet | None) -> AsParquet:

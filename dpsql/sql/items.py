@@ -107,21 +107,21 @@ def read_items(
 
 def named_items(items: Sequence[Item], columns: Collection[str]) -> tuple[Item, ...]:
     """Give aggregates and computed keys without an alias a name that no other item and no column of FROM has."""
-    taken = {item.name for item in items} | {*columns} | RESERVED_NAMES
-    named = []
+    used_names = {item.name for item in items} | {*columns} | RESERVED_NAMES
+    items_with_names = []
     for item in items:
         if item.name is None and item.kind in (Kind.KEY, Kind.AGGREGATE):
-            name = free_name(proposed_alias(item.root), taken)
-            taken.add(name)
+            name = free_name(proposed_alias(item.root), used_names)
+            used_names.add(name)
             item = replace(item, name=name)
-        named.append(item)
-    return tuple(named)
+        items_with_names.append(item)
+    return tuple(items_with_names)
 
 
-def free_name(name: str, taken: Collection[str | None]) -> str:
+def free_name(name: str, used_names: Collection[str | None]) -> str:
     """Return a name, with the first number that makes it free: `count`, `count_2`."""
-    numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
-    return next(each for each in (name, *numbered) if each not in taken)
+    numbered = (f"{name}_{number}" for number in range(2, len(used_names) + 3))
+    return next(each for each in (name, *numbered) if each not in used_names)
 
 
 def _item(node: exp.Expr, canonical: exp.Expr, tokens: Sequence[Token]) -> Item:

@@ -172,7 +172,7 @@ LARGEST_DELTA = 9e-6
 """Where colliding ids would need more, the plan says which of the source's bounds is too large."""
 
 SPARE = 11
-"""What a default delta is at least of the charge for colliding ids, of which it may be a tenth."""
+"""The least multiple of the charge for colliding ids that a default delta is: the charge may be a tenth of it."""
 
 
 def default_delta(draft: Draft) -> float | None:
@@ -182,17 +182,17 @@ def default_delta(draft: Draft) -> float | None:
         return None
     size, slide, _ = draft.window_times or (1, 1, 0)
     groups = int(
-        min(_whole(draft, "max_rows_contributed"), _whole(draft, "max_groups_contributed"))
+        min(_most_of(draft, "max_rows_contributed"), _most_of(draft, "max_groups_contributed"))
     )
     places = groups * (2 * -(-size // slide) - 1)
-    least = SPARE * source.collisions(2 * source.max_users, places)
+    needed_delta = SPARE * source.collisions(2 * source.max_users, places)
     if draft.sketches:
-        least = 10 * SPARE * source.collisions(source.max_users, 0)
+        needed_delta = 10 * SPARE * source.collisions(source.max_users, 0)
     usual = min(MOST_DELTA, 0.01 / source.max_users)
-    return max(usual, min(_rounded_up(least), LARGEST_DELTA))
+    return max(usual, min(_rounded_up(needed_delta), LARGEST_DELTA))
 
 
-def _whole(draft: Draft, name: str) -> float:
+def _most_of(draft: Draft, name: str) -> float:
     return draft.value(name) or MOST_ROWS
 
 

@@ -317,8 +317,8 @@ def _aggregate(call: Call, source: Source) -> Aggregate:
     if call.function is None or call.item.name is None:
         raise AssertionError("a rule let an unknown aggregate pass")
     argument = None if call.weight is None else write(call.canonical_arguments[call.weight])
-    written = call.bounds_arguments
-    bounds = read_bounds(written[0]) if written else bounds_of_value(call, source)
+    bounds_arguments = call.bounds_arguments
+    bounds = read_bounds(bounds_arguments[0]) if bounds_arguments else bounds_of_value(call, source)
     parts = read_parts(call)
     share = read_share(call)
     if share is not None and parts is not None:
@@ -400,10 +400,10 @@ def defaults_of(
 ) -> Mapping[str, float | None]:
     """Return the defaults of an accepted query that decide about noise or limits, by option; None: it is written, or means nothing."""
     draft = read_draft(text, sources, options_of(readers))
-    told = (options.DELTA, options.MAX_GROUPS_CONTRIBUTED, options.MAX_ROWS_PER_GROUP)
+    deciding_options = (options.DELTA, options.MAX_GROUPS_CONTRIBUTED, options.MAX_ROWS_PER_GROUP)
     return {
         option.name: draft.value(option.name) if _is_default(draft, option) else None
-        for option in told
+        for option in deciding_options
     }
 
 

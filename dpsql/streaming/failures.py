@@ -54,7 +54,7 @@ OTHER_HEADER = "_LEGACY_ERROR_TEMP_3241"
 """What Spark says of a CSV file whose header names other columns; it quotes the line."""
 
 CHANGED_ROWS = ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE")
-"""What Delta says of a commit that changes or deletes rows."""
+"""Conditions of Delta for a commit that changes or deletes rows."""
 
 DAMAGED_CONDITIONS = ("CANNOT_LOAD_STATE_STORE", "STATE_STORE", "INVALID_CHECKPOINT")
 DAMAGED_CLASSES = (

@@ -325,29 +325,29 @@ def _rows(images: DataFrame, source: Source) -> DataFrame:
         _object("line", shape.add(CORRUPT, "string")).alias("v"),
         _object("old", ", ".join((*old_columns, f"{CORRUPT} STRING"))).alias("o"),
     )
-    read = {field.name: _row_value(field, source) for field in schema}
+    values_by_name = {field.name: _row_value(field, source) for field in schema}
     misfits = (
         f"v.{quoted(name)} IS NOT NULL AND ({value}) IS NULL"
-        for name, value in read.items()
+        for name, value in values_by_name.items()
         if value != f"v.{quoted(name)}"
     )
     is_corrupt = " OR ".join(("v IS NULL", f"v.{CORRUPT} IS NOT NULL", *misfits))
     corrupt = f"CASE WHEN {is_corrupt} THEN '' END AS {CORRUPT}"
-    values = (f"{value} AS {quoted(name)}" for name, value in read.items())
+    values = (f"{value} AS {quoted(name)}" for name, value in values_by_name.items())
     unit_us = TIME_UNITS[source.time_unit] if source.time_unit else 1_000_000
     return typed(rows.selectExpr(*values, *BESIDE, corrupt), schema, unit_us)
 
 
 def _row_value(field: T.StructField, source: Source) -> str:
     """Return SQL of a value as the connector means it; NULL for one that is none, or is not there."""
-    read = f"v.{quoted(field.name)}"
+    read_column = f"v.{quoted(field.name)}"
     scale = dict(source.decimals).get(field.name.lower())
     if scale is not None:
-        return _decimal(read, scale)
+        return _decimal(read_column, scale)
     if not isinstance(field.dataType, T.StringType):
-        return read
+        return read_column
     word = _literal(source.unavailable_value or UNAVAILABLE)
-    return f"CASE WHEN {read} = {word} THEN {_old_text(field.name)} ELSE {read} END"
+    return f"CASE WHEN {read_column} = {word} THEN {_old_text(field.name)} ELSE {read_column} END"
 
 
 def _object(text: str, shape: T.StructType | str) -> Column:

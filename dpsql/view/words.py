@@ -239,15 +239,15 @@ def why_nothing(published: Published, counts_file: str = "") -> str:
     run = published.protects[-1]
     span = f"window of {duration(published.windows.size_us)}" if published.windows else "table"
     why = "no trigger has passed"
-    rest = ""
+    more_text = ""
     if run.units_needed is not None:
         why = f"{why}, or no key had enough people"
-        rest = f" {appears(run, published)} {HELPS}"
+        more_text = f" {appears(run, published)} {HELPS}"
     elif published.windows and not published.lists:
-        rest = f" Rows begin with the first {span} after the source's `start`."
+        more_text = f" Rows begin with the first {span} after the source's `start`."
     if not counts_file:
-        return f"No rows: {why}.{rest}"
-    return f"No rows. If records do not fit `schema`, nobody counts: see {counts_file}. Else {why}.{rest}"
+        return f"No rows: {why}.{more_text}"
+    return f"No rows. If records do not fit `schema`, nobody counts: see {counts_file}. Else {why}.{more_text}"
 
 
 def next_trigger(published: Published, now_us: int) -> str:

@@ -24,6 +24,7 @@ from dpsql.published.public_rows import read_histogram
 from dpsql.sources.config import Source, Sources
 from dpsql.streaming.live import LiveOptions
 from dpsql.streaming.microbatches import Following
+from dpsql.streaming.typed_rows import TypedRows
 
 TRIGGER = 2
 WINDOW = 4
@@ -165,7 +166,14 @@ def test_a_table_without_windows(case: Case) -> None:
     assert handle.stop().stopped
     published = triggers()
     assert published == list(range(published[0], published[-1] + 1))
-    found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
+    found = verify_run(
+        case.lake,
+        "visits",
+        read_run(case.lake, "visits"),
+        case.query,
+        case.secret,
+        as_parquet=TypedRows(SparkSession.builder.getOrCreate()),
+    )
     assert found.identical and found.published >= 2 * len(published) - 1
 
 
@@ -215,5 +223,12 @@ def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(
     until(more(6))
     assert handle.stop().stopped
     no_trigger_is_lost_or_doubled(case.rows())
-    found = verify_run(case.lake, "visits", read_run(case.lake, "visits"), case.query, case.secret)
+    found = verify_run(
+        case.lake,
+        "visits",
+        read_run(case.lake, "visits"),
+        case.query,
+        case.secret,
+        as_parquet=TypedRows(SparkSession.builder.getOrCreate()),
+    )
     assert found.identical and found.published > 12

@@ -200,9 +200,7 @@ def test_messages_of_files_topics_and_frames_are_the_same(tmp_path: Path) -> Non
     pq.write_table(values, tmp_path / "a.parquet")
     assert read_messages(tmp_path / "a.parquet") == ([*BEGUN, *BOTH], 1) == read_messages(values)
     assert read_messages(pa.table({"value": lines})) == ([*BEGUN, *BOTH], 0)
-    with pytest.raises(
-        DataError, match="messages of source `visits` are to be in a column `value`"
-    ):
+    with pytest.raises(DataError, match="the records have no column `value`"):
         read_messages(pa.table({"account": [1]}))
 
 

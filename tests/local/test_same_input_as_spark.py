@@ -440,7 +440,7 @@ def test_random_lines_of_json(spark: SparkSession, tmp_path: Path) -> None:
     rows = connection.sql(
         f"SELECT * REPLACE (epoch_us(ts) AS ts) FROM ({select}) ORDER BY place"
     ).fetchall()
-    here = [([], 1) if is_malformed else ([tuple(row)], 0) for is_malformed, *row, _ in rows]
+    here = [([tuple(row)], 0) if misfit is None else ([], 1) for misfit, *row, _ in rows]
     wrong = [
         (line, ours, theirs)
         for line, ours, theirs in zip(lines, here, there, strict=True)

@@ -91,7 +91,19 @@ def orc_files(folder: Path) -> dict[str, object]:
     return {"format": "orc"}
 
 
-MAKERS = (quoted_csv, marked_json, foldered_csv, orc_files)
+def csv_in_milliseconds(folder: Path) -> dict[str, object]:
+    """A program that writes times as numbers."""
+    lines = [line.replace("1970-01-02 00:30:00", "88200000") for line in csv_lines()]
+    (folder / "a.csv").write_text("\n".join(["u,ts,k,v", *lines]) + "\n")
+    return {
+        "format": "csv",
+        "options": {"header": "true"},
+        "schema": SCHEMA.replace("TIMESTAMP", "BIGINT"),
+        "event_time": {"column": "ts", "unit": "milliseconds"},
+    }
+
+
+MAKERS = (quoted_csv, marked_json, foldered_csv, orc_files, csv_in_milliseconds)
 
 
 def caught_up(

@@ -28,6 +28,7 @@ from dpsql.local.verification import count_differences, verify_run
 from dpsql.privacy.secret import Secret
 from dpsql.published.public_rows import read_histogram
 from dpsql.sources.config import Source, Sources
+from dpsql.streaming.typed_rows import TypedRows
 from dpsql.times import parse_duration
 
 if TYPE_CHECKING:
@@ -352,9 +353,8 @@ def on_both_engines(
     lake = Lake(folder)
     assert same(here, local_rows(query, stream, 7, (3, 5)))
     assert same(here, spark_rows(spark, query, stream, files, (2, 3), folder))
-    assert verify_run(
-        lake, "q", start(spark, query, lake, stream.until_us, (2, 3)), query, SECRET
-    ).identical
+    run = start(spark, query, lake, stream.until_us, (2, 3))
+    assert verify_run(lake, "q", run, query, SECRET, as_parquet=TypedRows(spark)).identical
     return here
 
 

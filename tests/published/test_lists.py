@@ -61,7 +61,7 @@ def test_lists_are_shown_with_their_bounds_and_the_newest_window_first(
     rows = try_query(
         query, given, run_id="0" * 32, secret=Secret(b"s" * 32), until_us=DAY + 24 * HOUR
     ).histogram
-    answer = Answer(rows, query)
+    answer = Answer(rows, query, {})
     print_lists(PublicRows.of_frame(rows), 100)
     for text in (repr(answer), capsys.readouterr().out):
         listed = re.findall(

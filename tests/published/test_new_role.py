@@ -47,7 +47,7 @@ def folder(
     kinds = [pa.string()] * len(query.parsed.keys)
     rows = published_rows(query.parsed, shape.schedule, shape.columns, released(query), kinds)
     write(Lake(tmp_path / "lake").histogram("q"), rows, described(query.plan, shape, query.reading))
-    return Answer(dpsql.latest(str(tmp_path / "lake"), "q"), query), tmp_path
+    return Answer(dpsql.latest(str(tmp_path / "lake"), "q"), query, {}), tmp_path
 
 
 def test_every_reader_shows_it(folder: tuple[Answer, Path]) -> None:

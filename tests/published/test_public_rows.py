@@ -48,8 +48,8 @@ DOORS: dict[str, Callable[[pd.DataFrame, Query], Any]] = {
     "standing": lambda frame, _: standing(Lake("lake"), "q", frame),
 }
 CLASSES: dict[str, Callable[[pd.DataFrame, Query], Any]] = {
-    "Answer": lambda frame, query: repr(Answer(frame, query)),
-    "Answer in a notebook": lambda frame, query: Answer(frame, query)._repr_html_(),
+    "Answer": lambda frame, query: repr(Answer(frame, query, {})),
+    "Answer in a notebook": lambda frame, query: Answer(frame, query, {})._repr_html_(),
     "OpenedTable": lambda frame, _: repr(OpenedTable(frame)),
     "OpenedTable.explain": lambda frame, _: OpenedTable(frame).explain(),
     "OpenedTable.reading": lambda frame, _: OpenedTable(frame).reading,

@@ -212,7 +212,7 @@ def test_a_null_is_said_in_words(
     )
     write(Lake(tmp_path / "lake").histogram("q"), rows, query.published)
     monkeypatch.chdir(tmp_path)
-    answer = Answer(dpsql.latest("lake", "q"), query)
+    answer = Answer(dpsql.latest("lake", "q"), query, {})
     page = tmp_path / "page.html"
     read(tmp_path, "view", "q", "--out", str(page))
     shown = [
@@ -240,7 +240,7 @@ def test_the_newest_rows_have_every_column(made: tuple[Query, Path]) -> None:
 
 def test_an_answer_has_every_column(made: tuple[Query, Path]) -> None:
     query, folder = made
-    answer = Answer(dpsql.latest(str(folder / "lake"), "q"), query)
+    answer = Answer(dpsql.latest(str(folder / "lake"), "q"), query, {})
     for text in (repr(answer), html.unescape(answer._repr_html_())):
         assert all(name in text for name in asked(query)), text
     found = query.published.protects[0].units_needed is not None

@@ -21,6 +21,7 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.public_rows import read_histogram
 from dpsql.sources.config import Source, Sources
+from dpsql.streaming.typed_rows import TypedRows
 from dpsql.udfs.keys import PublicGroups
 from tests.contract import CONTRACT, HOUR, START
 from tests.toy.driver.mechanism import TOY
@@ -129,7 +130,7 @@ def test_it_runs_on_spark_and_is_verified(
         "trigger_time",
         "people",
     ]
-    found = verify_run(lake, "toy", bound, query, secret)
+    found = verify_run(lake, "toy", bound, query, secret, as_parquet=TypedRows(spark))
     assert (found.identical, found.published) == (True, HOURS)
 
 

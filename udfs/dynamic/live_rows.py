@@ -165,12 +165,12 @@ def update_ended(
     order, starts = sort_runs(images.user, images.row)
     user = images.user[order][starts]
     row = images.row[order][starts]
-    known = match([user, row], [ended.user, ended.row])
+    ended_rows = match([user, row], [ended.user, ended.row])
     seq = np.maximum(
-        run_maxima(images.seq[order], starts), np.append(ended.seq, NO_SEQUENCE)[known]
+        run_maxima(images.seq[order], starts), np.append(ended.seq, NO_SEQUENCE)[ended_rows]
     )
     until = np.maximum(run_maxima(ts[order], starts), clock.closed_us) + kept_us
-    until = np.maximum(until, np.append(ended.until, clock.closed_us)[known])
+    until = np.maximum(until, np.append(ended.until, clock.closed_us)[ended_rows])
 
     unit_starts = run_starts(images.user)
     units = images.user[unit_starts]

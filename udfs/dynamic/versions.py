@@ -267,9 +267,9 @@ def _by_row(feed: Images, stored: Versions, ended: Places) -> tuple[Int, Int, In
     run = np.cumsum(starts) - 1
     rows = [ordered.user[starts], ordered.row[starts]]
     old = match(rows, [stored.user, stored.row])[run]
-    gone = match(rows, [ended.user, ended.row])[run]
+    ended_rows = match(rows, [ended.user, ended.row])[run]
     known_seq = np.maximum(
-        np.append(stored.seq, NO_SEQUENCE)[old], np.append(ended.seq, NO_SEQUENCE)[gone]
+        np.append(stored.seq, NO_SEQUENCE)[old], np.append(ended.seq, NO_SEQUENCE)[ended_rows]
     )  # -1: the last
     is_silent = (ordered.seq == NO_SEQUENCE) & (known_seq == NO_SEQUENCE)
     place_starts = run_starts(ordered.user, ordered.row, ordered.seq, ordered.kind)

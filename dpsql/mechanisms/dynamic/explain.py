@@ -125,8 +125,8 @@ def _versions(plan: TablePlan, changes: ChangeChoices) -> tuple[str, ...]:
     columns = (*plan.query.privacy_unit, *changes.feed.primary_key)
     rows = "rows of one unit by what the query reads of them; equal ones are copies."
     if changes.feed.primary_key:
-        kept = duration(changes.feed.ended_rows_kept_us)
-        rows = f"a row is ({', '.join(columns)}); messages that come again are ignored until {kept} after its end."
+        kept_time = duration(changes.feed.ended_rows_kept_us)
+        rows = f"a row is ({', '.join(columns)}); messages that come again are ignored until {kept_time} after its end."
     spells = changes.max_spells_contributed
     return (
         "A record is a row version: an insert begins one, a delete ends one, an update does both; an update of columns that the query "

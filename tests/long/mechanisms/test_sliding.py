@@ -15,6 +15,7 @@ from dpsql.lake.runs import Lake
 from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
 from dpsql.published.public_rows import read_histogram
+from dpsql.streaming.typed_rows import TypedRows
 from tests.matrix import same_rows
 from tests.matrix.same_rows import SECRET
 from tests.mechanisms.sliding.test_end_to_end import FILES, TEXTS, both, compiled
@@ -49,4 +50,4 @@ def test_a_savepoint_is_restored_with_other_buckets_to_the_same_rows(
     assert done.exit_code == 0, done.output
     same_rows.start(spark, query, lake, stream.until_us, (4, 4))
     assert same_rows.same(same_rows.ordered(read_histogram(lake, "q"), query), expected)
-    assert verify_run(lake, "q", run, query, SECRET).identical
+    assert verify_run(lake, "q", run, query, SECRET, as_parquet=TypedRows(spark)).identical

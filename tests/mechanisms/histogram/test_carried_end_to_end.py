@@ -18,6 +18,7 @@ from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
 from dpsql.published.public_rows import read_histogram
 from dpsql.sources.config import Sources
+from dpsql.streaming.typed_rows import TypedRows
 from tests.matrix import same_rows
 from tests.matrix.same_rows import RUN_ID, SECRET, Stream
 
@@ -63,7 +64,7 @@ def test_both_engines_carry_the_same_keys_and_a_restore_forgets_none(
     assert done.exit_code == 0, done.output
     start(spark, query, run, lake, stream.until_us, (4, 4))
     assert same_rows.same(same_rows.ordered(read_histogram(lake, "q"), query), here)
-    assert verify_run(lake, "q", run, query, SECRET).identical
+    assert verify_run(lake, "q", run, query, SECRET, as_parquet=TypedRows(spark)).identical
 
 
 def with_older(stream: Stream) -> Stream:
