@@ -14,12 +14,15 @@ import pytest
 import dpsql
 from dpsql.errors import ConfigError, DataError, LakeError, QueryError
 from dpsql.local.connection import connect
-from dpsql.local.event_times import FIRST_US, LAST_US
 from dpsql.local.sources import InputReader
 from dpsql.privacy.declaration import check_declaration, declaration
 from dpsql.sources.config import Source, load_sources
 from dpsql.sources.time_units import PER_SECOND
 from tests.local.conftest import CLAUSE, DAY, visits
+
+FIRST_US = int(datetime.datetime(1, 1, 1, tzinfo=datetime.UTC).timestamp()) * 1_000_000
+LAST_US = 253_402_300_800 * 1_000_000 - 1
+"""The years 1 to 9999, not by the product's own constants."""
 
 LIMITS = [FIRST_US * 1000, (LAST_US + 1) * 1000]
 WHOLE = [0, 1, -1, -999, -1000, -1001, 999, 1000, 2**31, 2**53 + 1, 2**63 - 1, -(2**63), None]
