@@ -186,7 +186,8 @@ def private(
         return Clock(closed(batch - 1), 1 << 60) if batch else clock
 
     with job.queries({}) as queries:
-        sink = job.remembering("admission", job.admission_sink(Clocks({}, clock_of), done))
+        admission = job.admission_sink(Clocks({}, clock_of), queries.numbers, done)
+        sink = job.remembering("admission", admission)
         failed: list[BaseException] = []
 
         def read() -> None:

@@ -121,9 +121,9 @@ class Private:
         self._done = threading.Semaphore(0)
         self._open = ExitStack()
         queries = self._open.enter_context(self._job.queries({}))
-        sink = self._job.remembering(
-            "admission", self._job.admission_sink(Clocks({}, self._clock), self._rows_are_there)
-        )
+        clocks = Clocks({}, self._clock)
+        admission = self._job.admission_sink(clocks, queries.numbers, self._rows_are_there)
+        sink = self._job.remembering("admission", admission)
 
         def read() -> None:
             try:

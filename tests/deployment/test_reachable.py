@@ -117,7 +117,9 @@ def test_nobody_answers(
 
 def run(folder: Path, declared: str, lake: str, monkeypatch: pytest.MonkeyPatch) -> Result:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("dpsql.jobs.run_query._session", lambda *_: pytest.fail("Spark is started"))
+    monkeypatch.setattr(
+        "dpsql.jobs.run_query.start_session", lambda *_: pytest.fail("Spark is started")
+    )
     Path("q.sql").write_text(SQL)
     Path("sources.yaml").write_text(SOURCES.format(declared))
     Path("spark.conf").touch()

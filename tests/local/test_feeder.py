@@ -289,7 +289,7 @@ def test_no_rows_at_all(compile_on: Compile, secret: Secret, tmp_path: Path) -> 
 
 def test_the_wrong_columns_are_an_input_error(compile_on: Compile, secret: Secret) -> None:
     with pytest.raises(
-        DataError, match="column `seconds` of source `visits` is missing; it has page, ts, user_id"
+        DataError, match="the records have no column `seconds`; they have user_id, page, ts"
     ):
         run_local(compile_on(), visits().drop_columns(["seconds"]), secret)
     with pytest.raises(DataError, match="no column `nowhere`"):

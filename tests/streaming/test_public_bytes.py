@@ -175,7 +175,9 @@ def work(one: Any, behind: bool) -> None:
     )
     job.check()
     with job.queries({}) as queries:
-        sink = job.admission_sink(Clocks({}, lambda batch: Clock()))
+        sink = job.admission_sink(
+            Clocks({}, lambda batch: Clock()), queries.numbers, lambda batch, clock: None
+        )
         assert job.drain(
             "admission", queries.admission, job.remembering("admission", sink), job.was_read
         )

@@ -100,7 +100,7 @@ def test_all_that_release_announce_it_before_they_spend(
 
     (work / "table.sql").write_text(sql("table"))
     monkeypatch.setattr(Ledger, "append", spent)
-    monkeypatch.setattr(run_query, "_session", lambda *_: None)
+    monkeypatch.setattr(run_query, "start_session", lambda *_: None)
     commands = [
         f"{words} table.sql{more}"
         for words, more in (

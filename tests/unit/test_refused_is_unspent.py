@@ -201,7 +201,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(spark_home, "MASTER_SECONDS", 0)
     monkeypatch.setattr(
         run_query,
-        "_session",
+        "start_session",
         lambda *_: pytest.fail("Spark is started for what could be refused before"),
     )
     published()
