@@ -451,7 +451,7 @@ def _value_schema(block: Block, document: YamlDocument, key_path: tuple[str, ...
 
 
 def _event_time(block: Block, document: YamlDocument, key_path: tuple[str, ...]) -> tuple[str, str]:
-    """Return column and unit."""
+    """Return the column of event times, and the unit of its numbers."""
     if not isinstance(block.settings.get("event_time"), dict):
         return block.text("event_time"), ""
     settings = document.block((*key_path, "event_time"), ("column", "unit"))

@@ -31,7 +31,7 @@ OUR_AGGREGATES = frozenset(
 )
 """Aggregates of a group's records; `SKETCHES` are the others."""
 RESERVED_NAMES = frozenset({"window", START, END, "trigger", DUE})
-"""Columns of every released table."""
+"""Every released table has these columns of its own."""
 
 WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
 

@@ -2,6 +2,7 @@
 proofs of theorems 1, 2, 3, 11 and 12 say in words: no stream exceeds the formula, and where bounds divide evenly some reaches it."""
 
 import dataclasses
+import math
 from functools import cache
 
 import numpy as np
@@ -188,3 +189,43 @@ def test_a_planted_bound_is_found(name: str) -> None:
 def test_the_first_column_is_the_largest(name: CounterName, horizon: int) -> None:
     norms = np.linalg.norm(strategy(name, horizon), axis=0)
     assert norms.max() == pytest.approx(norms[0])
+
+
+WITHOUT_KEY = [(SIZE, 6, 0, 1), (SIZE, 4, 4, 1), (6, 6, 0, 2), (4, 4, 0, 2), (5, 5, 0, 2)]
+"""Slide, trigger interval, lateness, and G: what a query without a key that counts no rows has by default."""
+
+
+def test_any_number_of_rows_without_a_key_is_within_the_planned_sensitivity() -> None:
+    """Catches: rows of a unit that count without a bound in windows that overlap, where the defaults bound units and sums alone."""
+    for slide, trigger, late, groups in WITHOUT_KEY:
+        assert largest_without_key(slide, trigger, late, groups) <= 1 + 1e-9
+    # Where windows do not overlap the bound is reached, so a wrong factor is found.
+    assert largest_without_key(SIZE, 6, 0, 1) == pytest.approx(1)
+
+
+def largest_without_key(slide: int, trigger: int, late: int, groups: int) -> float:
+    """The largest squared shift of a perturbation, as a share of the planned one, over streams of five records and all clocks."""
+    plan = make_plan(
+        query(
+            keys=(),
+            max_rows_contributed=math.inf,
+            max_rows_per_group=math.inf,
+            max_groups_contributed=groups,
+            window=WindowSpec(SIZE, slide, 0),
+            trigger_interval_us=trigger,
+            allowed_lateness_us=late,
+            aggregates=(USERS, FEW, CAPPED),
+        ),
+        source(start_us=0),
+    )
+    p = bounding_parameters(plan)
+    options = [(time, 0, value) for time in (0, 3, 5, 11) for value in (-3.0, 9.0)]
+    chosen = streams(options, 5)
+    chosen = chosen[np.random.default_rng(0).choice(len(chosen), CI_STREAMS, replace=False)]
+    matrix = strategy(plan.query.asked.counter, plan.horizon)
+    shares = [0.0]
+    for clocks in cases_of_time(plan, 5):
+        found = shifts(options, chosen, clocks, p)
+        for total, planned in zip(found.sums, plan.perturbations, strict=True):
+            shares.append(float(squared(total, matrix).max()) / planned.sensitivity**2)
+    return max(shares)
