@@ -17,7 +17,7 @@ import dpsql
 from dpsql.errors import LakeError
 from dpsql.lake.event_log import newest_events
 from dpsql.lake.runs import Lake, read_run
-from dpsql.local.verification import verify_run
+from dpsql.local.verification import Verification, verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.public_rows import read_histogram
@@ -70,6 +70,12 @@ class Case:
             self.ledger,
             **options,
         )
+
+    def verified(self) -> Verification:
+        """What `verify` says of the run."""
+        run = read_run(self.lake, "visits")
+        as_parquet = TypedRows(self.spark)
+        return verify_run(self.lake, "visits", run, self.query, self.secret, as_parquet=as_parquet)
 
     def fill(self) -> None:
         number = 0
@@ -166,14 +172,7 @@ def test_a_table_without_windows(case: Case) -> None:
     assert handle.stop().stopped
     published = triggers()
     assert published == list(range(published[0], published[-1] + 1))
-    found = verify_run(
-        case.lake,
-        "visits",
-        read_run(case.lake, "visits"),
-        case.query,
-        case.secret,
-        as_parquet=TypedRows(SparkSession.builder.getOrCreate()),
-    )
+    found = case.verified()
     assert found.identical and found.published >= 2 * len(published) - 1
 
 
@@ -223,12 +222,5 @@ def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(
     until(more(6))
     assert handle.stop().stopped
     no_trigger_is_lost_or_doubled(case.rows())
-    found = verify_run(
-        case.lake,
-        "visits",
-        read_run(case.lake, "visits"),
-        case.query,
-        case.secret,
-        as_parquet=TypedRows(SparkSession.builder.getOrCreate()),
-    )
+    found = case.verified()
     assert found.identical and found.published > 12

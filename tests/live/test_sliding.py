@@ -5,13 +5,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
 import dpsql
-from dpsql.lake.runs import read_run
-from dpsql.local.verification import verify_run
 from dpsql.sources.config import Source, Sources
-from dpsql.streaming.typed_rows import TypedRows
 from tests.live.test_live_job import TRIGGER, Case, case, until
 
 __all__ = ["case"]
@@ -43,12 +39,5 @@ def test_a_run_of_rows_goes_on_where_it_ended(case: Case, tmp_path: Path) -> Non
     assert [(window, page) for window, _, page in rows] == [
         (window, page) for window in windows for page in PAGES
     ]
-    found = verify_run(
-        case.lake,
-        "visits",
-        read_run(case.lake, "visits"),
-        case.query,
-        case.secret,
-        as_parquet=TypedRows(SparkSession.builder.getOrCreate()),
-    )
+    found = case.verified()
     assert found.identical and found.published == len(rows) >= 6 * len(PAGES)

@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from benchmarks.soak import Generator, Job
 from dpsql.errors import LakeError
 from dpsql.lake.contributions import Contributions
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.running import exclusive
-from dpsql.lake.runs import Lake, list_queries, read_run
-from dpsql.local.verification import verify_run
+from dpsql.lake.runs import Lake, list_queries
 from dpsql.published.public_rows import read_histogram
 from dpsql.streaming.published_table import PublishedTable
-from dpsql.streaming.typed_rows import TypedRows
 from tests.live.test_live_job import (
     HORIZON,
     PATIENCE,
@@ -89,14 +86,7 @@ def test_broken_off_anywhere_and_started_again(case: Case) -> None:
     count = len(case.rows())
     until(lambda: len(case.rows()) > count + 4)
     handle.stop()
-    found = verify_run(
-        case.lake,
-        "visits",
-        read_run(case.lake, "visits"),
-        case.query,
-        case.secret,
-        as_parquet=TypedRows(SparkSession.builder.getOrCreate()),
-    )
+    found = case.verified()
     assert found.identical and found.published > 20
     case.start(until_caught_up=True, until_us=(time.time_ns() // 1000) + 3_600_000_000).wait(
         PATIENCE
