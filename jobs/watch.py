@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from dpsql.errors import NothingPublished
@@ -35,14 +35,14 @@ def follow(
     shown_at = 0.0
     while True:
         version = histogram_version(lake, name)
-        if version and (version != last_version or time.monotonic() - shown_at > again_seconds):
+        if version and (version != last_version or monotonic() - shown_at > again_seconds):
             try:
                 show()
             except NothingPublished as nothing:
                 if version != last_version:
                     note(str(nothing))
-            shown_at = time.monotonic()
+            shown_at = monotonic()
         elif version != last_version:
             note(f"{name} has published nothing yet; waiting for its first trigger")
         last_version = version
-        time.sleep(POLL_SECONDS)
+        sleep(POLL_SECONDS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
-import time
 from collections.abc import Iterable
+from time import monotonic, sleep
 
 from dpsql.errors import DataError, Unreachable
 from dpsql.files import bucket_problem, reason
@@ -61,7 +61,7 @@ def _path_problem(source: Source, path: str) -> str:
 
 def _brokers(servers: str) -> list[str]:
     """Return what is wrong with each; nothing as soon as one answers."""
-    end = time.monotonic() + PATIENCE
+    end = monotonic() + PATIENCE
     while True:
         problems = []
         for server in servers.split(","):
@@ -77,6 +77,6 @@ def _brokers(servers: str) -> list[str]:
                 problems.append(
                     f"{host}:{port} ({getattr(problem, 'strerror', None) or 'no answer'})"
                 )
-        if time.monotonic() > end:
+        if monotonic() > end:
             return problems
-        time.sleep(PAUSE)
+        sleep(PAUSE)

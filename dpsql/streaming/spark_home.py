@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import monotonic, sleep
 
 from dpsql.errors import ConfigError, Unreachable
 
@@ -103,16 +103,16 @@ def _check_master(master: str, tell: Callable[[str], None]) -> None:
         raise ConfigError(
             f"--master {master}: write it like local[2], spark://host:7077, yarn or k8s://https://host:6443"
         )
-    end = time.monotonic() + MASTER_SECONDS
+    end = monotonic() + MASTER_SECONDS
     is_told = False
     while reasons := _silent(addresses):
         silent = f"--master {master}: nobody answers there ({'; '.join(reasons)})"
-        if time.monotonic() >= end:
+        if monotonic() >= end:
             raise Unreachable(f"{silent}; start the master, or leave --master away")
         if not is_told:
             tell(f"{silent}; trying again for {MASTER_SECONDS:.0f} seconds")
             is_told = True
-        time.sleep(PAUSE_SECONDS)
+        sleep(PAUSE_SECONDS)
 
 
 def _silent(addresses: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 and nothing made."""
 
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,7 +152,7 @@ def test_one_broker_that_answers_is_enough_and_it_may_come_a_moment_later(
         reachable.check_reachable([source], as_here=True)
     late = socket.socket()
     late.bind(("127.0.0.1", 0))
-    monkeypatch.setattr(time, "sleep", lambda _: late.listen())
+    monkeypatch.setattr(reachable, "sleep", lambda _: late.listen())
     with late:
         source = Source(
             "visits",

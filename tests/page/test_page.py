@@ -349,7 +349,7 @@ def test_a_table_is_shown_once_after_every_commit(
         if look == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpsql.jobs.watch.time.sleep", sleep)
+    monkeypatch.setattr("dpsql.jobs.watch.sleep", sleep)
     done = CliRunner().invoke(
         main, ["show", "demo", "--lake", published.lake, "--watch", "--limit", "3"]
     )

@@ -161,7 +161,7 @@ def test_a_watched_page_waits_for_rows(tmp_path: Path, monkeypatch: pytest.Monke
         if next(looks, None) is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpsql.jobs.watch.time.sleep", sleep)
+    monkeypatch.setattr("dpsql.jobs.watch.sleep", sleep)
     monkeypatch.setattr("dpsql.jobs.view.REWRITE_SECONDS", 0.0)
     done = read(tmp_path, "view", "q", "--watch")
     assert (

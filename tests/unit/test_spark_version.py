@@ -1,7 +1,6 @@
 """Another Spark than the tested one is refused in one line."""
 
 import socket
-import time
 from importlib.metadata import version
 
 import pytest
@@ -52,7 +51,7 @@ def test_a_master_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(turns) == 3:
             late.listen()
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(spark_home, "sleep", sleep)
     with late:
         _check_master(address, told.append)
     assert len(turns) == 3
