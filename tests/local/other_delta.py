@@ -17,7 +17,7 @@ ARRAY_OF_BITMAPS = 1681511377
 
 
 def delete_first_rows(table: Path, count: int) -> None:
-    """Delete the first rows of the only file of a new table by a vector inside of the commit."""
+    """Delete the first rows of the only file of a table by a vector inside of the commit."""
     added = _entry(table, "add")
     values = struct.pack(f"<{count}H", *range(count))
     bitmap = struct.pack("<IIHHI", NO_RUNS, 1, 0, count - 1, 16) + values
@@ -35,11 +35,9 @@ def delete_first_rows(table: Path, count: int) -> None:
         "deletionTimestamp": added["modificationTime"] + 1,
         "dataChange": True,
     }
-    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
     _commit(
         table,
-        {"protocol": protocol},
+        _features("deletionVectors", "columnMapping"),
         {"remove": removed},
         {"add": {**added, "deletionVector": vector}},
     )
@@ -47,8 +45,7 @@ def delete_first_rows(table: Path, count: int) -> None:
 
 def refuse_readers(table: Path, feature: str) -> None:
     """Give a new table a feature that its readers must know."""
-    features = {"readerFeatures": [feature], "writerFeatures": [feature]}
-    _commit(table, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
+    _commit(table, _features(feature))
 
 
 def rename_columns(table: Path, names: dict[str, str | None], mode: str = "name") -> None:
@@ -83,7 +80,15 @@ def _entry(table: Path, action: str) -> Any:
     return next(line[action] for line in map(json.loads, lines) if action in line)
 
 
+def _features(*names: str) -> dict[str, Any]:
+    """Return the protocol of a table that uses some features."""
+    features = {"readerFeatures": names, "writerFeatures": names}
+    return {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+
+
 def _commit(table: Path, *actions: dict[str, Any]) -> None:
     information = {"commitInfo": {"timestamp": 1, "operation": "BY HAND"}}
     lines = [json.dumps(action) for action in (information, *actions)]
-    (table / "_delta_log" / f"{1:020}.json").write_text("\n".join(lines) + "\n")
+    log = table / "_delta_log"
+    version = len(list(log.glob("*.json")))
+    (log / f"{version:020}.json").write_text("\n".join(lines) + "\n")

@@ -69,6 +69,11 @@ def long(path: Path) -> None:
     DeltaTable(path).create_checkpoint()
 
 
+def odd_texts(path: Path) -> None:
+    texts = pa.array([b"caf\xe9", b"a"], pa.binary()).view(pa.string())
+    write_deltalake(path, pa.table({"u": texts}))
+
+
 PEOPLE = set(zip(*ROWS.to_pydict().values(), strict=True))
 FIRST, LAST = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
 TABLES: list[tuple[Callable[[Path], None], str, set[tuple[Any, ...]]]] = [
@@ -81,6 +86,7 @@ TABLES: list[tuple[Callable[[Path], None], str, set[tuple[Any, ...]]]] = [
     (renamed_partition, "N BIGINT, key STRING", {(1, "a b"), (2, "c=d/e"), (3, None)}),
     (widened, "v BIGINT, u STRING", {(None, "a"), (1, "b")}),
     (long, "n BIGINT", {(11,), (12,)}),
+    (odd_texts, "u STRING", {("caf\ufffd",), ("a",)}),
 ]  # fmt: skip
 
 
