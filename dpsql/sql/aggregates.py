@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from sqlglot import exp
 
-from dpsql.description import STDERR
+from dpsql.description import GROUPING_ID, STDERR
 from dpsql.parsed_query import BOUNDED, SKETCHES, AggregateFunction
 from dpsql.sources.config import Source
 from dpsql.sql.items import SPREAD_NAMES, Item, call_name
@@ -32,7 +32,10 @@ FOREIGN_AGGREGATES: Mapping[str, str] = {
     "anon_var_pop": "VAR_POP(x, contribution_bounds_per_row => (LOW, HIGH))",
     "anon_stddev_pop": "STDDEV_POP(x, contribution_bounds_per_row => (LOW, HIGH))",
     "mean": "AVG(x, contribution_bounds_per_row => (LOW, HIGH))",
-    "count_if": "SUM(CASE WHEN condition THEN 1 ELSE 0 END, contribution_bounds_per_row => (0, 1))",
+    **dict.fromkeys(
+        ("count_if", "countif"),
+        "SUM(CASE WHEN condition THEN 1 ELSE 0 END, contribution_bounds_per_row => (0, 1))",
+    ),
     "approx_count_distinct": "COUNT(DISTINCT privacy unit)",
     "approx_top_k": "APPROX_TOP_COUNT(x, 10)",
     "count_min_sketch": "COUNT_SKETCH(x); sketch = COUNT_MIN in OPTIONS makes it one without signs",
@@ -65,6 +68,10 @@ WAYS_OUT: Mapping[str, str] = {
     **dict.fromkeys(
         ("collect_list", "collect_set", "array_agg", "listagg", "string_agg"),
         "leave it out: it would publish records",
+    ),
+    **dict.fromkeys(
+        ("grouping", "grouping_id", "grouping__id"),
+        f"leave it out: with GROUPING SETS, CUBE and ROLLUP every row has a column {GROUPING_ID}",
     ),
 }
 """What leads to the same knowledge as an aggregate that is not ours."""

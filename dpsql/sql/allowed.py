@@ -98,7 +98,7 @@ FUNCTIONS: Mapping[str, Signature] = _table(
     _STRINGS, _NUMBERS, _CONDITIONS, _TIMES, _CASTS_AND_NESTED
 )
 
-AGGREGATES = _words("""count sum avg mean min max min_by max_by count_if median mode percentile percentile_approx approx_percentile
+AGGREGATES = _words("""count sum avg mean min max min_by max_by count_if countif median mode percentile percentile_approx approx_percentile
             percentile_cont percentile_disc approx_count_distinct approx_top_k stddev std stddev_pop stddev_samp var_pop var_samp
             variance covar_pop covar_samp corr skewness kurtosis regr_slope regr_r2 grouping__id collect_list collect_set array_agg listagg
             string_agg first first_value last last_value any any_value some every bool_and bool_or bit_and bit_or bit_xor product

@@ -97,7 +97,7 @@ def divisor_near(dividend: int, part: int) -> int:
 # would be accepted.
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
-_SIGNED = (TokenType.NUMBER, TokenType.DASH, TokenType.PLUS)
+_SIGNED = (TokenType.NUMBER, TokenType.DASH, TokenType.PLUS, TokenType.DOT)
 
 
 @dataclass(frozen=True)

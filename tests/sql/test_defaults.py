@@ -338,3 +338,9 @@ def test_a_percentile_is_one_of_the_quantiles(tmp_path: Path) -> None:
     row = answer.rows.iloc[0]
     assert [abs(row[f"p{i}"] - true) < 4 for i, true in enumerate((10, 50, 95))] == [True] * 3, row
     assert row["p0_rank_stderr"] < 0.02
+
+
+def test_numbers_may_begin_with_their_point() -> None:
+    """Catches: a bound that may be `.5`, and an epsilon that may not."""
+    columns = "url, COUNT(*) AS n"
+    assert asked("epsilon = .5", columns).parsed == asked("epsilon = 0.5", columns).parsed
