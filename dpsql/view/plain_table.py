@@ -114,6 +114,9 @@ def value_text(value: Any) -> str:
 
 SHOWN_ROWS = 20
 
+NO_MATHS = "tex2jax_ignore mathjax_ignore"
+"""Classes of HTML in which MathJax leaves a `$` as it is; notebooks typeset what is between two of them."""
+
 
 @dataclass(frozen=True, repr=False)
 class PlainRows:
@@ -140,7 +143,8 @@ class PlainRows:
     def _repr_html_(self) -> str:
         table, notes = plain_table(PublicRows.of_frame(self.rows), self.reading)
         table_html = "" if table.empty else table.to_html(index=False, escape=True, border=0)
-        return table_html + "".join(f"<div>{html.escape(line)}</div>" for line in notes)
+        notes_html = "".join(f"<div>{html.escape(line)}</div>" for line in notes)
+        return f'<div class="{NO_MATHS}">{table_html}{notes_html}</div>'
 
 
 class OpenedTable(PlainRows):

@@ -204,6 +204,15 @@ def test_keys_are_escaped(secret) -> None:
     assert "&lt;b&gt;&amp;\\x1b" in answer._repr_html_() and "\x1b" not in repr(answer)
 
 
+def test_dollars_of_keys_are_not_typeset(secret) -> None:
+    """Catches: `$5 to $10` that Jupyter shows as a formula."""
+    table = visits().set_column(1, "page", pa.array(["$5 to $10"] * 4000))
+    shown = dpsql.query(SQL, table, unit="user_id", time="ts", secret=secret)._repr_html_()
+    assert "$5 to $10" in shown
+    # the classes of MathJax 2 and 3, as pandas sets them with `display.html.use_mathjax` off
+    assert shown.startswith('<div class="tex2jax_ignore mathjax_ignore">')
+
+
 def test_windows_that_come_without_records_need_start_and_until(secret) -> None:
     with pytest.raises(QueryError, match="declares no start"):
         dpsql.query(KEYLESS, visits(), unit="user_id", time="ts", secret=secret)
