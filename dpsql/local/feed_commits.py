@@ -60,8 +60,10 @@ def read_commits(details: Mapping[int, Mapping[str, Any]], source: Source) -> di
     return commits_by_batch
 
 
-def changes(source: Source, commits: Commits) -> pa.Table:
-    """Return the images of some commits, with the times that Spark gives them.
+def changes(source: Source, commits: Commits) -> pa.Table | None:
+    """Return the images of some commits, with the times that Spark gives them; None where they change no row.
+
+    Each commit is read alone: `deltalake` refuses all of them where the feed is off for one, which Spark reads from its files.
 
     Raises:
         DataError: the table is not on this disk, or no longer has them.
@@ -71,6 +73,7 @@ def changes(source: Source, commits: Commits) -> pa.Table:
 
     path = _local(source)
     try:
+        times, changed_versions, has_deleted = _read_log(path, commits)
         if commits.snapshot:
             snapshot_rows = snapshot(path, commits.last)
             images = snapshot_rows.append_column(
@@ -79,9 +82,13 @@ def changes(source: Source, commits: Commits) -> pa.Table:
             images = images.append_column(
                 POSITION, pa.array(np.full(snapshot_rows.num_rows, commits.last))
             )
+        elif changed_versions:
+            delta_table = DeltaTable(path)
+            images = pa.concat_tables(
+                pa.table(delta_table.load_cdf(version, version)) for version in changed_versions
+            )
         else:
-            images = pa.table(DeltaTable(path).load_cdf(commits.first, commits.last))
-        times, has_deleted = _read_log(path, commits)
+            return None
     except (DeltaError, OSError, ValueError) as problem:
         raise DataError(
             f"{path}: commits {commits.first} to {commits.last}, which the run has read, cannot be read ({type(problem).__name__}): a Delta table "
@@ -120,12 +127,13 @@ def _local(source: Source) -> Path:
     )
 
 
-def _read_log(path: Path, commits: Commits) -> tuple[np.ndarray, bool]:
-    """Read the times of commits in microseconds, and whether one of them deletes rows by a vector.
+def _read_log(path: Path, commits: Commits) -> tuple[np.ndarray, list[int], bool]:
+    """Read the times of commits in microseconds, those that change rows, and whether one of them deletes rows by a vector.
 
     A time is what the commit says itself if the table keeps such times, else when its file was written. They ascend.
     """
     times_ms = []
+    changed_versions = []
     has_deleted = False
     for version in range(commits.first, commits.last + 1):
         file = path / "_delta_log" / f"{version:020d}.json"
@@ -133,13 +141,15 @@ def _read_log(path: Path, commits: Commits) -> tuple[np.ndarray, bool]:
         commit_info: dict[str, Any] = next(
             (line["commitInfo"] for line in lines if "commitInfo" in line), {}
         )
-        has_deleted |= any(
-            line.get(action, {}).get("deletionVector")
-            for line in lines
-            for action in ("add", "remove")
-        )
+        actions = [
+            line[action] for line in lines for action in ("add", "remove", "cdc") if action in line
+        ]
+        if actions:
+            changed_versions.append(version)
+        has_deleted |= any(action.get("deletionVector") for action in actions)
         times_ms.append(
             int(commit_info.get("inCommitTimestamp", file.stat().st_mtime_ns // 1_000_000))
         )
     steps = np.arange(len(times_ms))
-    return (np.maximum.accumulate(np.array(times_ms, np.int64) - steps) + steps) * 1000, has_deleted
+    times_us = (np.maximum.accumulate(np.array(times_ms, np.int64) - steps) + steps) * 1000
+    return times_us, changed_versions, has_deleted

@@ -282,11 +282,14 @@ def _replay(
     for tick in ticks:
         for batch in tick.batches:
             commits = batch.commits
+            images = None
+            if commits and commits.first <= commits.last:
+                images = changes(source, commits)
             if commits is None:
                 files = [file for file in batch.files if file not in missing]
                 rows = reader.batch_rows(_readable(source, files, as_parquet))
-            elif commits.first <= commits.last:
-                rows = reader.frame(changes(source, commits))
+            elif images:
+                rows = reader.frame(images)
             else:
                 rows = reader.no_records()
             feeder.micro_batch(rows, batch.clock)
