@@ -56,6 +56,9 @@ OTHER_HEADER = "_LEGACY_ERROR_TEMP_3241"
 CHANGED_ROWS = ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE")
 """Conditions of Delta for a commit that changes or deletes rows."""
 
+RENAMED_COLUMNS = "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE"
+"""Conditions of Delta, by how they begin, for a commit that renames or drops columns."""
+
 DAMAGED_CONDITIONS = ("CANNOT_LOAD_STATE_STORE", "STATE_STORE", "INVALID_CHECKPOINT")
 DAMAGED_CLASSES = (
     "ChecksumException",
@@ -127,12 +130,8 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
                 "anew. A run belongs to its input, and a gap would be missing in silence: start a new run with another --name, and let the "
                 "topic keep messages for longer than a run may stand still"
             )
-        if condition in CHANGED_ROWS:
-            return DataError(
-                f"source {source!r}: a commit has changed or deleted rows that this run may have counted; what is published cannot be taken "
-                "back. To go on without what such commits add, write `options: {skipChangeCommits: true}`: a MERGE that also inserts is passed over "
-                "whole. To count changes, declare `change_feed: DELTA` in a new run"
-            )
+        if table_problem := _table_problem(condition):
+            return DataError(f"source {source!r}: {table_problem}")
         if name.startswith("org.apache.kafka.common.errors") and name.endswith("TimeoutException"):
             return Unreachable(
                 f"source {source!r}: no Kafka broker answers; is `kafka.bootstrap.servers` right, and may this machine reach it?"
@@ -160,6 +159,23 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
     return DpsqlError(
         f"{summary}; nothing was published from this micro-batch. Start again; if that fails alike, run: {remedy}"
     )
+
+
+def _table_problem(condition: str) -> str | None:
+    """Say of a commit of a Delta table that a stream cannot be read past it, and what goes on."""
+    if condition in CHANGED_ROWS:
+        return (
+            "a commit has changed or deleted rows that this run may have counted; what is published cannot be taken "
+            "back. To go on without what such commits add, write `options: {skipChangeCommits: true}`: a MERGE that also inserts is passed over "
+            "whole. To count changes, declare `change_feed: DELTA` in a new run"
+        )
+    if condition.startswith(RENAMED_COLUMNS):
+        return (
+            "a commit renames or drops columns, and a stream cannot be read past that. What is published stays. To go on, "
+            "begin a new run, with another --name: without `startingVersion` it begins with the table as it is, with that of the next commit "
+            "after that one with what has changed since"
+        )
+    return None
 
 
 @contextmanager
@@ -200,7 +216,7 @@ def _file_error(condition: str, parameters: dict[str, str], source: str) -> Data
             f"file{name} of source {source!r}: column {column} has another type than declared ({condition})"
         )
     return DataError(
-        f"file{name} of source {source!r} cannot be read ({condition}): it is damaged or in another format. "
+        f"file{name} of source {source!r} cannot be read ({condition}): it is damaged, in another format, or has other types than declared. "
         "Nothing of its micro-batch was used; put a readable file in its place and start again"
     )
 

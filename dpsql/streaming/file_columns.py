@@ -65,6 +65,11 @@ def check_first_types(session: SparkSession, source: Source) -> None:
         place = f"{readable(uris[0])}: column `{declared_field.name}`"
         if problem := spark_lacks(stored_type, declared_type, place):
             raise DataError(problem)
+        if source.format == "avro" and {have, declared_type} == {"timestamp", "timestamp_ntz"}:
+            raise DataError(
+                f"{place} has times {'without' if have == 'timestamp_ntz' else 'with'} a zone, which Spark does not read from Avro as "
+                f"{declared_type.upper()}: declare `{declared_field.name} {have.upper()}`"
+            )
         if stored_type != "void" and not fits(have, declared_type):
             mismatch = mismatch_text(declared_field.name, have, source.name, declared_type)
             raise DataError(f"{readable(uris[0])}: {mismatch}")

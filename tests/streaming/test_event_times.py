@@ -16,7 +16,7 @@ from dpsql.sources.config import Source
 from dpsql.sources.time_units import PER_SECOND
 from dpsql.streaming.event_times import with_event_time
 from dpsql.streaming.session import run_session
-from dpsql.streaming.sources import within_calendar
+from dpsql.streaming.sources import check_there, within_calendar
 from tests.local.test_event_times import REAL, TEXTS, WHOLE, read
 from tests.streaming.conftest import DAY, START, Make
 
@@ -64,3 +64,19 @@ def test_a_run_over_numbers_is_verified(case: Make, visits: Any, tmp_path: Path)
         DataError, match="column `ts` has microseconds, and int64 in the first file"
     ):
         one.go(START + 3 * DAY)
+
+
+def test_times_of_avro_are_declared_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """Catches: a good file that is called damaged, after something is spent; advice that leads nowhere."""
+    session = run_session(spark, 1)
+    kinds = ("TIMESTAMP", "TIMESTAMP_NTZ")
+    for kind in kinds:
+        frame = session.range(1).selectExpr(f"CAST(timestamp_micros({START}) AS {kind}) AS ts")
+        frame.write.format("avro").save(str(tmp_path / kind))
+        for declared in kinds:
+            source = Source("d", "avro", str(tmp_path / kind), schema=f"ts {declared}")
+            if declared == kind:
+                check_there(session, [source])
+                continue
+            with pytest.raises(DataError, match=f"declare `ts {kind}`$"):
+                check_there(session, [source])

@@ -77,6 +77,14 @@ DAMAGED = rf"^the admission query failed in Spark \(\w+\): its checkpoint may be
         ),
         (
             Java(
+                "x.Exception",
+                "STREAM_FAILED",
+                Java("x.Delta", "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG"),
+            ),
+            r"^source 'visits': a commit renames or drops columns, .* begin a new run, .*`startingVersion`",
+        ),
+        (
+            Java(
                 "x.SparkException",
                 "FAILED_READ_FILE.X",
                 Java("x.IllegalArgument", "_LEGACY_ERROR_TEMP_3241"),
