@@ -15,7 +15,7 @@ from dpsql.privacy.secret import Secret
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source, Sources
 from dpsql.udfs.keys import HEADER
-from dpsql.udfs.stage import Clock
+from dpsql.udfs.stage import Clock, Tables
 
 START = 1_709_251_200_000_000
 SCHEMA = "id BIGINT, owner STRING, cur STRING, bal DOUBLE"
@@ -70,6 +70,11 @@ def feed_query(folder: Path, sql: str = SQL, **changes: Any) -> Query:
 
 def contents(query: Query) -> tuple[dict[str, int], Counter[str]]:
     """Return how many rows of each key count once all is read, by the first aggregate, and what was dropped."""
+    return followed(query)[1:]
+
+
+def followed(query: Query) -> tuple[Tables, dict[str, int], Counter[str]]:
+    """Return the intake's state with what `contents` returns."""
     secret = Secret(b"s" * 32, Path("secret"))
     reader = RowReader(query.plan, query.sources, secret.salt("0" * 32), {})
     mechanism = registry.mechanism_named(query.plan.mechanism)
@@ -83,4 +88,4 @@ def contents(query: Query) -> tuple[dict[str, int], Counter[str]]:
         drops.update(done.counted["drops"])
         for counted in done.rows.to_pylist():
             found[counted["key_bytes"][HEADER:].decode()] += counted["v0"]
-    return dict(+found), drops
+    return state, dict(+found), drops

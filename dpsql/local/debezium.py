@@ -9,21 +9,22 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dpsql.local.lines import MISFIT, json_select
+from dpsql.local.lines import MISFIT, NO_RECORD, json_select
 from dpsql.local.spark_types import Columns, SparkType, parse_ddl, quote
 from dpsql.sources.change_feed import (
     BESIDE,
     CHANGE,
     DECIMAL,
-    IMAGES,
     MESSAGE,
     NO_MESSAGE,
     POSITION,
-    SNAPSHOT,
     SOURCE_TIME,
     TIME,
     TIME_UNITS,
     UNAVAILABLE,
+    WRONG_FIELD,
+    changes_sql,
+    image_sql,
 )
 from dpsql.sources.config import Source
 
@@ -50,7 +51,7 @@ def without_header(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def images_select(source: Source) -> str:
-    """Return the images as `line, old, CHANGE, POSITION, TIME`; a message that is none has NULL for the first three of them.
+    """Return the images as `line, old, CHANGE, POSITION, TIME`; of a message that is none CHANGE is what is wrong with it, and `line` is NULL.
 
     `old`: the row before an update whose new row lacks a value.
     """
@@ -62,41 +63,24 @@ def images_select(source: Source) -> str:
     outer = f"SELECT good, unusual, {_text('payload')} AS payload FROM ({_fields(mended, ('payload',))})"
     messages_select = f"SELECT unusual, CASE WHEN payload IS NULL THEN good ELSE dpsql_mended(payload) END AS good FROM ({outer})"
     inner = f"SELECT {', '.join(f'{_text(name)} AS {name}' for name in MESSAGE[:-1])} FROM ({_fields(messages_select, MESSAGE[:-1])})"
-    number_names = tuple(dict.fromkeys((place, SOURCE_TIME)))
     in_source = f"SELECT before, after, op, dpsql_mended(source) AS good FROM ({inner})"
     numbers = ", ".join(
-        f'{_integer(name)} AS "n_{name}", "{name}" IS NOT NULL AND {_integer(name)} IS NULL AS "b_{name}"'
-        for name in number_names
+        f'{_integer(name)} AS {alias}, "{name}" IS NOT NULL AND {_integer(name)} IS NULL AS is_odd_{alias}'
+        for alias, name in (("place", place), ("moment", SOURCE_TIME))
     )
-    fields = _fields(in_source, number_names, ("before", "after", "op", "good"))
-    numbers_select = (
+    names = tuple(dict.fromkeys((place, SOURCE_TIME)))
+    fields = _fields(in_source, names, ("before", "after", "op", "good"))
+    numbered = (
         f"SELECT before, after, op, good IS NOT NULL AS has_source, {numbers} FROM ({fields})"
     )
-    readable_condition = " AND ".join(
-        (
-            f"(\"n_{place}\" IS NOT NULL OR (op = '{SNAPSHOT}' AND has_source))",
-            *(f'NOT "b_{name}"' for name in number_names),
-        )
-    )
-    branches = []
-    word = quote(source.unavailable_value or UNAVAILABLE)
-    old = f"CASE WHEN op = 'u' AND contains(after, {word}) THEN before END"
-    for op, images in IMAGES.items():
-        listed = ", ".join(
-            f"{{'change': '{change}', 'line': {field}, 'old': {old if field == 'after' else 'NULL::VARCHAR'}}}"
-            for change, field in images
-        )
-        branches.append(f"WHEN {readable_condition} AND op = '{op}' THEN [{listed}]")
-    nothing = "[{'change': NULL::VARCHAR, 'line': NULL::VARCHAR, 'old': NULL::VARCHAR}]"
-    time = f'"n_{SOURCE_TIME}"'
     # Milliseconds of which Spark's 64 bits hold the microseconds; those beyond the years 1 to 9999 only need to be beyond them.
-    time_sql = (
-        f"CASE WHEN {time} BETWEEN -9223372036854775 AND 9223372036854775 "
-        f"THEN make_timestamp(greatest(least({time}, 999999999999999), -999999999999999) * 1000) END"
+    time = (
+        "CASE WHEN moment BETWEEN -9223372036854775 AND 9223372036854775 "
+        "THEN make_timestamp(greatest(least(moment, 999999999999999), -999999999999999) * 1000) END"
     )
-    image = f"unnest(CASE {' '.join(branches)} ELSE {nothing} END) AS image"
-    listed = f'SELECT {image}, "n_{place}" AS place, {time_sql} AS moment FROM ({numbers_select})'
-    return f"SELECT image.line AS line, image.old AS old, image.change AS {CHANGE}, place AS {POSITION}, moment AS {TIME} FROM ({listed})"
+    changes = f"SELECT *, unnest(split({changes_sql(str(source.sequence_by))}, ' ')) AS {CHANGE} FROM ({numbered})"
+    image = ", ".join(image_sql(quote(source.unavailable_value or UNAVAILABLE)))
+    return f"SELECT {image}, {CHANGE}, place AS {POSITION}, {time} AS {TIME} FROM ({changes})"
 
 
 def rows_select(columns: Columns, source: Source) -> str:
@@ -113,8 +97,11 @@ def rows_select(columns: Columns, source: Source) -> str:
     old = f"TRY(from_json(dpsql_mended(old), {shape}))" if text_columns else "NULL"
     word = quote(source.unavailable_value or UNAVAILABLE)
     values = []
-    misfits = [f"WHEN {MISFIT} IS NOT NULL THEN {MISFIT}"]
-    for place, (name, _) in enumerate(columns):
+    misfits = [
+        f"WHEN {MISFIT} = '{NO_RECORD}' THEN {WRONG_FIELD}",
+        f"WHEN {MISFIT} IS NOT NULL THEN {MISFIT}",
+    ]
+    for name, _ in columns:
         column = '"' + name.replace('"', '""') + '"'
         if name.lower() in scales:
             value = _decimal(column, scales[name.lower()])
@@ -125,7 +112,7 @@ def rows_select(columns: Columns, source: Source) -> str:
         else:
             continue
         values.append(f"{value} AS {column}")
-        misfits.append(f"WHEN {column} IS NOT NULL AND ({value}) IS NULL THEN {place}")
+        misfits.append(f"WHEN {column} IS NOT NULL AND ({value}) IS NULL THEN {quote(name)}")
     values.append(f"CASE {' '.join(misfits)} END AS {MISFIT}")
     return f"SELECT * REPLACE ({', '.join(values)}) FROM (SELECT *, {old} AS o FROM ({parsed}))"
 

@@ -26,7 +26,7 @@ class LastRead:
         source: its name.
         records: how many were read.
         dropped: how many of them were dropped, by reason.
-        malformed_columns: of the malformed ones, the first column that did not fit.
+        malformed_columns: of the malformed ones, the first column that did not fit, or the field of a message that is missing or odd.
         malformed_lines: malformed ones that are no record of the format at all, or too long.
     """
 

@@ -305,9 +305,9 @@ _SPECIAL = (
 )
 
 MISFIT = "dpsql_misfit"
-"""Column that is NULL for a record, and else the place of the first column that does not fit, or NO_RECORD."""
+"""Column that is NULL for a record, and else the name of the first column that does not fit, or NO_RECORD."""
 
-NO_RECORD = -1
+NO_RECORD = ""
 
 # The raw JSON text {0} of a field as a value; NULL where it does not fit.
 JSON_VALUES: Mapping[str, str] = {
@@ -425,8 +425,8 @@ def _typed(
         f"{_value(f'r{i}', name, kind, values)} AS v{i}" for i, (name, kind) in enumerate(columns)
     )
     misfits = " ".join(
-        f"WHEN v{i} IS NULL AND r{i} IS NOT NULL THEN {i}"
-        for i, (_, kind) in enumerate(columns)
+        f"WHEN v{i} IS NULL AND r{i} IS NOT NULL THEN {quote(name)}"
+        for i, (name, kind) in enumerate(columns)
         if kind.name in values
     )
     column_list = ", ".join(
@@ -438,7 +438,7 @@ def _typed(
             *extra_columns,
         )
     )
-    misfit = f"CASE WHEN broken THEN {NO_RECORD} {misfits} END AS {MISFIT}"
+    misfit = f"CASE WHEN broken THEN '{NO_RECORD}' {misfits} END AS {MISFIT}"
     return f"SELECT {misfit}, {column_list} FROM (SELECT *, {converted} FROM ({raw}))"
 
 

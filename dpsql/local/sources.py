@@ -111,7 +111,7 @@ class InputReader:
         self._folders: Columns = ()
         self._folder_row = NO_FOLDERS
         self.misfits = Counter[str]()
-        """How many lines were malformed, by the first column that did not fit; "" is a line that is no record at all."""
+        """How many lines were malformed, by the first column that did not fit, or the field of a message that is wrong; "" is a line that is no record."""
 
     def files(self, paths: Sequence[InputFile]) -> Iterator[Chunk]:
         """Yield the files one by one, large ones in pieces; only the newest chunk is visible."""
@@ -185,10 +185,10 @@ class InputReader:
                 yield self._messages(lines, too_long)
         elif kind == "json":
             for lines, too_long in json_lines(path):
-                yield self._lines(lines, columns, json_select(columns), too_long)
+                yield self._lines(lines, json_select(columns), too_long)
         else:
             for fields, malformed in csv_fields(path, len(columns), self._source):
-                yield self._lines(fields, columns, csv_select(columns, self._source), malformed)
+                yield self._lines(fields, csv_select(columns, self._source), malformed)
 
     def _data_file(self, file: InputFile) -> DataFile:
         """Return a file with the values of its folders in their declared types, and note which these are.
@@ -355,7 +355,7 @@ class InputReader:
         self._connection.register("dpsql_messages", lines)
         images = self._execute(images_select(self._source))
         select = rows_select(self._declared, self._source)
-        return self._lines(images, self._declared, select, too_long)
+        return self._lines(images, select, too_long)
 
     def _table(self) -> LocalTable:
         """Return the view of text: the declared columns, those of folders and those of a change feed."""
@@ -364,15 +364,15 @@ class InputReader:
             self._view, tuple((declared | dict(self._folders) | dict(self._beside)).items())
         )
 
-    def _lines(self, raw: pa.Table, columns: Columns, select: str, malformed: int) -> Chunk:
-        self.misfits[""] += malformed
+    def _lines(self, raw: pa.Table, select: str, malformed: int) -> Chunk:
+        self.misfits[NO_RECORD] += malformed
         self._connection.register("dpsql_raw", raw)
         self._connection.register("dpsql_folders", self._folder_row)
         self._execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
         table = self._table()
         quoted = [(_quoted(name), kind) for name, kind in table.columns]
         misfits = self._execute(
-            f"SELECT {MISFIT} AS place, count(*) AS lines FROM dpsql_lines WHERE {MISFIT} IS NOT NULL GROUP BY ALL"
+            f"SELECT {MISFIT}, count(*) AS lines FROM dpsql_lines WHERE {MISFIT} IS NOT NULL GROUP BY ALL"
         )
         listed = ", ".join(
             f"{_within_calendar(column, kind)} AS {column}" for column, kind in quoted
@@ -380,8 +380,8 @@ class InputReader:
         self._execute(
             f'CREATE OR REPLACE TEMP VIEW "{self._view}" AS SELECT {listed} FROM dpsql_lines, dpsql_folders WHERE {MISFIT} IS NULL'
         )
-        for place, count in zip(*misfits.to_pydict().values(), strict=True):
-            self.misfits["" if place == NO_RECORD else columns[place][0]] += count
+        for name, count in zip(*misfits.to_pydict().values(), strict=True):
+            self.misfits[name] += count
             malformed = malformed + count
         return self._timed(table, malformed)
 

@@ -37,13 +37,17 @@ class FeedForm(StrEnum):
     DEBEZIUM = "DEBEZIUM"
 
 
-IMAGES: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "c": (("insert", "after"),),
-    "r": (("insert", "after"),),
-    "u": (("update_preimage", "before"), ("update_postimage", "after")),
-    "d": (("delete", "before"),),
+IMAGES: Mapping[str, str] = {
+    "c": "insert",
+    "r": "insert",
+    "u": "update_preimage update_postimage",
+    "d": "delete",
 }
-"""The images that a message of Debezium is, by its `op`: the value of CHANGE, and the field that has the row."""
+"""The images that a message of Debezium is, by its `op`: values of CHANGE with blanks between."""
+
+OLD_ROW = "('update_preimage', 'delete')"
+NEW_ROW = "('update_postimage', 'insert')"
+"""SQL of the images whose row is in `before`, and in `after`."""
 
 MESSAGE = ("before", "after", "op", "source", "payload")
 """The fields of a message that are read. With a schema beside it the message is in `payload`."""
@@ -152,6 +156,38 @@ def feed_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
             "sequence_by",
             message,
         )
+
+
+# SQL of Spark and of DuckDB over messages that are columns: `before`, `after`, `op` as texts, NULL where
+# they are none; `has_source`; the whole numbers `place` and `moment` of `source`, and `is_odd_place` and
+# `is_odd_moment` where something else is there.
+
+
+def changes_sql(sequence_by: str) -> str:
+    """Write SQL of the images of a message, with blanks between; of none the field that is wrong, "" where it is no message."""
+    images = " ".join(f"WHEN '{op}' THEN '{changes}'" for op, changes in IMAGES.items())
+    has_place = f"place IS NOT NULL OR (op = '{SNAPSHOT}' AND has_source AND NOT is_odd_place)"
+    operations = ", ".join(f"'{op}'" for op in IMAGES)
+    return (
+        f"CASE WHEN coalesce(op, '') NOT IN ({operations}) THEN '' WHEN NOT ({has_place}) THEN '{sequence_by}' "
+        f"WHEN is_odd_moment THEN 'source.{SOURCE_TIME}' ELSE CASE op {images} END END"
+    )
+
+
+def image_sql(unavailable: str) -> tuple[str, str]:
+    """Write SQL of the row of an image, and of the old one beside a new one that lacks a value.
+
+    Args:
+        unavailable: SQL of the word that stands for such a value.
+    """
+    return (
+        f"CASE WHEN {CHANGE} IN {OLD_ROW} THEN before WHEN {CHANGE} IN {NEW_ROW} THEN after END AS line",
+        f"CASE WHEN {CHANGE} = 'update_postimage' AND contains(after, {unavailable}) THEN before END AS old",
+    )
+
+
+WRONG_FIELD = f"CASE WHEN {CHANGE} IN {OLD_ROW} THEN 'before' WHEN {CHANGE} IN {NEW_ROW} THEN 'after' ELSE {CHANGE} END"
+"""SQL of the field that is wrong where an image has no row."""
 
 
 def kind_sql(change: str, form: FeedForm) -> str:

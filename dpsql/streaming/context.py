@@ -40,7 +40,7 @@ from dpsql.streaming import failures, file_columns, formats, released, sources
 from dpsql.streaming.admission import AdmissionSink, Clocks, known_clocks
 from dpsql.streaming.footers import Units, check_units
 from dpsql.streaming.microbatches import Sink, Stepping, drain
-from dpsql.streaming.progress import Summary, Tally
+from dpsql.streaming.progress import Summary, Tally, malformed_question
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.streaming.release import ReleaseSink, rings
 from dpsql.streaming.rows import groups_of, records
@@ -488,7 +488,7 @@ class RunContext:
         if malformed > source.max_malformed and self.tally.is_news():
             where = f"in micro-batch {report.batchId} of source {source.name!r}"
             share = share_text(malformed, int(report.numInputRows))
-            alarm = f"more malformed records than max_malformed = {source.max_malformed} {where}, {share}: do they fit `schema`?{_registry_hint(source)}"
+            alarm = f"more malformed records than max_malformed = {source.max_malformed} {where}, {share}: {malformed_question(report)}{_registry_hint(source)}"
             self.tally.events.tell("alarm", alarm="malformed", text=alarm)
         self.tally.tell(alarm)
 

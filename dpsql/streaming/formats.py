@@ -16,15 +16,16 @@ from dpsql.sources.change_feed import (
     BESIDE,
     CHANGE,
     DECIMAL,
-    IMAGES,
     MESSAGE,
     NO_MESSAGE,
     POSITION,
-    SNAPSHOT,
     SOURCE_TIME,
     TIME,
     TIME_UNITS,
     UNAVAILABLE,
+    WRONG_FIELD,
+    changes_sql,
+    image_sql,
 )
 from dpsql.sources.config import Source
 from dpsql.sources.reader_options import parser_options
@@ -41,6 +42,12 @@ from dpsql.streaming import internals
 
 CORRUPT = "dpsql_corrupt_line"
 """Column that is not NULL for a malformed line or message."""
+
+MISFIT = "schema"
+"""Reason in this column for what does not fit `schema`."""
+
+KINDS = {"no_message": f"{CORRUPT} = ''", "no_place": f"{CORRUPT} LIKE 'source.%'"}
+"""SQL of kinds of malformed messages, by the names of their counts."""
 
 FORMAT = "timestampformat"
 
@@ -88,7 +95,7 @@ def typed(frame: DataFrame, schema: T.StructType, unit_us: int = 1_000_000) -> D
         text = quoted(name)
         if name in times:
             value, has_value = _value(text, isinstance(kind, T.VariantType), unit_us)
-            wrong.append(f"CASE WHEN {value} IS NULL AND {has_value} THEN '' END")
+            wrong.append(f"CASE WHEN {value} IS NULL AND {has_value} THEN '{MISFIT}' END")
             text = f"{value} AS {text}"
         listed.append(text if name != CORRUPT else "")
     corrupt_columns = [f"coalesce({', '.join(wrong)}) AS {CORRUPT}"] if CORRUPT in kinds else []
@@ -288,22 +295,25 @@ def parsed_changes(messages: DataFrame, source: Source) -> DataFrame:
         *fields, f"{bad} AS bad"
     )
     place = str(source.sequence_by).split(".")[1]
-    number_names = tuple(dict.fromkeys((place, SOURCE_TIME)))
-    number_fields = ", ".join(f"`{name}` STRING" for name in number_names)
+    number_fields = (f"`{name}` STRING" for name in dict.fromkeys((place, SOURCE_TIME)))
+    shape = ", ".join((*number_fields, f"{CORRUPT} STRING"))
+    is_read = f"NOT bad AND s.{CORRUPT} IS NULL"
     operations = payloads.select(
+        "before", "after", "op", "bad", _object("source", shape).alias("s")
+    ).selectExpr(
         "before",
         "after",
-        "op",
-        "bad",
-        _object("source", f"{number_fields}, {CORRUPT} STRING").alias("s"),
-    ).selectExpr("*", *(f"{_integer(name)} AS `n_{name}`" for name in number_names))
-    is_read = f"(`n_{place}` IS NOT NULL OR (op = '{SNAPSHOT}' AND s IS NOT NULL))"
-    fits = (f"(s.`{name}` IS NULL OR `n_{name}` IS NOT NULL)" for name in number_names)
-    readable_condition = " AND ".join(("NOT bad", f"s.{CORRUPT} IS NULL", is_read, *fits))
-    images = operations.selectExpr(
-        f"inline({_images(readable_condition, source.unavailable_value or UNAVAILABLE)})",
-        f"`n_{place}` AS {POSITION}",
-        f"{_time()} AS {TIME}",
+        f"CASE WHEN {is_read} THEN op END AS op",
+        "s IS NOT NULL AS has_source",
+        *_number(place, "place"),
+        *_number(SOURCE_TIME, "moment"),
+    )
+    names = f"explode(split({changes_sql(str(source.sequence_by))}, ' ')) AS {CHANGE}"
+    images = operations.selectExpr("*", names).selectExpr(
+        *image_sql(_literal(source.unavailable_value or UNAVAILABLE)),
+        CHANGE,
+        f"place AS {POSITION}",
+        f"timestamp_micros(try_multiply(moment, 1000L)) AS {TIME}",
     )
     return _rows(images, source)
 
@@ -331,8 +341,10 @@ def _rows(images: DataFrame, source: Source) -> DataFrame:
         for name, value in values_by_name.items()
         if value != f"v.{quoted(name)}"
     )
-    is_corrupt = " OR ".join(("v IS NULL", f"v.{CORRUPT} IS NOT NULL", *misfits))
-    corrupt = f"CASE WHEN {is_corrupt} THEN '' END AS {CORRUPT}"
+    is_misfit = " OR ".join((f"v.{CORRUPT} IS NOT NULL", *misfits))
+    corrupt = (
+        f"CASE WHEN v IS NULL THEN {WRONG_FIELD} WHEN {is_misfit} THEN '{MISFIT}' END AS {CORRUPT}"
+    )
     values = (f"{value} AS {quoted(name)}" for name, value in values_by_name.items())
     unit_us = TIME_UNITS[source.time_unit] if source.time_unit else 1_000_000
     return typed(rows.selectExpr(*values, *BESIDE, corrupt), schema, unit_us)
@@ -357,21 +369,6 @@ def _object(text: str, shape: T.StructType | str) -> Column:
     )
 
 
-def _images(readable_condition: str, unavailable: str) -> str:
-    """Return the images of every kind of message, with the old row beside a new one that lacks a value; of one that is none of them an image
-    that says nothing, which is malformed."""
-    branches = []
-    nothing = "cast(NULL AS STRING)"
-    old = f"CASE WHEN op = 'u' AND contains(after, {_literal(unavailable)}) THEN before END"
-    for op, images in IMAGES.items():
-        listed = ", ".join(
-            f"struct('{change}' AS {CHANGE}, {field} AS line, {old if field == 'after' else nothing} AS old)"
-            for change, field in images
-        )
-        branches.append(f"WHEN {readable_condition} AND op = '{op}' THEN array({listed})")
-    return f"CASE {' '.join(branches)} ELSE array(struct({nothing} AS {CHANGE}, {nothing} AS line, {nothing} AS old)) END"
-
-
 def _old_text(name: str) -> str:
     """Return SQL of a text of the old row; NULL where it has none."""
     value = f"o.{quoted(name)}"
@@ -392,15 +389,11 @@ def _literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _time() -> str:
-    """Return SQL of an image's time, NULL for one that no timestamp can hold."""
-    return f"timestamp_micros(try_multiply(`n_{SOURCE_TIME}`, 1000L))"
-
-
-def _integer(name: str) -> str:
-    """Return SQL of a whole number of `source`, which connectors write as a number or as a text of digits."""
+def _number(name: str, alias: str) -> tuple[str, str]:
+    """Return SQL of a whole number of `source`, which connectors write as a number or as a text of digits, and of whether something else is there."""
     text = f"s.`{name}`"
-    return f"CASE WHEN {text} RLIKE '^-?[0-9]+\\\\z' THEN try_cast({text} AS BIGINT) END"
+    number = f"CASE WHEN {text} RLIKE '^-?[0-9]+\\\\z' THEN try_cast({text} AS BIGINT) END"
+    return f"{number} AS {alias}", f"{text} IS NOT NULL AND {number} IS NULL AS is_odd_{alias}"
 
 
 # Lines of CSV that are too long for Spark's parser. It never sees them, so they are counted

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpsql.compiled import UNTIL, Query
 from dpsql.lake.event_log import EventLog, dropped_much
+from dpsql.streaming.formats import KINDS
 from dpsql.udfs.grid import NO_CLOCK
 
 NAMED = 10
@@ -104,7 +105,9 @@ class Tally:
 
     def was_read(self, report: Any) -> str | None:
         """Count what Spark reports of a finished micro-batch of query 1; a line of warning if too much of it was dropped."""
-        observed_counts = observed(report)
+        observed_counts = {
+            reason: count for reason, count in observed(report).items() if reason not in KINDS
+        }
         records = int(report.numInputRows)
         dropped = self._of_batch.pop(int(report.batchId), {})
         _add(self.dropped, observed_counts)
@@ -176,7 +179,22 @@ class Tally:
         )
 
 
-def observed(progress: Any) -> dict[str, int]:
+QUESTIONS = {
+    "malformed": "do they fit `schema`?",
+    "no_message": "most are no messages of Debezium, as JSON",
+    "no_place": "most have no whole number where `sequence_by` says",
+}
+"""Questions to the operator, by what most malformed records of a micro-batch are."""
+
+
+def malformed_question(report: Any) -> str:
+    """Return what to look at where records are malformed."""
+    counts = observed(report)
+    kind = max(KINDS, key=counts.__getitem__)
+    return QUESTIONS[kind if 2 * counts[kind] > counts["malformed"] else "malformed"]
+
+
+def observed(progress: Any) -> Counter[str]:
     """Return the counters that Spark observed in one micro-batch, by name; those of one name are added up."""
     counts = Counter[str]()
     for row in (progress.observedMetrics or {}).values():

@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 from dpsql.errors import ConfigError, DataError, LakeError
 from dpsql.lake.read_files import readable
 from dpsql.parsed_query import ParsedQuery
-from dpsql.sources.change_feed import FeedForm
+from dpsql.sources.change_feed import CHANGE, FeedForm
 from dpsql.sources.config import Source, refused_schema
 from dpsql.sources.reader_options import (
     CATALOG,
@@ -389,7 +389,13 @@ def without_malformed(frame: DataFrame, metric: str = MALFORMED) -> DataFrame:
     has_value = " OR ".join(f"{formats.quoted(name)} IS NOT NULL" for name in frame.columns)
     # A count and 0, the smaller one: Spark cannot leave a column out of it.
     zero_count = f"least(count(CASE WHEN {has_value} THEN 1 END), 0)"
-    observed_frame = frame.observe(metric, F.expr(f"count({CORRUPT}) + {zero_count} AS malformed"))
+    counts = {"malformed": f"count({CORRUPT}) + {zero_count}"}
+    if CHANGE in frame.columns:
+        counts |= {
+            kind: f"count(CASE WHEN {what} THEN 1 END)" for kind, what in formats.KINDS.items()
+        }
+    metrics = [F.expr(f"{count} AS {kind}") for kind, count in counts.items()]
+    observed_frame = frame.observe(metric, *metrics)
     return observed_frame.where(f"{CORRUPT} IS NULL").drop(CORRUPT)
 
 

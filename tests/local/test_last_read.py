@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpsql.jobs.cli import main
+from tests.feeds import SQL, message, row, write_files
 
 SOURCE = """\
 sources:
@@ -83,6 +84,36 @@ def test_the_owner_is_told_which_column_did_not_fit(inside: Path, name: str) -> 
     assert (found["source"], found["records"]) == ("d", 300)
     assert dict(found["dropped"])["malformed"] == 300  # type: ignore[call-overload]
     assert (found["malformed_columns"], found["malformed_lines"]) == (columns, lines)
+
+
+FEED = """\
+sources:
+  w: {format: json, path: in, schema: "id BIGINT, owner STRING, cur STRING, bal DOUBLE", change_feed: DEBEZIUM, primary_key: id,
+    sequence_by: source.lsn, privacy_unit: owner, start: 2024-03-01, max_users: 10000, max_keys: 1000}
+"""
+
+
+def test_the_owner_is_told_what_messages_lack(inside: Path) -> None:
+    """Catches: a wrong `sequence_by`, which looks like rows that do not fit `schema`, or like no messages at all."""
+    good = row(1)
+    odd_time = message("c", None, good, 1, ts_ms="soon")
+    lines = {
+        "": ["no JSON", message("t", None, None, 1), {"before": None, "after": good}],
+        "source.lsn": [message("c", None, good, lsn) for lsn in (None, "1.5", "x", {})],
+        "source.ts_ms": [odd_time] * 5,
+        "before": [message("d", None, None, 1)] * 6,
+        "after": [message("c", good, [good], 1)] * 7,  # type: ignore[arg-type]
+        "bal": [message("r", None, row(1, bal="x"), None)] * 8,
+    }
+    (inside / "s.yaml").write_text(FEED)
+    (inside / "q.sql").write_text(SQL)
+    write_files(inside / "in", [[line for part in lines.values() for line in part]])
+    done = tried()
+    assert done.exit_code == 0, done.output
+    found = told()
+    columns = {name: len(part) for name, part in lines.items() if name}
+    assert (found["malformed_columns"], found["malformed_lines"]) == (columns, 3)
+    assert dict(found["dropped"])["malformed"] == 33  # type: ignore[call-overload]
 
 
 def test_nothing_but_the_file_tells_good_records_from_malformed_ones(inside: Path) -> None:

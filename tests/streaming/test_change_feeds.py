@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from dpsql.local.connection import connect
+from dpsql.local.sources import InputReader
 from dpsql.local.verification import count_differences, verify_run
 from dpsql.published.public_rows import read_histogram
 from dpsql.sources.change_feed import TIME, FeedForm
@@ -205,6 +207,13 @@ def check_images(session: Any, listed: Sequence[Any], settings: dict[str, Any]) 
     ]
     assert read == [image for _, images, _ in listed for image in images]
     assert sum(row[8] is not None for row in told) == sum(malformed for *_, malformed in listed)
+    # What is wrong with the others is what the owner of a `try` is told.
+    reader = InputReader(connect(), Source("hard", path="x", schema=OF_HARD, **settings))
+    reader.frame(pa.table({"value": [line for line, *_ in listed]}))
+    kinds = Counter[str]()
+    for name, count in reader.misfits.items():
+        kinds[name if name in ("", "before", "after") or "." in name else "schema"] += count
+    assert Counter(row[8] for row in told if row[8] is not None) == +kinds
 
 
 def test_messages_of_debezium_on_both_engines(
