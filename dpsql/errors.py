@@ -35,6 +35,33 @@ class InputError(DpsqlError, ValueError):
 
 
 @dataclass(frozen=True)
+class Edit:
+    """Text for a place of a query.
+
+    Args:
+        start, end: character offsets of what goes (end exclusive); equal where text is only added.
+        text: what stands there instead.
+        why: what the result then is, for whoever expects another one; empty where it is the same.
+    """
+
+    start: int
+    end: int
+    text: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A whole query that is accepted, and what its edits change."""
+
+    text: str
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, (f"write:\n{self.text}", "\n".join(self.reasons))))
+
+
+@dataclass(frozen=True)
 class Problem:
     """One mistake in a query.
 
@@ -42,22 +69,37 @@ class Problem:
         message: what is wrong, in one sentence without a final period.
         hint: the change that would be accepted.
         start, end: character offsets of the offending text in the file (end exclusive).
+        edits: the same change as text, where it can be written down.
     """
 
     message: str
     hint: str
     start: int
     end: int
+    edits: tuple[Edit, ...] = ()
 
 
 class QueryError(InputError):
-    """The SQL is refused; `problems` are in text order and `str()` renders all of them with the text underlined."""
+    """The SQL is refused.
 
-    def __init__(self, text: str, problems: tuple[Problem, ...], name: str = "query") -> None:
+    `problems` are in text order, and `proposal` is a query without any, where their edits make one; `str()` renders all of them with the text
+    underlined, and the query.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        problems: tuple[Problem, ...],
+        name: str = "query",
+        proposal: Proposal | None = None,
+    ) -> None:
         self.text = text
         self.problems = problems
         self.name = name
-        super().__init__("\n\n".join(render(text, problem, name) for problem in problems))
+        self.proposal = proposal
+        rendered = [render(text, problem, name) for problem in problems]
+        rendered += [str(proposal)] if proposal else []
+        super().__init__("\n\n".join(rendered))
 
 
 def position(text: str, offset: int) -> tuple[int, int]:

@@ -92,6 +92,12 @@ SYNONYMS = {
     "ifnull": "coalesce", "equal_null": "<=>",
 }  # fmt: skip
 
+EXTRACTED = {
+    "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "weekofyear", "DAY": "day", "DOW": "dayofweek",
+    "DAYOFWEEK": "dayofweek", "DOY": "dayofyear", "HOUR": "hour", "MINUTE": "minute",
+}  # fmt: skip
+"""What EXTRACT takes out of a time, and the function that does the same."""
+
 KINDS = {
     "lower": "Lower", "upper": "Upper", "trim": "StringTrim", "ltrim": "StringTrimLeft", "rtrim": "StringTrimRight", "left": "Left",
     "right": "Right", "substring": "Substring", "replace": "StringReplace", "lpad": "StringLPad", "rpad": "StringRPad",
@@ -141,7 +147,7 @@ CASTS: dict[tuple[str, str], str] = {
 
 SPELLINGS = {
     "mod": "a % b", "locate": "instr(text, part)", "position": "instr(text, part)", "date_part": "hour(ts), month(ts), ...",
-    "datepart": "hour(ts), month(ts), ...", "Extract": "hour(ts), month(ts), ...", "ILike": "lower(x) LIKE 'pattern'",
+    "datepart": "hour(ts), month(ts), ...", "ILike": "lower(x) LIKE 'pattern'",
     "negative": "-x", "concat_ws": "a || ',' || b", "try_divide": "a / b", "btrim": "trim(x)",
 }  # fmt: skip
 """What to write in the place of a function, or of a kind of node, that only Spark has."""

@@ -13,6 +13,7 @@ from dpsql.errors import InputError
 from dpsql.local.allowed import (
     COMPARISONS,
     DAYS_ONLY,
+    EXTRACTED,
     FUNCTIONS,
     KINDS,
     SPELLINGS,
@@ -201,6 +202,7 @@ _PARTS = {
     "TryCast": ("this", "to"),
     "Anonymous": ("this", "expressions"),
     "DPipe": ("this", "expression", "safe"),
+    "Extract": ("this", "expression"),
     "Div": ("this", "expression", "typed", "safe"),
 }
 """What the nodes of a tree may be made of, besides one or two operands."""
@@ -364,6 +366,13 @@ def _call(node: exp.Anonymous, resolve: Resolve) -> Typed:
     return spark_only(f"{name}({shown_types(arguments)})")
 
 
+def _extract(node: exp.Extract, resolve: Resolve) -> Typed:
+    function = EXTRACTED.get(node.name.upper())
+    if function is None:
+        return spark_only(_message_text(node), "hour(ts), month(ts), ...")
+    return _call(exp.Anonymous(this=function, expressions=[node.expression]), resolve)
+
+
 def _called(node: exp.Anonymous) -> str:
     """Return the function that is called: of synonyms the one that is known."""
     name = str(node.name).lower()
@@ -502,5 +511,6 @@ _HANDLERS: dict[str, Callable[..., Typed]] = {
     "Cast": _cast,
     "TryCast": _cast,
     "Anonymous": _call,
+    "Extract": _extract,
     "DPipe": _concat,
 }

@@ -12,8 +12,8 @@ from dpsql.sql import allowed
 from dpsql.sql.aggregates import (
     BOUNDS,
     FOREIGN_AGGREGATES,
-    FOREIGN_ARGUMENTS,
     MOST_PARTS,
+    NEEDLESS_ARGUMENTS,
     PER_GROUP,
     PERCENTILE,
     WAYS_OUT,
@@ -25,7 +25,9 @@ from dpsql.sql.aggregates import (
     read_share,
 )
 from dpsql.sql.draft import Draft
+from dpsql.sql.edits import known_word, removal, removal_problem, replacement, replacement_problem
 from dpsql.sql.event_rules import event
+from dpsql.sql.googlesql import aggregates_alone, bounds_per_row, other_aggregate, unwrapped
 from dpsql.sql.items import OUR_AGGREGATES, Kind
 from dpsql.sql.relations import value_type
 from dpsql.sql.select_rules import WHOLE_TYPES
@@ -58,6 +60,7 @@ def computed_aggregates(draft: Draft) -> Iterator[Problem]:
                 item.span,
                 "An aggregate must stand alone in the select list",
                 "select the aggregates and compute with them when reading the histogram",
+                *aggregates_alone(draft, item),
             )
 
 
@@ -66,7 +69,7 @@ def aggregate_wrappers(draft: Draft) -> Iterator[Problem]:
     for item in draft.items:
         refusal = allowed.REFUSED_NODES.get(type(item.root))
         if item.kind is Kind.AGGREGATE and refusal:
-            yield problem(item.span, refusal.message, refusal.hint)
+            yield problem(item.span, refusal.message, refusal.hint, *unwrapped(draft, item))
 
 
 def aggregate_fields(draft: Draft) -> Iterator[Problem]:
@@ -77,6 +80,7 @@ def aggregate_fields(draft: Draft) -> Iterator[Problem]:
                 item.span,
                 "An aggregate has no fields",
                 "write the aggregate alone, without the field",
+                *aggregates_alone(draft, item),
             )
 
 
@@ -87,8 +91,9 @@ def known_aggregates(draft: Draft) -> Iterator[Problem]:
             default_hint = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV, VARIANCE and APPROX_QUANTILES"
             replacement = FOREIGN_AGGREGATES.get(call.name)
             hint = f"write {replacement}" if replacement else WAYS_OUT.get(call.name, default_hint)
+            edits = other_aggregate(draft, call)
             yield problem(
-                call.item.span, f"The aggregate {call.name.upper()} is not available", hint
+                call.item.span, f"The aggregate {call.name.upper()} is not available", hint, *edits
             )
 
 
@@ -152,10 +157,9 @@ def bounds_per_group_elsewhere(draft: Draft) -> Iterator[Problem]:
             yield problem(span, message, f"write {BOUNDS} => (LOW, HIGH), with max_rows_per_group")
         if bounds and not bounds[0] <= 0 <= bounds[1] and call.name != "count":
             message = "Zero must lie within bounds per group: who has no row there adds nothing"
-            yield problem(
-                span,
-                message,
-                f"write {PER_GROUP} => ({min(bounds[0], 0):g}, {max(bounds[1], 0):g})",
+            text = f"{PER_GROUP} => ({min(bounds[0], 0):g}, {max(bounds[1], 0):g})"
+            yield replacement_problem(
+                span, message, text, "who adds less is not lifted to the lower bound"
             )
 
 
@@ -255,27 +259,26 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
         for argument in call.named_arguments:
             name = argument_name(argument)
             span = draft.span(argument)
-            if hint := FOREIGN_ARGUMENTS.get(name):
-                yield problem(span, f"The argument {name} is not part of this dialect", hint)
+            if reason := NEEDLESS_ARGUMENTS.get(name):
+                message = f"The argument {name} is not part of this dialect"
+                yield removal_problem(span, message, reason, removal(span, draft.tokens, reason))
             elif name not in (BOUNDS, PER_GROUP):
-                yield problem(
-                    span,
-                    f"Unknown argument {name}",
-                    suggest(
-                        name,
-                        (BOUNDS, PER_GROUP),
-                        f"the named arguments are {BOUNDS} and {PER_GROUP}",
-                    ),
-                )
+                names = (BOUNDS, PER_GROUP)
+                hint = suggest(name, names, f"the named arguments are {BOUNDS} and {PER_GROUP}")
+                edits = known_word((span[0], span[0] + len(name)), name, names)
+                yield problem(span, f"Unknown argument {name}", hint, *edits)
             elif name == PER_GROUP and call.function not in (*COUNTS, AggregateFunction.SUM):
                 yield problem(
                     span,
                     f"{call.name.upper()} has no bounds per group",
                     f"write {BOUNDS} => (LOW, HIGH), with max_rows_per_group",
+                    *bounds_per_row(draft, call, argument),
                 )
             elif call.name == "count" and name == BOUNDS:
-                hint = f"leave the argument out, or bound what one user adds to a key and window: {PER_GROUP} => (0, 5)"
-                yield problem(span, "COUNT has no bounds per row: every record counts one", hint)
+                hint = f"leave the argument out, or bound what one user adds to a key and window: {PER_GROUP} => (0, N)"
+                edit = removal(span, draft.tokens, "each record counts one")
+                message = "COUNT has no bounds per row: every record counts one"
+                yield problem(span, message, hint, edit)
         for argument in call.bounds_arguments[1:]:
             yield problem(draft.span(argument), "The bounds are written twice", "keep one of them")
 
@@ -313,7 +316,7 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
             and not (bounds[0] == 0 and bounds[1].is_integer() and bounds[1] <= MOST_COUNTED)
         ):
             message = f"The bounds of a COUNT per group are 0 and a whole number of at most {MOST_COUNTED:,}"
-            yield problem(draft.span(bounds_arguments[0]), message, f"write {PER_GROUP} => (0, 5)")
+            yield problem(draft.span(bounds_arguments[0]), message, f"write {PER_GROUP} => (0, N)")
 
 
 def bounds_ordered(draft: Draft) -> Iterator[Problem]:
@@ -336,8 +339,10 @@ def numeric_arguments(draft: Draft) -> Iterator[Problem]:
         kind = value_type(draft.scope, call.positional[0])
         if kind is not None and kind.this not in _NUMBERS:
             sql = call.positional[0].sql(dialect="spark")
+            span = draft.span(call.positional[0])
             yield problem(
-                draft.span(call.positional[0]),
+                span,
                 f"{call.name.upper()} needs a number, and this is {kind.sql(dialect='spark')}",
                 f"cast it: CAST({sql} AS DOUBLE)",
+                replacement(span, f"CAST({draft.text[slice(*span)]} AS DOUBLE)"),
             )

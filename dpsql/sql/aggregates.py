@@ -32,13 +32,11 @@ FOREIGN_AGGREGATES: Mapping[str, str] = {
     "anon_var_pop": "VAR_POP(x, contribution_bounds_per_row => (LOW, HIGH))",
     "anon_stddev_pop": "STDDEV_POP(x, contribution_bounds_per_row => (LOW, HIGH))",
     "mean": "AVG(x, contribution_bounds_per_row => (LOW, HIGH))",
-    **dict.fromkeys(
-        ("count_if", "countif"),
-        "SUM(CASE WHEN condition THEN 1 ELSE 0 END, contribution_bounds_per_row => (0, 1))",
-    ),
+    "countif": "COUNT(CASE WHEN condition THEN 1 END)",
+    "count_if": "COUNT(CASE WHEN condition THEN 1 END)",
     "approx_count_distinct": "COUNT(DISTINCT privacy unit)",
     "approx_top_k": "APPROX_TOP_COUNT(x, 10)",
-    "count_min_sketch": "COUNT_SKETCH(x); sketch = COUNT_MIN in OPTIONS makes it one without signs",
+    "count_min_sketch": "COUNT_SKETCH(x)",
     "try_sum": "SUM(x, contribution_bounds_per_row => (LOW, HIGH))",
     "try_avg": "AVG(x, contribution_bounds_per_row => (LOW, HIGH))",
 }
@@ -76,12 +74,12 @@ WAYS_OUT: Mapping[str, str] = {
 }
 """What leads to the same knowledge as an aggregate that is not ours."""
 
-REPORTED = f"leave it out: every aggregate has a column <alias>_{STDERR}"
-FOREIGN_ARGUMENTS: Mapping[str, str] = {
+REPORTED = f"every aggregate has a column <alias>_{STDERR}"
+NEEDLESS_ARGUMENTS: Mapping[str, str] = {
     "report_format": REPORTED,
-    "epsilon": "leave it out: the budget is shared by the whole query",
-    "delta": "leave it out: the budget is shared by the whole query",
-    "contribution_bounding_strategy": "leave it out: a user's first records by event time are kept",
+    "epsilon": "the budget is shared by the whole query",
+    "delta": "the budget is shared by the whole query",
+    "contribution_bounding_strategy": "a user's first records by event time are kept",
 }
 
 

@@ -98,6 +98,11 @@ FUNCTIONS: Mapping[str, Signature] = _table(
     _STRINGS, _NUMBERS, _CONDITIONS, _TIMES, _CASTS_AND_NESTED
 )
 
+EXTRACTED = _words(
+    """year quarter month week day dayofweek dow doy hour minute second yearofweek dayofweek_iso dow_iso"""
+)
+"""Parts of a time that EXTRACT takes out."""
+
 AGGREGATES = _words("""count sum avg mean min max min_by max_by count_if countif median mode percentile percentile_approx approx_percentile
             percentile_cont percentile_disc approx_count_distinct approx_top_k stddev std stddev_pop stddev_samp var_pop var_samp
             variance covar_pop covar_samp corr skewness kurtosis regr_slope regr_r2 grouping__id collect_list collect_set array_agg listagg
@@ -304,13 +309,16 @@ INNER = "inner"
 
 @dataclass(frozen=True)
 class Clause:
-    """A clause of SELECT that is refused: its argument in the tree, the first words of it in the text, and why."""
+    """A clause of SELECT that is refused: its argument in the tree, the first words of it in the text, why, and whether the query means the same
+    without it.
+    """
 
     argument: str
     words: tuple[str, ...]
     message: str
     hint: str
     places: tuple[str, ...] = (OUTER, INNER)
+    changes_nothing: bool = False
 
 
 REFUSED_CLAUSES: tuple[Clause, ...] = (
@@ -320,6 +328,7 @@ REFUSED_CLAUSES: tuple[Clause, ...] = (
         "DISTINCT is not accepted",
         "leave it out: the groups of a query are distinct anyway",
         (OUTER,),
+        True,
     ),
     Clause(
         "distinct",
@@ -337,10 +346,23 @@ REFUSED_CLAUSES: tuple[Clause, ...] = (
         "ORDER BY in FROM is not accepted",
         "leave it out: the order of records changes nothing",
         (INNER,),
+        True,
     ),
     Clause("sort", ("SORT BY",), "SORT BY is not accepted", "sort when reading the histogram"),
-    Clause("cluster", ("CLUSTER BY",), "CLUSTER BY is not accepted", "leave it out"),
-    Clause("distribute", ("DISTRIBUTE BY",), "DISTRIBUTE BY is not accepted", "leave it out"),
+    Clause(
+        "cluster",
+        ("CLUSTER BY",),
+        "CLUSTER BY is not accepted",
+        "leave it out",
+        changes_nothing=True,
+    ),
+    Clause(
+        "distribute",
+        ("DISTRIBUTE BY",),
+        "DISTRIBUTE BY is not accepted",
+        "leave it out",
+        changes_nothing=True,
+    ),
     Clause(
         "limit",
         ("LIMIT", "FETCH", "TOP"),

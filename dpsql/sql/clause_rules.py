@@ -10,7 +10,9 @@ from sqlglot.tokens import TokenType
 from dpsql.errors import Problem
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option, read_option
+from dpsql.sql.edits import known_word, removal, removal_problem, replacement
 from dpsql.sql.event_rules import event
+from dpsql.sql.googlesql import inner_query
 from dpsql.sql.text import problem, token_span
 from dpsql.sql.values import nearest, suggest
 
@@ -28,6 +30,7 @@ def clause_missing(draft: Draft) -> Iterator[Problem]:
             draft.clause_span,
             "The query has no differential-privacy clause",
             f"write SELECT {options.EXAMPLE_CLAUSE}",
+            *inner_query(draft),
         )
 
 
@@ -53,6 +56,7 @@ def option_names_quoted(draft: Draft) -> Iterator[Problem]:
                 entry.name_span,
                 "Option names are written without quotes",
                 f"write {entry.name} = ...",
+                replacement(entry.name_span, entry.name),
             )
 
 
@@ -64,31 +68,44 @@ def option_operators(draft: Draft) -> Iterator[Problem]:
                 token_span(entry.operator),
                 f"Options are written with `=`, not with `{entry.operator.text}`",
                 f"write {entry.name} = ...",
+                replacement(token_span(entry.operator), "="),
             )
 
 
 def unknown_options(draft: Draft) -> Iterator[Problem]:
     """Reject option names that no system has."""
     option_names = [option.name for option in draft.options]
+    foreign_names = {
+        *options.FOREIGN_OPTIONS,
+        *options.RENAMED_OPTIONS,
+        *options.NEEDLESS_OPTIONS,
+        options.STRATEGY,
+    }
     for entry in draft.entries:
-        if (
-            entry.name not in (*option_names, options.STRATEGY)
-            and entry.name not in options.FOREIGN_OPTIONS
-        ):
+        if entry.name not in foreign_names.union(option_names):
             options_text = f"the options are {', '.join(option_names)}"
             hint = suggest(entry.name, option_names, options_text)
             yield problem(
-                entry.name_span, f"Unknown differential privacy option: {entry.name}", hint
+                entry.name_span,
+                f"Unknown differential privacy option: {entry.name}",
+                hint,
+                *known_word(entry.name_span, entry.name, option_names),
             )
 
 
 def foreign_options(draft: Draft) -> Iterator[Problem]:
     """Reject option names of GoogleSQL and its relatives."""
     for entry in draft.entries:
+        message = f"The option {entry.name} is not part of this dialect"
+        span = entry.name_span
         if hint := options.FOREIGN_OPTIONS.get(entry.name):
-            yield problem(
-                entry.name_span, f"The option {entry.name} is not part of this dialect", hint
-            )
+            yield problem(span, message, hint)
+        elif name := options.RENAMED_OPTIONS.get(entry.name):
+            names = [options.RENAMED_OPTIONS.get(other.name, other.name) for other in draft.entries]
+            edits = [replacement(span, name)] if names.count(name) == 1 else []
+            yield problem(span, message, f"write {name}", *edits)
+        elif reason := options.NEEDLESS_OPTIONS.get(entry.name):
+            yield removal_problem(span, message, reason, removal(entry.span, draft.tokens, reason))
 
 
 def duplicate_options(draft: Draft) -> Iterator[Problem]:
@@ -108,10 +125,19 @@ def option_values(draft: Draft) -> Iterator[Problem]:
     """Reject option values of a wrong type, range or enum."""
     options_by_name = {option.name: option for option in draft.options}
     for entry in draft.entries:
-        if entry.name in options_by_name and entry is draft.entry(entry.name):
-            _, wrong = read_option(options_by_name[entry.name], entry)
-            if wrong is not None:
-                yield problem(entry.value_span, *wrong)
+        if entry.name not in options_by_name or entry is not draft.entry(entry.name):
+            continue
+        _, wrong = read_option(options_by_name[entry.name], entry)
+        if entry.name == options.MAX_GROUPS_CONTRIBUTED.name and entry.is_null:
+            message = (
+                "Without a bound on groups only each group of a unit is protected, not the unit"
+            )
+            reason = f"{entry.name} is {options.GROUPS} where it is not written"
+            yield removal_problem(
+                entry.value_span, message, reason, removal(entry.span, draft.tokens, reason)
+            )
+        elif wrong is not None:
+            yield problem(entry.value_span, *wrong)
 
 
 def strategy_holds(draft: Draft) -> Iterator[Problem]:
@@ -122,7 +148,12 @@ def strategy_holds(draft: Draft) -> Iterator[Problem]:
         ("PUBLIC_GROUPS",) if draft.listed else ("THRESHOLD", "LAPLACE_THRESHOLD")
     ):
         return
-    if word == "PUBLIC_GROUPS":
+    if word == "PUBLIC_GROUPS" and draft.keyless:
+        reason = "a query without a key has no groups to select"
+        message = "PUBLIC_GROUPS has no meaning without a key"
+        edit = removal(entry.span, draft.tokens, reason)
+        yield removal_problem(entry.value_span, message, reason, edit)
+    elif word == "PUBLIC_GROUPS":
         yield problem(
             entry.value_span,
             "PUBLIC_GROUPS needs the list of groups",
@@ -130,10 +161,12 @@ def strategy_holds(draft: Draft) -> Iterator[Problem]:
         )
     else:
         selection = "are listed" if draft.listed else "are selected by a noisy threshold"
-        yield problem(
+        reason = "public_groups = (...) alone lists groups"
+        yield removal_problem(
             entry.value_span,
             f"The groups of this query {selection}",
-            f"leave {entry.name} out: public_groups = (...) alone lists groups",
+            reason,
+            removal(entry.span, draft.tokens, reason),
         )
 
 
@@ -154,7 +187,10 @@ def unit_declared(draft: Draft) -> Iterator[Problem]:
     if sorted(names) != sorted(declared):
         unit_text = declared[0] if len(declared) == 1 else f"({', '.join(declared)})"
         message = f"The privacy unit of the source {draft.stream.name} is {unit_text}, not {', '.join(names)}"
-        yield problem(span, message, f"write privacy_unit_column = {unit_text}")
+        edits = (
+            [replacement(span, unit_text, "the source declares whom it protects")] if entry else []
+        )
+        yield problem(span, message, f"write privacy_unit_column = {unit_text}", *edits)
 
 
 def unit_untouched(draft: Draft) -> Iterator[Problem]:

@@ -92,6 +92,10 @@ class Draft:
         """Return where a node stands; a node without any position stands for the clause."""
         return node_span(node, self.tokens, self.clause_span)
 
+    def text_of(self, node: exp.Expr) -> str:
+        """Return a node as it is written."""
+        return self.text[slice(*self.span(node))]
+
     @property
     def clause_span(self) -> Span:
         """The words WITH DIFFERENTIAL_PRIVACY [OPTIONS]."""

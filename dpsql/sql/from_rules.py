@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from dpsql.errors import Problem
+from dpsql.errors import Edit, Problem
 from dpsql.sources.change_feed import BESIDE, NOT_OF_RECORDS, may_be_beside
 from dpsql.sql import allowed
 from dpsql.sql.allowed import FAMILIES
 from dpsql.sql.draft import Draft
+from dpsql.sql.edits import known_word, replacement
+from dpsql.sql.googlesql import exploded, listed_groups
 from dpsql.sql.items import Kind, call_name
 from dpsql.sql.relations import Scope, from_items, renames_columns, star_of, sub_select
 from dpsql.sql.text import Span, keyword, problem
@@ -70,6 +72,7 @@ def from_kinds(draft: Draft) -> Iterator[Problem]:
                 draft.span(node),
                 "UNNEST is not accepted",
                 "write LATERAL VIEW explode(column) t AS name after the source",
+                *exploded(draft, node),
             )
         elif sub_select(node) is None and not _set_operation(node):
             yield problem(
@@ -104,7 +107,15 @@ def qualified_sources(draft: Draft) -> Iterator[Problem]:
                 draft.span(node),
                 "A source is named by one word",
                 f"declare it in sources.yaml and write FROM {_some_stream(draft)}",
+                *_last_part(draft, node),
             )
+
+
+def _last_part(draft: Draft, table: exp.Table) -> Iterator[Edit]:
+    """Yield the edit that names a source by the last part of `project.dataset.table`."""
+    if table.name.lower() in draft.sources:
+        start = draft.span(table.args.get("catalog") or table.args["db"])[0]
+        yield replacement((start, draft.span(table.this)[1]), table.name)
 
 
 def known_sources(draft: Draft) -> Iterator[Problem]:
@@ -122,6 +133,7 @@ def known_sources(draft: Draft) -> Iterator[Problem]:
                 draft.span(node.this),
                 f"Unknown source `{node.name}`",
                 suggest(node.name, draft.sources, f"the sources are {names}"),
+                *known_word(draft.span(node.this), node.name, draft.sources),
             )
 
 
@@ -213,6 +225,7 @@ def join_kinds(draft: Draft) -> Iterator[Problem]:
                     draft.span(join),
                     f"{words} JOIN is not accepted",
                     "use JOIN or LEFT JOIN with a static table on the right",
+                    *listed_groups(draft, join),
                 )
 
 
@@ -264,7 +277,8 @@ def refused_clauses(draft: Draft) -> Iterator[Problem]:
             )
             span = _clause_span(draft, scope, value, clause.words if clause else ())
             if clause:
-                yield problem(span, clause.message, clause.hint)
+                edits = [replacement(span, "")] if clause.changes_nothing else []
+                yield problem(span, clause.message, clause.hint, *edits)
             else:
                 yield problem(span, "This clause of SELECT is not accepted", "delete it")
 

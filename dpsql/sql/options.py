@@ -368,7 +368,7 @@ MIN_PRIVACY_UNITS_PER_GROUP = whole_option(
 )
 
 BOUNDS = (MAX_ROWS_CONTRIBUTED, MAX_ROWS_PER_GROUP, MAX_GROUPS_CONTRIBUTED)
-"""What one unit may contribute."""
+"""Bounds on the rows and keys of one unit."""
 
 USUAL = (
     EPSILON,
@@ -384,40 +384,48 @@ USUAL = (
 )
 """What queries of most mechanisms may write."""
 
+RENAMED_OPTIONS: Mapping[str, str] = {
+    "max_groups": "max_groups_contributed",
+    "kappa": "max_groups_contributed",
+    "max_partitions_contributed": "max_groups_contributed",
+    "max_contributions_per_partition": "max_rows_per_group",
+    "max_contributions": "max_rows_contributed",
+    "privacy_unit": "privacy_unit_column",
+    "privacy_id": "privacy_unit_column",
+    "anonymization_userid_column": "privacy_unit_column",
+}
+"""Spellings of GoogleSQL and its relatives, with ours."""
+
+NEEDLESS_OPTIONS: Mapping[str, str] = {
+    "group_selection_epsilon": "key selection has its share of the one budget",
+    "report_format": REPORTED,
+    "contribution_bounding_strategy": "a user's first records by event time are kept",
+    "counter": "the query decides, and mechanism = PAPER is the paper's",
+    "release": "every trigger is released, and mechanism = PAPER is the paper's",
+    "grouping": "every pane is measured, and mechanism = PAPER is the paper's",
+    "monitor_share": "every pane is measured, and mechanism = PAPER is the paper's",
+    "sketch": "cells have signs, and mechanism = PAPER is the paper's",
+    "smoothing": "a smoothed column is there where it costs nothing",
+    "group_selection_share": "the share was measured, and min_privacy_units_per_group says how many a key needs at least",
+    "hide_below": "a key that has appeared is hidden while its weight is below half of its threshold",
+    "sketch_depth": "sketches have 9 rows, and sketch_width says how many cells each has",
+    "refresh_cycle": "every cell is released at every trigger; a smaller sketch_width or a longer trigger_interval makes fewer",
+}
+"""Options of other systems, and why they need not be chosen here."""
+
 FOREIGN_OPTIONS: Mapping[str, str] = {
     "contribution_bounds_per_group": "write it inside the aggregate: SUM(x, contribution_bounds_per_group => (LOW, HIGH))",
     "contribution_bounds_per_row": "write it inside the aggregate: SUM(x, contribution_bounds_per_row => (LOW, HIGH))",
-    "group_selection_epsilon": "leave it out: key selection has its share of the one budget",
-    "report_format": REPORTED,
-    "max_groups": "write max_groups_contributed",
-    "kappa": "write max_groups_contributed",
-    "max_partitions_contributed": "write max_groups_contributed",
-    "max_contributions_per_partition": "write max_rows_per_group",
-    "max_contributions": "write max_rows_contributed",
-    "privacy_unit": "write privacy_unit_column",
-    "privacy_id": "write privacy_unit_column",
-    "anonymization_userid_column": "write privacy_unit_column",
+    "watermark": "write allowed_lateness = '1 hour'",
     "threshold": "write min_privacy_units_per_group for exact users; the noisy threshold is computed from the budget",
     "k_threshold": "write min_privacy_units_per_group for exact users; the noisy threshold is computed from the budget",
-    "watermark": "write allowed_lateness",
-    "contribution_bounding_strategy": "leave it out: a user's first records by event time are kept",
-    "counter": "leave it out: the query decides, and mechanism = PAPER is the paper's",
-    "release": "leave it out: every trigger is released, and mechanism = PAPER is the paper's",
-    "grouping": "leave it out: every pane is measured, and mechanism = PAPER is the paper's",
-    "monitor_share": "leave it out: every pane is measured, and mechanism = PAPER is the paper's",
-    "sketch": "leave it out: cells have signs, and mechanism = PAPER is the paper's",
-    "smoothing": "leave it out: a smoothed column is there where it costs nothing",
-    "group_selection_share": "leave it out: the share was measured, and min_privacy_units_per_group says how many a key needs at least",
-    "selection_weight_decay": "write max_groups_contributed = 3: fewer keys of each user, of which each counts more",
-    "keys_per_unit": "write max_groups_contributed = 3: fewer keys of each user, of which each counts more",
-    "hide_below": "leave it out: a key that has appeared is hidden while its weight is below half of its threshold",
+    "selection_weight_decay": "write max_groups_contributed = N: fewer keys of each user, of which each counts more",
+    "keys_per_unit": "write max_groups_contributed = N: fewer keys of each user, of which each counts more",
     "publish_above": "write HAVING: all rows are published, and it chooses what readers show",
     "max_ahead": "write max_ahead: 5 minutes at the source",
     "max_grouping_keys": "GROUPING SETS say which tables are wanted",
-    "sketch_depth": "leave it out: sketches have 9 rows, and sketch_width says how many cells each has",
-    "refresh_cycle": "leave it out: every cell is released at every trigger; a smaller sketch_width or a longer trigger_interval makes fewer",
 }
-"""Spellings of GoogleSQL and its relatives, and what other systems let one choose, with our nearest word."""
+"""Options of other systems that have no one word here, and what to write."""
 
 STRATEGY = "group_selection_strategy"
 """GoogleSQL's word for what `public_groups` says already: read where it says the same (`clause_rules.strategy_holds`)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from sqlglot import exp
@@ -36,6 +37,7 @@ from dpsql.sql import (
 from dpsql.sql.aggregates import Call, bounds_of_value, read_bounds, read_parts, read_share
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft, Option
+from dpsql.sql.edits import proposal
 from dpsql.sql.event_rules import event
 from dpsql.sql.items import Kind
 from dpsql.sql.reading_rules import read_reading
@@ -194,6 +196,7 @@ RULES: tuple[Rule, ...] = (
     row_local.unusual_forms,
     row_local.refused_families,
     row_local.unknown_functions,
+    row_local.extracted_parts,
     row_local.explode_places,
     row_local.argument_counts,
     row_local.constant_arguments,
@@ -374,20 +377,35 @@ def parse_query(
     Raises:
         QueryError: with all problems in text order; a text that is not one SELECT by its grammar has that problem alone.
     """
+    query = _query_or_problems(text, sources, readers)
+    if isinstance(query, ParsedQuery):
+        return query
+
+    def judge(edited_text: str) -> Sequence[Problem]:
+        edited_query = _query_or_problems(edited_text, sources, readers)
+        return () if isinstance(edited_query, ParsedQuery) else edited_query
+
+    raise QueryError(text, query, name, proposal(text, query, judge))
+
+
+def _query_or_problems(
+    text: str, sources: Mapping[str, Source], readers: Sequence[QueryReader]
+) -> ParsedQuery[Any] | tuple[Problem, ...]:
+    """Return the query, or all that is wrong with it."""
     try:
         draft = read_draft(text, sources, options_of(readers))
         reader = claiming(draft, readers)
         problems = [problem for rule in (*RULES, *reader.rules) for problem in rule(draft)]
         problems += options_of_others(draft, reader, readers)
-        if not problems and not reader.claims(draft):
+        if problems:
+            return in_text_order(text, problems)
+        if not reader.claims(draft):
             raise AssertionError("no mechanism claims a query that no rule refuses")
-        if not problems:
-            return build(draft, reader.name, reader.read(draft))
+        return build(draft, reader.name, reader.read(draft))
     except Refused as refused:
-        raise QueryError(text, refused.problems, name) from None
+        return refused.problems
     except RecursionError:
-        raise QueryError(text, (_too_deep(text),), name) from None
-    raise QueryError(text, in_text_order(text, problems), name)
+        return (_too_deep(text),)
 
 
 def reading_of(text: str, sources: Mapping[str, Source]) -> Reading:
@@ -525,7 +543,7 @@ def in_text_order(text: str, problems: list[Problem]) -> tuple[Problem, ...]:
     """Sort problems by place, each once, every place inside the text and not on a line end."""
     last = max(len(text.rstrip()), 1)
     placed = {
-        Problem(p.message, p.hint, min(p.start, last - 1), min(p.end, last)): None for p in problems
+        replace(p, start=min(p.start, last - 1), end=min(p.end, last)): None for p in problems
     }
     return tuple(sorted(placed, key=lambda p: (p.start, p.end)))
 

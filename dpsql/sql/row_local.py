@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import zoneinfo
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
-from dpsql.errors import Problem
+from dpsql.errors import Edit, Problem
 from dpsql.sources.change_feed import NOT_OF_RECORDS
 from dpsql.sql import allowed
 from dpsql.sql.clock_words import reads_the_clock
 from dpsql.sql.draft import Draft, Site
-from dpsql.sql.items import call_name
+from dpsql.sql.edits import known_word
+from dpsql.sql.googlesql import day_of_today, extracted, other_function, truncated
+from dpsql.sql.items import OUR_AGGREGATES, call_name
 from dpsql.sql.patterns import TOO_SLOW, refusal
 from dpsql.sql.relations import Scope, star_of
 from dpsql.sql.text import problem
@@ -123,7 +125,10 @@ def refused_families(draft: Draft) -> Iterator[Problem]:
             )
             if family is not None and not declared:
                 yield problem(
-                    draft.span(node), family.message.format(name=_called(node)), family.hint
+                    draft.span(node),
+                    family.message.format(name=_called(node)),
+                    family.hint,
+                    *day_of_today(draft, node),
                 )
 
 
@@ -136,8 +141,20 @@ def unknown_functions(draft: Draft) -> Iterator[Problem]:
             otherwise = (
                 "only built-in functions of Spark that depend on their arguments alone are accepted"
             )
-            hint = suggest(name, allowed.FUNCTIONS, otherwise)
-            yield problem(draft.span(call), f"Unknown function `{name}`", hint)
+            names = (*allowed.FUNCTIONS, *map(str.lower, OUR_AGGREGATES))
+            hint = suggest(name, names, otherwise)
+            yield problem(
+                draft.span(call), f"Unknown function `{name}`", hint, *other_function(draft, call)
+            )
+
+
+def extracted_parts(draft: Draft) -> Iterator[Problem]:
+    """Reject parts of a time that Spark's EXTRACT does not know."""
+    for node in nodes(draft):
+        if isinstance(node, exp.Extract) and node.name.lower() not in allowed.EXTRACTED:
+            hint = f"the parts are {', '.join(sorted(allowed.EXTRACTED))}"
+            message = f"EXTRACT has no part `{node.name}`"
+            yield problem(draft.span(node), message, hint, *extracted(draft, node))
 
 
 def explode_places(draft: Draft) -> Iterator[Problem]:
@@ -192,7 +209,8 @@ def constant_arguments(draft: Draft) -> Iterator[Problem]:
         for place, argument in enumerate(call.expressions):
             if signature and place in signature.constant and not is_literal(argument):
                 message = f"Argument {place + 1} of `{call_name(call)}` must be a literal: one taken from a record could make the job fail"
-                yield problem(draft.span(argument), message, "write the value itself")
+                edits = truncated(draft, call)
+                yield problem(draft.span(argument), message, "write the value itself", *edits)
 
 
 def constant_patterns(draft: Draft) -> Iterator[Problem]:
@@ -264,7 +282,19 @@ def column_problems(draft: Draft, site: Site, column: exp.Column) -> Iterator[Pr
     else:
         hint = f"FROM has {', '.join(relations)}" if relations else "name a source in FROM"
     message = f"FROM has no column `{spelling}`"
-    yield problem(draft.span(column), message, suggest(parts[-1].name, names, hint))
+    yield problem(
+        draft.span(column),
+        message,
+        suggest(parts[-1].name, names, hint),
+        *_known_column(draft, column, names),
+    )
+
+
+def _known_column(draft: Draft, column: exp.Column, names: Sequence[str]) -> Iterator[Edit]:
+    """Yield the edits that write a column of FROM wherever one stands that is like it but for a slip of a finger."""
+    for other in draft.select.find_all(exp.Column):
+        if other == column:
+            yield from known_word(draft.span(other), column.name, names)
 
 
 # Literals that Spark would stumble over at some record: group numbers, time formats, time zones,

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sqlglot import exp
 
 from dpsql.description import END, MEASURED, RANK_STDERR, SMOOTHED, START, STDERR
-from dpsql.errors import Problem
+from dpsql.errors import Edit, Problem
+from dpsql.sql.allowed import FUNCTIONS
 from dpsql.sql.draft import Draft
+from dpsql.sql.edits import insertion, known_word, removal, replacement
 from dpsql.sql.event_rules import event
-from dpsql.sql.items import RESERVED_NAMES, Item, Kind, free_name, names_window, proposed_alias
+from dpsql.sql.items import (
+    RESERVED_NAMES,
+    Item,
+    Kind,
+    call_name,
+    free_name,
+    names_window,
+    proposed_alias,
+)
 from dpsql.sql.relations import canonical, read_scopes, value_type, write
 from dpsql.sql.text import Span, keyword, problem
 from dpsql.sql.values import is_column, suggest
@@ -68,6 +79,7 @@ def window_aliases(draft: Draft) -> Iterator[Problem]:
                 item.span,
                 "The window cannot have another name",
                 f"write window, window.start or window.end without alias: the output columns are {START} and {END}",
+                replacement(item.span, draft.text_of(item.root)),
             )
 
 
@@ -128,9 +140,9 @@ def unique_names(draft: Draft) -> Iterator[Problem]:
 def shadowing_aliases(draft: Draft) -> Iterator[Problem]:
     """Reject an alias that is also a column of FROM: GROUP BY would mean the column in Spark."""
     for item in draft.keys:
-        columns = {node.name.lower() for node in item.root.find_all(exp.Column)} | set(
-            draft.scope.names()
-        )
+        columns = {*draft.scope.names()}
+        if draft.scope.is_unknown:
+            columns |= {node.name.lower() for node in item.root.find_all(exp.Column)}
         if (
             item.alias is not None
             and item.name in columns
@@ -140,7 +152,22 @@ def shadowing_aliases(draft: Draft) -> Iterator[Problem]:
                 item.alias_span,
                 f"`{item.name}` is a column of FROM and the alias of something else",
                 "choose another alias",
+                *_other_alias(draft, item),
             )
+
+
+def _other_alias(draft: Draft, key: Item) -> Iterator[Edit]:
+    """Yield the edits that give a key another alias, wherever the outer query has it."""
+    if draft.grouping_sets is not None:
+        return  # the alias names a domain
+    name = free_name(
+        f"{key.name}_key", {item.name for item in draft.items} | {*draft.scope.names()}
+    )
+    yield replacement(key.alias_span, name)
+    clauses = [draft.select.args.get(clause) for clause in ("group", "having", "order")]
+    for column in (node for clause in clauses if clause for node in clause.find_all(exp.Column)):
+        if column.name.lower() == key.name and len(column.parts) == 1:
+            yield replacement(draft.span(column), name)
 
 
 def keys_grouped(draft: Draft) -> Iterator[Problem]:
@@ -155,7 +182,16 @@ def keys_grouped(draft: Draft) -> Iterator[Problem]:
                 item.span,
                 "This is neither an aggregate nor in GROUP BY",
                 f"add {item.name if item.alias or item.is_column else item.sql} to GROUP BY, or leave it out",
+                *_grouped_by(draft, item),
             )
+
+
+def _grouped_by(draft: Draft, key: Item) -> Iterator[Edit]:
+    """Yield the edit that adds a key to GROUP BY."""
+    name = key.name if key.alias or key.is_column else key.sql
+    is_known = all(call_name(call) in FUNCTIONS for call in key.root.find_all(exp.Anonymous))
+    if draft.groupings and draft.grouping_sets is None and is_known:
+        yield insertion(draft.groupings[-1].span[1], f", {name}")
 
 
 def groupings_selected(draft: Draft) -> Iterator[Problem]:
@@ -190,17 +226,20 @@ def groupings_selected(draft: Draft) -> Iterator[Problem]:
                     grouping.span,
                     "This key of GROUP BY is not in the select list",
                     f"add {grouping.sql}{alias} to the select list",
+                    insertion(draft.items[0].span[0], f"{grouping.sql}{alias}, "),
                 )
 
 
 def groupings_twice(draft: Draft) -> Iterator[Problem]:
     """Reject a key that stands in GROUP BY twice."""
-    seen = Counter[int]()
+    mentions = Counter[int]()
     for grouping in draft.groupings:
         if grouping.key is not None:
-            seen[id(grouping.key)] += 1
-            if seen[id(grouping.key)] > 1:
-                yield problem(grouping.span, "This key is in GROUP BY already", "leave it out")
+            mentions[id(grouping.key)] += 1
+            if mentions[id(grouping.key)] > 1:
+                edit = removal(grouping.span, draft.tokens)
+                message = "This key is in GROUP BY already"
+                yield problem(grouping.span, message, "leave it out", edit)
 
 
 def keys_selected_twice(draft: Draft) -> Iterator[Problem]:
@@ -243,9 +282,8 @@ def grouping_sets(draft: Draft) -> Iterator[Problem]:
             for token in draft.tokens
             if token.text.upper() == "DISTINCT" and token.start > _group_start(draft)
         )
-        yield problem(
-            span, "GROUP BY DISTINCT is not accepted", "name the window and every key, or ALL"
-        )
+        hint = "name the window and every key, or ALL"
+        yield problem(span, "GROUP BY DISTINCT is not accepted", hint, replacement(span, ""))
     for grouping in draft.groupings:
         if isinstance(grouping.root, (exp.Cube, exp.Rollup, exp.GroupingSets)):
             if draft.windowless and draft.grouping_sets and not draft.sketches:
@@ -254,9 +292,10 @@ def grouping_sets(draft: Draft) -> Iterator[Problem]:
                 grouping.span, "ROLLUP, CUBE and GROUPING SETS are not accepted", _ONE_SET
             )
         elif isinstance(grouping.root, exp.Tuple):
-            yield problem(
-                grouping.span, "Keys in parentheses are not accepted", "name the keys one by one"
-            )
+            keys = ", ".join(draft.text_of(key) for key in grouping.root.expressions)
+            hint = "name the keys one by one"
+            message = "Keys in parentheses are not accepted"
+            yield problem(grouping.span, message, hint, replacement(grouping.span, keys))
     if any(group.args.get(name) for name in ("cube", "rollup", "grouping_sets", "totals")):
         yield problem(
             _suffix_span(draft), "ROLLUP, CUBE and GROUPING SETS are not accepted", _ONE_SET
@@ -277,7 +316,20 @@ def _suffix_span(draft: Draft) -> Span:
 def key_types(draft: Draft) -> Iterator[Problem]:
     """Reject types that a key cannot have."""
     for item in draft.keys:
-        yield from type_problems(draft, "A key", item.root, item.span, item.sql)
+        for found in type_problems(draft, "A key", item.root, item.span, item.sql):
+            yield replace(found, edits=tuple(_cast_key(draft, item, found.hint)))
+
+
+def _cast_key(draft: Draft, key: Item, hint: str) -> Iterator[Edit]:
+    """Yield the edits that make a key of another type, under a name of its own."""
+    kind = "DECIMAL(18, 6)" if "DECIMAL" in hint else "STRING"
+    names = {item.name for item in draft.items} | {*draft.scope.names()}
+    name = key.alias or free_name(f"{key.name}_key", names)
+    text = draft.text_of(key.root)
+    yield replacement(key.span, f"CAST({text} AS {kind}) AS {name}", f"`{name}` is a {kind}")
+    for grouping in draft.groupings:
+        if grouping.key is key and grouping.span != key.span:
+            yield replacement(grouping.span, name)
 
 
 def type_problems(
@@ -339,6 +391,7 @@ def public_groups_query(draft: Draft) -> Iterator[Problem]:
             draft.span(table),
             f"Unknown source `{table.name}`",
             suggest(table.name, draft.sources, hint),
+            *known_word(draft.span(table), table.name, draft.sources),
         )
     elif not source.static:
         yield problem(

@@ -11,7 +11,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
-from dpsql.errors import Problem
+from dpsql.errors import Edit, Problem
 from dpsql.sql.dialect import DpSpark, GrammarError, prepare
 
 # Where a piece of the tree stands in the text.
@@ -64,9 +64,9 @@ def _balanced(start: int, end: int, tokens: Sequence[Token]) -> Span:
     return start, end
 
 
-def problem(span: Span, message: str, hint: str) -> Problem:
+def problem(span: Span, message: str, hint: str, *edits: Edit) -> Problem:
     """Return a Problem at a span."""
-    return Problem(message, hint, span[0], max(span[1], span[0] + 1))
+    return Problem(message, hint, span[0], max(span[1], span[0] + 1), edits)
 
 
 # Comments become blanks before the text is cut into tokens: sqlglot does not know `GROUP /* here
@@ -120,7 +120,7 @@ def _comment_end(text: str, start: int) -> int:
 # sqlglot drops.
 
 _BRACKET = (frozenset({"("}),)
-_JOINING = frozenset(
+JOINING = frozenset(
     {"JOIN", ",", "LEFT", "RIGHT", "FULL", "OUTER", "INNER", "CROSS", "SEMI", "ANTI", "NATURAL"}
 )
 
@@ -141,7 +141,7 @@ _EXACT: dict[type[exp.Expr], tuple[frozenset[str], ...]] = {
 """Words right before the first positioned part, from right to left; all of them must be there."""
 
 _RUNS: dict[type[exp.Expr], frozenset[str]] = {
-    exp.Join: _JOINING,
+    exp.Join: JOINING,
     exp.Lateral: frozenset({"LATERAL", "VIEW", "OUTER"}),
     exp.Case: frozenset({"CASE", "WHEN"}),
 }

@@ -121,6 +121,16 @@ class Given:
         return token_span(*self.value)
 
     @property
+    def span(self) -> Span:
+        """Where all of it stands."""
+        return self.name_span[0], self.value_span[1]
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the value is the word NULL."""
+        return [word.text.upper() for word in self.words] == ["NULL"]
+
+    @property
     def words(self) -> Sequence[Token]:
         """The value's tokens without redundant parentheses around all of them."""
         words = self.value
@@ -223,8 +233,8 @@ def suggest(word: str, candidates: Iterable[str], otherwise: str) -> str:
     return f"did you mean {guess}?" if guess else otherwise
 
 
-def nearest(word: str, candidates: Iterable[str]) -> str | None:
+def nearest(word: str, candidates: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the known word that is most like `word`, ignoring case."""
     spelled = {name.lower(): name for name in candidates}
-    matches = difflib.get_close_matches(word.lower(), list(spelled), n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(word.lower(), list(spelled), n=1, cutoff=likeness)
     return spelled[matches[0]] if matches else None

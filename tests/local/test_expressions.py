@@ -69,7 +69,7 @@ def test_what_is_not_on_the_list_runs_on_spark_only(expression: str) -> None:
     ("expression", "said", "instead"),
     [
         ("mod(i, 2)", "a % b", "i % 2"),
-        ("EXTRACT(HOUR FROM ts)", "hour(ts), month(ts), ...", "hour(ts)"),
+        ("EXTRACT(SECOND FROM ts)", "hour(ts), month(ts), ...", "second(ts)"),
         ("s ILIKE 'A%'", "lower(x) LIKE 'pattern'", "lower(s) LIKE 'a%'"),
         ("locate('a', s)", "instr(text, part)", "instr(s, 'a')"),
     ],

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dpsql.local.allowed import FUNCTIONS
+from dpsql.local.allowed import EXTRACTED, FUNCTIONS
 from dpsql.local.connection import connect
 from dpsql.local.from_clause import read_from
 from dpsql.local.sources import InputReader
@@ -161,24 +161,29 @@ greatest({0}, other); {0} <=> day; nullif({0}, DATE '1970-01-01'); concat({0}, '
 """
 OF_DATE = """datediff(day, other); date_diff(day, other); datediff(other, day); trunc(day, 'MM'); trunc(day, 'month'); trunc(day, 'YEAR');
 trunc(day, 'quarter'); trunc(day, 'week'); trunc(other, 'yy')"""
-OF_TIME = """hour(ts); minute(ts); second(ts); CAST(ts AS BIGINT); bigint(ts); ts >= TIMESTAMP '2015-09-12 00:47:35.776';
+OF_TIME = (
+    """hour(ts); minute(ts); second(ts); CAST(ts AS BIGINT); bigint(ts); ts >= TIMESTAMP '2015-09-12 00:47:35.776';
 ts >= '2015-09-12';
 ts < '2024-02-29 12:34:56.5'; ts = '2015-09-12T00:47:35.776Z';
 ts BETWEEN '1970-01-01' AND '2024-02-29T23:59:59'; hour(ts) * 60 + minute(ts); datediff(CAST(ts AS DATE), day);
-concat(CAST(year(ts) AS STRING), '-', quarter(ts)); """ + "; ".join(
-    f"date_trunc('{unit}', ts)"
-    for unit in (
-        "YEAR",
-        "yyyy",
-        "QUARTER",
-        "MONTH",
-        "mm",
-        "WEEK",
-        "DAY",
-        "dd",
-        "HOUR",
-        "MINUTE",
-        "second",
+concat(CAST(year(ts) AS STRING), '-', quarter(ts)); """
+    + "; ".join(f"EXTRACT({part} FROM ts)" for part in EXTRACTED)
+    + "; "
+    + "; ".join(
+        f"date_trunc('{unit}', ts)"
+        for unit in (
+            "YEAR",
+            "yyyy",
+            "QUARTER",
+            "MONTH",
+            "mm",
+            "WEEK",
+            "DAY",
+            "dd",
+            "HOUR",
+            "MINUTE",
+            "second",
+        )
     )
 )
 OF_BYTES = "length(w); w IS NULL; w = w; coalesce(w, w)"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from unittest import mock
 
 from dpsql.compiled import Query, compile_query, parse_query
 from dpsql.description import Fit, Published
@@ -14,6 +15,7 @@ from dpsql.errors import QueryError
 from dpsql.published.cubes import of_fit
 from dpsql.published.rows import of_cells
 from dpsql.sources.config import Source, load_sources
+from dpsql.times import microseconds
 from tests.frozen import shown
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
@@ -100,8 +102,10 @@ def said(golden: Golden) -> str:
 
 @cache
 def refusal(golden: Golden) -> QueryError:
+    """The error, whose proposal has the date of one day."""
     try:
-        parse_query(golden.text, sources(), f"{golden.stem}.sql")
+        with mock.patch("dpsql.sql.googlesql.now_us", lambda: microseconds("2026-11-26T12:00")):
+            parse_query(golden.text, sources(), f"{golden.stem}.sql")
     except QueryError as error:
         return error
     raise AssertionError(f"{golden.name} is accepted")

@@ -181,6 +181,8 @@ ENTRIES = [
     (from_rules, "DECORATIONS", [from_rules.decorations], False),
     (select_rules, "RESERVED_NAMES", [select_rules.reserved_names], False),
     (options, "FOREIGN_OPTIONS", [clause_rules.foreign_options], False),
+    (options, "RENAMED_OPTIONS", [clause_rules.foreign_options], False),
+    (options, "NEEDLESS_OPTIONS", [clause_rules.foreign_options], False),
     (clause_rules, "SELECTION_OPTIONS", [clause_rules.selection_without_keys], False),
 ]
 
@@ -215,10 +217,10 @@ def test_entry(module, name, reading, of_node, entry):
         assert changes(reading, having=entry if of_node else None)
 
 
-def test_foreign_arguments():
-    with mock.patch.object(aggregate_rules, "FOREIGN_ARGUMENTS", {}):
+def test_needless_arguments():
+    with mock.patch.object(aggregate_rules, "NEEDLESS_ARGUMENTS", {}):
         assert changes([aggregate_rules.named_arguments])
-    assert set(aggregates.FOREIGN_ARGUMENTS) == set(aggregate_rules.FOREIGN_ARGUMENTS)
+    assert set(aggregates.NEEDLESS_ARGUMENTS) == set(aggregate_rules.NEEDLESS_ARGUMENTS)
 
 
 def test_the_mutations_are_not_vacuous():
