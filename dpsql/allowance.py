@@ -55,7 +55,7 @@ def defaults_text(limits: Limits, key: str) -> str:
 
 def allowance(limits: Limits, unit: Sequence[str], span: str, key: str) -> str:
     """Say how many records of a unit count in a time; without a key those of one key are all."""
-    count = f"of one {', '.join(unit)} count {span}"
+    count = f"of one {', '.join(unit)} count {span}".rstrip()
     rows = limits.max_rows_contributed
     per_key = limits.max_rows_per_group or 0
     keys = limits.max_groups_contributed or 0
@@ -70,8 +70,9 @@ def allowance(limits: Limits, unit: Sequence[str], span: str, key: str) -> str:
     return f"at most C = {rows:,} records {count}{more}"
 
 
-def further(limits: Limits, key: str) -> str:
+def further(limits: Limits, key: str, once: bool = False) -> str:
     """Say what becomes of further records; nothing where all count."""
     if limits.max_rows_contributed is None and not key:
         return ""
-    return " Further records are dropped; the error bars do not show that."
+    chosen = " Which of a unit's rows count is up to a keyed hash." if once else ""
+    return f"{chosen} Further records are dropped; the error bars do not show that."

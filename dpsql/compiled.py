@@ -14,7 +14,7 @@ from dpsql.explanation import Explanation
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.describe import described
 from dpsql.mechanisms.protocol import Mechanism, RunFacts, Shape
-from dpsql.parsed_query import AS_RELEASED, ParsedQuery, PrivacyLevel, Reading
+from dpsql.parsed_query import AS_RELEASED, ONE_WINDOW, ParsedQuery, PrivacyLevel, Reading
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
 from dpsql.sources.config import Source, load_sources
@@ -25,6 +25,10 @@ from dpsql.udfs.keys import PublicGroups
 
 UNTIL = "--until TIME (with --until-caught-up)"
 """How a start of a run is told until when."""
+
+
+PER_WINDOW = "By {} each window has an allowance of its own, and the promise is per window."
+"""Said of a one-time release by a key that cuts the event time."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,26 @@ class Query:
             public, shape.schedule.window_of(start) if shape.carries and start is not None else None
         )
 
+    def until_us(self, asked_us: int | None, option: str = "until") -> int | None:
+        """Return up to when triggers are released: what was asked for, or the only trigger of a one-time release.
+
+        Args:
+            asked_us: by the user; None: nothing was.
+            option: how she says it.
+
+        Raises:
+            ConfigError: a one-time release was asked for a part of its records.
+        """
+        if not self.parsed.once:
+            return asked_us
+        due_us = ONE_WINDOW.offset_us + ONE_WINDOW.size_us
+        if asked_us not in (None, due_us):
+            time = self.source.event_time or "ts"
+            raise ConfigError(
+                f"a one-time release covers all records: omit {option}, or write WHERE {time} < TIMESTAMP '2026-02-01'"
+            )
+        return due_us
+
     def long_wait(self, option: str, until_us: int, closed_us: int = NO_CLOCK) -> str:
         """Say before a release that it is long, where nobody has said until when.
 
@@ -91,7 +115,8 @@ class Query:
         """
         shape = self.shape
         start_us = self.source.start_us
-        if start_us is None or not (shape.listed or shape.schedule.replayed):
+        has_many = shape.listed or shape.schedule.replayed
+        if start_us is None or self.parsed.once or not has_many:
             return ""
         many = shape.schedule.many(until_us, start_us, closed_us)
         return (
@@ -141,13 +166,16 @@ class Query:
     @property
     def explanation(self) -> Explanation:
         """The guarantee, the noise of each column and the units that a key needs."""
+        from dpsql.sql.parse import time_cuts_of  # slow to import
+
         explanation = self.mechanism.explanation(self.plan, self.source)
         notes = explanation.notes
+        cuts = map(PER_WINDOW.format, time_cuts_of(self.text, self.sources))
         sentences = (*notes.limits, *time_reading(self.source), *passed_over(self.source))
         return replace(
             explanation,
             limits=replace(explanation.limits, defaults=self.defaults),
-            notes=replace(notes, limits=sentences),
+            notes=replace(notes, protects=(*notes.protects, *cuts), limits=sentences),
         )
 
     def explain(self) -> str:

@@ -69,13 +69,6 @@ class Guarantee:
     totals: tuple[JointCost, ...]
 
     @property
-    def subject(self) -> str:
-        """The records that the guarantee hides, in words."""
-        if self.unit:
-            return f"everything that one {', '.join(self.unit)} does {self.span}"
-        return f"one row of {self.stream} (not one person)"
-
-    @property
     def span(self) -> str:
         """How long the contribution limits of a unit last."""
         return f"in {duration(self.period_us)}" if self.period_us else "in the whole stream"
@@ -86,7 +79,7 @@ class When:
     """The windows and triggers.
 
     Args:
-        event_time: column of the records.
+        event_time: column of the records; None: none is read, and all records are released once.
         window_us, slide_us: of windows; None: the whole table is released as it is.
         trigger_us: time between triggers.
         releases: triggers of a window, or of a table; None: there is no last one.
@@ -97,7 +90,7 @@ class When:
         poll_us: how often a live run polls its source; None: the query cannot run live.
     """
 
-    event_time: str
+    event_time: str | None
     window_us: int | None
     slide_us: int | None
     trigger_us: int
@@ -108,6 +101,11 @@ class When:
     ahead_us: int
     panes: int | None = None
     poll_us: int | None
+
+    @property
+    def once(self) -> bool:
+        """Whether all records are released together, one time."""
+        return self.event_time is None
 
 
 @dataclass(frozen=True)
@@ -280,6 +278,17 @@ class Explanation:
     identity: str
     notes: Notes = field(default_factory=Notes)
 
+    @property
+    def subject(self) -> str:
+        """The records that the guarantee hides, in words."""
+        protects = self.protects
+        unit = ", ".join(protects.unit)
+        if not unit:
+            return f"one row of {protects.stream} (not one person)"
+        if self.when.once:
+            return f"everything of one {unit}, in all records"
+        return f"everything that one {unit} does {protects.span}"
+
     def json(self) -> dict[str, Any]:
         """Return all of it under names that every kind of query has; a missing number is null."""
         return dict(json.loads(json.dumps(asdict(self), allow_nan=False)))
@@ -289,11 +298,11 @@ class Explanation:
         notes = self.notes
         sections = {
             "In short": [*_short(self)],
-            "What is promised": [*_promise(self.protects), *notes.protects],
-            "When": [*_when(self.when), *notes.when, _live(self.when)],
+            "What is promised": [*_promise(self), *notes.protects],
+            "When": [*_when(self.when), *notes.when, *_live(self.when)],
             "Limits": [*_limits(self), *notes.limits],
             "Which keys are released": [*_keys(self), *notes.keys],
-            "How exact the numbers are": [*_columns(self.columns), *notes.columns],
+            "How exact the numbers are": [*_columns(self), *notes.columns],
             "How the budget is spent": [*_budget(self), *notes.budget],
         }
         texts = ["\n  ".join([title, *_wrapped(lines)]) for title, lines in sections.items()]
@@ -308,13 +317,14 @@ def _wrapped(lines: Sequence[str]) -> Iterator[str]:
 
 def _short(e: Explanation) -> Iterator[str]:
     p = e.protects
+    once = e.when.once
     lines = {
-        "Protected": f"{p.subject}: epsilon {p.epsilon:g}, delta {p.delta:g}.",
-        "Adds up to": _adds_up(p),
+        "Protected": f"{e.subject}: epsilon {p.epsilon:g}, delta {p.delta:g}{', once' if once else ''}.",
+        "Adds up to": _adds_up(p, once),
         "When": _when_in_short(e.when),
         "Keys": _keys_in_short(e),
         "Noise": _noise(e),
-        "Limits": f"{_allowance(e)}.{further(e.limits, e.keys.name)}",
+        "Limits": f"{_allowance(e)}.{further(e.limits, e.keys.name, once)}",
         "Defaults": defaults_text(e.limits, e.keys.name),
     }
     for name, text in lines.items():
@@ -323,9 +333,10 @@ def _short(e: Explanation) -> Iterator[str]:
             yield from textwrap.wrap(line, WIDTH, subsequent_indent=" " * 12)
 
 
-def _adds_up(p: Guarantee) -> str:
+def _adds_up(p: Guarantee, once: bool) -> str:
     if not p.totals:
-        return "no more, however long the run lasts."
+        end = "; another release adds its own" if once else ", however long the run lasts"
+        return f"no more{end}."
     if not p.unit:
         costs = [
             f"{number(each.epsilon)} (delta {each.delta:.2g}) in {each.span}" for each in p.totals
@@ -345,6 +356,8 @@ def _adds_up(p: Guarantee) -> str:
 
 def _when_in_short(w: When) -> str:
     interval = f"every {duration(w.trigger_us)}"
+    if w.once:
+        return "once, over all existing records."
     if w.window_us is None:
         return f"the whole table, {interval}."
     released = f"one {interval}, each released once" if w.panes else f"released {interval}"
@@ -360,18 +373,19 @@ def _keys_in_short(e: Explanation) -> str:
         lists = f"at most {keys.listed:,} values are listed; " if keys.listed else ""
         return f"{lists}dpsql ask gives the count of any value, listed or not."
     if keys.how == "none":
-        return "none: one row per release."
+        return "none: one row." if e.when.once else "none: one row per release."
     if keys.how == "public":
         return "the public groups, all of them."
     last = keys.units_needed[-1]
-    where = f"at trigger {last.trigger:,}" if e.when.window_us is None else "in a window"
+    where = f" at trigger {last.trigger:,}" if e.when.window_us is None else " in a window"
+    where = "" if e.when.once else where
     joint = [
         f", or {each.units:,} in each of {each.windows} windows"
         for each in keys.units_needed_jointly
     ]
     return (
         f"{keys.name} is released once about {last.units:,} distinct {', '.join(e.protects.unit)} "
-        f"have it {where}{''.join(joint[-1:])}; a missing {keys.name} is not zero."
+        f"have it{where}{''.join(joint[-1:])}; a missing {keys.name} is not zero."
     )
 
 
@@ -382,14 +396,17 @@ def _noise(e: Explanation) -> str:
     bars = ", ".join(f"{alias} {error.bar} {error.unit}".strip() for alias, error in errors.items())
     last = next(iter(errors.values()))
     scope = f" in {last.scope}" if last.scope else ""
-    trigger = "the last trigger" if e.when.releases else f"trigger {last.trigger:,}"
+    trigger = " at the last trigger" if e.when.releases else f" at trigger {last.trigger:,}"
+    trigger = "" if e.when.once else trigger
     collisions = "" if e.keys.listed is None else ", and collisions with other values"
     letters = LETTERS if any(error.divisor for error in errors.values()) else ""
-    return f"{bars}{letters}{scope} at {trigger}, 95%{collisions}."
+    return f"{bars}{letters}{scope}{trigger}, 95%{collisions}."
 
 
-def _promise(p: Guarantee) -> Iterator[str]:
-    yield f"Whoever sees all released rows, of all triggers together, learns almost the same with and without {p.subject}."
+def _promise(e: Explanation) -> Iterator[str]:
+    p = e.protects
+    rows = "all released rows" if e.when.once else "all released rows, of all triggers together,"
+    yield f"Whoever sees {rows} learns almost the same with and without {e.subject}."
     for total in p.totals:
         periods = f"up to {plural(total.count, 'period')}, " if p.unit else ""
         yield f"In {total.span}: {periods}epsilon {number(total.epsilon)}, delta {total.delta:.2g}."
@@ -400,11 +417,15 @@ def _promise(p: Guarantee) -> Iterator[str]:
     if not p.delta:
         yield "delta is 0 for ideal random words; dpsql takes them from a pseudo-random function (AES), as for all noise."
     yield "This is for this run alone; `dpsql budget` adds up all runs."
-    yield "Not hidden: when triggers happen, and the operator's own metrics (exact totals per micro-batch of the rows that WHERE keeps)."
+    clock = "" if e.when.once else "when triggers happen, and "
+    yield f"Not hidden: {clock}the operator's own metrics (exact totals per micro-batch of the rows that WHERE keeps)."
 
 
 def _when(w: When) -> Iterator[str]:
     interval = f"every {duration(w.trigger_us)}"
+    if w.once:
+        yield "Once, over all records that exist when the run starts. No event time is read, so records of any time count."
+        return
     if w.window_us is None:
         end = f", the last at {w.end}" if w.end else ""
         often = "without an end" if w.releases is None else f"{w.releases:,} times"
@@ -427,10 +448,13 @@ def _when(w: When) -> Iterator[str]:
     yield f"Dropped: records of a closed {'pane' if w.panes else 'window'}, and records more than {duration(w.ahead_us)} ahead of the clock."
 
 
-def _live(w: When) -> str:
+def _live(w: When) -> Iterator[str]:
+    if w.once:
+        return
     if w.poll_us is None:
-        return "This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
-    return (
+        yield "This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
+        return
+    yield (
         "Live runs, not --until-caught-up, assume that every micro-batch takes less time than the "
         f"polling interval (--interval, by default {duration(w.poll_us)}). A longer one delays the "
         "clock and may change which late records of others count; the run then says so."
@@ -438,17 +462,21 @@ def _live(w: When) -> str:
 
 
 def _allowance(e: Explanation) -> str:
-    return allowance(e.limits, e.protects.unit, e.protects.span, e.keys.name)
+    span = "" if e.when.once else e.protects.span
+    return allowance(e.limits, e.protects.unit, span, e.keys.name)
 
 
 def _limits(e: Explanation) -> Iterator[str]:
     limits = e.limits
     if e.protects.unit:
         sentence = _allowance(e)
-        long = "" if e.protects.period_us else ", however long the query runs"
+        is_long = not (e.protects.period_us or e.when.once)
+        long = ", however long the query runs" if is_long else ""
         yield f"{sentence[0].upper()}{sentence[1:]}."
         if further(limits, e.keys.name):
-            yield f"The earliest count; further ones are dropped{long}, and counted for the operator."
+            chosen = "A random choice of each unit's records counts"
+            chosen = chosen if e.when.once else "The earliest count"
+            yield f"{chosen}; further ones are dropped{long}, and counted for the operator."
     else:
         yield f"One event is one row, in one {'pane of one key' if e.when.panes else 'key'}."
     if limits.pairs:
@@ -468,28 +496,32 @@ def _limits(e: Explanation) -> Iterator[str]:
 
 def _keys(e: Explanation) -> Iterator[str]:
     keys = e.keys
-    always = "at every trigger, with or without records"
+    often = "" if e.when.once else "at every trigger, "
+    always = f"{often}with or without records"
     if e.when.window_us:
         always = f"in every window from the declared start of the stream on, {always}"
     if keys.tables:
         yield f"All {keys.cells:,} cells, {always}:"
-        yield from _measured(keys)
+        yield from _measured(keys, e.when.once)
     elif keys.how == "none":
-        yield f"There is no key: one row {always}."
+        yield f"There is no key: one row{', ' if e.when.once else ' '}{always}."
     elif keys.how == "public":
         yield f"The keys that public_groups lists when the run first starts, each {always}."
     elif keys.units_needed:
-        needs = [f"{each.units:,} at trigger {each.trigger:,}" for each in keys.units_needed]
+        needs = [
+            f"{each.units:,}" + ("" if e.when.once else f" at trigger {each.trigger:,}")
+            for each in keys.units_needed
+        ]
         yield (
             "No key is known in advance. A key is released once about so many units have it: "
             f"{', '.join(needs)} (half of the keys with exactly that many are released)."
         )
 
 
-def _measured(keys: Keys) -> Iterator[str]:
+def _measured(keys: Keys, once: bool) -> Iterator[str]:
     """Yield a line for each table of a CUBE, with the errors of a cell."""
-    trigger = keys.tables[0].errors[0].trigger
-    rows = [["keys", "cells", "of mu^2", f"95% of one cell at trigger {trigger:,}"]]
+    trigger = "" if once else f" at trigger {keys.tables[0].errors[0].trigger:,}"
+    rows = [["keys", "cells", "of mu^2", f"95% of one cell{trigger}"]]
     for table in keys.tables[:SHOWN]:
         main = [error for error in table.errors if error.statistic == "value" or error.divisor]
         bars = [f"{error.scope} {error.bar} {error.unit}".strip() for error in main]
@@ -500,13 +532,14 @@ def _measured(keys: Keys) -> Iterator[str]:
         yield f"and {len(keys.tables) - SHOWN:,} more (dpsql explain --json lists all)"
 
 
-def _columns(columns: Sequence[ExplainedColumn]) -> Iterator[str]:
+def _columns(e: Explanation) -> Iterator[str]:
+    columns = e.columns
     yield "95% of released values are this close to the bounded value (exact, within limits and bounds):"
     triggers = sorted({error.trigger for column in columns for error in column.errors})
     rows = [["", "", *(f"trigger {trigger:,}" for trigger in triggers), ""]]
     for column in columns:
         rows += _rows(column, len(triggers))
-    yield from _aligned(rows, f"<<{'>' * len(triggers)}<")
+    yield from _aligned(rows[e.when.once :], f"<<{'>' * len(triggers)}<")
     errors = [error for column in columns for error in column.errors]
     if any(error.scope and error.stderr is None for error in errors):
         yield "No error bar: some of these questions cannot be answered from the released tables."

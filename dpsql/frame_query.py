@@ -65,7 +65,7 @@ def query(
     records: Any,
     *,
     unit: str | Sequence[str] = (),
-    time: str,
+    time: str | None = None,
     time_unit: str | None = None,
     secret: Secret | str | Path,
     tables: Mapping[str, str | Path] | None = None,
@@ -81,7 +81,7 @@ def query(
         sql: one SELECT WITH DIFFERENTIAL_PRIVACY statement; FROM names the records as you like.
         records: a frame of pandas or polars, an Arrow table, a DuckDB relation, a Spark DataFrame that is no stream, or whatever speaks Arrow.
         unit: the column or columns that name one person, or whatever is protected; may be left out at `privacy_level = EVENT`.
-        time: the column of event times.
+        time: the column of event times; a one-time release needs none.
         time_unit: what they count since 1970 where they are numbers (`seconds`, `milliseconds`, `microseconds`, `nanoseconds`), or `text`.
         secret: makes the noise; or its file, which is made on first use. Keep it: whoever has it can take the noise away.
         tables: files of public tables that the query joins or takes its groups from, by the names that it gives them.
@@ -101,14 +101,15 @@ def query(
     """
     name = stream_named(sql)
     units = (unit,) if isinstance(unit, str) else tuple(unit)
-    check_columns(records, (*units, time))
+    named_columns = (*units, *([time] if time else []))
+    check_columns(records, named_columns)
     words = words_of(sql)
-    table = arrow_table(records, words and words | {column.lower() for column in (*units, time)})
+    table = arrow_table(records, words and words | set(map(str.lower, named_columns)))
     source = Source(
         name=name,
         format="parquet",
-        schema=_schema(table, time.lower(), time_unit),
-        event_time=time.lower(),
+        schema=_schema(table, time and time.lower(), time_unit),
+        event_time=time and time.lower(),
         event_time_unit=time_unit,
         privacy_unit=tuple(column.lower() for column in units),
         max_users=max_users,
@@ -117,17 +118,28 @@ def query(
     )
     static_sources = (_public(name, file) for name, file in (tables or {}).items())
     compiled = _compiled(sql, Sources((source, *static_sources)), table)
-    if until is None and (compiled.parsed.public_groups is not None or not compiled.parsed.keys):
-        raise ConfigError(
-            "this query releases windows whether there are records or not; say until when, like until='2026-02-01': the data must not tell"
-        )
+    until_us = _until_us(compiled, until)
     secret = secret if isinstance(secret, Secret) else Secret.load(secret)
-    until_us = None if until is None else _moment(until, "until")
     result = run_frame(compiled, table, secret, until_us=until_us, ledger=ledger)
     return Answer(frame_of(result.histogram, compiled.published), compiled, result.drops)
 
 
-def _schema(table: pa.Table, time: str, time_unit: str | None) -> str:
+def _until_us(query: Query, until: str | date | None) -> int | None:
+    """Return up to when windows are released; None: the wall clock says so.
+
+    Raises:
+        ConfigError: `until` is missing, or means nothing in a one-time release.
+    """
+    until_us = query.until_us(None if until is None else _moment(until, "until"))
+    is_listed = query.parsed.public_groups is not None or not query.parsed.keys
+    if until_us is None and is_listed:
+        raise ConfigError(
+            "this query releases windows whether there are records or not; say until when, like until='2026-02-01': the data must not tell"
+        )
+    return until_us
+
+
+def _schema(table: pa.Table, time: str | None, time_unit: str | None) -> str:
     """Return the columns of records as Spark DDL.
 
     Raises:

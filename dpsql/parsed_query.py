@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from dpsql.times import UNITS_US
+
 Asked_co = TypeVar("Asked_co", covariant=True)
 
 
@@ -130,6 +132,13 @@ class WindowSpec:
     offset_us: int
 
 
+ONE_TIME = "TIMESTAMP '1970-01-01 00:00:00'"
+"""The event time of every record in a one-time release."""
+
+ONE_WINDOW = WindowSpec(UNITS_US["day"], UNITS_US["day"], 0)
+"""The window that has all of them. Its end is the only trigger."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How released rows are shown: HAVING, ORDER BY and LIMIT of the query, over the names of its columns. No plan knows of it.
@@ -151,8 +160,8 @@ AS_RELEASED = Reading()
 class ParsedQuery(Generic[Asked_co]):
     """One accepted query: what every query says, and what it asks of its mechanism.
 
-    `mechanism` names the one that takes it, `asked` is for that one. `event_time` is a column name (Spark SQL); `window` is None where a table is
-    released as it is. `from_sql` is everything from the word FROM on, up to GROUP BY: `FROM visits`, or
+    `mechanism` names the one that takes it, `asked` is for that one. `event_time` is a column name (Spark SQL), or `ONE_TIME`; `window` is None where
+    a table is released as it is. `from_sql` is everything from the word FROM on, up to GROUP BY: `FROM visits`, or
     `FROM (SELECT ... FROM visits WHERE ...) AS t JOIN pages ON ... WHERE ...`; an engine puts its own select list before it.
     `privacy_unit` are the columns that name a unit, none where one row is protected, whosever it is; its contribution period is then STREAM.
     `stream` is the one streaming source it reads; `static_sources` are the public tables it joins; `public_groups` is the text that lists
@@ -194,11 +203,17 @@ class ParsedQuery(Generic[Asked_co]):
         return bool(self.keys) and self.public_groups is None
 
     @property
+    def once(self) -> bool:
+        """Whether all records are released together, one time."""
+        return self.event_time == ONE_TIME
+
+    @property
     def windows(self) -> WindowSpec:
-        """The windows of a query that has them."""
-        if self.window is None:
+        """The windows of a query that has them, or the only one of a one-time release."""
+        window = ONE_WINDOW if self.once else self.window
+        if window is None:
             raise AssertionError("a query without a window came to who takes windows only")
-        return self.window
+        return window
 
 
 def changed(query: ParsedQuery[Any], **changes: Any) -> ParsedQuery[Any]:

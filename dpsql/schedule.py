@@ -141,8 +141,13 @@ class Schedule:
         return self.window_of(closed_us - self.grid.trigger_us) + self.grid.slide_us
 
 
-def by_window(grid: Grid) -> Schedule:
-    """Return the schedule of windows whose triggers are the grid's own, each window until its last one."""
+def by_window(grid: Grid, windows: bool = True) -> Schedule:
+    """Return the schedule of windows whose triggers are the grid's own, each window until its last one.
+
+    Args:
+        grid: windows and their triggers.
+        windows: released rows belong to windows; else there is one, which nobody is told of.
+    """
     eras = Eras(
         "window",
         grid.offset_us,
@@ -150,7 +155,7 @@ def by_window(grid: Grid) -> Schedule:
         grid.offset_us + grid.horizon * grid.trigger_us,
         grid.slide_us,
     )
-    return Schedule(grid, grid.offset_us, grid.trigger_us, eras)
+    return Schedule(grid, grid.offset_us, grid.trigger_us, eras, windows)
 
 
 # How often a live run looks at its source, and what its promise assumes of that.

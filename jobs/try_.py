@@ -90,6 +90,7 @@ def try_(
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)
+    until_us = query.until_us(until_us, "--until")
     _check(query, files, output, compare)
     is_long = check_wait(query, until_us, "--until TIME")
     if until_us is None and not is_long and query.shape.schedule.replayed:

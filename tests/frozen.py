@@ -144,13 +144,16 @@ def released(query: Query) -> pa.Table:
     first = public.first_window_us if public else _begin_us(query)
     for rows in _records(query, first, [b""] * 3 if not plan.query.keys else names):
         feeder.micro_batch(rows, Clock(NO_CLOCK, 1 << 62))
-    after = (plan.query.window.size_us if plan.query.window else 0) + plan.query.allowed_lateness_us
+    window = plan.query.windows if plan.query.window or plan.query.once else None
+    after = (window.size_us if window else 0) + plan.query.allowed_lateness_us
     closed = first + _span_us(query) + min(after, TRIGGERS * plan.query.trigger_interval_us)
     return pa.concat_tables(feeder.tick(closed)).combine_chunks()
 
 
 def _begin_us(query: Query) -> int:
     """Where records begin: within a window that has gone on for no more triggers than `PASSED`."""
+    if query.plan.query.once:
+        return 0
     if (window := query.plan.query.window) is None:
         return FIRST_US
     passed = (FIRST_US - window.offset_us) % window.slide_us
@@ -159,6 +162,8 @@ def _begin_us(query: Query) -> int:
 
 def _span_us(query: Query) -> int:
     parsed = query.plan.query
+    if parsed.once:
+        return 0
     if parsed.window is None:
         return TRIGGERS * parsed.trigger_interval_us
     return min(int(WINDOWS * parsed.window.size_us), TRIGGERS * parsed.trigger_interval_us)

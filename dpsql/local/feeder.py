@@ -279,6 +279,7 @@ def run_frame(
     """Return the histogram of a frame with what was dropped; arguments and errors as in `run_local`."""
     records = arrow_table(frame, query_words(query.plan))
     check_frame(query, records)
+    until_us = query.until_us(until_us)
     if until_us is None:
         until_us = now_us()
         if long := query.long_wait("until", until_us):
@@ -327,11 +328,13 @@ def try_query(
         InputError: the query uses something that only Spark computes.
     """
     plan = query.plan
+    until_us = query.until_us(until_us)
     until_us = now_us() if until_us is None else until_us
     files = source_files(query.source, inputs)
     reader = RowReader(plan, query.sources, secret.salt(run_id), inputs)
     truth = Truth(query, until_us) if compare else None
-    rows = (reader.batch_rows(batch) for batch in micro_batches(query.source, files))
+    batches = [files] if plan.query.once else micro_batches(query.source, files)
+    rows = (reader.batch_rows(batch) for batch in batches)
     result = run_batches(
         plan,
         truth.watch(rows) if truth else rows,

@@ -48,14 +48,14 @@ def column_names(frame: Any) -> list[str]:
 
 
 def arrow_table(frame: Any, query_words: Collection[str] | None = None) -> pa.Table:
-    """Return the columns of a frame that a query names; what is in the others spoils nothing.
+    """Return the columns of a frame that a query names, or all where it names none; what is in the others spoils nothing.
 
     Raises:
         DataError: it is no frame, or one of these columns has no type.
     """
-    names = [
-        name for name in column_names(frame) if query_words is None or name.lower() in query_words
-    ]
+    all_names = column_names(frame)
+    names = [name for name in all_names if query_words is None or name.lower() in query_words]
+    names = names or all_names
     try:
         return _selected(frame, names)
     except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError):

@@ -115,6 +115,7 @@ def times(
         panes: slides of a window that is added up from panes.
     """
     window = query.window
+    has_start = window is None and not query.once
     start_us = schedule.offset_us
     interval_us = query.trigger_interval_us
     end_us = start_us + (releases or 0) * interval_us
@@ -123,17 +124,17 @@ def times(
     except InputError:
         poll_us = None
     return When(
-        event_time=query.event_time,
+        event_time=None if query.once else query.event_time,
         window_us=window.size_us if window else None,
         slide_us=window.slide_us if window else None,
         trigger_us=interval_us,
         releases=releases,
-        start=None if window else timestamp(start_us),
-        end=timestamp(end_us) if releases and not window else None,
+        start=timestamp(start_us) if has_start else None,
+        end=timestamp(end_us) if releases and has_start else None,
         lateness_us=query.allowed_lateness_us,
         ahead_us=query.max_ahead_us,
         panes=panes,
-        poll_us=poll_us,
+        poll_us=None if query.once else poll_us,
     )
 
 
@@ -144,7 +145,9 @@ def listed_keys(query: ParsedQuery[Any]) -> Keys:
 
 
 def growing(query: ParsedQuery[Any]) -> tuple[str, ...]:
-    """Say what counts in a table that only grows."""
+    """Say what counts in a table that only grows; nothing of a one-time release, where all does."""
+    if query.once:
+        return ()
     end = "" if query.asked.max_triggers is None else ", and all after the last trigger"
     return (
         f"A record counts from the first trigger after its event time ({query.event_time}, UTC); one from before the start from trigger 1.",

@@ -23,17 +23,20 @@ FILE = "public_groups.parquet"
 
 def first_window_us(plan: Plan, source: Source) -> int:
     """Return the start of the window that holds the declared start of the stream; public groups are
-    released from it on.
+    released from it on. In a one-time release there is one window.
 
     Raises:
         ConfigError: the source declares no start. The first record's time cannot stand in: it belongs to one user.
     """
+    schedule = registry.shape(plan).schedule
+    if plan.query.once:
+        return schedule.offset_us
     if source.start_us is None:
         subject = "public groups are" if plan.query.keys else "a query without a key is"
         raise ConfigError(
             f"{subject} released in every window from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
-    return registry.shape(plan).schedule.window_of(source.start_us)
+    return schedule.window_of(source.start_us)
 
 
 def public_groups(

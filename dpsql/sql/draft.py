@@ -210,13 +210,16 @@ class Draft:
 
     @cached_property
     def windowless(self) -> bool:
-        """Whether the query asks for a table as it is at every `trigger_interval`: it has no window anywhere, and writes that or reads changes."""
+        """Whether the query has no window anywhere: it asks for a table as it is at every `trigger_interval`, or once."""
         listed = any(item.kind in (Kind.WINDOW, Kind.WINDOW_CALL) for item in self.items)
         grouped = any(grouping.is_window for grouping in self.groupings)
+        return not listed and not grouped
+
+    @property
+    def once(self) -> bool:
+        """Whether the query asks for one release of all records: no window, no `trigger_interval`, and rows stay."""
         changes = self.stream is not None and self.stream.change_feed is not None
-        return (
-            (changes or self.entry("trigger_interval") is not None) and not listed and not grouped
-        )
+        return self.windowless and not changes and self.entry("trigger_interval") is None
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
@@ -240,11 +243,15 @@ class Draft:
         """CUBE, ROLLUP or GROUPING SETS where that is all of GROUP BY."""
         return read_sets(self.select, self.canonical, self.items, self.tokens)
 
-    @cached_property
+    @property
     def cuts(self) -> Mapping[Span, str]:
-        """Items of GROUP BY that cut the event time where no window does: their places, and the window that means the same."""
-        if self.windowless or any(grouping.is_window for grouping in self.groupings):
-            return {}
+        """Items of GROUP BY that cut the event time where a window does not, but should."""
+        has_window = any(grouping.is_window for grouping in self.groupings)
+        return {} if self.windowless or has_window else self.time_cuts
+
+    @cached_property
+    def time_cuts(self) -> Mapping[Span, str]:
+        """Items of GROUP BY that cut the event time: their places, and the window that means the same."""
         windows = {
             g.span: window_of_cut(g.key.root if g.key else g.root, self.time_column)
             for g in self.groupings

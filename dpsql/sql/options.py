@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from dpsql.parsed_query import Basis, ContributionPeriod, PrivacyLevel
+from dpsql.parsed_query import ONE_WINDOW, Basis, ContributionPeriod, PrivacyLevel
 from dpsql.sql.aggregates import REPORTED
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.values import (
@@ -254,6 +254,12 @@ def _groups(draft: Draft) -> float | None:
     return rows
 
 
+def _interval(draft: Draft) -> int | None:
+    if draft.once:
+        return ONE_WINDOW.size_us
+    return draft.window_times[1] if draft.window_times else None
+
+
 def only_group(draft: Draft) -> bool:
     """Tell whether max_groups_contributed has no meaning: there is one group, and the rows of a unit in it are bounded."""
     is_stream = draft.value("contribution_period") is ContributionPeriod.STREAM
@@ -329,9 +335,9 @@ CONTRIBUTION_PERIOD = word_option(
 TRIGGER_INTERVAL = duration_option(
     "trigger_interval = '15 minutes'",
     "time between releases; the window's slide is a multiple of it",
-    "the slide; without one, the window; without a window it has to be written",
+    "the slide; without one, the window; without a window, all records are released once",
     zero=False,
-    default=lambda draft: draft.window_times[1] if draft.window_times else None,
+    default=_interval,
 )
 ALLOWED_LATENESS = duration_option(
     "allowed_lateness = '1 hour'",

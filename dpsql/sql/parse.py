@@ -12,6 +12,7 @@ from sqlglot.tokens import TokenType
 
 from dpsql.errors import Problem, QueryError
 from dpsql.parsed_query import (
+    ONE_TIME,
     Aggregate,
     ContributionPeriod,
     Key,
@@ -238,19 +239,18 @@ def build(draft: Draft, mechanism: str, choices: Any) -> ParsedQuery[Any]:
         raise AssertionError("a rule let a query without stream or window pass")
     value = draft.value
     event = value("privacy_level") is PrivacyLevel.EVENT
+    max_ahead_us = None if draft.once else draft.stream.max_ahead_us
     return ParsedQuery(
         mechanism=mechanism,
         epsilon=value("epsilon"),
         delta=value("delta"),
         privacy_unit=() if event else draft.stream.privacy_unit,
         contribution_period=ContributionPeriod.STREAM if event else value("contribution_period"),
-        event_time=quoted(_event_time(draft)),
+        event_time=ONE_TIME if draft.once else quoted(_event_time(draft)),
         window=_window(*draft.window_times) if draft.window_times else None,
         trigger_interval_us=value("trigger_interval"),
         allowed_lateness_us=value("allowed_lateness"),
-        max_ahead_us=value("trigger_interval")
-        if draft.stream.max_ahead_us is None
-        else draft.stream.max_ahead_us,
+        max_ahead_us=value("trigger_interval") if max_ahead_us is None else max_ahead_us,
         public_groups=public_groups_sql(value("public_groups")),
         keys=_sketch_keys(draft)
         if draft.sketches
@@ -425,6 +425,12 @@ def defaults_of(
     }
 
 
+def time_cuts_of(text: str, sources: Mapping[str, Source]) -> Sequence[str]:
+    """Return the windows that would mean the same as keys of a one-time release."""
+    draft = read_draft(text, sources)
+    return tuple(dict.fromkeys(draft.time_cuts.values())) if draft.once else ()
+
+
 def _is_default(draft: Draft, option: Option) -> bool:
     """Tell whether an option has a value that follows from nothing that is written."""
     if draft.entry(option.name):
@@ -464,7 +470,8 @@ def options_of_others(
     other_names = {option.name for option in options_of(readers)}
     for entry in draft.entries:
         if entry.name in other_names - own_names:
-            message = f"The option {entry.name} is not supported in {reader.takes}"
+            subject = time_rules.ONE_RELEASE if draft.once else reader.takes
+            message = f"The option {entry.name} is not supported in {subject}"
             yield problem(entry.name_span, message, "omit it")
 
 

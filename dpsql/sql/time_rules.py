@@ -35,7 +35,6 @@ EVENT_TIMES = (*TIME_TYPES, exp.DType.DATE)
 
 # Rules on window(event_time, size, slide, offset), the event time and the triggers.
 
-_NO_WINDOW = "or trigger_interval = '1 day' to OPTIONS for a table without windows"
 _TIMES = ("size", "slide", "start offset")
 MOST_PANES = 500
 """Limit on the panes of a window, with a delta: beyond, exact noise that float64 cannot round would take seconds."""
@@ -79,14 +78,18 @@ def _of_panes(call: Call) -> bool:
 
 
 def window_missing(draft: Draft) -> Iterator[Problem]:
-    """Reject a GROUP BY without window(); a rule of the mechanisms that need one."""
+    """Reject a GROUP BY without window() where the select list has one, and a list of values without any window."""
     window = f"window({draft.time_column}, '1 day')"
-    if draft.select.args.get("group") is None:
-        yield problem(
-            draft.clause_span,
-            "The query has no GROUP BY",
-            f"add GROUP BY {window} and the keys, {_NO_WINDOW}",
-        )
+    if draft.windowless:
+        for call in draft.sketches[:1]:
+            hint = (
+                f"GROUP BY {window}, or count the values once: SELECT value, COUNT(*) AS n ... "
+                "GROUP BY value ORDER BY n DESC LIMIT 10"
+            )
+            yield problem(call.item.span, f"{call.name.upper()} needs a window", hint)
+    elif draft.select.args.get("group") is None:
+        message = "The query has no GROUP BY"
+        yield problem(draft.clause_span, message, f"add GROUP BY {window} and the keys")
     elif draft.cuts:
         for span, equivalent in draft.cuts.items():
             hint = f"write {equivalent} in GROUP BY, and window.start in the select list or nothing: the output has {START} and {END}"
@@ -94,7 +97,7 @@ def window_missing(draft: Draft) -> Iterator[Problem]:
     elif not any(grouping.is_window for grouping in draft.groupings):
         spans = [grouping.span for grouping in draft.groupings]
         span = (spans[0][0], spans[-1][1]) if spans else draft.clause_span
-        yield problem(span, "GROUP BY has no window", f"add {window} to GROUP BY, {_NO_WINDOW}")
+        yield problem(span, "GROUP BY has no window", f"add {window} to GROUP BY")
 
 
 def second_window(draft: Draft) -> Iterator[Problem]:
@@ -372,7 +375,7 @@ def start_declared(draft: Draft) -> Iterator[Problem]:
 def event_time_passed(draft: Draft) -> Iterator[Problem]:
     """Reject an event time that is not the source's, straight from it, as in a query with a window."""
     stream = draft.stream
-    if stream is None or draft.scope.is_unknown:
+    if stream is None or draft.once or draft.scope.is_unknown:
         return
     span = _from_span(draft)
     if stream.event_time is None:
@@ -395,8 +398,9 @@ def event_time_passed(draft: Draft) -> Iterator[Problem]:
 
 
 def keys_grouped(draft: Draft) -> Iterator[Problem]:
-    """Reject keys without any GROUP BY."""
-    for item in draft.keys if draft.select.args.get("group") is None else ():
+    """Reject keys without any GROUP BY, where no window has to be added to it."""
+    is_grouped = draft.select.args.get("group") is not None
+    for item in draft.keys if draft.windowless and not is_grouped else ():
         yield problem(
             item.span,
             "This is neither an aggregate nor in GROUP BY",
@@ -407,7 +411,8 @@ def keys_grouped(draft: Draft) -> Iterator[Problem]:
 def stream_period(draft: Draft) -> Iterator[Problem]:
     """Reject an allowance that renews, where there is no window that it could renew with."""
     entry = draft.entry("contribution_period")
-    if entry and draft.value("contribution_period") == ContributionPeriod.WINDOW:
+    is_window = draft.value("contribution_period") == ContributionPeriod.WINDOW
+    if entry and draft.windowless and is_window:
         message = "The query has no window that a contribution period could be as long as"
         yield problem(
             entry.value_span, message, "write contribution_period = STREAM, or leave it out"
@@ -418,11 +423,28 @@ def nothing_late(draft: Draft) -> Iterator[Problem]:
     """Reject lateness where no window closes."""
     entry = draft.entry("allowed_lateness")
     lateness = draft.value("allowed_lateness")
-    if entry and lateness:
+    if entry and draft.windowless and lateness:
         message = f"Without a window nothing is late: allowed_lateness = {show_duration(lateness)} has no meaning"
-        yield problem(
-            entry.name_span, message, "leave it out: a late record counts from the next trigger on"
-        )
+        next_trigger = ": a late record counts from the next trigger on"
+        yield problem(entry.name_span, message, f"leave it out{'' if draft.once else next_trigger}")
 
 
-TABLE_RULES = (start_declared, event_time_passed, keys_grouped, stream_period, nothing_late)
+ONE_RELEASE = "a one-time release"
+
+
+def several_releases(draft: Draft) -> Iterator[Problem]:
+    """Reject options on triggers, on several windows and on the paper's mechanisms in a one-time release."""
+    has_meaning = {
+        "max_triggers": False,
+        "carry_windows": draft.value("carry_windows") == 1,
+        "mechanism": False,
+    }
+    for name in has_meaning if draft.once else ():
+        entry = draft.entry(name)
+        if entry and not has_meaning[name]:
+            message = f"The option {name} is not supported in {ONE_RELEASE}"
+            yield problem(entry.name_span, message, "omit it")
+
+
+WINDOWLESS_RULES = (keys_grouped, stream_period, nothing_late, several_releases)
+TABLE_RULES = (start_declared, event_time_passed, *WINDOWLESS_RULES)

@@ -93,12 +93,13 @@ def check_tunable(query: Query) -> None:
     """Refuse a query whose settings cannot be measured here; no sample has to be read for that.
 
     Raises:
-        ConfigError: another mechanism's query, `mechanism = PAPER`, `carry_windows` above 1, or records that are not counted.
+        ConfigError: another mechanism's query, a one-time release, `mechanism = PAPER`, `carry_windows` above 1, or records that are not counted.
     """
-    if query.parsed.mechanism != PrivacyPlan.mechanism:
+    if query.parsed.mechanism != PrivacyPlan.mechanism or query.parsed.once:
         takes = registry.mechanism_named(PrivacyPlan.mechanism).takes
+        queries = "a one-time release" if query.parsed.once else query.mechanism.takes
         raise ConfigError(
-            f"tune measures {takes}; what another setting does to {query.mechanism.takes}, `dpsql try` shows"
+            f"tune measures {takes}; what another setting does to {queries}, `dpsql try` shows"
         )
     if query.parsed.asked.release is ReleaseRule.RESELECT:
         raise ConfigError(

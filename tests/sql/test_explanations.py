@@ -169,12 +169,13 @@ def test_limits_and_times_are_the_querys(name: str) -> None:
         assert said.when.releases == grid.horizon
     if parsed.privacy_unit:
         section = explained(name).text().split("\nLimits\n")[1].split("\n\n")[0]
-        period = f"in {duration(parsed.windows.size_us)}" if renews else "in the whole stream"
+        period = f" in {duration(parsed.windows.size_us)}" if renews else " in the whole stream"
+        period = "" if parsed.once else period
         for text in (
             " ".join(section.split()),
             " ".join(explained(name).text().split("\n\n")[0].split()),
         ):
-            assert f"of one {', '.join(parsed.privacy_unit)} count {period}" in text
+            assert f"of one {', '.join(parsed.privacy_unit)} count{period}" in text
 
 
 @every_query

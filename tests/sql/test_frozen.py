@@ -26,7 +26,8 @@ def test_identity_and_rows_are_frozen(name: str, tmp_path: Path) -> None:
 def test_every_query_is_frozen_and_releases_rows(tmp_path: Path) -> None:
     lines = frozen()
     assert set(lines) == set(current(tmp_path))
-    assert {name for name, line in lines.items() if int(line.split()[2]) < 3} == set()
+    few = {name for name, line in lines.items() if int(line.split()[2]) < 3}
+    assert {name for name in few if not name.startswith("accepted/once_")} == set()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 def claims(draft: Draft) -> bool:
     """Tell whether a query has no window, says when to release, and has one set of keys."""
-    return draft.windowless and not draft.sketches and draft.grouping_sets is None
+    is_table = draft.windowless and not draft.once
+    return is_table and not draft.sketches and draft.grouping_sets is None
 
 
 def shape(plan: TablePlan) -> Shape:

@@ -47,7 +47,7 @@ def explanation(plan: PrivacyPlan, source: Source) -> Explanation:
     query = plan.query
     selection = plan.selection
     overlap = plan.windows_per_record > 1
-    counts_pairs = query.privacy_unit and (overlap or not renews(query))
+    counts_pairs = query.privacy_unit and (overlap or not renews(query)) and not query.once
     return Explanation(
         protects=protects(plan, cost(plan, source), overlap),
         when=times(query, by_window(grid(plan)), plan.horizon),
@@ -93,9 +93,11 @@ def _column(plan: PrivacyPlan, column: ColumnPlan) -> ExplainedColumn:
     tree = quantiles_of(plan, column)
     notes: tuple[str, ...] = ()
     if tree:
+        released = "It is released once, at a window's last trigger, and is NULL before. "
+        released = "" if plan.query.once else released
         notes = (
             *quantile_notes(column.aggregate, tree, column.perturbations[0].grid),
-            f"It is released once, at a window's last trigger, and is NULL before. A key keeps up to {quantiles.LEAVES:,} counts for it.",
+            f"{released}A key keeps up to {quantiles.LEAVES:,} counts for it.",
         )
 
     def stderrs(part: PerturbationPlan | QuantilePlan) -> dict[int, float]:
@@ -112,12 +114,13 @@ def _key_notes(plan: PrivacyPlan, selection: SelectionPlan, source: Source) -> I
     in_rounds = choices.release is ReleaseRule.RESELECT
     if in_rounds:
         yield "To be released again, a key needs as many units again, with later records; a unit counts once per round."
-    else:
+    elif not plan.query.once:
         yield "Once released, a key is refreshed at every trigger of its window."
+    by_the_end = "" if plan.query.once else " by the last trigger"
     if choices.max_groups_contributed > FEW_GROUPS:
         yield (
             f"With max_groups_contributed = {FEW_GROUPS} instead of {choices.max_groups_contributed}: about "
-            f"{_needed_with_fewer_groups(plan, source):,} by the last trigger; further keys of a unit are dropped."
+            f"{_needed_with_fewer_groups(plan, source):,}{by_the_end}; further keys of a unit are dropped."
         )
     yield from _carried_notes(plan, selection)
     window = " (and window)" if plan.windows_per_record > 1 else ""
@@ -161,7 +164,8 @@ def _carried_notes(plan: PrivacyPlan, selection: SelectionPlan) -> Iterator[str]
 
 def _other_ways(plan: PrivacyPlan) -> tuple[str, ...]:
     choices = plan.query.asked
-    if plan.selection is not None or choices.counter is not CounterName.BLT:
+    has_one_way = plan.query.once or choices.counter is not CounterName.BLT
+    if plan.selection is not None or has_one_way:
         return ()
     rows = min(
         choices.max_rows_contributed, choices.max_groups_contributed * choices.max_rows_per_group

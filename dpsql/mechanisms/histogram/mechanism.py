@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 
 def claims(draft: Draft) -> bool:
-    """Tell whether a query has a window, unless panes make its windows, or it writes an option
-    of another mechanism alone."""
+    """Tell whether a query is a one-time release of one set of keys, or has a window, unless panes
+    make its windows, or it writes an option of another mechanism alone."""
+    if draft.once:
+        return draft.grouping_sets is None and not draft.sketches
     other_names = {option.name for option in draft.options} - {
         option.name for option in query.OPTIONS
     }
@@ -49,7 +51,7 @@ def shape(plan: PrivacyPlan) -> Shape:
     parsed = plan.query
     intake = stages.admission_stage(plan)
     return Shape(
-        schedule=by_window(stages.grid(plan)),
+        schedule=by_window(stages.grid(plan), windows=not parsed.once),
         arguments=tuple(map(Argument, plan.arguments, plan.presence_only)),
         listed=plan.selection is None,
         contributions=intake.gives,

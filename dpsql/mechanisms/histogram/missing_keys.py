@@ -77,12 +77,13 @@ def why_missing(plan: PrivacyPlan) -> str:
     query = plan.query
     selection = plan.selection
     if selection is None:
-        subject = (
-            "Every key of public_groups is"
-            if query.keys
-            else "There is no key: one row per window is"
-        )
-        return f"Why is my key missing?\n  {subject} released at every trigger of every window from the source's `start` on: none is missing.\n"
+        often = " at every trigger of every window from the source's `start` on"
+        of_window = " per window"
+        if query.once:
+            often = of_window = ""
+        no_key = f"There is no key: one row{of_window} is"
+        subject = "Every key of public_groups is" if query.keys else no_key
+        return f"Why is my key missing?\n  {subject} released{often}: none is missing.\n"
     parts = [_takes(plan, selection), _counts(plan, selection), _dropped(plan)]
     return (
         "\n\n".join(
@@ -106,6 +107,8 @@ def _units_at(selection: SelectionPlan, trigger: int, min_units: int) -> Needed:
 
 def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
     rows = units_needed(plan)
+    if plan.query.once:
+        return _takes_once(plan, rows[0])
     lines = [
         "  1. Too few units. A key is shown once a noisy number of its units passes a threshold:",
         "",
@@ -138,6 +141,17 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
     return "\n".join(lines)
 
 
+def _takes_once(plan: PrivacyPlan, row: Needed) -> str:
+    min_units = plan.query.asked.min_privacy_units_per_group
+    lines = [
+        "  1. Too few units. A key is shown if a noisy number of its units passes a threshold:",
+        f"     half of the keys pass with {row.half:,} units, 95% with {row.units_95:,}.",
+    ]
+    if min_units > 1:
+        lines.append(f"     With fewer than {min_units:,} units none passes.")
+    return "\n".join(lines)
+
+
 def _counts(plan: PrivacyPlan, selection: SelectionPlan) -> str:
     query = plan.query
     weights = selection.weights
@@ -153,20 +167,26 @@ def _counts(plan: PrivacyPlan, selection: SelectionPlan) -> str:
             f"     {subject}s that people come to later need more of them.",
         ]
     renews = query.contribution_period is ContributionPeriod.WINDOW
+    period = "" if query.once else "in a window " if renews else "ever "
     lines += [
         f"     {not_counted(query.asked)}",
-        f"     {'in a window' if renews else 'ever'} are dropped before anybody is counted.",
+        f"     {period}are dropped before anybody is counted.",
     ]
     return "\n".join(lines)
 
 
 def _dropped(plan: PrivacyPlan) -> str:
+    reasons = "a join without a match, no privacy unit"
+    remedies = "more epsilon, fewer columns"
+    if not plan.query.once:
+        ahead = duration(plan.query.max_ahead_us)
+        reasons += f" or event time, a closed window, an event time\n     more than {ahead} ahead"
+        remedies = f"a longer window, fewer triggers, {remedies}"
     return "\n".join(
         [
-            "  3. Records that never got there: WHERE, a join without a match, no privacy unit or event time, a closed window, an event time",
-            f"     more than {duration(plan.query.max_ahead_us)} ahead. `dpsql try` and a run's log say how many, never whose or which key's.",
+            f"  3. Records that never got there: WHERE, {reasons}. `dpsql try` and a run's log say how many, never whose or which key's.",
             "",
-            "  What helps: a longer window, fewer triggers, more epsilon, fewer columns; or public_groups, where the keys",
+            f"  What helps: {remedies}; or public_groups, where the keys",
             "  are no secret. Nothing says how close a key came: that would tell about few units.",
         ]
     )

@@ -182,7 +182,8 @@ def document(plan: PrivacyPlan) -> dict[str, Any]:
     content = as_stored(plan)
     query = content["query"]
     del query["mechanism"]
-    query["window"]["event_time"] = query.pop("event_time")
+    if query["window"]:
+        query["window"]["event_time"] = query.pop("event_time")
     query |= query.pop("asked")
     return content
 

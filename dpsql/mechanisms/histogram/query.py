@@ -91,6 +91,7 @@ def horizon_limit(draft: Draft) -> Iterator[Problem]:
 
 RULES = (
     time_rules.window_missing,
+    *time_rules.WINDOWLESS_RULES,
     clause_rules.required_options,
     *event_rules.RULES,
     clause_rules.delta_above_zero,

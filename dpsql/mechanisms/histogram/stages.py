@@ -66,7 +66,8 @@ def bounding_parameters(
     query = plan.query
     return BoundingParameters(
         grid=grid(plan),
-        renews=query.contribution_period is ContributionPeriod.WINDOW,
+        # One window has all records of a one-time release: what it forgets comes in no other.
+        renews=query.once or query.contribution_period is ContributionPeriod.WINDOW,
         max_rows=query.asked.max_rows_contributed,
         max_rows_per_group=query.asked.max_rows_per_group,
         max_groups=query.asked.max_groups_contributed,

@@ -152,9 +152,10 @@ def _answer_notes(plan: MarginalsPlan) -> Iterator[str]:
 def missing(plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
     """Return why a row may be missing."""
     names = ", ".join(key.name for key in plan.query.keys)
+    often = "" if plan.query.once else " at every trigger"
     text = (
         "Why is my key missing?\n"
-        f"  Every cell of every measured table is released at every trigger, with or without records. A value of ({names}) that is not\n"
+        f"  Every cell of every measured table is released{often}, with or without records. A value of ({names}) that is not\n"
         "  in its declared domain is in no cell: its records are dropped, and counted for the operator as outside_the_domain.\n"
         "  A set of keys that is not measured has no rows: dpsql ask answers for it from the tables that are.\n"
     )

@@ -19,7 +19,7 @@ from dpsql.mechanisms.marginals.plan import (
     MeasuredTable,
 )
 from dpsql.mechanisms.protocol import identity_of
-from dpsql.parsed_query import AVERAGED, ParsedQuery
+from dpsql.parsed_query import AVERAGED, ONE_WINDOW, ParsedQuery
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, increments_of, of_width, sums_of
 from dpsql.parts.whole_table import document, norm_of, reach_of
@@ -184,7 +184,8 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
         ConfigError: the source declares no start, there are too many cells, or a number does not fit.
     """
     choices = query.asked
-    if source.start_us is None:
+    start_us = ONE_WINDOW.offset_us if query.once else source.start_us
+    if start_us is None:
         raise ConfigError(
             f"all cells are released from the declared start on: add a line like `start: 2026-01-01` at sources.{source.name}"
         )
@@ -198,7 +199,7 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
     arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
     plan = MarginalsPlan(
         query=query,
-        start_us=source.start_us,
+        start_us=start_us,
         epsilon=query.epsilon,
         delta=query.delta,
         delta_noise=delta_noise,

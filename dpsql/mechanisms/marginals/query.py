@@ -55,7 +55,7 @@ def read_choices(draft: Draft) -> CubeChoices:
         **bounds_of(draft),
         domains=tuple(domain for domain in domains_of(draft) if domain),
         grouping_sets=sets_of(draft, draft.grouping_sets),
-        max_triggers=draft.value("max_triggers"),
+        max_triggers=1 if draft.once else draft.value("max_triggers"),
     )
 
 

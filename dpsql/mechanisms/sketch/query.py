@@ -321,7 +321,7 @@ def own_values_apart(draft: Draft) -> Iterator[Problem]:
     """Reject too few columns for the values of one unit."""
     rows = draft.value("max_rows_contributed")
     width = draft.value("sketch_width")
-    if event(draft) or not rows or not width:
+    if event(draft) or not draft.sketches or not rows or not width:
         return
     groups = draft.entry("max_groups_contributed")
     keys = min(rows, draft.value("max_groups_contributed") or rows) if groups else rows
