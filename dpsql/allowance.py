@@ -31,15 +31,20 @@ class Limits:
 
 
 def defaults_text(limits: Limits, key: str) -> str:
-    """Return `delta = 1e-09 (10,000,000 units); at most 8 values of page, 2 rows each (max_groups_contributed, max_rows_per_group).`
+    """Return `delta = 1e-09 (10,000,000 units); at most 8 values of page, 2 rows each (max_groups_contributed, max_rows_per_group).` and their like.
 
     Args:
         limits: of the query, with its defaults.
         key: the names of the keys; empty without one.
     """
     defaults = limits.defaults
+    of_policy = defaults.get("of_policy", ())
+    epsilon = defaults.get("epsilon")
     delta = defaults.get("delta")
-    parts = [] if delta is None else [f"delta = {delta:g} ({limits.max_users:,} units)"]
+    parts = [] if epsilon is None else [f"epsilon = {epsilon:g} (policy)"]
+    if delta is not None:
+        origin = "policy" if "delta" in of_policy else f"{limits.max_users:,} units"
+        parts.append(f"delta = {delta:g} ({origin})")
     rows = defaults.get("max_rows_per_group")
     groups = defaults.get("max_groups_contributed")
     row_word = "row" if rows == 1 else "rows"
@@ -50,6 +55,9 @@ def defaults_text(limits: Limits, key: str) -> str:
     elif rows:
         place = f" with one {key}" if key else ""
         parts.append(f"at most {rows:,} {row_word} of a unit{place} (max_rows_per_group)")
+    for column, (low, high) in defaults.get("bounds", {}).items():
+        origin = "policy" if column in of_policy else "domain"
+        parts.append(f"bounds of {column} {low:,.10g} to {high:,.10g} ({origin})")
     return "; ".join(parts) + "." if parts else ""
 
 

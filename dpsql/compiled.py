@@ -157,9 +157,9 @@ class Query:
         )
 
     @property
-    def defaults(self) -> Mapping[str, float | None]:
+    def defaults(self) -> Mapping[str, Any]:
         """Values of the options that the text does not have and that decide about noise or limits; None: it has them."""
-        from dpsql.sql.parse import defaults_of  # slow to import
+        from dpsql.sql.defaults import defaults_of  # slow to import
 
         return defaults_of(self.text, self.sources, registry.MECHANISMS)
 

@@ -20,6 +20,7 @@ from dpsql.sources.change_feed import MOST_DIGITS, TIME, FeedForm, column_rules,
 from dpsql.sources.declared_types import refused_type, type_word, without_quoted
 from dpsql.sources.domains import Domain, read_domains
 from dpsql.sources.places import overlap, places
+from dpsql.sources.policy import NO_POLICY, Policy, read_policy
 from dpsql.sources.reader_options import CATALOG, refused_format, refused_option
 from dpsql.sources.time_units import UNITS
 from dpsql.sources.yaml_file import Block, YamlDocument, read_yaml
@@ -52,6 +53,7 @@ class Source:
         max_malformed: records per micro-batch above which the operator is warned.
         cap: what all runs may spend together on one unit; None is no cap.
         event_cap: what they may spend on one row, at privacy level EVENT.
+        policy: what one query may spend at most, and what holds where it says nothing.
         uncapped: `cap: none` says on purpose that there is no cap.
         ledger: sources with the same people share one ledger name.
         apart_from: ledgers that have budgets of their own on purpose, though their sources read the same data.
@@ -105,6 +107,7 @@ class Source:
     domains: tuple[tuple[str, Domain], ...] = ()
     max_ahead_us: int | None = None
     event_time_unit: str | None = None
+    policy: Policy = NO_POLICY
 
     def __post_init__(self) -> None:
         if self.change_feed and not self.event_time:
@@ -272,6 +275,9 @@ def _source(document: YamlDocument, name: str) -> Source:
         if "domains" in block.settings
         else (),
         max_ahead_us=block.duration("max_ahead"),
+        policy=read_policy(document, (*key_path, "policy"))
+        if "policy" in block.settings
+        else NO_POLICY,
     )
     _check_together(source, document, key_path)
     return source
@@ -415,6 +421,12 @@ def _budget_rules(source: Source) -> Iterator[Rule]:
         source.static and bool(source.cap or source.event_cap),
         "cap",
         "a static source is public: nothing is spent on it, so it has no cap",
+    )
+    yield (
+        source.policy != NO_POLICY and source.cap_of(source.policy.protects) is None,
+        "policy",
+        "a policy bounds one query, and nothing bounds how many there are: write a `cap` "
+        f"of level {source.policy.protects} beside it",
     )
     yield (
         not re.fullmatch(r"[A-Za-z0-9_-]+", source.ledger),

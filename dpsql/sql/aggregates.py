@@ -258,8 +258,11 @@ def bounds_of_value(call: Call, source: Source | None) -> tuple[float, float] | 
     value = call.positional[0]
     if isinstance(value, exp.Case):
         return _range_of(_results(value))
-    domains = dict(source.domains) if source else {}
-    domain = domains.get(value.name.lower()) if is_column(value) else None
+    if source is None or not is_column(value):
+        return None
+    if bounds := source.policy.bounds_of(value.name.lower()):
+        return bounds
+    domain = dict(source.domains).get(value.name.lower())
     if domain is None or not domain.whole or domain.other:
         return None
     return _range_of([float(number) for number in domain.values])

@@ -7,10 +7,11 @@ from typing import Any
 
 from sqlglot.tokens import TokenType
 
-from dpsql.errors import Problem
+from dpsql.errors import Edit, Problem
+from dpsql.sources.policy import NO_POLICY
 from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option, read_option
-from dpsql.sql.edits import known_word, removal, removal_problem, replacement
+from dpsql.sql.edits import insertion, known_word, removal, removal_problem, replacement
 from dpsql.sql.event_rules import event
 from dpsql.sql.googlesql import inner_query
 from dpsql.sql.text import problem, token_span
@@ -30,12 +31,21 @@ def clause_missing(draft: Draft) -> Iterator[Problem]:
             draft.clause_span,
             "The query has no differential-privacy clause",
             f"write SELECT {options.EXAMPLE_CLAUSE}",
-            *inner_query(draft),
+            *(inner_query(draft) or _private(draft)),
         )
 
 
+def _private(draft: Draft) -> list[Edit]:
+    """Return the edit that asks for privacy, where the source's policy says with which epsilon."""
+    if options.policy_of(draft).max_epsilon_per_query is None:
+        return []
+    return [insertion(draft.clause_span[1], " WITH DIFFERENTIAL_PRIVACY")]
+
+
 def options_missing(draft: Draft) -> Iterator[Problem]:
-    """Reject the clause without OPTIONS."""
+    """Reject the clause without OPTIONS, where no policy says the epsilon."""
+    if draft.value(options.EPSILON.name) is not None:
+        return
     if not draft.clause.args.get("has_options") and not draft.clause.args.get("absent"):
         yield problem(
             draft.clause_span,
@@ -170,6 +180,29 @@ def strategy_holds(draft: Draft) -> Iterator[Problem]:
         )
 
 
+def within_policy(draft: Draft) -> Iterator[Problem]:
+    """Reject a query that asks for more than the source's policy allows."""
+    policy = options.policy_of(draft)
+    if draft.stream is None or policy == NO_POLICY:
+        return
+    place = f"sources.{draft.stream.name}.policy"
+    limits = {
+        options.EPSILON.name: ("max_epsilon_per_query", policy.max_epsilon_per_query),
+        options.DELTA.name: ("delta_per_query", policy.delta_per_query),
+    }
+    for name, (setting, limit) in limits.items():
+        entry = draft.entry(name)
+        value = draft.values.get(name)
+        if entry and limit is not None and value is not None and value > limit:
+            message = f"{name} is {value:g}, and the policy of {draft.stream.name} has {setting}: {limit:g}"
+            yield problem(entry.value_span, message, f"write {name} = {limit:g} or less ({place})")
+    level = draft.values.get(options.PRIVACY_LEVEL.name)
+    entry = draft.entry(options.PRIVACY_LEVEL.name)
+    if entry and level is not None and level is not policy.protects:
+        message = f"The policy of {draft.stream.name} is of level {policy.protects}, and caps of two levels do not add up for a person"
+        yield problem(entry.value_span, message, f"leave privacy_level out ({place})")
+
+
 def unit_declared(draft: Draft) -> Iterator[Problem]:
     """Reject a privacy unit other than the one that the source declares."""
     entry = draft.entry("privacy_unit_column")
@@ -215,7 +248,7 @@ def unit_untouched(draft: Draft) -> Iterator[Problem]:
 def missing_options(draft: Draft, required: Sequence[Option]) -> Iterator[Problem]:
     """Reject a query without options that its mechanism needs; a misspelt one is not missing."""
     if not draft.clause.args.get("has_options"):
-        return
+        return  # a rule of its own looks at it
     option_names = [option.name for option in draft.options]
     misspelt = {
         nearest(entry.name, option_names)
@@ -223,7 +256,8 @@ def missing_options(draft: Draft, required: Sequence[Option]) -> Iterator[Proble
         if entry.name not in option_names
     }
     for option in required:
-        if not draft.entry(option.name) and option.name not in misspelt:
+        is_there = draft.entry(option.name) or option.default(draft) is not None
+        if not is_there and option.name not in misspelt:
             hint = f"add {option.example}"
             if option is options.MAX_ROWS_CONTRIBUTED and draft.stream:
                 unit = ", ".join(draft.stream.privacy_unit)

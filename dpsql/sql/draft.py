@@ -129,6 +129,11 @@ class Draft:
         """Return the first option of that name."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
+    def option_span(self, name: str) -> Span:
+        """Return where an option stands; one that is not written stands for the clause."""
+        entry = self.entry(name)
+        return self.clause_span if entry is None else entry.span
+
     @cached_property
     def values(self) -> Mapping[str, Any]:
         """Values of the options that are right by themselves."""

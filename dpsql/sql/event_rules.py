@@ -50,17 +50,15 @@ def units_of_events(draft: Draft) -> Iterator[Problem]:
 
 def keys_of_events(draft: Draft) -> Iterator[Problem]:
     """Reject keys that units would have to prove where one row is protected."""
-    entry = draft.entry("privacy_level")
     if (
-        entry
-        and event(draft)
+        event(draft)
         and not draft.keyless
         and not draft.listed
         and draft.keys
         and draft.grouping_sets is None
     ):
         yield problem(
-            entry.name_span,
+            draft.option_span("privacy_level"),
             "Unknown keys are found by the users that have them, and an event has none",
             "list them: public_groups = (SELECT page FROM pages)",
         )
@@ -107,19 +105,12 @@ def rows_of_events(draft: Draft) -> Iterator[Problem]:
 
 def cap_of_level(draft: Draft) -> Iterator[Problem]:
     """Reject a query whose source has a cap of the other privacy level alone."""
-    entry = draft.entry("privacy_level")
     stream = draft.stream
-    if (
-        entry
-        and event(draft)
-        and stream is not None
-        and stream.cap is not None
-        and stream.event_cap is None
-    ):
+    if event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
         delta = "0" if draft.value("delta") == 0 else "1e-6"
         message = f"The cap of source {stream.name} protects users, this query protects events"
         hint = f"add `{{privacy_level: EVENT, epsilon: 1, delta: {delta}}}` to the list at sources.{stream.name}.cap"
-        yield problem(entry.value_span, message, hint)
+        yield problem(draft.option_span("privacy_level"), message, hint)
 
 
 RULES = (units_of_events, keys_of_events, rows_of_events, counted_units_of_events, cap_of_level)

@@ -25,24 +25,24 @@ _DEPTHS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 # The query
 
 
-def inner_query(draft: Draft) -> Iterator[Edit]:
-    """Yield the edit that leaves a private query alone of a query around it: what stands there is computed from released rows."""
+def inner_query(draft: Draft) -> list[Edit]:
+    """Return the edit that leaves a private query alone of a query around it: what stands there is computed from released rows."""
     clauses = [
         node
         for node in draft.select.find_all(exp.Select)
         if node is not draft.select and node.args.get("hint")
     ]
-    if draft.clause.args.get("absent") and len(clauses) == 1:
-        opening = clauses[0].args["hint"].meta["tokens"][0].start
-        start = max(
-            token.start
-            for token in draft.tokens
-            if token.token_type == TokenType.SELECT and token.start < opening
-        )
-        end = _end_of_bracket(draft.tokens, start)
-        inner_text = draft.text[start:end].strip()
-        reason = "compute with the rows that are released, in whatever reads the table"
-        yield replacement((0, len(draft.text)), inner_text, reason)
+    if not draft.clause.args.get("absent") or len(clauses) != 1:
+        return []
+    opening = clauses[0].args["hint"].meta["tokens"][0].start
+    start = max(
+        token.start
+        for token in draft.tokens
+        if token.token_type == TokenType.SELECT and token.start < opening
+    )
+    end = _end_of_bracket(draft.tokens, start)
+    reason = "compute with the rows that are released, in whatever reads the table"
+    return [replacement((0, len(draft.text)), draft.text[start:end].strip(), reason)]
 
 
 def _end_of_bracket(tokens: Sequence[Token], start: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from sqlglot import exp
 
 from dpsql.parsed_query import ONE_WINDOW, Basis, ContributionPeriod, PrivacyLevel
+from dpsql.sources.policy import NO_POLICY, Policy
 from dpsql.sql.aggregates import REPORTED
 from dpsql.sql.draft import Check, Draft, Option
 from dpsql.sql.values import (
@@ -36,15 +37,22 @@ def _no_default(draft: Draft) -> Any:
     return None
 
 
-def number_option(example: str, description: str, *checks: Check) -> Option:
-    """Return a number that has to be written."""
+def number_option(
+    example: str,
+    description: str,
+    *checks: Check,
+    usually: str = "required",
+    default: Default = _no_default,
+) -> Option:
+    """Return a number, which has to be written where nothing else says it."""
     return Option(
         _name(example),
         lambda entry: read_number(entry, example),
         example,
         description,
-        "required",
+        usually,
         checks,
+        default,
     )
 
 
@@ -175,11 +183,18 @@ SPARE = 11
 """The least multiple of the charge for colliding ids that a default delta is: the charge may be a tenth of it."""
 
 
+def policy_of(draft: Draft) -> Policy:
+    """Return the policy of the stream that a query reads."""
+    return NO_POLICY if draft.stream is None else draft.stream.policy
+
+
 def default_delta(draft: Draft) -> float | None:
-    """Return 1e-6, or 1 / (100 max_users) where that is less, but never so little that colliding ids cost a tenth of it."""
+    """Return the policy's; without one 1e-6, or 1 / (100 max_users) where that is less, but never so little that colliding ids cost a tenth of it."""
     source = draft.stream
     if source is None:
         return None
+    if source.policy.delta_per_query is not None:
+        return source.policy.delta_per_query
     size, slide, _ = draft.window_times or (1, 1, 0)
     groups = int(
         min(_most_of(draft, "max_rows_contributed"), _most_of(draft, "max_groups_contributed"))
@@ -237,13 +252,15 @@ def _rows_per_group(draft: Draft) -> float | None:
     if _one_group(draft):
         return ROWS_WITHOUT_KEY
     are_units = draft.calls and all(call.distinct for call in draft.calls)
-    return 1 if draft.paper or are_units else ROWS_PER_GROUP
+    if draft.paper or are_units:
+        return 1
+    return policy_of(draft).max_rows_per_group or ROWS_PER_GROUP
 
 
 def _groups(draft: Draft) -> float | None:
     is_written = draft.entry("max_rows_contributed") or _ends(draft)
     if not is_written and not _one_group(draft):
-        return GROUPS
+        return policy_of(draft).max_groups_contributed or GROUPS
     if draft.keyless and draft.windowless:
         return 1
     rows = draft.value("max_rows_contributed")
@@ -274,13 +291,15 @@ EPSILON = number_option(
     "epsilon = 1",
     "budget of one privacy unit and contribution period, for the whole query",
     *_EPSILON,
+    usually="that of the source's policy; else required",
+    default=lambda draft: policy_of(draft).max_epsilon_per_query,
 )
 DELTA = Option(
     "delta",
     lambda entry: read_number(entry, "delta = 1e-9"),
     "delta = 1e-9",
     "the same; 0 in windows of listed keys, which then have noise of their own in every slide",
-    "1e-6, or 1 / (100 max_users) where that is less",
+    "that of the source's policy; else 1e-6, or 1 / (100 max_users) where that is less",
     _DELTA,
     default_delta,
 )
@@ -290,7 +309,7 @@ PRIVACY_LEVEL = word_option(
     "`USER`",
     PrivacyLevel,
     {"ROW": "EVENT", "RECORD": "EVENT", "UNIT": "USER"},
-    default=lambda draft: PrivacyLevel.USER,
+    default=lambda draft: policy_of(draft).protects,
 )
 PRIVACY_UNIT_COLUMN = Option(
     "privacy_unit_column",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -29,7 +28,6 @@ from dpsql.sql import (
     aggregate_rules,
     clause_rules,
     from_rules,
-    options,
     reading_rules,
     row_local,
     select_rules,
@@ -39,7 +37,6 @@ from dpsql.sql.aggregates import Call, bounds_of_value, read_bounds, read_parts,
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.edits import proposal
-from dpsql.sql.event_rules import event
 from dpsql.sql.items import Kind
 from dpsql.sql.reading_rules import read_reading
 from dpsql.sql.relations import quoted, write, write_from
@@ -144,6 +141,7 @@ RULES: tuple[Rule, ...] = (
     clause_rules.duplicate_options,
     clause_rules.option_values,
     clause_rules.strategy_holds,
+    clause_rules.within_policy,
     clause_rules.unit_declared,
     clause_rules.unit_untouched,
     select_rules.public_groups_query,
@@ -413,36 +411,10 @@ def reading_of(text: str, sources: Mapping[str, Source]) -> Reading:
     return read_reading(read_draft(text, sources))
 
 
-def defaults_of(
-    text: str, sources: Mapping[str, Source], readers: Sequence[QueryReader]
-) -> Mapping[str, float | None]:
-    """Return the defaults of an accepted query that decide about noise or limits, by option; None: it is written, or means nothing."""
-    draft = read_draft(text, sources, options_of(readers))
-    deciding_options = (options.DELTA, options.MAX_GROUPS_CONTRIBUTED, options.MAX_ROWS_PER_GROUP)
-    return {
-        option.name: draft.value(option.name) if _is_default(draft, option) else None
-        for option in deciding_options
-    }
-
-
 def time_cuts_of(text: str, sources: Mapping[str, Source]) -> Sequence[str]:
     """Return the windows that would mean the same as keys of a one-time release."""
     draft = read_draft(text, sources)
     return tuple(dict.fromkeys(draft.time_cuts.values())) if draft.once else ()
-
-
-def _is_default(draft: Draft, option: Option) -> bool:
-    """Tell whether an option has a value that follows from nothing that is written."""
-    if draft.entry(option.name):
-        return False
-    if option is options.DELTA:
-        return True
-    if draft.entry(options.MAX_ROWS_CONTRIBUTED.name) or event(draft):
-        return False
-    if draft.value(option.name) in (None, math.inf):
-        return False
-    is_number_of_keys = option is options.MAX_GROUPS_CONTRIBUTED
-    return not (is_number_of_keys and draft.keyless and not draft.sketches)
 
 
 def stream_named(text: str) -> str:

@@ -86,11 +86,10 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
 def rows_that_end(draft: Draft) -> Iterator[Problem]:
     """Reject privacy of one event where rows end: a row that is changed or deleted is more than one
     event."""
-    entry = draft.entry("privacy_level")
-    if entry and event_rules.event(draft) and draft.stream and draft.stream.change_feed:
+    if event_rules.event(draft) and draft.stream and draft.stream.change_feed:
         hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
         yield problem(
-            entry.value_span,
+            draft.option_span("privacy_level"),
             f"privacy_level EVENT protects a row that stays, and rows of {draft.stream.name} end",
             hint,
         )
