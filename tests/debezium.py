@@ -90,6 +90,12 @@ HARD: tuple[tuple[str, list[tuple[Any, ...]], int], ...] = (
     (json.dumps(with_schema(message("u", OLD, NEW))), BOTH, 0),
     (json.dumps(message("u", OLD, NEW), indent=1).replace("\n", " "), BOTH, 0),
     ("  " + TEXT + " trailing", BEGUN, 0),
+    # A row as a text, as the connector of MongoDB writes it.
+    (json.dumps({**message("c"), "after": json.dumps(OLD)}), BEGUN, 0),
+    (json.dumps(with_schema({**message("u", OLD), "after": json.dumps(NEW)})), BOTH, 0),
+    # Heartbeats and messages of transactions are no images.
+    (json.dumps({"ts_ms": AT}), [], 1),
+    (json.dumps({"status": "BEGIN", "id": "7:1", "event_count": None, "data_collections": None}), [], 1),
     # What is not asked for may be anything.
     (json.dumps(message("c", {"account": "no number"}, OLD)), BEGUN, 0),
     (json.dumps({**message("c", None, OLD), "ts_ms": "soon", "more": [1]}), BEGUN, 0),

@@ -3,9 +3,11 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from dpsql.compiled import Query, compile_query
 from dpsql.local.record_reader import RowReader
@@ -77,13 +79,20 @@ def followed(query: Query) -> tuple[Tables, dict[str, int], Counter[str]]:
     """Return the intake's state with what `contents` returns."""
     secret = Secret(b"s" * 32, Path("secret"))
     reader = RowReader(query.plan, query.sources, secret.salt("0" * 32), {})
-    mechanism = registry.mechanism_named(query.plan.mechanism)
-    intake, _ = mechanism.stages(query.plan, query.facts(reader.public_groups(query.source)))
+    files = micro_batches(query.source, source_files(query.source, {}))
+    return follow(query, map(reader.batch_rows, files))
+
+
+def follow(
+    query: Query, batches: Iterable[pa.Table]
+) -> tuple[Tables, dict[str, int], Counter[str]]:
+    """Return what the real intake makes of the rows of micro-batches, as `followed` does."""
+    intake, _ = registry.mechanism_named(query.plan.mechanism).stages(query.plan, query.facts(None))
     state = intake.empty()
     found = Counter[str]()
     drops = Counter[str]()
-    for files in micro_batches(query.source, source_files(query.source, {})):
-        done = intake.step(state, reader.batch_rows(files), Clock(), bytes(32))
+    for rows in batches:
+        done = intake.step(state, rows, Clock(), bytes(32))
         state = done.state
         drops.update(done.counted["drops"])
         for counted in done.rows.to_pylist():

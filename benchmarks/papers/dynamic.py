@@ -2,6 +2,7 @@
 
     python benchmarks/papers/dynamic.py [live rows] [micro-batches] [changes of each] [buckets]      CPU of a change, bytes of state
     python benchmarks/papers/dynamic.py --quiet                                                      a trigger without changes, 100,000 shown keys
+    python benchmarks/papers/dynamic.py --ended                                                      places of rows that have ended: bytes, CPU
 
 Feed: a table of 100,000 rows of 50,000 units in 1,000 keys. Each micro-batch updates or deletes rows and inserts as many again, so that the
 number of live rows stays the same. C = 8, c = 2: slots are kept. A change is an image of the feed, and a record of the table that only grows.
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +30,11 @@ if (
 
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
+from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
 from dpsql.udfs.columns import Int  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import mix  # noqa: E402
 from dpsql.udfs.keys import PublicGroups  # noqa: E402
-from dpsql.udfs.stage import Clock, Stage, Tables, Tick  # noqa: E402
+from dpsql.udfs.stage import Clock, Stage, Tables, Tick, run_bucket  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402
 
 SEED = 20220903
@@ -140,10 +144,42 @@ def quiet(keys: int, triggers: int) -> None:
         )
 
 
+def ended(counts: Sequence[int], changes: int) -> None:
+    """Bytes of the places of rows that have ended, and CPU of a micro-batch that a bucket with them follows: load, step, store."""
+    stage, _ = intakes()
+    for count in counts:
+        clock = Clock(plans.START, plans.START + plans.HOUR)
+        rows = np.arange(count + 10 * changes)
+        key = rows % KEYS
+        with tempfile.TemporaryDirectory() as folder:
+            store = BucketFiles(folder, "admission", 1, 1, tuple(stage.tables))
+            sequence = 0
+            spent = []
+            for start, end in pairwise([0, *range(count, count + 6 * changes, changes)]):
+                part = np.tile(rows[start:end], 2)
+                images = _images(part, key[part], np.repeat([1, -1], end - start), 0)
+                columns = dict(zip(images.column_names, images.columns, strict=True))
+                columns["seq"] = pa.array(100 * part + np.repeat([1, 2], end - start))
+                columns["ts"] = pa.array(plans.START + 1_000 * part)
+                images = pa.table(columns).select(stage.takes.names)
+                begun = time.process_time()
+                report, _ = run_bucket(stage, store, 0, sequence, images, clock)
+                spent.append(time.process_time() - begun)
+                sequence = report.sequence
+            size = Path(store.folder(0), f"{sequence:06d}.ended.parquet").stat().st_size
+            stored = store.load(0, sequence)["ended"].num_rows
+        print(
+            f"{stored:>9,} ended rows: {size / 1e6:.1f} MB, {statistics.median(spent[1:]):.2f} s for {2 * changes:,} images",
+            flush=True,
+        )
+
+
 def main() -> None:
     """By the first argument."""
     if sys.argv[1:2] == ["--quiet"]:
         quiet(100_000, 4)
+    elif sys.argv[1:2] == ["--ended"]:
+        ended((0, 100_000, 1_000_000), 5_000)
     else:
         measure(
             *(

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,46 @@ def test_commits_without_a_feed_are_read_from_their_files(table: Path) -> None:
         (1, 9.0, "update_postimage", 6),
     }
     assert changes(feed(table), Commits(3, 3)) is None
+
+
+def overwrite(path: Path) -> None:
+    write_deltalake(path, pa.table({"account": [1, 3], "balance": [7.0, 8.0]}), mode="overwrite")
+
+
+def merge(path: Path) -> None:
+    rows = pa.table({"account": [1, 3], "balance": [8.0, 9.0]})
+    merging = DeltaTable(path).merge(
+        rows, "t.account = s.account", source_alias="s", target_alias="t"
+    )
+    merging.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def add_column(path: Path) -> None:
+    rows = pa.table({"account": [4], "balance": [9.0], "note": ["new"]})
+    write_deltalake(path, rows, mode="append", schema_mode="merge")
+
+
+COMMITS = {
+    "overwrite": overwrite,
+    "merge": merge,
+    "restore": lambda path: DeltaTable(path).restore(0),
+    "optimize": lambda path: DeltaTable(path).optimize.compact(),
+    "a column more": add_column,
+}
+
+
+@pytest.mark.parametrize("kind", COMMITS)
+def test_commits_of_each_kind_leave_the_rows_of_the_table(table: Path, kind: str) -> None:
+    """Catches: a kind of commit whose images do not add up to the table, or that moves rows and changes none."""
+    write_deltalake(table, pa.table({"account": [5], "balance": [1.0]}), mode="append")
+    COMMITS[kind](table)
+    counts = Counter[tuple[Any, ...]]()
+    found = changes(feed(table), Commits(0, DeltaTable(table).version()))
+    for account, balance, change, *_ in images(found):
+        counts[account, balance] += 1 if change in ("insert", "update_postimage") else -1
+    rows = DeltaTable(table).to_pyarrow_table()
+    true = zip(rows["account"].to_pylist(), rows["balance"].to_pylist(), strict=True)
+    assert +counts == Counter(true) and min(counts.values()) == 0
 
 
 def test_commits_that_are_gone_or_elsewhere_are_told(table: Path) -> None:

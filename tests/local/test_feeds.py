@@ -77,6 +77,41 @@ def test_changes_that_a_position_rejects_are_counted(tmp_path: Path) -> None:
     assert contents(query) == ({"a": 100, "b": 100, "c": 100}, {"replayed": 300})
 
 
+def test_rows_of_one_transaction_share_a_place(tmp_path: Path) -> None:
+    """Catches: rows that are taken for replays of each other, though each is another one at one position."""
+    begun = [message("c", None, row(i), 7) for i in range(300)]
+    moved = [message("u", row(i), row(i, cur="b"), 9) for i in range(0, 300, 3)]
+    write_files(tmp_path / "in", [begun, moved])
+    assert contents(feed_query(tmp_path / "in")) == ({"b": 200, "c": 100}, {})
+
+
+def test_rows_with_another_primary_key_are_other_rows(tmp_path: Path) -> None:
+    """Connectors end the row of the old key, with a tombstone behind it, and begin one. Catches: a row that is there twice, or gone."""
+    begun = [message("c", None, row(i), 10 + i) for i in range(300)]
+    renamed = [
+        part
+        for i in range(0, 300, 3)
+        for part in (
+            message("d", row(i), None, 1000 + i),
+            "null",
+            message("c", None, row(i, id=5000 + i, cur="b"), 1000 + i),
+        )
+    ]
+    write_files(tmp_path / "in", [begun, renamed])
+    assert contents(feed_query(tmp_path / "in")) == ({"b": 200, "c": 100}, {})
+
+
+def test_columns_that_are_added_later_are_read(tmp_path: Path) -> None:
+    """Catches: rows that are malformed from the change of the table on, or before it."""
+    before = [message("c", None, row(i), 10 + i) for i in range(150)]
+    after = [message("c", None, row(i, level=1.0, note="x"), 10 + i) for i in range(150, 300)]
+    write_files(tmp_path / "in", [before, after])
+    summed = SQL.replace("COUNT(*) AS n", "SUM(level, contribution_bounds_per_row => (0, 1)) AS n")
+    assert contents(feed_query(tmp_path / "in")) == ({"a": 100, "b": 100, "c": 100}, {})
+    sums, drops = contents(feed_query(tmp_path / "in", summed, schema=f"{SCHEMA}, level DOUBLE"))
+    assert len(set(sums.values())) == 1 and drops == {}
+
+
 def test_positions_are_texts_of_digits_too(tmp_path: Path) -> None:
     """Catches: Oracle's positions, or rows of a snapshot without one, that are malformed; such a row that takes the place of a newer one."""
     numbers = [message("r", None, row(i), None, scn=str(28_685_460 + i)) for i in range(300)]

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from dpsql.lake.event_log import EventLog
 from dpsql.local.connection import connect
 from dpsql.local.sources import InputReader
 from dpsql.local.verification import count_differences, verify_run
@@ -19,6 +21,7 @@ from dpsql.published.public_rows import read_histogram
 from dpsql.sources.change_feed import TIME, FeedForm
 from dpsql.sources.config import Source
 from dpsql.streaming import formats
+from dpsql.streaming.progress import Progress, Tally, malformed_question
 from dpsql.streaming.session import run_session
 from dpsql.streaming.typed_rows import TypedRows
 from tests.debezium import AS_WRITTEN, HARD, HARD_VALUES, of_changes
@@ -216,6 +219,32 @@ def check_images(session: Any, listed: Sequence[Any], settings: dict[str, Any]) 
     assert Counter(row[8] for row in told if row[8] is not None) == +kinds
 
 
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ({"malformed": 10, "no_message": 2, "no_place": 6}, "no whole number where `sequence_by`"),
+        ({"malformed": 10, "no_message": 6, "no_place": 4}, "no messages of Debezium"),
+        ({"malformed": 10, "no_message": 3, "no_place": 3}, "fit `schema`"),
+        ({"malformed": 10}, "fit `schema`"),
+    ],
+)
+def test_the_alarm_says_what_most_malformed_messages_are(
+    counts: dict[str, int], says: str, tmp_path: Path
+) -> None:
+    """Catches: advice to look at `schema` where the position is wrong; kinds that are counted as reasons of their own."""
+    report = SimpleNamespace(
+        observedMetrics={"m": SimpleNamespace(asDict=lambda: counts)},
+        numInputRows=10,
+        batchId=0,
+        processedRowsPerSecond=1.0,
+        durationMs={},
+    )
+    assert says in malformed_question(report)
+    tally = Tally(None, EventLog(tmp_path, "5a" * 16, "views"))
+    tally.was_read(report)
+    assert tally.dropped == {"malformed": 10}
+
+
 def test_messages_of_debezium_on_both_engines(
     case: Any, accounts: Accounts, tmp_path: Path, spark: Any
 ) -> None:
@@ -236,9 +265,14 @@ def test_messages_of_debezium_on_both_engines(
         schema=OF_ACCOUNTS,
         options=(("maxFilesPerTrigger", "1"),),
         ended_rows_kept_us=30 * DAY,
+        max_malformed=0,
         **MESSAGES,
     )
-    summary = one.go(START + 12 * DAY)
+    told: list[Progress] = []
+    summary = one.go(START + 12 * DAY, told=told)
+    # What is cut off is no message: the first of them is told, then twice as many.
+    alarms = [report.warning for report in told if "malformed" in (report.warning or "")]
+    assert len(alarms) == 3 and all("no messages of Debezium" in str(alarm) for alarm in alarms)
     assert (summary.triggers, summary.dropped["malformed"]) == (12, 5)
     assert summary.dropped["replayed"] >= 200
     published = read_histogram(one.lake, "demo")

@@ -18,8 +18,7 @@ from dpsql.udfs.dynamic.interval_tree import level_before
 from dpsql.udfs.dynamic.live_rows import (
     count_pairs,
     empty_state,
-    ended_rows,
-    live_versions,
+    known_rows,
     update_ended,
     update_tables,
 )
@@ -113,25 +112,21 @@ def admit_changes(
     drops = Counter[str]()
     rows = _leave_out_marked(rows, drops)
     images, drops["too_far_ahead"] = read_images(rows, clock, p.increments, p.copies)
-    stored, state_rows = live_versions(state, images.user, images.row)
-    ended = ended_rows(state, images.user, images.row, clock.closed_us)
+    known = known_rows(state, images, clock.closed_us)
     names = rows["key_bytes"].take(images.record)
-    triggers = _triggers(images, clock, p.grid)
-    version_cut = cut_versions(images, triggers, names, stored, ended, p.copies)
+    version_cut = cut_versions(images, _triggers(images, clock, p.grid), names, known, p.copies)
     drops["unknown_row"] = version_cut.unknown
     drops["replayed"] = version_cut.replayed
     pairs = count_pairs(state, version_cut.versions)
     versions = admit_versions(version_cut.versions, version_cut.events, pairs, p.bounds, drops)
     events = count_events(versions, version_cut.events)
     present = spells(versions, events, pairs, len(p.weights))
-    is_live = np.ones(len(versions.user), bool)
-    is_live[version_cut.events.version[version_cut.events.sign == END]] = False
-    live = versions.take(np.flatnonzero(is_live))
-    ended_now = state["ended"]
+    live = versions.take(version_cut.live)
+    ended = state["ended"]
     if not p.copies:
-        ended_now = update_ended(state, images, ended, live, clock, p.ended_rows_kept_us)
+        ended = update_ended(ended, images, known.ended, live, clock, p.ended_rows_kept_us)
     return ChangeAdmission(
-        update_tables(state, ended_now, state_rows, live, versions, events, present.pairs),
+        update_tables(state, ended, known.positions, live, versions, events, present.pairs),
         _sum_by_key(versions, _key_changes(events, present, p), p),
         {reason: drops[reason] for reason in DROP_REASONS},
     )

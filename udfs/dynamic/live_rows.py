@@ -29,7 +29,7 @@ from dpsql.udfs.columns import (
     span_sums,
     unsort,
 )
-from dpsql.udfs.dynamic.versions import INTS, Events, Images, Places, Versions
+from dpsql.udfs.dynamic.versions import INTS, Events, Images, KnownRows, Places, Versions
 from dpsql.udfs.stage import BEGIN, NO_SEQUENCE, Clock, Tables
 from dpsql.udfs.state_table import StateTable
 
@@ -127,34 +127,31 @@ class Pairs:
         )
 
 
-def live_versions(state: Tables, user: Int, row: Int) -> tuple[Versions, Int]:
-    """Return the live versions of the rows that images name, and where the state has them."""
+def known_rows(state: Tables, images: Images, closed_us: int) -> KnownRows:
+    """Return what the state has of the rows that images name; of those that have ended the places that are still kept."""
+    rows = _distinct(images.user, images.row)
     table = state["live"]
-    live_rows = span_rows(*find(_distinct(user, row), read_columns(table, ("user", "row"))))
-    ints = {name: table[name].to_numpy()[live_rows].astype(np.int64) for name in INTS}
+    positions = span_rows(*find(rows, read_columns(table, ("user", "row"))))
+    ints = {name: table[name].to_numpy()[positions].astype(np.int64) for name in INTS}
     values = tuple(
-        table[name].to_numpy()[live_rows] for name in table.column_names if name.startswith("v")
+        table[name].to_numpy()[positions] for name in table.column_names if name.startswith("v")
     )
-    return Versions(**ints, key_bytes=table["key_bytes"].take(live_rows), values=values), live_rows
-
-
-def ended_rows(state: Tables, user: Int, row: Int, closed_us: int) -> Places:
-    """Return the places that are still kept of the rows that images name."""
-    table = read_columns(state["ended"], ENDED)
-    positions = span_rows(*find(_distinct(user, row), table[:2]))
-    kept = positions[table[3][positions] > closed_us]
-    return Places(*(column[kept] for column in table))
+    live = Versions(**ints, key_bytes=table["key_bytes"].take(positions), values=values)
+    ended = read_columns(state["ended"], ENDED)
+    ended_positions = span_rows(*find(rows, ended[:2]))
+    kept = ended_positions[ended[3][ended_positions] > closed_us]
+    return KnownRows(live, positions, Places(*(column[kept] for column in ended)))
 
 
 def update_ended(
-    state: Tables, images: Images, ended: Places, live: Versions, clock: Clock, kept_us: int
+    table: pa.Table, images: Images, ended: Places, live: Versions, clock: Clock, kept_us: int
 ) -> pa.Table:
     """Return the table of places of rows that have ended.
 
     A place is kept for so long after the commit that said it, or after the clock of its arrival; by the clock, or by the newest commit of its unit.
 
     Args:
-        state: as it was.
+        table: as it was.
         images: all, unit by unit.
         ended: places of rows that they name.
         live: the versions of these rows that are live now.
@@ -162,6 +159,23 @@ def update_ended(
         kept_us: how long places are kept.
     """
     ts = np.minimum(images.ts, clock.latest_us)
+    newest = _newest_places(images, ts, ended, clock.closed_us, kept_us)
+    starts = run_starts(images.user)
+    units = images.user[starts]
+    unit_times = np.maximum(run_maxima(ts, starts), clock.closed_us)
+    is_replaced = _is_expired(table, units, unit_times, clock.closed_us)
+    stored_rows = read_columns(table, ENDED[:2])
+    is_replaced[span_rows(*find([newest.user, newest.row], stored_rows))] = True
+    live_row = sort_order(live.user, live.row)
+    is_gone = match([newest.user, newest.row], [live.user[live_row], live.row[live_row]]) < 0
+    is_kept = newest.until > unit_times[match([newest.user], [units])]
+    is_new = is_gone & is_kept & (newest.seq > NO_SEQUENCE)
+    new_rows = {name: column[is_new] for name, column in vars(newest).items()}
+    return _replace_rows(table, np.flatnonzero(is_replaced), new_rows, len(stored_rows))
+
+
+def _newest_places(images: Images, ts: Int, ended: Places, closed_us: int, kept_us: int) -> Places:
+    """Return the newest place of each row that images name, and up to when it is to be kept."""
     order, starts = sort_runs(images.user, images.row)
     user = images.user[order][starts]
     row = images.row[order][starts]
@@ -169,24 +183,18 @@ def update_ended(
     seq = np.maximum(
         run_maxima(images.seq[order], starts), np.append(ended.seq, NO_SEQUENCE)[ended_rows]
     )
-    until = np.maximum(run_maxima(ts[order], starts), clock.closed_us) + kept_us
-    until = np.maximum(until, np.append(ended.until, clock.closed_us)[ended_rows])
+    until = np.maximum(run_maxima(ts[order], starts), closed_us) + kept_us
+    until = np.maximum(until, np.append(ended.until, closed_us)[ended_rows])
+    return Places(user, row, seq, until)
 
-    unit_starts = run_starts(images.user)
-    units = images.user[unit_starts]
-    newest = np.maximum(run_maxima(ts, unit_starts), clock.closed_us)
-    table = read_columns(state["ended"], ENDED)
-    low, high = find([units], table[:1])
-    closed = np.full(len(table[0]), clock.closed_us)
-    closed[span_rows(low, high)] = np.repeat(newest, high - low)
-    is_replaced = table[3] <= closed
-    is_replaced[span_rows(*find([user, row], table[:2]))] = True
-    live_row = sort_order(live.user, live.row)
-    is_gone = match([user, row], [live.user[live_row], live.row[live_row]]) < 0
-    is_new = is_gone & (seq > NO_SEQUENCE) & (until > newest[match([user], [units])])
-    places = zip(ENDED, (user, row, seq, until), strict=True)
-    new_rows = {name: column[is_new] for name, column in places}
-    return _replace_rows(state["ended"], np.flatnonzero(is_replaced), new_rows, 2)
+
+def _is_expired(table: pa.Table, units: Int, unit_times: Int, closed_us: int) -> Bool:
+    """Tell which places are kept no longer, by the clock or by the newest commit of their unit."""
+    user, until = read_columns(table, ("user", "until"))
+    low, high = find([units], [user])
+    closed = np.full(len(user), closed_us)
+    closed[span_rows(low, high)] = np.repeat(unit_times, high - low)
+    return until <= closed
 
 
 def count_pairs(state: Tables, versions: Versions) -> Pairs:

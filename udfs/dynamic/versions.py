@@ -177,6 +177,15 @@ class Places:
 
 
 @dataclass(frozen=True)
+class KnownRows:
+    """What the state has of the rows that images name: live versions, sorted by (user, row, copy), where they are in it, and places of other rows."""
+
+    live: Versions
+    positions: Int
+    ended: Places
+
+
+@dataclass(frozen=True)
 class Events:
     """Begins and ends of versions, unit by unit in the order in which they are taken: `version` begins (`sign` 1) or ends (-1), not before `trigger`."""
 
@@ -201,14 +210,16 @@ class VersionCut:
     unknown: int
     replayed: int
 
+    @property
+    def live(self) -> Int:
+        """Positions of the versions that do not end."""
+        is_live = np.ones(len(self.versions.user), bool)
+        is_live[self.events.version[self.events.sign == END]] = False
+        return np.flatnonzero(is_live)
+
 
 def cut_versions(
-    feed: Images,
-    trigger: Int,
-    names: pa.ChunkedArray,
-    stored: Versions,
-    ended: Places,
-    copies: bool,
+    feed: Images, trigger: Int, names: pa.ChunkedArray, known: KnownRows, copies: bool
 ) -> VersionCut:
     """Follow every row through a micro-batch.
 
@@ -216,11 +227,11 @@ def cut_versions(
         feed: images, unit by unit in the order in which they are taken.
         trigger: the first that each image can have.
         names: the key bytes of each image.
-        stored: live versions of the rows that images name, sorted by (user, row, copy).
-        ended: places of other rows that images name, sorted.
+        known: rows that images name, as the state has them.
         copies: rows have no primary key; a begin is always another copy, and an end takes the copy that began last.
     """
-    order, old, copy, starts = _by_copy(feed, stored) if copies else _by_row(feed, stored, ended)
+    stored = known.live
+    order, old, copy, starts = _by_copy(feed, stored) if copies else _by_row(feed, known)
     ignored = len(feed.user) - len(order)
     ordered = feed.take(order)
     is_begin = ordered.kind == BEGIN
@@ -256,7 +267,7 @@ def cut_versions(
     )
 
 
-def _by_row(feed: Images, stored: Versions, ended: Places) -> tuple[Int, Int, Int, Bool]:
+def _by_row(feed: Images, known: KnownRows) -> tuple[Int, Int, Int, Bool]:
     """Return images row by row without replays; the version that was there; 0; where rows start.
 
     A replay is an image whose place in the feed is not after the newest of its row, or that is at its place what another one is.
@@ -266,10 +277,11 @@ def _by_row(feed: Images, stored: Versions, ended: Places) -> tuple[Int, Int, In
     starts = run_starts(ordered.user, ordered.row)
     run = np.cumsum(starts) - 1
     rows = [ordered.user[starts], ordered.row[starts]]
-    old = match(rows, [stored.user, stored.row])[run]
-    ended_rows = match(rows, [ended.user, ended.row])[run]
+    old = match(rows, [known.live.user, known.live.row])[run]
+    ended_rows = match(rows, [known.ended.user, known.ended.row])[run]
     known_seq = np.maximum(
-        np.append(stored.seq, NO_SEQUENCE)[old], np.append(ended.seq, NO_SEQUENCE)[ended_rows]
+        np.append(known.live.seq, NO_SEQUENCE)[old],
+        np.append(known.ended.seq, NO_SEQUENCE)[ended_rows],
     )  # -1: the last
     is_silent = (ordered.seq == NO_SEQUENCE) & (known_seq == NO_SEQUENCE)
     place_starts = run_starts(ordered.user, ordered.row, ordered.seq, ordered.kind)
