@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from dpsql.allowance import Limits
 from dpsql.explanation import ExplainedColumn, Explanation, Keys, Notes, ReleasedTable, gaussian
 from dpsql.mechanisms.explanations import (
@@ -29,6 +31,9 @@ from dpsql.sources.config import Source
 from dpsql.text import plural
 from dpsql.udfs.marginals.cells import Keys as KeyPlaces
 from dpsql.udfs.marginals.estimates import LeastSquares
+
+FAR = 2.0
+"""Quotient of the standard errors of a row and of the best estimate of it, above which a text says where that is."""
 
 SHOWN = 40
 """The largest number of unmeasured tables that a text names."""
@@ -134,6 +139,20 @@ def _key_notes(plan: MarginalsPlan) -> Iterator[str]:
     if unmeasured:
         texts = map(partial(_names, plan), unmeasured)
         yield f"Not measured, because the others tell as much: {', '.join(texts)}."
+    if blurred := list(_blurred(plan)):
+        listed = ", ".join(map(partial(_names, plan), blurred))
+        yield f"`dpsql ask` tells the cells of {listed} from all tables, with less than half the noise of their own rows."
+
+
+def _blurred(plan: MarginalsPlan) -> Iterator[KeyPlaces]:
+    """Yield the tables of whose cells all tables together tell far more than their own rows."""
+    marginals = plan.marginals
+    variances = plan.noisy_tables(plan.sums[0]).variances(triggers(plan.query)[-1])
+    model = LeastSquares(marginals.sizes, marginals.tables, variances)
+    for keys, variance in zip(marginals.tables, variances, strict=True):
+        cell = {key: np.eye(1, marginals.sizes[key])[0] for key in keys}
+        if FAR * math.sqrt(model.variance(cell)) < math.sqrt(variance):
+            yield keys
 
 
 def _names(plan: MarginalsPlan, keys: KeyPlaces) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from dpsql.compiled import compile_query
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.plan import (
@@ -32,6 +33,7 @@ from dpsql.mechanisms.marginals.planner import (
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, ParsedQuery
 from dpsql.parts.whole_table import document
 from dpsql.privacy.cost import Overlap, gaussian_delta
+from dpsql.sources.config import load_sources
 from dpsql.udfs.marginals.estimates import energies
 from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source
 from tests.property.plans import COUNT, SUM, USERS, VALID
@@ -289,3 +291,22 @@ def test_the_order_of_tables_is_the_plan_s_alone() -> None:
     plan = make_plan(query(), source())
     moved: tuple[MeasuredTable, ...] = plan.tables[::-1]
     assert identity(dataclasses.replace(plan, tables=moved)) != plan.identity
+
+
+def test_explain_names_rows_that_ask_knows_better() -> None:
+    """Catches: a total that was asked for, 40 times as noisy as the sum of its parts, and nobody says where the better one is."""
+    entry = {"format": "parquet", "path": "x", "schema": "u STRING, ts TIMESTAMP, k STRING, l STRING", "event_time": "ts",
+             "privacy_unit": "u", "start": "2024-03-01", "domains": {"k": {"values": ["a", "b"], "other": True}, "l": {"values": ["x", "y"]}}}  # fmt: skip
+    text = (
+        "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 9e-6, max_rows_contributed = 1, trigger_interval = '1 day') "
+        "{}, COUNT(*) AS n FROM w GROUP BY {}"
+    )
+    told = "tells the cells of () from all tables, with less than half the noise of their own rows"
+    sets = compile_query(text.format("k", "GROUPING SETS ((k), ())"), load_sources({"w": entry}))
+    assert told in " ".join(sets.explain().split())
+    single, total = sets.plan.noisy_tables(sets.plan.sums[0]).variances(1)
+    assert 3 * single < total / 4
+    parts = compile_query(
+        text.format("k, l", "GROUPING SETS ((k), (l))"), load_sources({"w": entry})
+    )
+    assert "noise of their own rows" not in " ".join(parts.explain().split())
