@@ -12,11 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsql.local.spark_text import FIRST_DAY, LAST_DAY
 from dpsql.local.spark_types import INTEGER_BITS, Columns, SparkType
-
-FIRST_DAY = -719_162
-LAST_DAY = 2_932_896
-"""0001-01-01 and 9999-12-31, in days since 1970."""
 
 DAY_SECONDS = 86_400
 DAY_MS = DAY_SECONDS * 1_000

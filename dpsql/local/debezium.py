@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from dpsql.local.lines import MISFIT, NO_RECORD, json_select
-from dpsql.local.spark_types import Columns, SparkType, parse_ddl, quote
+from dpsql.local.spark_types import Columns, SparkType, identifier, parse_ddl, quote
 from dpsql.sources.change_feed import (
     BESIDE,
     CHANGE,
@@ -102,7 +102,7 @@ def rows_select(columns: Columns, source: Source) -> str:
         f"WHEN {MISFIT} IS NOT NULL THEN {MISFIT}",
     ]
     for name, _ in columns:
-        column = '"' + name.replace('"', '""') + '"'
+        column = identifier(name)
         if name.lower() in scales:
             value = _decimal(column, scales[name.lower()])
         elif name in text_columns:

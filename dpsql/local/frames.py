@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dpsql.errors import DataError
 from dpsql.local.arrow_columns import spark_type
-from dpsql.local.spark_types import INTEGER_BITS, STRING, SparkType
+from dpsql.local.spark_types import INTEGER_BITS, STRING, SparkType, identifier
 from dpsql.sources.declared_types import loses_numbers
 
 _DTYPES = {"double": "float64", "float": "float32", "boolean": "boolean"}
@@ -73,8 +73,7 @@ def _selected(frame: Any, names: Sequence[str]) -> pa.Table:
     if hasattr(frame, "collect"):  # a lazy frame of polars
         return pa.table(frame.select(list(names)).collect())
     if hasattr(frame, "project"):  # DuckDB
-        quoted = (name.replace('"', '""') for name in names)
-        return pa.table(frame.project(", ".join(f'"{name}"' for name in quoted)))
+        return pa.table(frame.project(", ".join(map(identifier, names))))
     return pa.table(frame.select(list(names)) if hasattr(frame, "select") else frame)
 
 

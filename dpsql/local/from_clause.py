@@ -6,14 +6,14 @@ Columns of sub-queries get plain positions as names, so that two columns of one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlglot
 from sqlglot import exp
 
 from dpsql.errors import DataError, InputError
 from dpsql.local.expressions import parse_expression, translate
-from dpsql.local.spark_types import BOOLEAN, Columns, Typed, cast, compare, spark_only
+from dpsql.local.spark_types import BOOLEAN, Columns, Typed, cast, compare, identifier, spark_only
 from dpsql.sql.dialect import DpSpark
 
 JOINS = {
@@ -108,9 +108,7 @@ def _scope(
         scope = _joined(scope, join, tables, numbers)
     if where := select.args.get("where"):
         condition = translate(where.this, scope.resolve)
-        scope = LocalScope(
-            f"{scope.sql} WHERE {cast(condition, BOOLEAN).sql}", scope.relations, scope.merged
-        )
+        scope = replace(scope, sql=f"{scope.sql} WHERE {cast(condition, BOOLEAN).sql}")
     return scope
 
 
@@ -127,10 +125,10 @@ def _item(
         if table is None:
             raise DataError(f"no input is given for `{node.name}`: add --input {node.name}=FILE")
         fields = tuple(
-            (column, Typed(f"{table_alias}.{_quoted(column)}", kind))
+            (column, Typed(f"{table_alias}.{identifier(column)}", kind))
             for column, kind in table.columns
         )
-        return f"{_quoted(table.view)} AS {table_alias}", LocalRelation(name, fields)
+        return f"{identifier(table.view)} AS {table_alias}", LocalRelation(name, fields)
     while isinstance(node, (exp.Subquery, exp.Paren)):
         node = node.this
     if not isinstance(node, exp.Select):
@@ -192,24 +190,14 @@ def _joined(
             for name in names
         ]
         condition = " AND ".join(compare("=", left, right).sql for left, right in pairs)
-        return LocalScope(
-            f"{joined.sql} ON {condition}", joined.relations, joined.merged | set(names)
-        )
-    if on_clause := join.args.get("on"):
-        return LocalScope(
-            f"{joined.sql} ON {cast(translate(on_clause, joined.resolve), BOOLEAN).sql}",
-            joined.relations,
-            joined.merged,
-        )
-    return (
-        joined
-        if kind == "CROSS"
-        else LocalScope(f"{joined.sql} ON TRUE", joined.relations, joined.merged)
-    )
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+        joined = replace(joined, merged=joined.merged | set(names))
+    elif on_clause := join.args.get("on"):
+        condition = cast(translate(on_clause, joined.resolve), BOOLEAN).sql
+    elif kind == "CROSS":
+        return joined
+    else:
+        condition = "TRUE"
+    return replace(joined, sql=f"{joined.sql} ON {condition}")
 
 
 def split_select(text: str) -> tuple[str, list[str]]:

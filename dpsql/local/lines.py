@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from dpsql.errors import DataError
-from dpsql.local.spark_types import Columns, SparkType, quote
+from dpsql.local.spark_types import Columns, SparkType, identifier, quote
 from dpsql.sources.config import Source
 from dpsql.sources.reader_options import spark_option
 
@@ -429,15 +429,8 @@ def _typed(
         for i, (name, kind) in enumerate(columns)
         if kind.name in values
     )
-    column_list = ", ".join(
-        (
-            *(
-                f'v{i} AS "{name.replace(chr(34), chr(34) * 2)}"'
-                for i, (name, _) in enumerate(columns)
-            ),
-            *extra_columns,
-        )
-    )
+    named_values = (f"v{i} AS {identifier(name)}" for i, (name, _) in enumerate(columns))
+    column_list = ", ".join((*named_values, *extra_columns))
     misfit = f"CASE WHEN broken THEN '{NO_RECORD}' {misfits} END AS {MISFIT}"
     return f"SELECT {misfit}, {column_list} FROM (SELECT *, {converted} FROM ({raw}))"
 

@@ -6,11 +6,9 @@ Raises DataError for what cannot be read at all; the message names files, column
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -35,10 +33,20 @@ from dpsql.local.lines import (
     json_select,
     option_of_spark,
 )
-from dpsql.local.spark_types import STRING, Columns, SparkType, Typed, cast, parse_ddl, quote
+from dpsql.local.spark_types import (
+    STRING,
+    Columns,
+    SparkType,
+    Typed,
+    cast,
+    identifier,
+    parse_ddl,
+    quote,
+)
 from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.sources.config import Source, refused_schema
 from dpsql.sources.declared_types import fits, mismatch_text
+from dpsql.sources.file_list import files_in, match_pattern
 from dpsql.sources.folders import (
     FolderValues,
     check_alike,
@@ -60,7 +68,6 @@ SUFFIXES = {
 FORMATS = ("parquet", "json", "csv")
 BATCH_FILES = {"delta": 1000}
 OTHER_BATCH_FILES = 64
-PATTERN_SIGNS = frozenset("*?[{")
 """Files in a micro-batch of `dpsql run` (`streaming.sources.BATCH_FILES`; a Delta source has Delta's own default)."""
 
 MESSAGE = (("value", STRING),)
@@ -144,8 +151,6 @@ class InputReader:
     def frame(self, frame: Any) -> Chunk:
         """Read a frame that `dpsql.local.frames` takes, as one chunk."""
         arrow = arrow_table(frame)
-        self._folders = ()
-        self._folder_row = NO_FOLDERS
         fields = self._fields(arrow.schema, None)
         check_columns(arrow, [name for name, _ in self._named_columns()])
         return self._of_arrow(arrow.select(fields).to_batches())
@@ -211,7 +216,7 @@ class InputReader:
         }
         self._folders = tuple((name, types.get(name, STRING)) for name in texts)
         listed = ", ".join(
-            f"{cast(texts[name], kind).sql} AS {_quoted(name)}" for name, kind in self._folders
+            f"{cast(texts[name], kind).sql} AS {identifier(name)}" for name, kind in self._folders
         )
         self._folder_row = self._execute(f"SELECT {listed}")
         values = {name: self._folder_row[name][0] for name, _ in self._folders}
@@ -276,11 +281,11 @@ class InputReader:
         if columns == raw.columns:
             return Chunk(raw, malformed)
         column = str(self._source.event_time)
-        value = Typed(_quoted(column), dict(raw.columns)[column])
+        value = Typed(identifier(column), dict(raw.columns)[column])
         time = event_time(value, column, str(self._source.event_time_unit))
         view = f"{self._view}_timed"
         self._execute(
-            f'CREATE OR REPLACE TEMP VIEW "{view}" AS SELECT * REPLACE ({time} AS {_quoted(column)}) FROM "{raw.view}"'
+            f'CREATE OR REPLACE TEMP VIEW "{view}" AS SELECT * REPLACE ({time} AS {identifier(column)}) FROM "{raw.view}"'
         )
         return Chunk(LocalTable(view, columns), malformed)
 
@@ -290,7 +295,7 @@ class InputReader:
         types = dict(columns)
         column = self._source.event_time
         if unit and column in types:
-            event_time(Typed(_quoted(column), types[column]), column, unit)
+            event_time(Typed(identifier(column), types[column]), column, unit)
             types[column] = TIMESTAMP
         return tuple(types.items())
 
@@ -370,7 +375,7 @@ class InputReader:
         self._connection.register("dpsql_folders", self._folder_row)
         self._execute(f"CREATE OR REPLACE TEMP TABLE dpsql_lines AS {select}")
         table = self._table()
-        quoted = [(_quoted(name), kind) for name, kind in table.columns]
+        quoted = [(identifier(name), kind) for name, kind in table.columns]
         misfits = self._execute(
             f"SELECT {MISFIT}, count(*) AS lines FROM dpsql_lines WHERE {MISFIT} IS NOT NULL GROUP BY ALL"
         )
@@ -393,10 +398,6 @@ class InputReader:
             raise DataError(
                 f"the input of `{self._source.name}` cannot be read ({type(problem).__name__})"
             ) from None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _misfit(field: pa.Field, declared_type: SparkType, source: str) -> str:
@@ -492,14 +493,9 @@ def _expanded(path: Path, source: Source, version: int | None) -> Sequence[Input
         return _files_in(path, source)
     if path.exists():
         return [path]
-    if not PATTERN_SIGNS & set(str(path)):
-        raise DataError(f"{path}: no such file or folder")
-    places = _matching(path)
-    if not places:
-        raise DataError(f"{path}: no file or folder matches this pattern")
     files = [
         file
-        for place in places
+        for place in match_pattern(path)
         for file in (_files_in(place, source) if place.is_dir() else [place])
     ]
     if any(map(folders_of, files)) and not source.static:
@@ -507,53 +503,8 @@ def _expanded(path: Path, source: Source, version: int | None) -> Sequence[Input
     return files
 
 
-def _matching(pattern: Path) -> list[Path]:
-    """Return the places whose parts match those of a path, in the order of their names; hidden ones match no pattern, as on Spark."""
-    places = [Path(pattern.anchor)]
-    for part in pattern.relative_to(pattern.anchor).parts:
-        if PATTERN_SIGNS & set(part):
-            places = [
-                child
-                for place in places
-                if place.is_dir()
-                for child in sorted(place.iterdir())
-                if child.name[0] not in "._" and _matches(child.name, part)
-            ]
-        else:
-            places = [place / part for place in places]
-    return [place for place in places if place.exists()]
-
-
 def _files_in(folder: Path, source: Source) -> list[InputFile]:
-    """Return the files of a folder in the order of the file system, files before sub-folders, as Spark lists them.
-
-    Of sub-folders, those of a partition (`day=2024-02-29`) are read, or all with `recursiveFileLookup`; of files, those that
-    `pathGlobFilter` names.
-
-    Raises:
-        DataError: all files are in sub-folders that are not read.
-    """
-    patterns = [value for name, value in source.options if name.lower() == "pathglobfilter"]
-    files: list[InputFile] = []
-    left_out = False
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        matching_files = [
-            in_folders(Path(parent, name), folder, source)
-            for name in names
-            if not _is_hidden(name) and all(_matches(name, pattern) for pattern in patterns)
-        ]
-        parts = Path(parent).relative_to(folder).parts
-        if has_sub_folders(source) or all("=" in part for part in parts):
-            files += matching_files
-        else:
-            left_out |= bool(matching_files)
-    if left_out and not files:
-        raise DataError(
-            f"{folder}: all files are in sub-folders, which are read if they are named like day=2024-02-29, or with "
-            "`options: {recursiveFileLookup: true}`"
-        )
-    return files
+    return [in_folders(file, folder, source) for file in files_in(folder, source)]
 
 
 def in_folders(file: Path, root: Path, source: Source) -> InputFile:
@@ -566,18 +517,3 @@ def in_folders(file: Path, root: Path, source: Source) -> InputFile:
 def folders_of(file: InputFile) -> FolderValues:
     """Return the values in the names of a file's folders."""
     return file.folders if isinstance(file, DataFile) else {}
-
-
-def _is_hidden(name: str) -> bool:
-    """Tell whether Spark passes over a file or folder by its name."""
-    return name[0] == "." or (name[0] == "_" and "=" not in name)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Return a file's name and a pattern like `*.{json,csv}`."""
-    alternatives = re.search(r"\{([^{}]*)\}", pattern)
-    if alternatives is None:
-        return fnmatchcase(name, pattern.replace("[^", "[!"))
-    before = pattern[: alternatives.start()]
-    after = pattern[alternatives.end() :]
-    return any(_matches(name, f"{before}{one}{after}") for one in alternatives[1].split(","))

@@ -271,6 +271,11 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def identifier(name: str) -> str:
+    """Return a DuckDB name."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _group(kind: SparkType) -> str:
     return "integer" if kind.is_integer else kind.name
 
