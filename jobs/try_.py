@@ -83,6 +83,7 @@ def try_(
     dpsql try conf/queries/demo.sql --input wiki=conf/demo/wiki/part-000.parquet --input wiki=conf/demo/wiki/part-001.parquet --compare
     """
     from dpsql.local.feeder import try_query
+    from dpsql.local.last_read import forget_last_read
     from dpsql.privacy.ledger import cap_for
     from dpsql.privacy.origin import origin_of
     from dpsql.privacy.totals import may_be_told
@@ -104,6 +105,8 @@ def try_(
     origin = origin_of(source, ledger_id, files.get(source.name, ()), query.protects)
     purpose = "compare" if compare else "try"
     ledger.append(query.line(run_id, purpose, origin), cap_for(source, query.protects))
+    if secret.path is not None:
+        forget_last_read(secret.path)
     may_tell = may_be_told(source, compare)
     with ProgressBar(may_tell) as bar:
         trial = try_query(

@@ -21,6 +21,14 @@ SPARK_ALONE = ("orc", "avro")
 """Formats whose files have types of their own and are read on Spark only."""
 
 
+_STORED = {
+    "fixed": pa.types.is_fixed_size_binary,
+    "half": pa.types.is_float16,
+    "uint64": pa.types.is_uint64,
+}
+"""Types that Spark's readers know otherwise than by their values."""
+
+
 def looks_at_files(source: Source) -> bool:
     """Tell whether the files of a source say something that may contradict its declaration."""
     return source.format in TEXTS or _tells_columns(source)
@@ -29,7 +37,9 @@ def looks_at_files(source: Source) -> bool:
 def _tells_columns(source: Source) -> bool:
     if source.format == "csv":
         return has_header(source)
-    return source.schema is not None and source.format in ("parquet", *SPARK_ALONE)
+    if source.schema is None or source.format == "delta":
+        return source.event_time_unit is not None
+    return source.format in ("parquet", *SPARK_ALONE)
 
 
 def check_files(source: Source) -> bool:
@@ -43,6 +53,8 @@ def check_files(source: Source) -> bool:
         return True
     if (
         source.format in SPARK_ALONE
+        or source.schema is None
+        or source.format == "delta"
         or WILD.search(path)
         or ("://" in path and not path.startswith("file:"))
     ):
@@ -73,7 +85,7 @@ def _check_types(file: Path, declared: Columns, source: Source) -> None:
             continue
         arrow_type = type_by_column[name.lower()]
         have = spark_type(arrow_type)
-        stored_type = "fixed" if pa.types.is_fixed_size_binary(arrow_type) else have.name
+        stored_type = next((word for word, test in _STORED.items() if test(arrow_type)), have.name)
         if problem := spark_lacks(stored_type, str(kind), f"{file}: column `{name}`"):
             raise DataError(problem)
         if not fits(str(have), str(kind)):

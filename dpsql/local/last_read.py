@@ -6,6 +6,7 @@ Whoever reads the secret can take the noise off every release, and whoever runs 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,12 @@ class LastRead:
 def last_read_file(secret_file: Path) -> Path:
     """Return the file beside a secret: `keys/secret.last-read.json`."""
     return secret_file.with_name(f"{secret_file.name}.last-read.json")
+
+
+def forget_last_read(secret_file: Path) -> None:
+    """Remove what an earlier `try` has written: of one that fails it would tell something else."""
+    with suppress(OSError):
+        last_read_file(secret_file).unlink(missing_ok=True)
 
 
 def write_last_read(file: Path, source: str, trial: TryResult) -> None:

@@ -13,6 +13,9 @@ UNSIGNED_64 = "decimal(20,0)"
 """What Spark makes of an unsigned whole number of 64 bits."""
 
 
+_NEVER_EMPTY = ("boolean", "string", "binary", "timestamp", "float")
+"""Types in which Spark does not read a column without one."""
+
 _SCALARS = {*BITS, "boolean", "float", "double", "string", "binary", "date", "timestamp"}
 _WIDENED = {
     ("float", "double"),
@@ -40,18 +43,24 @@ def fits(have: str, declared: str) -> bool:
 
 
 def spark_lacks(have: str, declared: str, place: str) -> str | None:
-    """Say of a column of a Parquet file that holds nothing, or values of one length, that Spark does not read it as declared; None: it does.
+    """Say of a column of a Parquet file that Spark does not read it as declared, though its values fit; None: it does, or they do not fit.
 
     Args:
-        have: its type; `void` has no values, `fixed` values of one length.
+        have: its type; `void` has no values, `fixed` values of one length, `half` numbers of 16 bits, `uint64` has no signs.
         declared: the declared type.
         place: file and column.
     """
     declared = _name(declared)
-    if have == "void" and declared in ("boolean", "string", "binary", "timestamp", "float"):
+    if have == "void" and (declared in _NEVER_EMPTY or _digits(declared)):
         return f"{place} has no type, since all its values are NULL, and Spark cannot read it as {declared.upper()}: write it with a type"
     if have == "fixed" and declared == "string":
         return f"{place} has values of one length, which Spark cannot read as STRING: declare it as BINARY"
+    if have == "uint64" and declared != UNSIGNED_64 and fits(UNSIGNED_64, declared):
+        return f"{place} has unsigned numbers, which Spark cannot read as {declared.upper()}: declare it as {UNSIGNED_64.upper()}"
+    if have == "half" and declared in ("float", "double"):
+        return f"{place} has numbers of 16 bits, which Spark cannot read: write it as a column of 32 bits"
+    if (have, declared) == ("date", "timestamp"):
+        return f"{place} has type DATE, which Spark cannot read as TIMESTAMP: declare it as DATE"
     return None
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from dpsql.compiled import Query
-from dpsql.errors import DpsqlError
+from dpsql.errors import DataError, DpsqlError
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import preflight, remedies, unreadable
 from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catch_up
@@ -345,6 +345,7 @@ class RunContext:
 
         def check_files(uris: Sequence[str]) -> None:
             file_columns.check_files(self.spark, source, uris)
+            file_columns.check_types(self.spark, source, uris)
             check_units(self.spark, source, numbers, uris)
 
         read_files = ReadFiles(
@@ -475,10 +476,12 @@ class RunContext:
         except DpsqlError:
             raise
         except Exception as problem:
+            file = failures.unreadable_file(problem) if operator == ADMISSION else None
+            source = self.query.source
+            if file and (text := file_columns.later_problem(self.spark, source, file)):
+                raise DataError(text) from None
             manifest = self.tables.admission if operator == ADMISSION else self.tables.release
-            raise failures.failure(
-                problem, self.query.source.name, self.engine, operator, manifest
-            ) from None
+            raise failures.failure(problem, source.name, self.engine, operator, manifest) from None
 
     def was_read(self, report: Any) -> None:
         """Count a finished micro-batch of query 1, and warn of too many malformed records."""

@@ -194,6 +194,14 @@ def stopping(spark: Any) -> Iterator[None]:
             spark.stop()
 
 
+def unreadable_file(problem: BaseException) -> str | None:
+    """Return the file at which Spark's reader has ended a query; None if it was something else."""
+    for condition, parameters, _ in _causes(problem):
+        if condition.startswith(FILE_CONDITIONS):
+            return _path(parameters)
+    return None
+
+
 def worker_error(problem: BaseException) -> str | None:
     """Return the class of what a stateful function raised in a worker; None if it was something else."""
     if not any(name.endswith("PythonException") for _, _, name in _causes(problem)):
@@ -201,10 +209,12 @@ def worker_error(problem: BaseException) -> str | None:
     return _python_kind(str(problem))
 
 
+def _path(parameters: dict[str, str]) -> str:
+    return parameters.get("path") or parameters.get("filePath") or parameters.get("fileName") or ""
+
+
 def _file_name(parameters: dict[str, str]) -> str:
-    path = unquote(
-        parameters.get("path") or parameters.get("filePath") or parameters.get("fileName") or ""
-    )
+    path = unquote(_path(parameters))
     return f" {PurePosixPath(path).name!r}" if path else ""
 
 

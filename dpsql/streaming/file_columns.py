@@ -6,13 +6,15 @@ from collections.abc import Sequence, Set
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
 
 from dpsql.errors import DataError
 from dpsql.lake.read_files import readable
 from dpsql.sources.config import Source
-from dpsql.sources.declared_types import fits, mismatch_text, spark_lacks
+from dpsql.sources.declared_types import fits, mismatch_text, spark_lacks, type_word, without_quoted
 from dpsql.sources.folders import (
     check_alike,
     check_form,
@@ -20,8 +22,13 @@ from dpsql.sources.folders import (
     has_sub_folders,
     pattern_above_folders,
 )
+from dpsql.sources.reader_options import file_options
 from dpsql.streaming import internals
-from dpsql.streaming.footers import UNITS, units_of
+from dpsql.streaming.footers import UNITS, Units, unit_problem, units_of
+from dpsql.streaming.session import run_session
+
+SELF_DESCRIBING = ("parquet", "orc", "avro")
+"""Formats whose files have types of their own."""
 
 EVERYWHERE = {"recursiveFileLookup": "true"}
 
@@ -43,36 +50,98 @@ def check_first_types(session: SparkSession, source: Source) -> None:
     Raises:
         DataError: a column has values that its declared type may not hold.
     """
-    declared_schema = session.createDataFrame([], str(source.schema)).schema
-    declared = {field.name.lower(): field for field in declared_schema}
     try:
-        first = session.read.format("binaryFile").options(**EVERYWHERE).load(source.path)
-        uris = sorted(first.inputFiles())[:1]
-        file_schema = session.read.format(source.format).load(*map(unquote, uris)).schema
-    except (PySparkException, TypeError):  # no file yet, or a damaged one, which the run tells
+        uri = _first_file(session, source)
+        problem = _type_problem(session, source, uri)
+    except (
+        PySparkException,
+        Py4JJavaError,
+        ValueError,
+    ):  # no file yet, or a damaged one, which the run tells
         return
-    units = next(units_of(session, uris), {}) if source.format == "parquet" else {}
-    for field in file_schema:
-        declared_field = declared.get(field.name.lower())
-        stored_type = units.get(field.name.lower(), "")
-        have = "timestamp" if stored_type in UNITS.values() else field.dataType.simpleString()
-        if declared_field is None:
-            continue
-        declared_type = declared_field.dataType.simpleString()
-        stored_type = (
-            "fixed" if stored_type.startswith("fixed") and have == "binary" else stored_type
+    if problem:
+        raise DataError(f"{readable(uri)}: {problem}")
+
+
+def later_problem(session: SparkSession, source: Source, uri: str) -> str | None:
+    """Say why Spark has ended a run at a file whose columns have other types than declared, or than those of the first file; None if they have the same."""
+    if source.format not in SELF_DESCRIBING:
+        return None
+    session = run_session(session, 1)
+    try:
+        problem = _type_problem(session, source, uri)
+        first_units = units_of(session, [_first_file(session, source)])
+    except (PySparkException, Py4JJavaError, ValueError):  # it is damaged
+        return None
+    if problem is None:
+        times = {name: unit for name, unit in next(first_units).items() if unit in UNITS.values()}
+        return unit_problem(session, source, times, [uri])
+    return (
+        f"file {PurePosixPath(unquote(uri)).name!r} of source {source.name!r}: {problem}. Nothing of its micro-batch was used: write the file "
+        "with the types of the others and start again, or declare other types in a new run"
+    )
+
+
+def _first_file(session: SparkSession, source: Source) -> str:
+    options = {**file_options(source), **EVERYWHERE}
+    files = session.read.format("binaryFile").options(**options).load(source.path)
+    return min(files.inputFiles())
+
+
+def _type_problem(session: SparkSession, source: Source, uri: str) -> str | None:
+    """Say which column of a file may have values that its declared type, or its type in the first file, does not hold; None: none has."""
+    schema_of = session.read.format(source.format).load
+    if source.schema:
+        declared_schema = session.createDataFrame([], source.schema).schema
+    else:
+        declared_schema = schema_of(unquote(_first_file(session, source))).schema
+    declared = {field.name.lower(): field for field in declared_schema}
+    units = next(units_of(session, [uri]), {}) if source.format == "parquet" else {}
+    for name in declared.keys() & units.keys():
+        declared_type = declared[name].dataType.simpleString()
+        if problem := spark_lacks(units[name], declared_type, f"column `{declared[name].name}`"):
+            return problem
+    problems = (
+        _field_problem(field, declared[field.name.lower()], units, source)
+        for field in schema_of(unquote(uri)).schema
+        if field.name.lower() in declared
+    )
+    return next(filter(None, problems), None)
+
+
+def _field_problem(
+    field: T.StructField, declared_field: T.StructField, units: Units, source: Source
+) -> str | None:
+    """Say how a column of a file differs from the declared one; None: its values fit."""
+    stored_type = units.get(field.name.lower(), "")
+    have = "timestamp" if stored_type in UNITS.values() else field.dataType.simpleString()
+    declared_type = declared_field.dataType.simpleString()
+    name = declared_field.name
+    if stored_type == "void":
+        return None
+    if source.format == "avro" and {have, declared_type} == {"timestamp", "timestamp_ntz"}:
+        return (
+            f"column `{name}` has times {'without' if have == 'timestamp_ntz' else 'with'} a zone, which Spark does not read from Avro as "
+            f"{declared_type.upper()}: declare `{name} {have.upper()}`"
         )
-        place = f"{readable(uris[0])}: column `{declared_field.name}`"
-        if problem := spark_lacks(stored_type, declared_type, place):
-            raise DataError(problem)
-        if source.format == "avro" and {have, declared_type} == {"timestamp", "timestamp_ntz"}:
-            raise DataError(
-                f"{place} has times {'without' if have == 'timestamp_ntz' else 'with'} a zone, which Spark does not read from Avro as "
-                f"{declared_type.upper()}: declare `{declared_field.name} {have.upper()}`"
-            )
-        if stored_type != "void" and not fits(have, declared_type):
-            mismatch = mismatch_text(declared_field.name, have, source.name, declared_type)
-            raise DataError(f"{readable(uris[0])}: {mismatch}")
+    if not fits(have, declared_type):
+        return mismatch_text(name, have, source.name, declared_type)
+    is_fixed = stored_type.startswith("fixed") and have == "binary"
+    place = f"column `{name}`"
+    return spark_lacks("fixed" if is_fixed else have, declared_type, place) if units else None
+
+
+def check_types(session: SparkSession, source: Source, uris: Sequence[str]) -> None:
+    """Refuse a file of which Spark would read other values than it has: ORC in other types, whole numbers of Parquet cut to declared ones.
+
+    Raises:
+        DataError: names the file, its column and both types.
+    """
+    schema = without_quoted(source.schema or "")
+    if schema and (source.format == "orc" or type_word("tinyint|byte|smallint|short", schema)):
+        for uri in uris:
+            if problem := later_problem(session, source, uri):
+                raise DataError(problem)
 
 
 def check_files(session: SparkSession, source: Source, uris: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from dpsql.streaming import formats, internals
 from dpsql.streaming.event_times import MICROSECONDS
 
 UNITS = {"MILLIS": "milliseconds", "MICROS": "microseconds", "NANOS": "nanoseconds"}
-KINDS = {"UNKNOWN": "void"}
+KINDS = {"UNKNOWN": "void", "FLOAT16": "half", "INTEGER(64,false)": "uint64"}
 TIMES = (T.TimestampType, T.TimestampNTZType)
 READ_AS_NUMBERS = ("milliseconds", "nanoseconds")
 """Units of which Spark's readers end a job at one value, or at every one."""
@@ -80,19 +80,28 @@ def with_times(frame: DataFrame, units: Units) -> DataFrame:
     return frame.selectExpr(*listed)
 
 
+def unit_problem(
+    session: SparkSession, source: Source, numbers: Units, uris: Sequence[str]
+) -> str | None:
+    """Say which file has numbers or times of another unit than the first file; None: none has."""
+    if not numbers:
+        return None
+    for uri, units in zip(uris, units_of(session, uris), strict=True):
+        for name, unit in numbers.items():
+            stored_unit = units.get(name.lower(), unit)
+            if stored_unit != unit:
+                return (
+                    f"file {PurePosixPath(unquote(uri)).name!r} of source {source.name!r}: column `{name}` has {stored_unit}, and {unit} in the "
+                    "first file: write both in one unit. Nothing of this file was used"
+                )
+    return None
+
+
 def check_units(session: SparkSession, source: Source, numbers: Units, uris: Sequence[str]) -> None:
     """Refuse a file whose numbers have another unit than those of the first file.
 
     Raises:
         DataError: names it.
     """
-    if not numbers:
-        return
-    for uri, units in zip(uris, units_of(session, uris), strict=True):
-        for name, unit in numbers.items():
-            stored_unit = units.get(name.lower(), unit)
-            if stored_unit != unit:
-                raise DataError(
-                    f"file {PurePosixPath(unquote(uri)).name!r} of source {source.name!r}: column `{name}` has {stored_unit}, and {unit} in the "
-                    "first file: write both in one unit. Nothing of this file was used"
-                )
+    if problem := unit_problem(session, source, numbers, uris):
+        raise DataError(problem)

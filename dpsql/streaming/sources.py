@@ -34,16 +34,16 @@ from dpsql.sources.reader_options import (
 from dpsql.streaming import formats, internals
 from dpsql.streaming.event_times import with_event_time
 from dpsql.streaming.failures import kind_of, reason_of, translate
-from dpsql.streaming.file_columns import check_first_types, check_source_folders
+from dpsql.streaming.file_columns import SELF_DESCRIBING, check_first_types, check_source_folders
 from dpsql.streaming.footers import Units, check_units, numbers_of, stored_schema, with_times
 from dpsql.streaming.formats import CORRUPT
+from dpsql.streaming.session import run_session
 from dpsql.text import without_credentials
 from dpsql.udfs.bucket_state import filesystem
 
 # Sources as Spark reads them: the stream, and public static tables beside it.
 
 MALFORMED = "dpsql_malformed"
-SELF_DESCRIBING = ("parquet", "orc", "avro")
 FILES = (*SELF_DESCRIBING, "json", "csv", "text")
 BATCH_FILES = 64
 """Default files in a micro-batch. Not bytes: what one user adds must not move other users' records to other micro-batches."""
@@ -401,6 +401,7 @@ def without_malformed(frame: DataFrame, metric: str = MALFORMED) -> DataFrame:
 
 def check_there(session: SparkSession, sources: Iterable[Source]) -> None:
     """Refuse a source of files where nothing is, or whose first file has another header or other numbers than declared; raises as `stream`."""
+    session = run_session(session, 1)
     for source in sources:
         if source.path and source.format in (*FILES, "delta"):
             _existing(session, source)
@@ -408,6 +409,8 @@ def check_there(session: SparkSession, sources: Iterable[Source]) -> None:
                 check_source_folders(session, source)
             if source.schema and source.format in ("csv", *SELF_DESCRIBING):
                 _check_first_file(session, source)
+            if source.event_time_unit and source.format not in ("csv", "json"):
+                with_event_time(_stream(session, source, may_be_empty=True)[0], source)
 
 
 def _check_first_file(session: SparkSession, source: Source) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from dpsql.errors import DataError
 from dpsql.jobs.cli import main
 from tests.feeds import SQL, message, row, write_files
 
@@ -140,6 +141,21 @@ def test_a_file_that_cannot_be_written_is_told_of(inside: Path) -> None:
     assert done.exit_code == 0, done.output
     assert f"{FILE} cannot be written" in done.stderr
     assert f"the owner finds it in {FILE}" not in done.stderr
+
+
+def test_a_try_that_fails_leaves_no_old_counts(
+    inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: counts of an earlier reading that are taken for those of the newest."""
+    workplace(inside, "csv", ["u1,2024-03-01 00:30:00,a,1.5"])
+    assert tried().exit_code == 0 and told()["records"] == 1
+
+    def fail(*given: object, **named: object) -> None:
+        raise DataError("a file is gone")
+
+    monkeypatch.setattr("dpsql.local.feeder.try_query", fail)
+    assert tried().exit_code == 2
+    assert not Path(FILE).exists()
 
 
 def test_counts_of_public_records_are_printed_too(inside: Path) -> None:

@@ -13,10 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dpsql.errors import DataError
+from dpsql.local.arrow_columns import spark_type
 from dpsql.local.connection import connect
 from dpsql.local.first_look import check_files
 from dpsql.local.sources import InputReader
 from dpsql.sources.config import Source
+from dpsql.sources.declared_types import fits
+from dpsql.streaming.file_columns import check_types
 from dpsql.streaming.footers import units_of
 from dpsql.streaming.session import run_session
 from dpsql.streaming.sources import check_there, register_stream, static
@@ -90,24 +93,67 @@ def test_units_are_read_from_footers(spark: SparkSession, tmp_path: Path) -> Non
     }
 
 
-def test_file_of_another_unit_is_refused_by_name(case: Make, visits: Any, tmp_path: Path) -> None:
-    """Catches: microseconds that are read as nanoseconds, which count in 1970."""
+@pytest.mark.parametrize(("unit", "other"), [("ns", "us"), ("us", "ns")])
+def test_file_of_another_unit_is_refused_by_name(
+    case: Make, visits: Any, tmp_path: Path, unit: str, other: str
+) -> None:
+    """Catches: microseconds that are read as nanoseconds, which count in 1970; a refusal without a remedy."""
     folder = tmp_path / "visits"
     table = visits(days=1)
+    later = visits(days=1, first_day=1)
     as_written = {
-        "us": table,
-        "ns": table.set_column(2, "ts", table["ts"].cast(pa.timestamp("ns", "UTC"))),
+        unit: later.set_column(2, "ts", later["ts"].cast(pa.timestamp(unit, "UTC")))
+        for unit in ("ms", "us", "ns")
     }
+    names = {"us": "microseconds", "ns": "nanoseconds"}
     folder.mkdir()
-    pq.write_table(as_written["ns"], folder / "a.parquet")
+    times = table["ts"].cast(pa.timestamp(unit, "UTC"))
+    pq.write_table(table.set_column(2, "ts", times), folder / "a.parquet")
     one = case(schema="user_id STRING, page STRING, ts TIMESTAMP, seconds DOUBLE")
-    assert one.go(START + 2 * DAY).records == table.num_rows
-    pq.write_table(as_written["us"], folder / "b.parquet")
-    words = "file 'b.parquet' of source 'visits': column `ts` has microseconds, and nanoseconds in the first file"
+    assert one.go(START + DAY).records == table.num_rows
+    pq.write_table(as_written[other], folder / "b.parquet")
+    words = f"file 'b.parquet' of source 'visits': column `ts` has {names[other]}, and {names[unit]} in the first file: write both in one unit"
     with pytest.raises(DataError, match=re.escape(words)):
         one.go(START + 3 * DAY)
-    pq.write_table(as_written["ns"], folder / "b.parquet")
-    assert one.go(START + 3 * DAY).records == table.num_rows
+    # milliseconds Spark reads as microseconds
+    pq.write_table(as_written["ms" if unit == "us" else unit], folder / "b.parquet")
+    assert one.go(START + 3 * DAY).records == later.num_rows
+    both = pa.concat_tables([table, later])
+    assert one.histogram() == one.of_local_engine(both, START + 3 * DAY)
+
+
+def test_values_that_spark_would_cut_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Catches: a later file whose numbers become others without a word."""
+    written(tmp_path, {"k": pa.array([1], pa.int16())})
+    source = Source("d", "parquet", str(tmp_path), schema="k SMALLINT")
+    pq.write_table(pa.table({"k": pa.array([70_000], pa.int32())}), tmp_path / "b.parquet")
+    check_types(spark, source, [f"file://{tmp_path}/a.parquet"])
+    words = "file 'b.parquet' of source 'd': column `k` has type INT, but source `d` declares SMALLINT: declare `k INT`. Nothing of its micro-batch"
+    with pytest.raises(DataError, match=re.escape(words)):
+        check_types(spark, source, [f"file://{tmp_path}/b.parquet"])
+    spark.sql("SELECT 70000000000L AS k").coalesce(1).write.orc(str(tmp_path / "orc"))
+    warehouse = Source("d", "orc", str(tmp_path / "orc"), schema="k INT")
+    (file,) = (tmp_path / "orc").glob("*.orc")
+    with pytest.raises(DataError, match="column `k` has type BIGINT, but source `d` declares INT"):
+        check_types(spark, warehouse, [f"file://{file}"])
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_unit_of_another_type_is_refused_at_the_start(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """Catches: a unit that does not fit its column, told after something is spent."""
+    frame = spark.sql("SELECT 'a' AS u, 1L AS ms").coalesce(1)
+    frame.write.format(form).save(str(tmp_path / "in"))
+    place = str(tmp_path / "in")
+    for unit in ("milliseconds", "text"):
+        source = Source("d", form, place, event_time="ms", event_time_unit=unit)
+        assert not check_files(source)  # Spark is asked
+        if unit == "milliseconds":
+            check_there(spark, [source])
+            continue
+        with pytest.raises(DataError, match="has type BIGINT, and `unit: text` is for STRING"):
+            check_there(spark, [source])
 
 
 REFUSED: list[tuple[str, pa.Array]] = [
@@ -122,6 +168,10 @@ REFUSED: list[tuple[str, pa.Array]] = [
     ("STRING", pa.nulls(1)),
     ("TIMESTAMP", pa.nulls(1)),
     ("STRING", pa.array([b"0123456789abcdef"], pa.binary(16))),
+    ("DECIMAL(20, 0)", pa.nulls(1)),
+    ("DECIMAL(25, 5)", pa.array([1], pa.uint64())),
+    ("DOUBLE", pa.array([1.5], pa.float16())),
+    ("TIMESTAMP", pa.array([1], pa.date32())),
 ]
 
 
@@ -131,14 +181,14 @@ def test_types_are_refused_in_the_same_words(
 ) -> None:
     """By `run` with and without Spark, and by `try` where that cannot read it either. Catches: a refusal after something is spent."""
     declared, column = REFUSED[number]
-    folder = written(tmp_path / "in", {"k": column})
+    folder = written(tmp_path / "in", {"k": column, "ns": pa.array([1], pa.timestamp("ns"))})
     source = Source("d", "parquet", str(folder), schema=f"K {declared}")
     with pytest.raises(DataError) as here:
         check_files(source)
     with pytest.raises(DataError) as there:
-        check_there(run_session(spark, 1), [source])
+        check_there(spark, [source])
     assert str(here.value) == str(there.value)
-    if not pa.types.is_null(column.type) and not pa.types.is_fixed_size_binary(column.type):
+    if not fits(str(spark_type(column.type)), declared):
         with pytest.raises(DataError) as tried:
             InputReader(connect(), source).check([folder / "a.parquet"])
         assert str(tried.value).lower() == str(here.value).lower()

@@ -103,9 +103,15 @@ def test_a_file_with_another_type_is_told(case: Any, write: Any, visits: Any) ->
     table = visits(days=1)
     write(table)
     write(table.set_column(3, "seconds", pa.array([f"secret{i}" for i in range(360)])), first=1)
-    with pytest.raises(DataError, match=r"part-001.parquet.*another type") as told:
-        case(schema=SCHEMA).go()
-    assert "secret" not in str(told.value)
+    one = case(schema=SCHEMA)
+    with pytest.raises(
+        DataError,
+        match=r"^file 'part-001.parquet' of source 'visits': column `seconds` has type STRING, but source `visits` declares DOUBLE. Nothing of its "
+        "micro-batch was used: write the file with the types of the others and start again, or declare other types in a new run$",
+    ):
+        one.go()
+    write(table, first=1)
+    assert one.go().records == 2 * table.num_rows
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
