@@ -81,6 +81,7 @@ audit: setup ## audits and independent checks at full size; writes the tables of
 	@$(RUN) benchmarks/audit.py --full
 	@$(RUN) benchmarks/checks.py
 	@$(RUN) benchmarks/totality.py
+	@$(RUN) -m pytest tests/sql/test_googlesql.py
 
 table1: setup ## the paper's Table 1 at full size (an hour, 8 GiB); writes docs/accuracy.md
 	@$(RUN) benchmarks/papers/table1.py

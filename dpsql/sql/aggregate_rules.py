@@ -27,7 +27,13 @@ from dpsql.sql.aggregates import (
 from dpsql.sql.draft import Draft
 from dpsql.sql.edits import known_word, removal, removal_problem, replacement, replacement_problem
 from dpsql.sql.event_rules import event
-from dpsql.sql.googlesql import aggregates_alone, bounds_per_row, other_aggregate, unwrapped
+from dpsql.sql.googlesql import (
+    aggregates_alone,
+    bounds_per_row,
+    hint_of_element,
+    other_aggregate,
+    unwrapped,
+)
 from dpsql.sql.items import OUR_AGGREGATES, Kind
 from dpsql.sql.relations import value_type
 from dpsql.sql.select_rules import WHOLE_TYPES
@@ -59,7 +65,8 @@ def computed_aggregates(draft: Draft) -> Iterator[Problem]:
             yield problem(
                 item.span,
                 "An aggregate must stand alone in the select list",
-                "select the aggregates and compute with them when reading the histogram",
+                hint_of_element(item)
+                or "select the aggregates and compute with them when reading the histogram",
                 *aggregates_alone(draft, item),
             )
 

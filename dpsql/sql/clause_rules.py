@@ -13,7 +13,7 @@ from dpsql.sql import options
 from dpsql.sql.draft import Draft, Option, read_option
 from dpsql.sql.edits import insertion, known_word, removal, removal_problem, replacement
 from dpsql.sql.event_rules import event
-from dpsql.sql.googlesql import inner_query
+from dpsql.sql.googlesql import inner_query, unit_renamed
 from dpsql.sql.text import problem, token_span
 from dpsql.sql.values import nearest, suggest
 
@@ -242,6 +242,7 @@ def unit_untouched(draft: Draft) -> Iterator[Problem]:
                 draft.span(column) if entry else draft.clause_span,
                 message,
                 f"select {name} itself in the sub-query, under its own name and once",
+                *unit_renamed(draft, name),
             )
 
 

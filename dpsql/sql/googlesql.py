@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -68,6 +69,19 @@ def added_option(draft: Draft, option: str, reason: str = "") -> Edit:
 
 
 # FROM
+
+
+def unit_renamed(draft: Draft, unit: str) -> Iterator[Edit]:
+    """Yield the edits that leave a privacy unit its name: `SELECT user_id AS editor` in FROM."""
+    for scope in draft.scopes:
+        for projection in () if scope.outer else scope.select.expressions:
+            column = bare(projection.unalias())
+            if not is_column(column) or column.name.lower() != unit:
+                continue
+            yield replacement(draft.span(projection), unit)
+            for reference in draft.select.find_all(exp.Column):
+                if reference.name.lower() == projection.alias.lower():
+                    yield replacement(draft.span(reference), unit)
 
 
 def exploded(draft: Draft, unnest: exp.Expr) -> Iterator[Edit]:
@@ -151,6 +165,20 @@ def aggregates_alone(draft: Draft, item: Item) -> Iterator[Edit]:
     if len(texts) == 1 and item.alias:
         texts = [f"{texts[0]} AS {item.alias}"]
     yield replacement(item.span, ", ".join(texts), "compute with the released numbers when reading")
+
+
+def hint_of_element(item: Item) -> str | None:
+    """Return what to write for one element of APPROX_QUANTILES, whose bounds a person has to say."""
+    call = next(iter(item.root.find_all(exp.Anonymous)), None)
+    share = None if call is None else _share_of_element(call)
+    if (
+        share is None
+        or call is None
+        or any(isinstance(each, exp.Kwarg) for each in call.expressions)
+    ):
+        return None
+    value = call.expressions[0].sql(dialect="spark")
+    return f"write {PERCENTILE.upper()}({value}, {share}, {BOUNDS} => (LOW, HIGH))"
 
 
 def _aggregate_text(draft: Draft, call: exp.Anonymous) -> str:
@@ -285,12 +313,14 @@ def bounds_per_row(draft: Draft, call: Call, argument: exp.Kwarg) -> Iterator[Ed
 
 
 def unwrapped(draft: Draft, item: Item) -> Iterator[Edit]:
-    """Yield the edit that writes CASE for FILTER, and nothing for IGNORE NULLS."""
+    """Yield the edits that write CASE for FILTER, a sliding window for OVER, and nothing for IGNORE NULLS."""
     call = item.root.this
     if not isinstance(call, exp.Anonymous) or not call.expressions:
         return
     alias = "" if item.alias is None else f" AS {item.alias}"
-    if isinstance(item.root, (exp.IgnoreNulls, exp.RespectNulls)):
+    if isinstance(item.root, exp.Window):
+        yield from moving_window(draft, item)
+    elif isinstance(item.root, (exp.IgnoreNulls, exp.RespectNulls)):
         yield replacement(item.span, draft.text_of(call) + alias)
     elif isinstance(item.root, exp.Filter) and not isinstance(call.expressions[0], exp.Distinct):
         condition = draft.text_of(item.root.expression.this)
@@ -298,6 +328,30 @@ def unwrapped(draft: Draft, item: Item) -> Iterator[Edit]:
         value = "1" if isinstance(call.expressions[0], exp.Star) else first_text
         arguments = ", ".join([f"CASE WHEN {condition} THEN {value} END", *other_texts])
         yield replacement(item.span, f"{call.name.upper()}({arguments}){alias}")
+
+
+def moving_window(draft: Draft, item: Item) -> Iterator[Edit]:
+    """Yield the edits that write `window(ts, '6 hours', '1 hour')` for `SUM(COUNT(*)) OVER (... ROWS 5 PRECEDING)` of hours."""
+    total = item.root.this
+    spec = item.root.args.get("spec")
+    aggregate = bare(total.expressions[0]) if call_name(total) in ("sum", "avg") else None
+    if spec is None or aggregate is None or call_name(aggregate) not in AGGREGATES:
+        return
+    rows = spec.args.get("start")
+    is_trailing = spec.args.get("end") in (None, "CURRENT ROW") and isinstance(rows, exp.Literal)
+    cuts = [g for g in draft.groupings if g.span in draft.time_cuts and g.key is not None]
+    length = re.search(r"'1 (\w+)'\)$", draft.time_cuts[cuts[0].span]) if len(cuts) == 1 else None
+    if not is_trailing or length is None or item.root.args.get("partition_by"):
+        return
+    count = int(rows.name) + 1
+    window_text = f"window({draft.time_column}, '{count} {length[1]}s', '1 {length[1]}')"
+    reason = f"each row is of the {count} {length[1]}s before `window_end`"
+    reason += f": divide by {count} when reading" if call_name(total) == "avg" else ""
+    alias = "" if item.alias is None else f" AS {item.alias}"
+    yield replacement(item.span, draft.text_of(aggregate) + alias, reason)
+    yield replacement(cuts[0].span, window_text)
+    if cuts[0].key is not None:
+        yield replacement(cuts[0].key.span, "window.start")
 
 
 # Functions
@@ -336,18 +390,10 @@ def truncated(draft: Draft, call: exp.Anonymous) -> Iterator[Edit]:
     yield replacement(draft.span(call), f"date_trunc('{_UNITS.get(word, word)}', {text})", reason)
 
 
-_PARTS = {"ISOWEEK": "WEEK", "ISOYEAR": "YEAROFWEEK", "DAYOFYEAR": "DOY"}
-"""Parts that BigQuery extracts of a time."""
-
-
 def extracted(draft: Draft, node: exp.Extract) -> Iterator[Edit]:
-    """Yield the edit that takes a part out of a time in Spark's words."""
-    part = node.name.upper()
-    value = draft.text_of(node.expression)
-    if part == "DATE":
-        yield replacement(draft.span(node), f"date({value})")
-    elif our_name := _PARTS.get(part):
-        yield replacement(draft.span(node), f"EXTRACT({our_name} FROM {value})")
+    """Yield the edit that writes `date(ts)` for `EXTRACT(DATE FROM ts)`."""
+    if node.name.upper() == "DATE":
+        yield replacement(draft.span(node), f"date({draft.text_of(node.expression)})")
 
 
 def other_function(draft: Draft, call: exp.Anonymous) -> Iterator[Edit]:

@@ -54,6 +54,10 @@ _BITWISE = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
 _ATOMS = (exp.Dot, exp.Kwarg, exp.Func)
 
 
+SAME_PARTS = {"ISOWEEK": "WEEK", "ISOYEAR": "YEAROFWEEK", "DAYOFYEAR": "DOY"}
+"""Parts of a time that Spark's EXTRACT has under another name."""
+
+
 def canonical(select: exp.Select) -> exp.Select:
     """Return a copy in which equal questions are equal: lower-case names, no needless parentheses, aliases or qualifiers."""
     copy = select.copy()
@@ -69,7 +73,7 @@ def canonical(select: exp.Select) -> exp.Select:
     for call in copy.find_all(exp.Anonymous):
         call.set("this", call.name.lower())
     for word in copy.find_all(exp.Var):
-        unit = word.name.upper()
+        unit = SAME_PARTS.get(word.name.upper(), word.name.upper())
         word.set("this", unit.removesuffix("S") if isinstance(word.parent, exp.Interval) else unit)
     for paren in list(copy.find_all(exp.Paren)):
         paren.replace(paren.this)

@@ -17,7 +17,7 @@ from dpsql.sql.edits import known_word
 from dpsql.sql.googlesql import day_of_today, extracted, other_function, truncated
 from dpsql.sql.items import OUR_AGGREGATES, call_name
 from dpsql.sql.patterns import TOO_SLOW, refusal
-from dpsql.sql.relations import Scope, star_of
+from dpsql.sql.relations import SAME_PARTS, Scope, star_of
 from dpsql.sql.text import problem
 from dpsql.sql.values import bare, is_column, suggest
 
@@ -151,7 +151,8 @@ def unknown_functions(draft: Draft) -> Iterator[Problem]:
 def extracted_parts(draft: Draft) -> Iterator[Problem]:
     """Reject parts of a time that Spark's EXTRACT does not know."""
     for node in nodes(draft):
-        if isinstance(node, exp.Extract) and node.name.lower() not in allowed.EXTRACTED:
+        known_parts = {*allowed.EXTRACTED, *map(str.lower, SAME_PARTS)}
+        if isinstance(node, exp.Extract) and node.name.lower() not in known_parts:
             hint = f"the parts are {', '.join(sorted(allowed.EXTRACTED))}"
             message = f"EXTRACT has no part `{node.name}`"
             yield problem(draft.span(node), message, hint, *extracted(draft, node))

@@ -140,7 +140,7 @@ RECORDS = load_sources(
         "pages": {"format": "parquet", "path": "pages", "schema": "key STRING", "static": True},
     }
 )
-CLAUSE = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, trigger_interval = '1 day')"
+CLAUSE = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1)"
 AVERAGES = "GoogleSQL averages each unit's own average; here one row of each unit in a group counts"
 READING = "compute with the released numbers when reading"
 SAID = {
@@ -214,9 +214,24 @@ SAID = {
         "date_trunc('week', ts) AS week, COUNT(*) FROM edits GROUP BY week",
         ["weeks begin on Monday, BigQuery's on Sunday"],
     ),
-    "an ISO week": (
-        "EXTRACT(ISOWEEK FROM ts) AS w, COUNT(*) FROM edits GROUP BY w",
-        "EXTRACT(WEEK FROM ts) AS w, COUNT(*) FROM edits GROUP BY w",
+    "a date": (
+        "EXTRACT(DATE FROM ts) AS d, COUNT(*) FROM edits GROUP BY d",
+        "date(ts) AS d, COUNT(*) FROM edits GROUP BY d",
+        [],
+    ),
+    "a moving sum": (
+        "date_trunc('hour', ts) AS h, SUM(COUNT(*)) OVER (ORDER BY h ROWS 5 PRECEDING) AS n FROM edits GROUP BY h",
+        "window.start, COUNT(*) AS n FROM edits GROUP BY window(ts, '6 hours', '1 hour')",
+        ["each row is of the 6 hours before `window_end`"],
+    ),
+    "a moving mean": (
+        "AVG(COUNT(*)) OVER (ORDER BY d ROWS BETWEEN 6 PRECEDING AND CURRENT ROW) AS n, date(ts) AS d FROM edits GROUP BY d",
+        "COUNT(*) AS n, window.start FROM edits GROUP BY window(ts, '7 days', '1 day')",
+        ["each row is of the 7 days before `window_end`: divide by 7 when reading"],
+    ),
+    "a unit under another name": (
+        "key, COUNT(DISTINCT editor) AS n FROM (SELECT user_id AS editor, key FROM edits) GROUP BY key",
+        "key, COUNT(DISTINCT user_id) AS n FROM (SELECT user_id, key FROM edits) GROUP BY key",
         [],
     ),
     "the last days": (
@@ -269,7 +284,7 @@ def test_what_is_said_elsewhere(written: str, right: str, reasons: list[str]) ->
     compile_query(text, RECORDS)
 
 
-OPTION = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, trigger_interval = '1 day'{})"
+OPTION = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1{})"
 OF_OPTIONS = {
     "no bound on groups": (
         OPTION.format(", max_groups_contributed = NULL") + " key, COUNT(*) FROM edits GROUP BY key",
