@@ -113,10 +113,6 @@ def converted(column: pa.Array, kind: SparkType) -> pa.Array:
     return column.cast(arrow_type(kind), safe=False)
 
 
-def _presence(column: pa.Array) -> pa.Array:
-    return pc.if_else(column.is_valid(), True, pa.scalar(None, pa.bool_()))
-
-
 def _integers(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers behind dates or times, and where there is none."""
     numbers = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
@@ -163,5 +159,5 @@ _CONVERSIONS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
     "timestamp": _microseconds,
     "date": _days,
     "string": _text,
-    "other": _presence,
+    "other": lambda column: pc.if_else(column.is_valid(), True, pa.scalar(None, pa.bool_())),
 }

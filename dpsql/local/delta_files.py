@@ -132,14 +132,13 @@ def delta_files(path: Path, version: int | None = None) -> list[DataFile]:
         for name, mask in zip(vectors["filepath"], vectors["selection_vector"], strict=True)
     }
     files = []
-    for row in actions.sort_by(
-        [("modification_time", "ascending"), ("path", "ascending")]
-    ).to_batches():
-        for place, partition in zip(row["path"].to_pylist(), _partitions(row), strict=True):
-            file = _place(path, place)
-            files.append(
-                DataFile(file, partition, columns, names, is_kept=masks.pop(file.resolve(), None))
-            )
+    ordered = actions.sort_by([("modification_time", "ascending"), ("path", "ascending")])
+    has_values = "partition" in ordered.column_names
+    partitions = ordered["partition"] if has_values else [{}] * len(ordered)
+    for place, values in zip(ordered["path"].to_pylist(), partitions, strict=True):
+        file = _place(path, place)
+        is_kept = masks.pop(file.resolve(), None)
+        files.append(DataFile(file, dict(values), columns, names, is_kept=is_kept))
     if masks:
         raise DataError(f"{path}: the Delta table cannot be read")
     return files
@@ -161,12 +160,6 @@ def snapshot(path: Path, version: int) -> pa.Table:
 def _columns(delta_table: DeltaTable) -> Columns:
     schema = pa.schema(delta_table.schema())
     return tuple((column.name.lower(), spark_type(column.type)) for column in schema)
-
-
-def _partitions(actions: pa.RecordBatch) -> Iterator[Mapping[str, pa.Scalar]]:
-    """Yield the values of every file by the names of their columns."""
-    for place in range(actions.num_rows):
-        yield dict(actions["partition"][place]) if "partition" in actions.schema.names else {}
 
 
 def _place(table_path: Path, name: str) -> Path:

@@ -80,15 +80,7 @@ _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _HEXADECIMAL = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+", re.ASCII
 )
-_SPECIAL = {
-    "inf": "inf",
-    "+inf": "inf",
-    "infinity": "inf",
-    "+infinity": "inf",
-    "-inf": "-inf",
-    "-infinity": "-inf",
-    "nan": "nan",
-}
+_SPECIAL = re.compile("[+-]?inf(inity)?|nan", re.ASCII | re.IGNORECASE)
 _DAY_US = 86_400_000_000
 FIRST_DAY = -719_162
 LAST_DAY = 2_932_896
@@ -139,9 +131,8 @@ def java_double(text: str) -> float | None:
 
 def to_double(text: str) -> float | None:
     """Return what Java parses, and Spark's names of the special values."""
-    number = java_double(text)
-    special = _SPECIAL.get(text.strip(BLANK[:33]).lower()) if number is None else None
-    return float(special) if special else number
+    special = text.strip(BLANK[:33])
+    return float(special) if _SPECIAL.fullmatch(special) else java_double(text)
 
 
 def to_date(text: str) -> int | None:

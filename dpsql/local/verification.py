@@ -412,7 +412,7 @@ def read_ticks(tables: Tables, source: Source) -> list[Ticked]:
 
 def _without_newer(published: pa.Table, released_us: int, ticked_us: int) -> pa.Table:
     """Leave out what was published since; rows of triggers that no tick has closed stay, and are found out."""
-    due_us = pc.cast(pc.cast(published[DUE], pa.timestamp("us", "UTC")), pa.int64())
+    due_us = _microseconds(published[DUE])
     return published.filter(
         pc.or_(pc.less_equal(due_us, released_us), pc.greater(due_us, ticked_us))
     )
@@ -501,8 +501,11 @@ def _missing_text(missing: Collection[Path], why: str) -> str:
 
 
 def _from(rows: pa.Table, from_us: int) -> pa.Table:
-    start_us = pc.cast(pc.cast(rows[START], pa.timestamp("us", "UTC")), pa.int64())
-    return rows.filter(pc.greater_equal(start_us, from_us))
+    return rows.filter(pc.greater_equal(_microseconds(rows[START]), from_us))
+
+
+def _microseconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    return times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
 
 
 def _time(us: int) -> str:
@@ -533,6 +536,6 @@ def _by_bits(table: pa.Table) -> pa.Table:
         if pa.types.is_float64(column.type):
             column = column.combine_chunks().view(pa.int64())
         elif pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+            column = _microseconds(column)
         columns.append(column)
     return pa.table(columns, names=table.column_names)
