@@ -84,6 +84,7 @@ def try_(
     """
     from dpsql.local.feeder import try_query
     from dpsql.local.last_read import forget_last_read
+    from dpsql.privacy.budget import budget_of, spent_facts, spent_text
     from dpsql.privacy.ledger import cap_for
     from dpsql.privacy.origin import origin_of
     from dpsql.privacy.totals import may_be_told
@@ -120,13 +121,15 @@ def try_(
         )
     counts_file = _write_last_read(secret.path, source.name, trial)
     note_totals(source, trial.records, trial.drops, compare, counts_file)
+    budget = budget_of(ledger.lines(), source, query.protects)
+    note(spent_text(budget, f"sources.{source.name}.cap"))
     if output is not None:
         write_parquet(trial.table, query.published, output)
         note(f"wrote {len(trial.table)} rows to {output}")
     if as_json:
         drops = {"drops": trial.drops} if may_tell else {}
         head = {"run_id": run_id, "query_identity": query.plan.identity}
-        print_json(head | drops | _document(query, trial))
+        print_json(head | drops | _document(query, trial) | {"budget": spent_facts(budget)})
     else:
         _print(query, trial, limit, counts_file, is_written=output is not None)
 

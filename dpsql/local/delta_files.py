@@ -157,6 +157,13 @@ def snapshot(path: Path, version: int) -> pa.Table:
     return pa.concat_tables([table([], columns), *pieces])
 
 
+def table_columns(path: Path) -> Columns:
+    """Return the columns of a table as it is now."""
+    from deltalake import DeltaTable
+
+    return _columns(DeltaTable(str(path)))
+
+
 def _columns(delta_table: DeltaTable) -> Columns:
     schema = pa.schema(delta_table.schema())
     return tuple((column.name.lower(), spark_type(column.type)) for column in schema)

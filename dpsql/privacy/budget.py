@@ -115,6 +115,52 @@ def budgets(lines: Sequence[Line], sources: Iterable[Source] = ()) -> tuple[Budg
     return tuple(result)
 
 
+def budget_of(lines: Sequence[Line], source: Source, level: PrivacyLevel) -> Budget:
+    """Return the budget of the units of one source, at one level."""
+    on_ledger = [
+        budget
+        for budget in budgets(lines, (source,))
+        if budget.ledger == source.ledger and budget.protects is level
+    ]
+    of_unit = [budget for budget in on_ledger if set(budget.unit) == set(source.privacy_unit)]
+    return (of_unit or on_ledger)[0]
+
+
+def spent_text(budget: Budget, cap_place: str) -> str:
+    """Say in one line what was spent so far on the units of a budget; from the ledger alone.
+
+    Args:
+        budget: with a run.
+        cap_place: where a cap is declared.
+    """
+    count = len(budget.lines)
+    forever = sum(line.period == "STREAM" for line in budget.lines)
+    runs = f"{count:,} run{'' if count == 1 else 's'}"
+    if forever:
+        runs += f" ({forever:,} for ever)"
+    if cap := budget.cap:
+        length = f"{cap.days:g} day{'' if cap.days == 1 else 's'}" if cap.days else "row"
+        remainder = (
+            f"may use up to {number(cap.left_epsilon)}" if cap.left_epsilon else "is refused"
+        )
+        epsilon_text = (
+            number(cap.spent_epsilon) if cap.spent_epsilon < math.inf else "more than all"
+        )
+        return f"Spent so far on these units: {runs}, epsilon {epsilon_text} of {cap.epsilon:g} in any {length}; the next run {remainder}"
+    first, *_, last = budget.totals
+    word = "row" if budget.protects is EVENT else "day"
+    costs = f"epsilon {_epsilon_text(first)} in any {first.days} {word}, {_epsilon_text(last)} in any {last.days} {word}s"
+    return f"Spent so far on these units: {runs}, {costs}; no budget cap ({cap_place})"
+
+
+def spent_facts(budget: Budget) -> dict[str, Any]:
+    """Return the same under stable names; null is unlimited."""
+    document = facts(budget)
+    forever = sum(line.period == "STREAM" for line in budget.lines)
+    counts = {"runs": len(budget.lines), "for_ever": forever}
+    return counts | {name: document[name] for name in ("totals", "cap")}
+
+
 class OfUnit(NamedTuple):
     """The runs that add up for one unit, and its columns, where another unit of the same records is protected, too."""
 

@@ -388,11 +388,6 @@ def _value_rules(source: Source) -> Iterator[Rule]:
 def _budget_rules(source: Source) -> Iterator[Rule]:
     """Yield the rules on who is protected, and on what may be spent."""
     yield (
-        not source.static and source.event_time is None,
-        "",
-        "a stream needs `event_time`: the column that windows are cut by",
-    )
-    yield (
         not source.static and not source.privacy_unit and source.cap is not None,
         "cap",
         "a cap of users needs `privacy_unit`, the column or columns that name a user; a cap of rows says `privacy_level: EVENT`",

@@ -56,7 +56,7 @@ FOUND = {
     name: re.compile(rf"(?<![\w.]){total:,}(?![\w])|(?<![\w.]){total}(?![\w])")
     for name, total in PLANTED.items()
 }
-FOUND["share"] = re.compile(rf"(?<!\d)(?:{SHARE:.0%}|{f'{SHARE:.4f}'[:-1]})")
+FOUND["share"] = re.compile(rf"(?<![\d.])(?:{SHARE:.0%}|{re.escape(f'{SHARE:.4f}'[:-1])})")
 
 SOURCE = f"""sources:
   visits:
