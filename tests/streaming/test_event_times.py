@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 from pyspark.sql import SparkSession
 
 from dpsql.errors import DataError
@@ -16,7 +17,7 @@ from dpsql.sources.config import Source
 from dpsql.sources.time_units import PER_SECOND
 from dpsql.streaming.event_times import with_event_time
 from dpsql.streaming.session import run_session
-from dpsql.streaming.sources import check_there, within_calendar
+from dpsql.streaming.sources import batch, check_there, within_calendar
 from tests.local.test_event_times import REAL, TEXTS, WHOLE, read
 from tests.streaming.conftest import DAY, START, Make
 
@@ -80,3 +81,20 @@ def test_times_of_avro_are_declared_as_they_are(spark: SparkSession, tmp_path: P
                 continue
             with pytest.raises(DataError, match=f"declare `ts {kind}`$"):
                 check_there(session, [source])
+
+
+def test_times_of_orc_are_what_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    """Who writes it: Spark, and pyarrow in whatever zone. Catches: times that are shifted by the zone of who wrote them."""
+    session = run_session(spark, 1)
+    times = [START, START + 1, START - DAY // 2]
+    frame = session.createDataFrame([(time,) for time in times], "us BIGINT")
+    frame.selectExpr("timestamp_micros(us) AS ts").write.orc(str(tmp_path / "spark"))
+    (tmp_path / "arrow").mkdir()
+    column = pa.array(times, pa.timestamp("us", "America/New_York"))
+    orc.write_table(pa.table({"ts": column}), tmp_path / "arrow" / "a.orc")
+    for folder in ("spark", "arrow"):
+        source = Source("d", "orc", str(tmp_path / folder), schema="ts TIMESTAMP")
+        check_there(session, [source])
+        files = sorted(map(str, (tmp_path / folder).glob("*.orc")))
+        found = batch(session, source, files).selectExpr("unix_micros(ts) AS us").toArrow()
+        assert sorted(found["us"].to_pylist()) == sorted(times), folder

@@ -128,3 +128,22 @@ def test_runs_over_renamed_columns_say_what_goes_on(
     later = feed_case(case, path, startingVersion="3")
     later.go(START + 5 * DAY)
     assert abs(released(later).pop("b0") - 100) < 30
+
+
+def test_runs_go_on_with_other_shuffle_partitions(
+    case: Any, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Catches: state that is found by the session's number of partitions."""
+    path = tmp_path / "table"
+    name = make_table(spark, path)
+    change(spark, name, path, ["DELETE FROM {} WHERE id < 100"])
+    one = feed_case(case, path, startingVersion="0", maxFilesPerTrigger="1")
+    one.go(START + DAY)
+    change(spark, name, path, ["UPDATE {} SET branch = 'b0' WHERE id < 200"])
+    try:
+        spark.conf.set("spark.sql.shuffle.partitions", "7")
+        one.go(START + 5 * DAY)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    check_contents(one, spark, name)
+    assert verify_run(one.lake, "demo", one.run_id, one.query, one.secret).identical
