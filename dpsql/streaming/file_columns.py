@@ -30,6 +30,9 @@ from dpsql.streaming.session import run_session
 SELF_DESCRIBING = ("parquet", "orc", "avro")
 """Formats whose files have types of their own."""
 
+NARROW = "tinyint|byte|smallint|short"
+"""Declared types that Spark cuts whole numbers of Parquet to."""
+
 EVERYWHERE = {"recursiveFileLookup": "true"}
 
 
@@ -69,13 +72,16 @@ def later_problem(session: SparkSession, source: Source, uri: str) -> str | None
         return None
     session = run_session(session, 1)
     try:
-        problem = _type_problem(session, source, uri)
-        first_units = units_of(session, [_first_file(session, source)])
+        if problem := _type_problem(session, source, uri):
+            return _later_text(source, uri, problem)
+        first_units = next(units_of(session, [_first_file(session, source)]))
     except (PySparkException, Py4JJavaError, ValueError):  # it is damaged
         return None
-    if problem is None:
-        times = {name: unit for name, unit in next(first_units).items() if unit in UNITS.values()}
-        return unit_problem(session, source, times, [uri])
+    times = {name: unit for name, unit in first_units.items() if unit in UNITS.values()}
+    return unit_problem(session, source, times, [uri])
+
+
+def _later_text(source: Source, uri: str, problem: str) -> str:
     return (
         f"file {PurePosixPath(unquote(uri)).name!r} of source {source.name!r}: {problem}. Nothing of its micro-batch was used: write the file "
         "with the types of the others and start again, or declare other types in a new run"
@@ -138,10 +144,17 @@ def check_types(session: SparkSession, source: Source, uris: Sequence[str]) -> N
         DataError: names the file, its column and both types.
     """
     schema = without_quoted(source.schema or "")
-    if schema and (source.format == "orc" or type_word("tinyint|byte|smallint|short", schema)):
-        for uri in uris:
-            if problem := later_problem(session, source, uri):
-                raise DataError(problem)
+    is_cut = source.format == "parquet" and type_word(NARROW, schema)
+    if not (schema and source.format == "orc") and not is_cut:
+        return
+    session = run_session(session, 1)
+    for uri in uris:
+        try:
+            problem = _type_problem(session, source, uri)
+        except (PySparkException, Py4JJavaError):  # it is damaged, which the run tells
+            continue
+        if problem:
+            raise DataError(_later_text(source, uri, problem))
 
 
 def check_files(session: SparkSession, source: Source, uris: Sequence[str]) -> None:
