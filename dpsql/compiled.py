@@ -18,7 +18,7 @@ from dpsql.parsed_query import AS_RELEASED, ONE_WINDOW, ParsedQuery, PrivacyLeve
 from dpsql.privacy.ledger_line import Line
 from dpsql.privacy.origin import Origin
 from dpsql.sources.config import Source, load_sources
-from dpsql.sources.reader_options import passed_over, refused_format, refused_option
+from dpsql.sources.reader_options import batch_limits, passed_over, refused_format, refused_option
 from dpsql.sources.time_units import time_reading
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import PublicGroups
@@ -29,6 +29,9 @@ UNTIL = "--until TIME (with --until-caught-up)"
 
 PER_WINDOW = "By {} each window has an allowance of its own, and the promise is per window."
 """Said of a one-time release by a key that cuts the event time."""
+
+AT_ONCE = "{} of the source does not hold: all records are read as one micro-batch."
+"""Said of a one-time release from a source with limits for live runs."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,19 @@ class Query:
             )
         return due_us
 
+    def check_ends(self, until_caught_up: bool) -> None:
+        """Refuse a live run of a one-time release; asked before anything is spent.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if self.parsed.once and not until_caught_up:
+            time = self.source.event_time or "ts"
+            raise ConfigError(
+                "this query makes a one-time release: add --until-caught-up; to keep releasing, "
+                f"GROUP BY window({time}, '1 day') or set trigger_interval = '1 day'"
+            )
+
     def long_wait(self, option: str, until_us: int, closed_us: int = NO_CLOCK) -> str:
         """Say before a release that it is long, where nobody has said until when.
 
@@ -171,11 +187,18 @@ class Query:
         explanation = self.mechanism.explanation(self.plan, self.source)
         notes = explanation.notes
         cuts = map(PER_WINDOW.format, time_cuts_of(self.text, self.sources))
+        limits = batch_limits(self.source) if self.parsed.once else ()
+        read_at_once = map(AT_ONCE.format, limits)
         sentences = (*notes.limits, *time_reading(self.source), *passed_over(self.source))
         return replace(
             explanation,
             limits=replace(explanation.limits, defaults=self.defaults),
-            notes=replace(notes, protects=(*notes.protects, *cuts), limits=sentences),
+            notes=replace(
+                notes,
+                protects=(*notes.protects, *cuts),
+                when=(*notes.when, *read_at_once),
+                limits=sentences,
+            ),
         )
 
     def explain(self) -> str:

@@ -166,6 +166,7 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
         DpsqlError: the query, configuration, secret, lake or budget does not allow it; nothing has been read.
     """
     from dpsql.compiled import UNTIL
+    from dpsql.lake.catch_up import is_released
     from dpsql.lake.opening import open_run
     from dpsql.lake.runs import Lake, has_begun
     from dpsql.sources.reachable import check_reachable
@@ -194,8 +195,11 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
 
             check_there(start_session(master, properties), sources)
         run = open_run(lake, name, query, secret, ledger, query.source)
-        os.umask(0o077)  # for all that is written from here on; the histogram is opened by name
         folder = lake.private(name)
+        if query.parsed.once and (released := is_released(folder, name)):
+            _print_released(released, str(lake.histogram(name)), flags.as_json)
+            return
+        os.umask(0o077)  # for all that is written from here on; the histogram is opened by name
         log_file = folder / SPARK_SAID if isinstance(folder, Path) else None
         spark = start_session(master, properties, log_file)
         _run_and_report(flags, spark, query, run, lake, secret, ledger)
@@ -210,6 +214,8 @@ def _checked_query(flags: RunFlags) -> Query:
             "--until needs --until-caught-up: a live run releases every trigger when its time has come"
         )
     query = compiled(flags.query_file, flags.sources_file)
+    query.until_us(flags.until_us, "--until")
+    query.check_ends(flags.until_caught_up)
     if not flags.until_caught_up:
         polling_interval(query.shape.schedule, flags.interval_us)
     for flag, path in (("--log", flags.log), ("--metrics", flags.metrics)):
@@ -318,6 +324,15 @@ def _run_and_report(
         f"dpsql show {run.name} --lake {flags.lake_folder}",
         flags.as_json,
     )
+
+
+def _print_released(text: str, histogram: str, as_json: bool) -> None:
+    """Say that a one-time release was made before."""
+    if as_json:
+        note(text)
+        print_json({"histogram": histogram, "triggers": 0, "rows": 0})
+    else:
+        click.echo(text)
 
 
 def _print_summary(summary: Summary, histogram: str, next_command: str, as_json: bool) -> None:

@@ -112,6 +112,23 @@ def read_catch_up(folder: Place) -> CatchUp | None:
     return record.load(folder / FILE, CatchUp, VERSION, repairable(folder))
 
 
+def is_released(folder: Place, name: str) -> str:
+    """Say when a one-time release was made; nothing where it was not, or not whole.
+
+    Args:
+        folder: the run's private folder.
+        name: the run's name in the lake.
+
+    Raises:
+        LakeError: as `read_catch_up`.
+    """
+    catch_up = read_catch_up(folder)
+    if catch_up is None or not catch_up.released:
+        return ""
+    day = timestamp(catch_up.wall_us)[:10]
+    return f"{name} was released on {day}; to release again, use a new NAME: that spends again"
+
+
 def begin_live(folder: Place, static: dict[str, int | str], interval_us: int) -> None:
     """Keep what a run was started live with: the pins of its static tables, and its polling interval."""
     record.write(folder / LIVE_FILE, Live(static, interval_us), VERSION)

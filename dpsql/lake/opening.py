@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsql import record
 from dpsql.description import CELLS_ENDING
-from dpsql.errors import InputError, LakeError
+from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reporting_os_errors
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, cells_path, has_begun, read_run
 from dpsql.privacy.declaration import declaration
@@ -45,10 +45,6 @@ def open_run(
             is in two lakes, or the ledger does not know it.
         BudgetError: a new run would exceed the source's cap.
     """
-    if query.parsed.once:
-        raise InputError(
-            "`dpsql run` makes no one-time releases yet: use `dpsql try` or dpsql.query"
-        )
     folder = _prepare(lake, name)
     ledger = ledger.sealed_by(secret)
     if not has_begun(lake, name):

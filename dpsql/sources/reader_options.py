@@ -14,6 +14,9 @@ CATALOG = "table"
 FILES_PER_BATCH = "maxfilespertrigger"
 """The option, in lower case, that says how many files a micro-batch has at most."""
 
+BATCH_LIMITS = "(max|min)(files|bytes|offsets)per(trigger|(micro)?batch)|maxtriggerdelay"
+"""Names of options that cut what is stored into micro-batches, in lower case and letters only."""
+
 SKIPS_CHANGES = "skipchangecommits"
 
 # Options that are kept, by their names in Spark's documentation.
@@ -208,6 +211,14 @@ def file_options(source: Any) -> dict[str, str]:
         for name, value in source.options
         if name.lower() in names or name.lower().startswith("fs.")
     }
+
+
+def batch_limits(source: Any) -> tuple[str, ...]:
+    """Return the options by which a source cuts what is stored into micro-batches, as its owner wrote them."""
+    names = [name for name, _ in source.options]
+    return tuple(
+        name for name in names if re.fullmatch(BATCH_LIMITS, re.sub("[^a-z]", "", name.lower()))
+    )
 
 
 def passed_over(source: Any) -> tuple[str, ...]:

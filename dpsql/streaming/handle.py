@@ -34,6 +34,8 @@ class Handle:
         options: dict[str, Any],
     ) -> None:
         adopt(spark)  # before anything is bound or spent
+        query.until_us(options.get("until_us"), "until_us")
+        query.check_ends(bool(options.get("until_caught_up")))
         if not options.get("until_caught_up"):
             live = options.get("live") or LiveOptions()
             polling_interval(query.shape.schedule, live.interval_us)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from dpsql.compiled import Query
 from dpsql.errors import DpsqlError, InputError, LakeError
+from dpsql.lake.catch_up import is_released
 from dpsql.lake.engine_file import Engine
 from dpsql.lake.event_log import EventLog
 from dpsql.lake.running import exclusive, stop_requests
@@ -150,10 +151,7 @@ def run(
         ReleaseConflict: a published trigger would be published again with other rows.
         DpsqlError: Spark failed.
     """
-    if until_us is not None and not until_caught_up:
-        raise InputError(
-            "--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up"
-        )
+    until_us = _end_us(query, until_us, until_caught_up)
     stop = stop or threading.Event()
     options = live or LiveOptions()
     if not until_caught_up:
@@ -175,6 +173,9 @@ def run(
             events.of_start("catch_up" if until_caught_up else "live", stop),
             watched(spark, stop, tally.tell),
         ):
+            if query.parsed.once and (released := is_released(folder, run.name)):
+                tally.tell(released)
+                return tally.summary(stopped=False)
             context = run_context(
                 spark, query, run, lake, secret, buckets, tally, stop, ledger, check_held
             )
@@ -185,6 +186,20 @@ def run(
             )
         # There is none if it was told to stop and had no executor.
         return summary or tally.summary(stopped=True)
+
+
+def _end_us(query: Query, until_us: int | None, until_caught_up: bool) -> int | None:
+    """Return up to when triggers are closed.
+
+    Raises:
+        InputError: a live run has no such time, or the query has another one.
+    """
+    if until_us is not None and not until_caught_up:
+        raise InputError(
+            "--until is for stored input: a live run releases every trigger when its time has come; add --until-caught-up"
+        )
+    query.check_ends(until_caught_up)
+    return query.until_us(until_us)
 
 
 __all__ = ["Engine", "LiveOptions", "run"]

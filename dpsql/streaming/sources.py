@@ -27,6 +27,7 @@ from dpsql.sources.config import Source, refused_schema
 from dpsql.sources.reader_options import (
     CATALOG,
     FILES_PER_BATCH,
+    batch_limits,
     file_options,
     refused_format,
     refused_option,
@@ -361,6 +362,15 @@ def without_limit(source: Source) -> Source:
     if source.format == "delta":
         options = (*options, ("maxFilesPerTrigger", str(ALL_FILES)))
     return replace(source, options=options)
+
+
+def read_at_once(source: Source) -> Source:
+    """Return a source whose stored records are one micro-batch, whatever limits its owner wrote for live runs."""
+    limits = batch_limits(source)
+    options = [option for option in source.options if option[0] not in limits]
+    if source.format in (*FILES, "delta"):
+        options.append(("maxFilesPerTrigger", str(ALL_FILES)))
+    return replace(source, options=tuple(options))
 
 
 def files_there(session: SparkSession, source: Source) -> list[str]:
