@@ -169,7 +169,7 @@ def open(path: str) -> OpenedTable:  # `dpsql.open`: nobody imports it by itself
     from dpsql.view.plain_table import OpenedTable
     from dpsql.view.reading import as_read
 
-    return OpenedTable(as_read(newest(open_table(path), path)).frame.reset_index(drop=True))
+    return OpenedTable(as_read(newest(open_table(path), path)).visible.reset_index(drop=True))
 
 
 def latest(lake: str, name: str) -> pd.DataFrame:
@@ -179,4 +179,4 @@ def latest(lake: str, name: str) -> pd.DataFrame:
     from dpsql.view.reading import as_read
 
     rows = as_read(newest(Lake(lake), name), own_reading(Lake(lake), name))
-    return rows.frame.reset_index(drop=True)
+    return rows.visible.reset_index(drop=True)

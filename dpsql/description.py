@@ -191,7 +191,11 @@ class Protects:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """The description. `neighbours`: endings of the tables next to it, with what their rows are; `sketch`: what readers of cells must know."""
+    """The description.
+
+    `once`: all rows were released together, one time; readers leave `hidden` out. `neighbours`: endings of the tables next to it, with what
+    their rows are; `sketch`: what readers of cells must know.
+    """
 
     rows: Rows
     trigger_us: int
@@ -205,13 +209,15 @@ class Published:
     neighbours: tuple[tuple[str, Rows], ...] = ()
     sketch: SketchShape | None = None
     fit: Fit | None = None
+    once: bool = False
 
     def text(self) -> str:
         """Write the description as the property has it: canonical JSON; equal descriptions have
         equal texts."""
-        return json.dumps(
-            {"version": VERSION} | asdict(self), sort_keys=True, separators=(",", ":")
-        )
+        content = {"version": VERSION} | asdict(self)
+        if not self.once:
+            del content["once"]  # as tables have it that are older
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     @property
     def properties(self) -> dict[str, str]:
@@ -230,8 +236,15 @@ class Published:
         return self.names(Role.KEY, Role.SET)
 
     @property
+    def hidden(self) -> list[str]:
+        """The columns that say nothing: times of a one-time release."""
+        return self.names(Role.TIME) if self.once else []
+
+    @property
     def release(self) -> list[str]:
         """The columns that tell one release from another."""
+        if self.once:
+            return []
         return [START, "trigger"] if self.windows else ["trigger"]
 
     @property

@@ -22,7 +22,7 @@ from dpsql.local.spark_types import STRING, SparkType
 from dpsql.parsed_query import Reading
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published.public_rows import frame_of
+from dpsql.published.public_rows import shown_frame
 from dpsql.sources.config import Source, Sources
 from dpsql.sources.time_units import TEXT, UNITS, has_unit, wrong_unit
 from dpsql.sql.parse import stream_named
@@ -86,7 +86,7 @@ def query(
         secret: makes the noise; or its file, which is made on first use. Keep it: whoever has it can take the noise away.
         tables: files of public tables that the query joins or takes its groups from, by the names that it gives them.
         start: when the records were known to begin, for queries without a key or over public groups: the data must not tell.
-        until: windows are released up to then (default: now); such queries need it.
+        until: windows are released up to then (default: those that have begun by now, whole); such queries need it.
         max_users, max_keys: public upper bounds of how many there are.
         ledger: gets the line (default: the one beside the secret).
 
@@ -121,11 +121,11 @@ def query(
     until_us = _until_us(compiled, until)
     secret = secret if isinstance(secret, Secret) else Secret.load(secret)
     result = run_frame(compiled, table, secret, until_us=until_us, ledger=ledger)
-    return Answer(frame_of(result.histogram, compiled.published), compiled, result.drops)
+    return Answer(shown_frame(result.histogram, compiled.published), compiled, result.drops)
 
 
 def _until_us(query: Query, until: str | date | None) -> int | None:
-    """Return up to when windows are released; None: the wall clock says so.
+    """Return up to when windows are released; None: those that have begun by now are.
 
     Raises:
         ConfigError: `until` is missing, or means nothing in a one-time release.

@@ -132,6 +132,12 @@ class Schedule:
         """Return when a trigger is due."""
         return window + trigger * self.grid.trigger_us
 
+    def end_us(self, time_us: int) -> int:
+        """Return when the last trigger of the windows that have begun at a time is due; the time itself where there are no windows."""
+        if not self.windows:
+            return time_us
+        return self.due_us(self.window_of(time_us), self.grid.horizon)
+
     def window_of(self, time_us: int) -> int:
         """Return the start of the newest window that begins at or before a time."""
         return int(self.grid.latest_window(np.array([time_us]))[0])

@@ -250,7 +250,8 @@ def _print(
         if published.windows
         else f"trigger {row['trigger']}"
     )
-    click.echo(f"{key or 'all records'}: {place}")
+    subject = key or "all records"
+    click.echo(subject if published.once else f"{subject}: {place}")
     lines = []
     for alias, name, value, difference in comparisons:
         if difference is None:

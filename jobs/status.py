@@ -11,6 +11,7 @@ import click
 from dpsql.errors import LakeError
 from dpsql.jobs.options import SPAN, json_option, lake_option
 from dpsql.jobs.terminal import print_json, print_table
+from dpsql.parsed_query import ONE_TIME
 from dpsql.times import duration
 
 if TYPE_CHECKING:
@@ -107,8 +108,9 @@ def _facts(lake: Lake, name: str) -> dict[str, Any]:
         facts |= {"source": query["stream"], "privacy_unit": query["privacy_unit"]}
         facts |= {"epsilon": plan["epsilon"], "delta": plan["delta"], "period_us": period}
         newest, rows = newest_trigger(lake, name)
+        is_once = query.get("event_time") == ONE_TIME
         facts |= {
-            "newest_trigger": None if newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}",
+            "newest_trigger": None if is_once or newest is None else f"{newest:%Y-%m-%dT%H:%M:%SZ}",
             "rows": rows,
         }
     except (LakeError, KeyError):
@@ -121,7 +123,8 @@ def _cells(facts: dict[str, Any]) -> tuple[str, str, str, str]:
         return "", "", "", ""
     span = "for ever" if facts["period_us"] is None else f"per {duration(facts['period_us'])}"
     span = span if facts["privacy_unit"] else "for one row"
-    newest = (facts["newest_trigger"] or "none yet").replace("T", " ").removesuffix("Z")
+    no_time = "once" if facts["rows"] else "none yet"
+    newest = (facts["newest_trigger"] or no_time).replace("T", " ").removesuffix("Z")
     return (
         facts["source"],
         f"epsilon {facts['epsilon']:g} {span}",

@@ -54,7 +54,7 @@ def print_lists(
     ended = dict(zip(rows.frame[START], finished(rows, clock), strict=True))
     for name in published.lists:
         lines = lines_of(rows, name)
-        table = _table(["value"])
+        table = Table("window", "trigger", "value", box=None, pad_edge=False)
         _number(table, name, caps.get(name, ""))
         _number(table, "noise")
         _number(table, "with collisions")
@@ -117,7 +117,7 @@ def print_histogram(
         return
     ordered = _newest_first(rows) if all_triggers else in_order(rows.newest)
     top_rows = ordered.frame.head(limit)
-    table = _table(published.keys, bool(published.windows))
+    table = _table(published)
     caps = heads(published)
     for column in published.display_columns:
         _number(table, column.name, caps.get(column.name, ""))
@@ -165,9 +165,8 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
     compared = PublicRows.of_frame(comparison["compared"])
     published = compared.description
     aggregates = list(comparison["columns"])
-    keys = published.keys
     rows = in_order(compared, size_column=f"{aggregates[0]}_true").frame
-    table = _table(keys)
+    table = _table(published)
     caps = heads(published)
     ended = finished(compared)
     for alias in aggregates:
@@ -213,9 +212,11 @@ def _sentence(alias: str, made_of: Mapping[str, float]) -> str:
     return f"{name}: of all that is truly there, missing keys hold {made_of['missing']:.0%}, {bounds}, noise is about {made_of['noise']:.1%}."
 
 
-def _table(keys: Sequence[str], windows: bool = True) -> Table:
-    table = Table("window" if windows else "time", "trigger", box=None, pad_edge=False)
-    for key in keys:
+def _table(published: Published) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in () if published.once else ("window" if published.windows else "time", "trigger"):
+        table.add_column(name)
+    for key in published.keys:
         table.add_column(Text(printable(key)), overflow="fold")
     return table
 
@@ -228,14 +229,17 @@ def _number(table: Table, name: str, cap: str = "") -> None:
 
 
 def _place(row: Mapping[Any, Any], published: Published, ended: bool) -> list[str | Text]:
+    keys: list[str | Text] = [
+        Text(key_text(row, key, published), style="dim italic" if absent(row[key]) else "")
+        for key in published.keys
+    ]
+    if published.once:
+        return keys
     trigger = "" if absent(row["trigger"]) else f"{row['trigger']:.0f}"
     return [
         f"{row[START if published.windows else DUE]:{TIME}}",
         trigger if ended else f"{trigger}, unfinished",
-        *[
-            Text(key_text(row, key, published), style="dim italic" if absent(row[key]) else "")
-            for key in published.keys
-        ],
+        *keys,
     ]
 
 

@@ -40,9 +40,10 @@ def say(document: Mapping[str, Any], text: str, as_json: bool) -> None:
 
 
 def records(frame: pd.DataFrame, published: Published | None = None) -> list[dict[str, Any]]:
-    """Return the rows, errors of a published table to six digits."""
+    """Return the rows of a published table without columns that say nothing, errors to six digits."""
     errors = {*published.names(Role.STDERR, Role.RANK_STDERR)} if published else ()
-    rows = frame.to_dict("records")
+    hidden = published.hidden if published else ()
+    rows = frame.drop(columns=hidden, errors="ignore").to_dict("records")
     return [
         {
             str(column): float(f"{value:.6g}") if column in errors else value

@@ -27,7 +27,7 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan, RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published.public_rows import frame_of
+from dpsql.published.public_rows import shown_frame
 from dpsql.published.rows import published_rows
 from dpsql.times import now_us
 from dpsql.udfs.grid import NO_CLOCK
@@ -248,7 +248,7 @@ def run_local(
         secret: your secret; with the run id it makes the noise.
         run_id: 128 random bits in hex; a fresh one unless given. Given again it costs nothing, and has to have the same input:
             records, types, list of public groups, start of the stream, static tables. Only `until_us` may differ.
-        until_us: releases happen up to this time, microseconds since 1970 UTC (default: now).
+        until_us: releases happen up to this time, microseconds since 1970 UTC (default: the last trigger of every window that has begun).
         buckets: user and key buckets; they change nothing.
         ledger: where the line goes (default: beside the file that the secret was loaded from).
 
@@ -261,7 +261,7 @@ def run_local(
         BudgetError: the source's cap would be exceeded, or there is no ledger.
         LakeError: the run id has seen another input, or is another run's.
     """
-    return frame_of(
+    return shown_frame(
         run_frame(query, frame, secret, run_id, until_us, buckets, ledger).histogram,
         query.published,
     )
@@ -281,7 +281,7 @@ def run_frame(
     check_frame(query, records)
     until_us = query.until_us(until_us)
     if until_us is None:
-        until_us = now_us()
+        until_us = query.shape.schedule.end_us(now_us())
         if long := query.long_wait("until", until_us):
             print(long, file=sys.stderr)
     query.shape.schedule.check_behind(until_us, query.source.start_us)
@@ -345,7 +345,7 @@ def try_query(
         facts=query.facts(reader.public_groups(query.source)),
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
-    frame = frame_of(result.histogram, query.published)
+    frame = shown_frame(result.histogram, query.published)
     return TryResult(
         frame, result.histogram, result.drops, reader.misfits, result.records, comparison
     )

@@ -79,12 +79,15 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
             ),
         ),
         neighbours=((CELLS_ENDING, Rows.CELLS),) if shape.sketch else (),
+        once=query.once,
     )
 
 
 def _columns(query: ParsedQuery[Any], shape: Shape) -> list[Column]:
     """Return the columns of the public table: times, then keys and aggregates in the order of the select list."""
-    times = (START, END, "trigger", DUE) if shape.schedule.windows else ("trigger", DUE)
+    times: tuple[str, ...] = ("trigger", DUE)
+    if shape.schedule.windows:
+        times = (START, END, *times)
     keys = {key.name for key in query.output_keys}
     columns = [Column(name, Role.TIME) for name in times]
     values = tuple(key.name.rpartition(".")[2] for key in query.keys) if shape.sketch else ()

@@ -260,7 +260,8 @@ def quantile_notes(aggregate: Aggregate, tree: QuantileTree, grid: float) -> tup
 
 def compare_notes(query: ParsedQuery[Any]) -> tuple[str, ...]:
     """Say how limits are judged, where exact values can be had for comparison."""
-    if not query.privacy_unit or any(isinstance(each, Quantiles) for each in query.aggregates):
+    has_quantiles = any(isinstance(each, Quantiles) for each in query.aggregates)
+    if query.once or not query.privacy_unit or has_quantiles:
         return ()
     return ("Try `dpsql try --compare` on data you may look at.",)
 

@@ -85,13 +85,18 @@ class PublicRows:
     @cached_property
     def newest(self) -> PublicRows:
         """The rows of every window's newest trigger; without windows those of the newest."""
-        if self.is_newest:
+        if self.is_newest or self.description.once:
             return self
         frame = self.frame
         newest = frame["trigger"].max()
         if self.description.windows:
             newest = frame.groupby(START)["trigger"].transform("max")
         return replace(self.where(frame["trigger"] == newest), is_newest=True)
+
+    @property
+    def visible(self) -> pd.DataFrame:
+        """The frame without columns that say nothing."""
+        return self.frame.drop(columns=self.description.hidden, errors="ignore")
 
     @property
     def last_window(self) -> PublicRows:
@@ -140,6 +145,11 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
     return PublicRows.describe(frame, published).frame
 
 
+def shown_frame(rows: pa.Table, published: Published) -> pd.DataFrame:
+    """Make a frame of what people are shown: without the times of a one-time release, which are of nothing."""
+    return PublicRows(frame_of(rows, published), published).visible
+
+
 def write_parquet(rows: pa.Table, published: Published, path: Path) -> None:
     """Write rows into a file that pandas reads as `frame_of` makes them, and others with the types of the table.
 
@@ -150,6 +160,7 @@ def write_parquet(rows: pa.Table, published: Published, path: Path) -> None:
     """
     from pyarrow.parquet import write_table  # slow to import
 
+    rows = rows.select([name for name in rows.column_names if name not in published.hidden])
     frame = frame_of(rows.slice(0, 0), published)
     metadata = dict(pa.Table.from_pandas(frame, preserve_index=False).schema.metadata)
     metadata[PANDAS_ATTRIBUTES] = json.dumps({PROPERTY: published.text()})

@@ -50,10 +50,11 @@ def promises(published: Published) -> tuple[str, ...]:
             f"Fitted to what {published.fit.of} has published, and to nothing else: {rows_text}.",
             *runs,
         )
+    often = "When: once, over all existing records." if published.once else ""
     return (
         *runs,
         *([SEVERAL] if len(published.protects) > 1 else ()),
-        f"{when}, released every {span}.",
+        often or f"{when}, released every {span}.",
     )
 
 
@@ -70,7 +71,7 @@ def columns(published: Published) -> list[tuple[str, str]]:
 
 
 def _promise(run: Protects, published: Published) -> str:
-    period = "for ever"
+    period = "in all records" if published.once else "for ever"
     if run.period == "WINDOW" and (window := published.windows):
         period = f"in {'' if window.slide_us == window.size_us else 'a period of '}{duration(window.size_us)}"
     protected = (

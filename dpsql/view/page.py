@@ -171,6 +171,9 @@ def _all_panels(
     return panels
 
 
+ONCE = "All records, released once"
+
+
 def _panel(
     standing: Standing,
     window: PublicRows,
@@ -187,9 +190,10 @@ def _panel(
     )
     if not window.description.windows:
         names = ", ".join(window_table.names) or "nothing: all records"
+        title = ONCE if window.description.once else "The whole table"
         return Panel(
             names,
-            names if window.description.sets else "The whole table",
+            names if window.description.sets else title,
             _headline(window_table),
             window_table,
         )
@@ -237,6 +241,7 @@ def _lead(standing: Standing, rows: PublicRows, passed: str, listed: bool) -> st
     }.get(standing.state or "", "")
     grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
     window = f"The whole table at {standing.trigger_time:{TIME}} UTC"
+    window = ONCE if rows.description.once else window
     if rows.description.windows:
         window = f"Window {first[START]:{TIME}} to {first[END]:{TIME}} UTC{grows}"
     subject = "The largest values, private" if listed else "A private histogram"
@@ -247,22 +252,22 @@ def _cards(standing: Standing, rows: PublicRows, listed: bool) -> list[Card]:
     horizon = _last(standing)
     horizon_text = f" of {horizon:,}" if horizon else ""
     keys = int((rows.frame["trigger"] == standing.triggers).sum())
-    return [
-        _keys_card(rows.description, keys, listed),
-        *_promise_cards(standing),
-        Card(
-            "Trigger",
-            f"{standing.triggers:,}{horizon_text}",
-            f"{standing.trigger_time:{TIME}} UTC",
-            share=standing.triggers / horizon if horizon else None,
-        ),
-        _lag_card(standing),
-    ]
+    cards = [_keys_card(rows.description, keys, listed), *_promise_cards(standing)]
+    if rows.description.once:
+        return [*cards, Card("Released", "once", f"written {standing.commit_time:{TIME}} UTC")]
+    trigger_card = Card(
+        "Trigger",
+        f"{standing.triggers:,}{horizon_text}",
+        f"{standing.trigger_time:{TIME}} UTC",
+        share=standing.triggers / horizon if horizon else None,
+    )
+    return [*cards, trigger_card, _lag_card(standing)]
 
 
 def _keys_card(published: Published, keys: int, listed: bool) -> Card:
     if not published.keys:
-        return Card("Keys", "none", f"one row per {'window' if published.windows else 'trigger'}")
+        period = f" per {'window' if published.windows else 'trigger'}"
+        return Card("Keys", "none", f"one row{'' if published.once else period}")
     if published.sets:
         return Card("Cells shown", f"{keys:,}", "all there are, records or not")
     chosen = (
@@ -302,9 +307,8 @@ def _promise_cards(standing: Standing) -> Iterator[Card]:
     windows = standing.published.windows
     promises = standing.published.protects
     for run_number, run in enumerate(promises, 1):
-        span = (
-            f"per {duration(windows.size_us)}" if windows and run.period == "WINDOW" else "for ever"
-        )
+        span = "once" if standing.published.once else "for ever"
+        span = f"per {duration(windows.size_us)}" if windows and run.period == "WINDOW" else span
         yield Card(
             "Promise" if len(promises) == 1 else f"Promise of run {run_number} of {len(promises)}",
             f"epsilon {run.epsilon:g}",

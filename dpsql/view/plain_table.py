@@ -207,9 +207,11 @@ def _line(line: Mapping[str, Any], head: str) -> dict[str, str]:
 
 
 def _row(row: Mapping[Any, Any], published: Published) -> dict[str, str]:
-    place = (
-        {"window": f"{row[START]:{TIME}}"} if published.windows else {"time": f"{row[DUE]:{TIME}}"}
-    )
+    place = {}
+    if not published.once:
+        place = {"time": f"{row[DUE]:{TIME}}"}
+    if published.windows:
+        place = {"window": f"{row[START]:{TIME}}"}
     keys = {key: key_text(row, key, published) for key in published.keys}
     return (
         place

@@ -32,12 +32,13 @@ def as_read(rows: PublicRows, private_reading: Reading | None = None) -> PublicR
     table = pa.Table.from_pandas(frame, preserve_index=False).append_column(
         ROW, pa.array(np.arange(len(frame)))
     )
-    release = ", ".join(rows.description.release)
+    release = ", ".join(rows.description.release) or "1"
     order = ", ".join([*reading.order, ROW])
     text = f"SELECT {ROW} FROM released WHERE {reading.condition or 'true'}"
     if reading.limit:
         text += f" QUALIFY row_number() OVER (PARTITION BY {release} ORDER BY {order}) <= {int(reading.limit)}"
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         connection.register("released", table)
-        chosen = connection.execute(f"{text} ORDER BY {release}, {order}").fetchnumpy()[ROW]
+        order = ", ".join([*rows.description.release, order])
+        chosen = connection.execute(f"{text} ORDER BY {order}").fetchnumpy()[ROW]
     return rows.with_frame(frame.iloc[np.asarray(chosen, np.int64)])

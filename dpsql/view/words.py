@@ -204,17 +204,21 @@ def _allowance(run: Protects, published: Published) -> str:
     max_records = (run.max_rows or 0) if key else _per_key(run)
     max_per_key = _per_key(run)
     max_groups = run.max_groups or max_records
-    period = "in the whole stream"
+    period = "" if published.once else " in the whole stream"
     if run.period == "WINDOW" and (window := published.windows):
         period = (
-            f"in {duration(window.size_us)}" if window.slide_us != window.size_us else "in a window"
+            f" in {duration(window.size_us)}"
+            if window.slide_us != window.size_us
+            else " in a window"
         )
     of_key = "" if key == "value" else f" of {key}"
+    if run.max_rows is None and not key:
+        return f"All records of one {', '.join(run.units)} count{period}."
     if run.max_rows is None:
-        return f"One {', '.join(run.units)} counts in at most {max_groups:,} value{'' if max_groups == 1 else 's'}{of_key} {period}."
+        return f"One {', '.join(run.units)} counts in at most {max_groups:,} value{'' if max_groups == 1 else 's'}{of_key}{period}."
     record_word, at_once = ("row version", " at the same time") if run.rows_end else ("record", "")
     parts = [
-        f"One {', '.join(run.units)} counts with at most {max_records:,} {record_word}{'' if max_records == 1 else 's'} {period}"
+        f"One {', '.join(run.units)} counts with at most {max_records:,} {record_word}{'' if max_records == 1 else 's'}{period}"
     ]
     parts += [f"{max_per_key:,} per {key}{at_once}"] if key and max_per_key < max_records else []
     parts += (
@@ -238,7 +242,7 @@ def why_nothing(published: Published, counts_file: str = "") -> str:
     """Return the sentences for an empty table; `counts_file` is where the owner of the records finds how many were dropped."""
     run = published.protects[-1]
     span = f"window of {duration(published.windows.size_us)}" if published.windows else "table"
-    why = "no trigger has passed"
+    why = "no record was there" if published.once else "no trigger has passed"
     more_text = ""
     if run.units_needed is not None:
         why = f"{why}, or no key had enough people"

@@ -15,7 +15,9 @@ from dpsql.local.feeder import run_batches, run_local, try_query
 from dpsql.local.record_reader import RowReader
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.published.public_rows import write_parquet
 from dpsql.tuning import check_tunable
+from dpsql.view.plain_table import PlainRows
 from tests.local.conftest import RUN, Compile, visits
 
 SELECT = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = {epsilon}{more})"
@@ -27,7 +29,6 @@ PERCENTILE_CONT(seconds, 0.5, contribution_bounds_per_row => (0, 60)) AS middle
 FROM visits GROUP BY page"""
 ONE_ROW = f"{SELECT.format(epsilon=1, more='')} COUNT(*) AS views FROM visits"
 HOUR_OF_DAY = f"{SELECT.format(epsilon=6, more='')} hour(ts) AS hour, COUNT(DISTINCT user_id) AS people FROM visits GROUP BY hour"
-TIMES = ("trigger", "trigger_time")
 
 
 def test_order_and_buckets_change_nothing(compile_on: Compile, secret: Secret) -> None:
@@ -125,11 +126,26 @@ def test_listed_keys_are_all_there(compile_on: Compile, secret: Secret, tmp_path
         assert people["/p1"] > 200 and abs(people["/nobody"]) < 60
 
 
-def test_rows_have_no_time_but_keys(compile_on: Compile, secret: Secret) -> None:
-    rows = run_local(compile_on(HOUR_OF_DAY), visits(), secret)
-    assert list(rows.columns) == [*TIMES, "hour", "people", "people_stderr"]
-    assert set(rows["trigger"]) == {1}
-    assert set(rows["trigger_time"]) == {pd.Timestamp("1970-01-02", tz="UTC")}
+def test_rows_have_no_time_but_keys(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
+    """Catches: the trigger of 1970, which looks like a time of the records."""
+    query = compile_on(HOUR_OF_DAY)
+    frame = run_local(query, visits(), secret)
+    assert list(frame.columns) == ["hour", "people", "people_stderr"]
+    pq.write_table(visits(), tmp_path / "visits.parquet")
+    result = try_query(query, {"visits": [tmp_path / "visits.parquet"]}, run_id=RUN, secret=secret)
+    assert result.table.column_names[:2] == ["trigger", "trigger_time"]
+    assert set(result.table["trigger_time"].to_pylist()) == {datetime(1970, 1, 2, tzinfo=UTC)}
+    write_parquet(result.table, query.published, tmp_path / "rows.parquet")
+    assert pq.read_schema(tmp_path / "rows.parquet").names == list(frame.columns)
+    assert "1970" not in repr(PlainRows(frame))
+
+
+def test_a_window_that_has_begun_is_released_whole(secret: Secret) -> None:
+    """Catches: a frame of today, of which nothing is released though epsilon is spent."""
+    frame = pd.DataFrame({"user_id": np.arange(1_000), "page": "a", "ts": pd.Timestamp.now("UTC")})
+    sql = PEOPLE.replace("GROUP BY page", "GROUP BY window(ts, '1 day'), page")
+    rows = dpsql.query(sql, frame, unit="user_id", time="ts", secret=secret).rows
+    assert rows["people"].tolist() == pytest.approx([1_000], abs=150)
 
 
 def test_files_are_read_at_once(compile_on: Compile, secret: Secret, tmp_path: Path) -> None:
