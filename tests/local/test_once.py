@@ -17,6 +17,8 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.public_rows import write_parquet
 from dpsql.tuning import check_tunable
+from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.stage import Clock
 from dpsql.view.plain_table import PlainRows
 from tests.local.conftest import RUN, Compile, visits
 
@@ -175,3 +177,35 @@ def test_no_part_can_be_asked_for(compile_on: Compile, secret: Secret) -> None:
     with pytest.raises(ConfigError, match="tune measures queries with a window"):
         check_tunable(query)
     assert not Ledger.beside(secret.path).lines()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 40, 200])
+def test_one_unit_moves_sums_within_the_plan(
+    compile_on: Compile, secret: Secret, rows: int
+) -> None:
+    """Catches: limits that hold per time, of a unit whose records have many."""
+    query = compile_on(ALL)
+    reader = RowReader(query.plan, query.sources, secret.salt(RUN), {})
+    intake, _ = query.mechanism.stages(query.plan, query.facts(None))
+    moments = pd.date_range("1950-01-01", periods=rows, freq="97D", tz="UTC")
+    active = pd.DataFrame(
+        {
+            "user_id": "active",
+            "page": [f"/p{number % 17}" for number in range(rows)],
+            "ts": moments.where(np.arange(rows) % 5 > 0),
+            "seconds": 60.0,
+        }
+    )
+    others = visits(400).to_pandas()
+    sums = []
+    for frame in (others, pd.concat([active, others])):
+        records = reader.frame(frame)
+        stepped = intake.step(intake.empty(), records, Clock(NO_CLOCK, 1 << 60), b"")
+        sums.append(stepped.rows.to_pandas().drop(columns="key_bytes").groupby("key").sum())
+    shift = (sums[1] - sums[0].reindex(sums[1].index).fillna(0)).fillna(0)
+    counted = [part for part in query.plan.perturbations if part.rule != "leaf"]
+    assert len(counted) == 8 and shift["users"].sum() > 0
+    assert shift["weight"].gt(0).sum() <= query.parsed.asked.max_groups_contributed
+    for number, part in enumerate(counted):
+        moved = float(np.sqrt((shift[f"v{number}"] ** 2).sum())) * part.grid
+        assert moved <= part.sensitivity * (1 + 1e-9)

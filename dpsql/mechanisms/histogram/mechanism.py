@@ -106,4 +106,4 @@ HISTOGRAM = Mechanism[HistogramChoices, PrivacyPlan](
     shape=shape,
     stages=make_stages,
 )
-"""`GROUP BY window(...)` with keys or none (docs/privacy/histogram.md)."""
+"""`GROUP BY window(...)` with keys or none, and one-time releases (docs/privacy/histogram.md)."""

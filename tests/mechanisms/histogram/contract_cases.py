@@ -5,6 +5,7 @@ import math
 from dpsql.mechanisms.histogram.plan import ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import (
+    ONE_TIME,
     Aggregate,
     AggregateFunction,
     ContributionPeriod,
@@ -50,4 +51,15 @@ PLANS = {
         query(**LOUD, carry_windows=3, aggregates=(QUARTILES, COUNT)), source()
     ),
     "carried": make_plan(query(**LOUD, carry_windows=3), source()),
+    "once": make_plan(
+        query(
+            **LOUD,
+            event_time=ONE_TIME,
+            window=None,
+            trigger_interval_us=DAY,
+            contribution_period=ContributionPeriod.STREAM,
+            aggregates=(COUNT, SPREAD),
+        ),
+        source(),
+    ),
 }
