@@ -278,9 +278,11 @@ class InputReader:
     def _timed(self, raw: LocalTable, malformed: int) -> Chunk:
         """Return what is visible, with an event time that is a TIMESTAMP where the source says in what unit it is."""
         columns = self._with_times(raw.columns)
-        if columns == raw.columns:
-            return Chunk(raw, malformed)
         column = str(self._source.event_time)
+        words = self._query_words
+        is_read = words is None or column in words  # a one-time release may have no use for it
+        if columns == raw.columns or not is_read:
+            return Chunk(LocalTable(raw.view, columns), malformed)
         value = Typed(identifier(column), dict(raw.columns)[column])
         time = event_time(value, column, str(self._source.event_time_unit))
         view = f"{self._view}_timed"

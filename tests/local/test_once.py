@@ -99,6 +99,20 @@ def test_records_of_any_time_count(secret: Secret) -> None:
     assert years == {None, 1900, 2100}
 
 
+def test_a_time_with_a_unit_need_not_be_read(
+    compile_on: Compile, secret: Secret, tmp_path: Path
+) -> None:
+    """Catches: a column of numbers that is made a time where no column is read."""
+    schema = "user_id STRING, page STRING, ts BIGINT, seconds DOUBLE"
+    table = visits()
+    place = table.schema.get_field_index("ts")
+    numbers = table.set_column(place, "ts", table["ts"].cast(pa.int64()))
+    pq.write_table(numbers, tmp_path / "visits.parquet")
+    query = compile_on(PEOPLE, schema=schema, event_time_unit="microseconds")
+    files = {"visits": [tmp_path / "visits.parquet"]}
+    assert len(try_query(query, files, run_id=RUN, secret=secret).table) > 3
+
+
 @pytest.mark.parametrize("more", ["", ", privacy_level = EVENT"])
 def test_one_row_over_no_record(secret: Secret, more: str) -> None:
     sql = ONE_ROW.replace("epsilon = 1", f"epsilon = 1{more}")
