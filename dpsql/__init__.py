@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dpsql.compiled import Query
-    from dpsql.compiled import compile_query as compile
-    from dpsql.frame_query import Answer, query
+    from dpsql.compiled import compile_query as compile  # noqa: F401
+    from dpsql.frame_query import Answer
+    from dpsql.frame_session import Session, query, session
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
     from dpsql.published.sketches import PublishedSketch
@@ -33,18 +34,22 @@ __all__ = [
     "Ledger",
     "Query",
     "Secret",
+    "Session",
     "Source",
     "Sources",
     "__version__",
-    "compile",
     "latest",
     "load_sources",
-    "open",
     "query",
     "run_local",
+    "session",
     "sketch",
     "start",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:
@@ -62,10 +67,18 @@ def __getattr__(name: str) -> Any:
             "Sources": config.Sources,
             "load_sources": config.load_sources,
         }
-    elif name in ("Answer", "query"):
+    elif name == "Answer":
         from dpsql import frame_query
 
-        exports = {"Answer": frame_query.Answer, "query": frame_query.query}
+        exports = {name: frame_query.Answer}
+    elif name in ("Session", "query", "session"):
+        from dpsql import frame_session
+
+        exports = {
+            "Session": frame_session.Session,
+            "query": frame_session.query,
+            "session": frame_session.session,
+        }
     elif name == "__version__":
         from importlib.metadata import version
 

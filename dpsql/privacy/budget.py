@@ -123,7 +123,8 @@ def budget_of(lines: Sequence[Line], source: Source, level: PrivacyLevel) -> Bud
         if budget.ledger == source.ledger and budget.protects is level
     ]
     of_unit = [budget for budget in on_ledger if set(budget.unit) == set(source.privacy_unit)]
-    return (of_unit or on_ledger)[0]
+    unspent = Budget(source.ledger, ((source.name, source.privacy_unit),), (), (), None)
+    return (of_unit or on_ledger or [unspent])[0]
 
 
 def spent_text(budget: Budget, cap_place: str) -> str:

@@ -36,7 +36,8 @@ from dpsql.sql import (
 from dpsql.sql.aggregates import Call, bounds_of_value, read_bounds, read_parts, read_share
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft, Option
-from dpsql.sql.edits import proposal
+from dpsql.sql.edits import edited, insertion, proposal
+from dpsql.sql.googlesql import added_option
 from dpsql.sql.items import Kind
 from dpsql.sql.reading_rules import read_reading
 from dpsql.sql.relations import quoted, write, write_from
@@ -560,3 +561,20 @@ def edit_options(text: str, sources: Mapping[str, Source], changes: Mapping[str,
     for (start, stop), value in sorted(edits, key=lambda edit: edit[0], reverse=True):
         text = text[:start] + value + text[stop:]
     return text
+
+
+def with_options(text: str, options: Mapping[str, str]) -> str:
+    """Return the text with these options besides its own; with `epsilon` a plain SELECT is private.
+
+    What cannot be read stays as it is, for `parse_query` says why.
+    """
+    try:
+        draft = read_draft(text, {})
+    except (Refused, RecursionError):
+        return text
+    options_text = ", ".join(f"{name} = {value}" for name, value in options.items())
+    if not draft.clause.args.get("absent"):
+        return edited(text, [added_option(draft, options_text)] if options else [])
+    clause = f" WITH DIFFERENTIAL_PRIVACY OPTIONS ({options_text})"
+    is_private = options.get("epsilon") is not None
+    return edited(text, [insertion(draft.clause_span[1], clause)] if is_private else [])

@@ -122,12 +122,17 @@ NO_MATHS = "tex2jax_ignore mathjax_ignore"
 class PlainRows:
     """Released rows, shown with a 95% error on every value."""
 
-    rows: pd.DataFrame
+    all_rows: pd.DataFrame
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """The rows as a DataFrame."""
+        return self.all_rows
 
     @property
     def reading(self) -> Reading:
         """The rows that the query chooses."""
-        return PublicRows.of_frame(self.rows).description.reading
+        return PublicRows.of_frame(self.all_rows).description.reading
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a pandas DataFrame."""
@@ -136,12 +141,21 @@ class PlainRows:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __getitem__(self, column: str) -> pd.Series:
+        return self.rows[column]
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        import pyarrow as pa
+
+        table = pa.Table.from_pandas(self.rows, preserve_index=False)
+        return table.__arrow_c_stream__(requested_schema)
+
     def __repr__(self) -> str:
-        table, notes = plain_table(PublicRows.of_frame(self.rows), self.reading)
+        table, notes = plain_table(PublicRows.of_frame(self.all_rows), self.reading)
         return "\n".join(([] if table.empty else [table.to_string(index=False)]) + notes)
 
     def _repr_html_(self) -> str:
-        table, notes = plain_table(PublicRows.of_frame(self.rows), self.reading)
+        table, notes = plain_table(PublicRows.of_frame(self.all_rows), self.reading)
         table_html = "" if table.empty else table.to_html(index=False, escape=True, border=0)
         notes_html = "".join(f"<div>{html.escape(line)}</div>" for line in notes)
         return f'<div class="{NO_MATHS}">{table_html}{notes_html}</div>'
@@ -152,7 +166,7 @@ class OpenedTable(PlainRows):
 
     def explain(self) -> str:
         """Return what is promised, how rows are to be read, and what each column is."""
-        published = PublicRows.of_frame(self.rows).description
+        published = PublicRows.of_frame(self.all_rows).description
         columns = [f"{name}: {text}" for name, text in words.columns(published)]
         return "\n".join((*words.promises(published), *left_out(published), *columns))
 
@@ -178,7 +192,7 @@ def plain_table(rows: PublicRows, reading: Reading) -> tuple[pd.DataFrame, list[
             for line in lines_of(rows.newest, name)
         ]
         remainder_notes = (
-            [f"{len(listed) - SHOWN_ROWS:,} more: .rows has all."]
+            [f"{len(listed) - SHOWN_ROWS:,} more: .all_rows has all."]
             if len(listed) > SHOWN_ROWS
             else []
         )

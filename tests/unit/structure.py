@@ -52,6 +52,7 @@ def room(path: str) -> str:
         return {
             "dpsql/__init__": "dpsql",
             "dpsql/frame_query": "dpsql",
+            "dpsql/frame_session": "dpsql",
             "dpsql/compiled": "dpsql/compiled",
         }.get(name, GROUND)
     return (

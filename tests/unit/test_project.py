@@ -73,7 +73,11 @@ FILES_MAY = {"json", "os", "urllib.parse", "uuid"}
 UDFS_FRAMES = ("udfs/release_plan.py", "udfs/task_intake.py", "udfs/worker.py")
 FRAMES_MAY = {"errno", "gc", "json", "pandas", "warnings"}
 # Only these may look at the environment besides jobs/.
-MAY_READ_ENVIRONMENT = {"dpsql/jars.py", "dpsql/streaming/session.py"}
+MAY_READ_ENVIRONMENT = {
+    "dpsql/frame_session.py",  # where the command line's secret is
+    "dpsql/jars.py",
+    "dpsql/streaming/session.py",
+}
 ENVIRONMENT = {
     "environ",
     "environb",

@@ -1,0 +1,238 @@
+"""`dpsql.session` and `dpsql.query` as a data scientist types them: an answer from `epsilon` alone, a budget that adds up, rows as shown."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dpsql
+from dpsql import Answer, Secret, Session
+from dpsql.errors import BudgetError, ConfigError, DataError, QueryError
+from dpsql.privacy.ledger import Ledger
+
+PEOPLE = 4000
+FRAME = pd.DataFrame(
+    {
+        "user": [f"u{i}" for i in range(PEOPLE)],
+        "status": [(200, 404, 500, 301)[i % 4] for i in range(PEOPLE)],
+        "page": [("home", "shop")[i % 2] for i in range(PEOPLE)],
+        "seconds": [float(i % 10) for i in range(PEOPLE)],
+        "day": [dt.date(2026, 1, 1 + i % 20) for i in range(PEOPLE)],
+        "ms": [1767225600000 + 60000 * i for i in range(PEOPLE)],
+        "odd": [[i] for i in range(PEOPLE)],
+    }
+)
+PRIVATE = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 4) "
+COUNT = "SELECT page, COUNT(*) AS n FROM visits GROUP BY page"
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[..., Session]:
+    """Open a session with a secret of its own."""
+
+    def session(records: Any = FRAME, **settings: Any) -> Session:
+        settings = {"unit": "user", "secret": tmp_path / "secret", **settings}
+        return dpsql.session(records, **settings)
+
+    return session
+
+
+def _right(answer: Answer, column: str = "n", truth: float = PEOPLE / 2) -> None:
+    for row in answer.rows.to_dict("records"):
+        assert abs(row[column] - truth) <= 6 * row[f"{column}_stderr"], (row, truth)
+
+
+def _duck(frame: pd.DataFrame) -> Any:
+    connection = duckdb.connect()
+    connection.register("frame", frame.drop(columns="odd"))
+    return connection.sql("FROM frame")
+
+
+CALLS: dict[str, Callable[[Callable[..., Session]], Any]] = {
+    "a private query": lambda opened: _right(
+        opened().query(PRIVATE + "page, COUNT(*) AS n FROM visits GROUP BY page")
+    ),
+    "epsilon as an argument": lambda opened: _right(opened().query(COUNT, epsilon=4)),
+    "a plain SELECT": lambda opened: _right(
+        opened().query("select count(*) as n from x", epsilon=4), truth=PEOPLE
+    ),
+    "Arrow": lambda opened: _right(
+        opened(pa.Table.from_pandas(FRAME.drop(columns="odd"))).query(COUNT, epsilon=4)
+    ),
+    "a relation of DuckDB": lambda opened: _right(opened(_duck(FRAME)).query(COUNT, epsilon=4)),
+    "a list of rows": lambda opened: _right(
+        opened(FRAME[["user", "page"]].to_dict("records")).query(COUNT, epsilon=4)
+    ),
+    "the same question again": lambda opened: [
+        _right(opened().query(COUNT, epsilon=1)) for _ in range(2)
+    ],
+    "people": lambda opened: _right(
+        opened().query("SELECT page, COUNT(DISTINCT user) AS n FROM v GROUP BY page", epsilon=4)
+    ),
+    "a mean with bounds": lambda opened: _right(
+        opened(bounds={"seconds": [0, 10]}).query("SELECT AVG(seconds) AS n FROM v", epsilon=4),
+        truth=4.5,
+    ),
+    "a sum with bounds": lambda opened: _right(
+        opened(bounds={"seconds": [0, 10]}).query(
+            "SELECT page, SUM(seconds) AS n FROM v WHERE page = 'home' GROUP BY page", epsilon=4
+        ),
+        truth=8000,
+    ),
+    "a median": lambda opened: opened(bounds={"seconds": [0, 10]}).query(
+        "SELECT PERCENTILE_CONT(seconds, 0.5) AS middle FROM v", epsilon=4
+    ),
+    "a top list": lambda opened: _right(
+        opened().query(f"{COUNT} ORDER BY n DESC LIMIT 1", epsilon=4)
+    ),
+    "a total without a key": lambda opened: _right(
+        opened().query("SELECT COUNT(DISTINCT user) AS n FROM v", epsilon=4), truth=PEOPLE
+    ),
+    "keys of a day": lambda opened: opened(time="day").query(
+        "SELECT day, COUNT(*) AS n FROM v GROUP BY day", epsilon=4
+    ),
+    "milliseconds": lambda opened: opened(time="ms", time_unit="milliseconds").query(
+        PRIVATE + "page, COUNT(*) AS n FROM v GROUP BY page, window(ms, '1 day')"
+    ),
+    "a public table": lambda opened: _right(
+        opened(tables={"pages": pd.DataFrame({"page": ["home", "shop"]})}).query(
+            PRIVATE.replace(")", ", public_groups = (SELECT page FROM pages))", 1)
+            + "page, COUNT(*) AS n FROM v GROUP BY page"
+        )
+    ),
+    "all tables of a CUBE": lambda opened: opened(
+        domains={"status": {"values": [200, 301, 404, 500]}, "page": {"values": ["home", "shop"]}}
+    ).query("SELECT page, status, COUNT(*) AS n FROM v GROUP BY CUBE (page, status)", epsilon=4),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_calls_that_answer_at_first_try(
+    call: Callable[[Callable[..., Session]], Any], opened: Callable[..., Session]
+) -> None:
+    call(opened)
+
+
+def test_most_first_calls_answer() -> None:
+    """Of twenty kinds of first calls; those that do not are a file's name, a sketch and questions about a CUBE."""
+    assert len(CALLS) >= 17
+
+
+def test_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Catches: a new, empty budget that nobody is told of; a try that says nothing of what it cost."""
+    answer = dpsql.query(COUNT, FRAME, unit="user", epsilon=4, secret=tmp_path / "s")
+    _right(answer)
+    said = capsys.readouterr().err
+    assert f"created secret {tmp_path / 's'} and a new ledger: nothing spent so far" in said
+    assert "Spent so far on these units: 1 run (1 for ever), epsilon" in said
+    assert answer.spent == (4, answer.query.plan.delta)
+    dpsql.query(COUNT, FRAME, unit="user", epsilon=4, secret=tmp_path / "s")
+    said = capsys.readouterr().err
+    assert "created" not in said and "2 runs (2 for ever)" in said
+
+
+def test_options_beside_the_text_are_those_of_the_text(opened: Callable[..., Session]) -> None:
+    """Catches: an argument that is another number than the option, or that brings an option of its own."""
+    session = opened()
+    text = "page, COUNT(*) AS n FROM visits GROUP BY page"
+    options = "epsilon = 0.5, delta = 1e-9, max_groups_contributed = 3, max_rows_per_group = 2"
+    written = session.plan(f"SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS ({options}) {text}")
+    given = {"epsilon": 0.5, "delta": 1e-9, "max_groups_contributed": 3, "max_rows_per_group": 2}
+    for clause in ("", "WITH DIFFERENTIAL_PRIVACY", "WITH DIFFERENTIAL_PRIVACY OPTIONS ()"):
+        assert (
+            session.plan(f"SELECT {clause} {text}", **given).plan.identity == written.plan.identity
+        )
+    assert session.spent.epsilon == 0
+    with pytest.raises(QueryError, match="Duplicate differential privacy option"):
+        session.plan(PRIVATE + text, epsilon=4)
+    with pytest.raises(QueryError, match="no differential-privacy clause"):
+        session.plan(f"SELECT {text}", max_rows_per_group=2)
+    for wrong in ("1) x", True):
+        with pytest.raises(ConfigError, match="epsilon= is no number"):
+            session.plan(f"SELECT {text}", epsilon=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="write it in OPTIONS"):
+        session.plan(f"SELECT {text}", epsilon=1, mechanism=1)
+
+
+def test_all_records_of_a_name_add_up(opened: Callable[..., Session]) -> None:
+    """Catches: a budget that another name in FROM makes new."""
+    first = opened()
+    first.query(COUNT, epsilon=1)
+    alone = first.spent.epsilon
+    second = opened(FRAME.head(2000))
+    second.query(COUNT.replace("visits", "others"), epsilon=1)
+    assert second.spent.epsilon == first.spent.epsilon > 1.3 * alone
+    assert opened(name="hospital").spent.epsilon == 0
+    assert {line.ledger for line in second.ledger.lines()} == {"records"}
+    assert first.left is None
+
+
+def test_a_cap_is_the_budget(opened: Callable[..., Session]) -> None:
+    """Catches: a cap that is not looked at, one that a call without it forgets, money for an answer that is refused."""
+    cap = {"epsilon": 2, "delta": 1e-6, "period": "7 days"}
+    session = opened(cap=cap)
+    session.query(COUNT, epsilon=1)
+    left = session.left
+    assert left is not None and left.epsilon == 2 and 0 < left.spent_epsilon < 2
+    count = len(session.ledger.lines())
+    with pytest.raises(BudgetError, match="cap"):
+        session.query(COUNT, epsilon=6)
+    with pytest.raises(BudgetError, match="has had a cap"):
+        opened().query(COUNT, epsilon=0.1)
+    assert len(session.ledger.lines()) == count
+    with pytest.raises(ConfigError, match="period"):
+        opened(cap={"epsilon": 2, "delta": 1e-6})
+
+
+def test_rows_are_those_that_are_shown(opened: Callable[..., Session]) -> None:
+    """Catches: `answer.rows.head()` of rows that the query leaves out; exact numbers in what notebooks keep."""
+    frame = FRAME.assign(ts=pd.Timestamp("2026-01-05"), extra="x")
+    answer = opened(frame, time="ts").query(
+        PRIVATE
+        + "page, COUNT(*) AS n FROM v GROUP BY window(ts, '1 day'), page ORDER BY n DESC LIMIT 1",
+        until="2026-01-06",
+    )
+    assert len(answer) == len(answer.rows) == 1 and len(answer.all_rows) == 2
+    assert answer["page"].tolist() == answer.rows["page"].tolist()
+    assert pa.table(answer).column_names == list(answer.rows.columns)
+    assert f"{answer.rows['page'][0]}" in repr(answer)
+    few = opened(max_users=5000).query(
+        f"{COUNT} ORDER BY n DESC", epsilon=4, max_groups_contributed=1, max_rows_per_group=1
+    )
+    assert few.dropped is not None
+    for text in (repr(few), few._repr_html_()):
+        assert str(PEOPLE) not in text and str(few.dropped) not in text
+    assert b"PNG" in few.plot()._repr_png_()
+
+
+def test_a_run_id_gives_the_same_answer_again(opened: Callable[..., Session]) -> None:
+    run_id = "0123456789abcdef" * 2
+    answers = [opened().query(COUNT, epsilon=1, run_id=run_id) for _ in range(2)]
+    pd.testing.assert_frame_equal(answers[0].rows, answers[1].rows)
+    assert len(opened().ledger.lines()) == 1
+
+
+def test_what_cannot_be_asked(opened: Callable[..., Session], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"records are a frame: pandas.read_parquet"):
+        opened("orders.parquet")
+    with pytest.raises(DataError, match="no column `who`"):
+        opened(unit="who").query(COUNT, epsilon=1)
+    with pytest.raises(DataError, match="odd"):
+        opened().query("SELECT odd, COUNT(*) AS n FROM v GROUP BY odd", epsilon=1)
+    with pytest.raises(ConfigError, match="no ledger beside it"):
+        opened(secret=Secret(bytes(range(32))))
+    assert not Ledger.beside(tmp_path / "secret").lines()
+
+
+def test_the_package_shows_its_names() -> None:
+    """Catches: inner modules in `dir`, a star import that takes `open` away."""
+    assert set(dir(dpsql)) == set(dpsql.__all__)
+    assert {"session", "Session", "query"} <= set(dpsql.__all__)
+    assert not {"open", "compile"} & set(dpsql.__all__) and dpsql.open and dpsql.compile
