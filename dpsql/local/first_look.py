@@ -64,6 +64,7 @@ def check_files(source: Source) -> bool:
         files = source_files(source, {})
     except InputError:  # Spark reads more schemas, and says what is wrong with a folder
         return not _tells_columns(source)
+    column_names = set[str]()
     for input_file in files:
         file = Path(input_file)
         folders = folders_of(input_file)
@@ -71,15 +72,23 @@ def check_files(source: Source) -> bool:
         if source.format in TEXTS:
             check_text(file, source.format, columns, source)
         else:
-            _check_types(file, columns, source)
+            column_names.update(folders, _check_types(file, columns, source))
+    # Without one of these no record counts
+    for name in (*source.privacy_unit, *filter(None, [source.event_time])):
+        if column_names and name not in column_names:
+            known_names = ", ".join(sorted(column_names))
+            raise DataError(
+                f"{path}: column `{name}` of source `{source.name}` is missing; it has {known_names}"
+            )
     return True
 
 
-def _check_types(file: Path, declared: Columns, source: Source) -> None:
+def _check_types(file: Path, declared: Columns, source: Source) -> set[str]:
+    """Compare the types of a file with the declared ones, and return the names of its columns; none of what Spark refuses."""
     try:
         type_by_column = {field.name.lower(): field.type for field in stored(pq.read_schema(file))}
     except (pa.ArrowException, OSError):  # Spark says so
-        return
+        return set()
     for name, kind in declared:
         if name.lower() not in type_by_column:
             continue
@@ -90,3 +99,4 @@ def _check_types(file: Path, declared: Columns, source: Source) -> None:
             raise DataError(problem)
         if not fits(str(have), str(kind)):
             raise DataError(f"{file}: {mismatch_text(name, str(have), source.name, str(kind))}")
+    return {*type_by_column}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -152,3 +153,20 @@ def test_what_spark_alone_can_look_at_is_left_to_it(path: str) -> None:
         Source("visits", "csv", path, schema=SCHEMA, options=(("header", "true"),))
     )
     assert check_files(Source("visits", "csv", path, schema=SCHEMA))
+
+
+@pytest.mark.parametrize("column", ["privacy_unit", "event_time"])
+def test_a_unit_that_no_parquet_file_has_is_refused_before_anything_is_spent(
+    tmp_path: Path, column: str
+) -> None:
+    """Catches: a typing error in sources.yaml by which no record counts, and a run that spends for nothing."""
+    pq.write_table(pa.table({"who": ["a"], "ts": [0]}), tmp_path / "a.parquet")
+    columns = {"privacy_unit": ("who",), "event_time": "ts"}
+    declared = Source("v", "parquet", str(tmp_path), schema="who STRING, ts BIGINT", **columns)
+    assert check_files(declared)
+    typed = {"privacy_unit": ("whoo",), "event_time": "tss"}[column]
+    wrong = replace(
+        declared, schema="who STRING, whoo STRING, ts BIGINT, tss BIGINT", **{column: typed}
+    )
+    with pytest.raises(DataError, match="is missing; it has ts, who"):
+        check_files(wrong)
