@@ -15,6 +15,7 @@ import pytest
 import dpsql
 from dpsql import Answer, Secret, Session
 from dpsql.errors import BudgetError, ConfigError, DataError, QueryError
+from dpsql.local.feeder import try_query
 from dpsql.privacy.ledger import Ledger
 
 PEOPLE = 4000
@@ -236,3 +237,36 @@ def test_the_package_shows_its_names() -> None:
     assert set(dir(dpsql)) == set(dpsql.__all__)
     assert {"session", "Session", "query"} <= set(dpsql.__all__)
     assert not {"open", "compile"} & set(dpsql.__all__) and dpsql.open and dpsql.compile
+
+
+def test_a_file_and_a_frame_have_one_identity_and_the_same_bits(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    """Catches: a text that is another query where it is asked elsewhere."""
+    session = opened()
+    sql = PRIVATE + "page, COUNT(DISTINCT user) AS people, COUNT(*) AS n FROM visits GROUP BY page"
+    FRAME.drop(columns="odd").to_parquet(tmp_path / "visits.parquet", index=False)
+    sources = dpsql.load_sources(
+        {
+            "visits": {
+                "format": "parquet",
+                "path": str(tmp_path / "visits.parquet"),
+                "schema": "user STRING, page STRING",
+                "privacy_unit": "user",
+                "max_users": 1_000_000,
+                "max_keys": 1_000_000,
+            }
+        }
+    )
+    query = dpsql.compile(sql, sources)
+    assert query.plan.identity == session.plan(sql).plan.identity
+    run_id = "fedcba9876543210" * 2
+    answer = session.query(sql, run_id=run_id)
+    own_secret = session.secret.of_ledger(session.ledger.own_id())
+    tried = try_query(query, {}, run_id=run_id, secret=own_secret)
+    columns = list(tried.histogram.columns)
+    pd.testing.assert_frame_equal(
+        tried.histogram.sort_values("page", ignore_index=True),
+        answer.rows[columns].sort_values("page", ignore_index=True),
+        check_dtype=False,
+    )
