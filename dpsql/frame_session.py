@@ -205,6 +205,7 @@ def session(
     source = Source(
         name=name,
         format="parquet",
+        of_frame=True,
         event_time=time and time.lower(),
         event_time_unit=time_unit,
         privacy_unit=tuple(each.lower() for each in ((unit,) if isinstance(unit, str) else unit)),

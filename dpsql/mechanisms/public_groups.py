@@ -34,7 +34,7 @@ def first_window_us(plan: Plan, source: Source) -> int:
     if source.start_us is None:
         subject = "public groups are" if plan.query.keys else "a query without a key is"
         raise ConfigError(
-            f"{subject} released in every window from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
+            f"{subject} released in every window from the stream's declared start: {source.declared('start', '2026-01-01')}"
         )
     return schedule.window_of(source.start_us)
 

@@ -25,7 +25,7 @@ def hash_charge(query: ParsedQuery[Any], source: Source, users: int, groups: int
     if charge > HASH_SHARE * delta:
         raise ConfigError(
             f"delta = {delta:g} is too small for {source.max_users} users and {source.max_keys} keys: collisions of 64-bit ids alone cost "
-            f"{charge:.2g}, over {HASH_SHARE:.0%} of it. Raise delta to {charge / HASH_SHARE:.2g} or more, or declare fewer at sources.{source.name}.max_users "
-            f"and sources.{source.name}.max_keys"
+            f"{charge:.2g}, over {HASH_SHARE:.0%} of it. Raise delta to {charge / HASH_SHARE:.2g} or more, or declare fewer at {source.place('max_users')} "
+            f"and {source.place('max_keys')}"
         )
     return charge

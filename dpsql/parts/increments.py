@@ -83,7 +83,7 @@ def of_width(source: Source, rows: float) -> Clamp:
         if max(abs(lower), abs(upper)) * source.max_users * rows >= MAX_EXACT // 2:
             raise ConfigError(
                 f"the bounds ({lo:g}, {hi:g}) of {alias} could overflow a 64-bit sum over {source.max_users} users: bring them closer to zero, "
-                f"or declare fewer at sources.{source.name}.max_users"
+                f"or declare fewer at {source.place('max_users')}"
             )
         return grid, lower, upper
 

@@ -34,6 +34,10 @@ Rule = tuple[bool, str, str]
 """Whether a rule is broken, by which key, and what is wrong."""
 
 
+_ARGUMENTS = {"privacy_unit": "unit", "event_time": "time"}
+"""Settings that `dpsql.session` has under another name."""
+
+
 @dataclass(frozen=True)
 class Source:
     """One stream, or one public static table, that queries may read.
@@ -72,6 +76,7 @@ class Source:
         unavailable_value: the word of messages instead of a long value that has not changed; None: Debezium's.
         ended_rows_kept_us: how long the places of its ended rows are kept, so that a message that comes again begins none; None: 7 days.
         domains: all values that keys of these names (lower case) can have, for GROUP BY CUBE.
+        of_frame: it was made of arguments, for records in memory; messages speak of these then.
         max_ahead_us: records further ahead of the clock are dropped; None: the query's trigger interval.
     """
 
@@ -108,6 +113,7 @@ class Source:
     max_ahead_us: int | None = None
     event_time_unit: str | None = None
     policy: Policy = NO_POLICY
+    of_frame: bool = False
 
     def __post_init__(self) -> None:
         if self.change_feed and not self.event_time:
@@ -126,6 +132,23 @@ class Source:
         ids = groups * (1 + self.max_keys / 2.0**32)
         return (users + ids * self.max_keys) / 2.0**64
 
+    def place(self, key: str) -> str:
+        """Return where a setting is declared: `sources.visits.start`, or `start= in dpsql.session`."""
+        if self.of_frame:
+            return f"{_ARGUMENTS.get(key, key)}= in dpsql.session"
+        return f"sources.{self.name}.{key}"
+
+    def declared(self, key: str, example: str) -> str:
+        """Return what to write where a setting is missing.
+
+        Args:
+            key: as in sources.yaml.
+            example: its value there.
+        """
+        if self.of_frame:
+            return f"write {_ARGUMENTS.get(key, key)}={example!r} in dpsql.session(...)"
+        return f"add a line like `{key}: {example}` to sources.{self.name}"
+
     def cap_of(self, level: PrivacyLevel) -> Cap | None:
         """Return the cap of one level."""
         return self.event_cap if level is PrivacyLevel.EVENT else self.cap
@@ -134,7 +157,7 @@ class Source:
 SOURCE_KEYS = tuple(
     each.name.removesuffix("_us")
     for each in fields(Source)
-    if each.name not in ("name", "uncapped", "event_cap", "event_time_unit")
+    if each.name not in ("name", "uncapped", "event_cap", "event_time_unit", "of_frame")
 )
 """What the block of a source in sources.yaml may have: `cap` tells three of the fields, `event_time` two."""
 

@@ -185,7 +185,7 @@ def within_policy(draft: Draft) -> Iterator[Problem]:
     policy = options.policy_of(draft)
     if draft.stream is None or policy == NO_POLICY:
         return
-    place = f"sources.{draft.stream.name}.policy"
+    place = draft.stream.place("policy")
     limits = {
         options.EPSILON.name: ("max_epsilon_per_query", policy.max_epsilon_per_query),
         options.DELTA.name: ("delta_per_query", policy.delta_per_query),
@@ -213,7 +213,7 @@ def unit_declared(draft: Draft) -> Iterator[Problem]:
     declared = draft.stream.privacy_unit
     if not declared:
         message = f"The source {draft.stream.name} declares no privacy unit"
-        hint = f"add privacy_unit under sources.{draft.stream.name} in sources.yaml, or protect rows: privacy_level = EVENT without units"
+        hint = f"{draft.stream.declared('privacy_unit', 'user_id')}, or protect rows: privacy_level = EVENT without units"
         yield problem(span, message, hint)
         return
     names = [column.name.lower() for column in columns]

@@ -453,7 +453,7 @@ def start_declared(draft: Draft) -> Iterator[Problem]:
         or draft.windowless
     ):
         return  # without a window the start is needed always: `table_rules`
-    hint = f"add a line like `start: 2026-01-01` to sources.{draft.stream.name}"
+    hint = draft.stream.declared("start", "2026-01-01")
     if entry:
         message = f"With public_groups every window from the start of the stream on is released, and the source {draft.stream.name} declares no start"
         yield problem(entry.name_span, message, hint)

@@ -250,7 +250,9 @@ def _no_time(draft: Draft, span: Span, column: str, kind: exp.DataType) -> Probl
     if draft.stream and draft.stream.event_time_unit:
         message = wrong_unit(column, type_name, draft.stream.event_time_unit)
         return problem(span, message[0].upper() + message[1:], "write a unit that fits, or none")
-    if has_unit(type_name.lower(), unit):
+    if draft.stream and draft.stream.of_frame:
+        hint = f"say what it counts since 1970: time_unit={unit!r} in dpsql.session(...)"
+    elif has_unit(type_name.lower(), unit):
         hint = f"write `event_time: {{column: {column}, unit: {unit}}}` in sources.yaml; units are {', '.join(UNITS)}"
     return problem(span, f"The event time `{column}` is {type_name}, not TIMESTAMP or DATE", hint)
 
@@ -365,11 +367,7 @@ def start_declared(draft: Draft) -> Iterator[Problem]:
     stream = draft.stream
     if entry and stream and stream.start_us is None:
         message = f"Without a window triggers are counted from the start of the stream, and the source {stream.name} declares no start"
-        yield problem(
-            entry.value_span,
-            message,
-            f"add a line like `start: 2026-01-01` to sources.{stream.name}",
-        )
+        yield problem(entry.value_span, message, stream.declared("start", "2026-01-01"))
 
 
 def event_time_passed(draft: Draft) -> Iterator[Problem]:
@@ -382,7 +380,7 @@ def event_time_passed(draft: Draft) -> Iterator[Problem]:
         yield problem(
             span,
             f"The source {stream.name} declares no event time",
-            f"add event_time under sources.{stream.name} in sources.yaml",
+            stream.declared("event_time", "ts"),
         )
         return
     fields = draft.scope.find(exp.column(stream.event_time))

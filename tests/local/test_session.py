@@ -270,3 +270,46 @@ def test_a_file_and_a_frame_have_one_identity_and_the_same_bits(
         answer.rows[columns].sort_values("page", ignore_index=True),
         check_dtype=False,
     )
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no unit": ({"unit": ()}, "page, COUNT(*) AS n FROM v GROUP BY page", "unit='user_id'"),
+    "no start of windows": (
+        {"time": "day"},
+        "COUNT(*) AS n FROM v GROUP BY window(day, '1 day')",
+        "start='2026-01-01' in dpsql.session",
+    ),
+    "no domain": (
+        {},
+        "page, COUNT(*) AS n FROM v GROUP BY CUBE (page)",
+        "domains= in dpsql.session",
+    ),
+    "too many users": (
+        {"max_users": 10**15},
+        "page, COUNT(*) AS n FROM v GROUP BY page",
+        "max_users= in dpsql.session",
+    ),
+    "a time that is a number": (
+        {"time": "ms"},
+        "page, COUNT(*) AS n FROM v GROUP BY page, window(ms, '1 day')",
+        "time_unit='milliseconds'",
+    ),
+    "no time": (
+        {},
+        "page, COUNT(*) AS n FROM v GROUP BY page, window(day, '1 month')",
+        "their length varies",
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "sql", "said"), REFUSED.values(), ids=REFUSED)
+def test_messages_speak_of_arguments(
+    settings: dict[str, Any], sql: str, said: str, opened: Callable[..., Session]
+) -> None:
+    """Catches: advice to change a file that who has a frame does not have."""
+    session = opened(**settings)
+    with pytest.raises((QueryError, ConfigError, DataError)) as caught:
+        session.query(PRIVATE + sql)
+    assert said in str(caught.value), caught.value
+    assert "sources" not in str(caught.value) and ".yaml" not in str(caught.value)
+    assert not session.ledger.lines()

@@ -202,7 +202,7 @@ def make_plan(query: ParsedQuery[TableChoices], source: Source) -> TablePlan:
     choices = query.asked
     if source.start_us is None:
         raise ConfigError(
-            f"without a window triggers are counted from the stream's declared start: add a line like `start: 2026-01-01` at sources.{source.name}"
+            f"without a window triggers are counted from the stream's declared start: {source.declared('start', '2026-01-01')}"
         )
     bounds = _bounds(choices)
     delta_hash = hash_charge(query, source, source.max_users, bounds.keys)

@@ -187,7 +187,7 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
     start_us = ONE_WINDOW.offset_us if query.once else source.start_us
     if start_us is None:
         raise ConfigError(
-            f"all cells are released from the declared start on: add a line like `start: 2026-01-01` at sources.{source.name}"
+            f"all cells are released from the declared start on: {source.declared('start', '2026-01-01')}"
         )
     if math.prod(domain.size for domain in choices.domains) > MAX_PLACES:
         raise ConfigError(

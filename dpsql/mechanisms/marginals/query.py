@@ -125,7 +125,8 @@ def domains_declared(draft: Draft) -> Iterator[Problem]:
     for item, domain in zip(draft.keys, domains_of(draft), strict=True):
         kind = value_type(draft.scope, item.root)
         if domain is None:
-            hint = f"declare the domain of `{item.name}` at sources.{draft.stream.name}.domains in sources.yaml: `values` or `range`"
+            place = draft.stream.place("domains")
+            hint = f"declare the domain of `{item.name}` at {place}: `values` or `range`"
             yield problem(
                 item.span,
                 f"All values of a key of {_word(draft)} must be declared, and those of `{item.name}` are not",

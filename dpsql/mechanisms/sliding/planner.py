@@ -145,7 +145,7 @@ def _check_sizes(plan: SlidingPlan, source: Source) -> None:
         ):
             raise ConfigError(
                 f"sums over {source.max_users} users could overflow 64 bits: lower max_rows_contributed, or declare fewer at "
-                f"sources.{source.name}.max_users"
+                f"{source.place('max_users')}"
             )
         if MAX_NORMAL * m.sigma * len(plan.sd) >= MAX_EXACT // 2:
             raise ConfigError(
