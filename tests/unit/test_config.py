@@ -160,7 +160,6 @@ JSON = "value_format: json"
             "static source is public",
             "sources.pages.privacy_unit",
         ),
-        ("    event_time: TS\n", "", 2, "needs `event_time`", "sources.visits"),
         ("    schema: page STRING\n", "", 10, "needs `schema`", "sources.pages"),
         ("    value_format: json\n", "", 16, "needs `value_format`", "sources.clicks"),
         (
