@@ -10,6 +10,7 @@ from fractions import Fraction
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
+from dpsql.description import END
 from dpsql.errors import Edit
 from dpsql.parsed_query import SKETCHES
 from dpsql.sql.aggregates import BOUNDS, PERCENTILE, SHARE, Call, bounds_of_value, read_bounds
@@ -345,7 +346,7 @@ def moving_window(draft: Draft, item: Item) -> Iterator[Edit]:
         return
     count = int(rows.name) + 1
     window_text = f"window({draft.time_column}, '{count} {length[1]}s', '1 {length[1]}')"
-    reason = f"each row is of the {count} {length[1]}s before `window_end`"
+    reason = f"each row is of the {count} {length[1]}s before `{END}`"
     reason += f": divide by {count} when reading" if call_name(total) == "avg" else ""
     alias = "" if item.alias is None else f" AS {item.alias}"
     yield replacement(item.span, draft.text_of(aggregate) + alias, reason)

@@ -34,7 +34,7 @@ class Case:
     Args:
         words: the command, as typed in a folder with views.sql and conf/sources.yaml.
         says: what the message has to say.
-        lines: of the message: one, or four where SQL is shown with the place underlined.
+        lines: of the message: one, or four where SQL is shown with the place underlined, and a whole query where one is proposed.
         make: what is wrong in the folder.
         environment: what is wrong around it.
     """
@@ -185,10 +185,14 @@ CASES = [
         make=sql("epsilon = 6", "epsilon = 600"),
     ),
     Case(
-        "no such source", EXPLAIN, "did you mean visits?", 4, make=sql("FROM visits", "FROM visit")
+        "no such source", EXPLAIN, "did you mean visits?", 13, make=sql("FROM visits", "FROM visit")
     ),
     Case(
-        "no such column", EXPLAIN, "did you mean seconds?", 4, make=sql("SUM(seconds", "SUM(second")
+        "no such column",
+        EXPLAIN,
+        "did you mean seconds?",
+        13,
+        make=sql("SUM(seconds", "SUM(second"),
     ),
     Case(
         "a sum without bounds",
@@ -197,7 +201,7 @@ CASES = [
         4,
         make=sql(", contribution_bounds_per_row => (0, 60)", ""),
     ),
-    Case("no window", EXPLAIN, "window(", 4, make=sql("window(ts, '1 day'), ", "")),
+    Case("a window of a month", EXPLAIN, "length varies", 4, make=sql("'1 day'", "'1 month'")),
     Case(
         "a query that is not UTF-8",
         EXPLAIN,

@@ -1,7 +1,7 @@
 """The table of cells is looked after as the histogram is: its loss is told, its torn commit put aside, its many small files become few."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def test_a_run_knows_its_tables(tmp_path: Path) -> None:
             schema="user_id STRING, page STRING, ts TIMESTAMP",
             event_time="ts",
         )
-        source = Source(**{**asdict(source), "privacy_unit": ("user_id",), "start_us": 0})
+        source = replace(source, privacy_unit=("user_id",), start_us=0)
         lake = Lake(tmp_path / str(len(beside)))
         ledger = Ledger(tmp_path / f"ledger-{len(beside)}")
         query = dpsql.compile(SQL.format(wanted=wanted), Sources((source,)))
