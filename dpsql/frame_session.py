@@ -131,7 +131,9 @@ class Session:
         return f"<Session on {self.source.ledger}: one {unit} is protected; .query(sql, epsilon=1)>"
 
     def _budget(self, query: Query | None = None) -> Budget:
-        level = PrivacyLevel.USER if query is None else query.protects
+        of_rows = not self.source.privacy_unit or (self.source.event_cap and not self.source.cap)
+        level = PrivacyLevel.EVENT if of_rows else PrivacyLevel.USER
+        level = level if query is None else query.protects
         return budget_of(self.ledger.lines(), self.source, level)
 
     def _planned(self, sql: str, options: Mapping[str, float | None]) -> tuple[Query, pa.Table]:
@@ -223,7 +225,7 @@ def session(
         table_of(records),
         source,
         own_secret,
-        ledger or _ledger_beside(own_secret),
+        (ledger or Ledger.beside_secret(own_secret)).sealed_by(own_secret),
         PublicTables.from_frames(tables or {}),
     )
 
@@ -250,14 +252,6 @@ def _loaded(file: str | Path | None) -> Secret:
     if is_new:
         print(f"created secret {path} and a new ledger: nothing spent so far", file=sys.stderr)
     return secret
-
-
-def _ledger_beside(secret: Secret) -> Ledger:
-    if secret.path is None:
-        raise ConfigError(
-            "this secret has no file, so no ledger beside it: use Secret.load(path), or name one with ledger=Ledger(folder)"
-        )
-    return Ledger.beside(secret.path, secret)
 
 
 def query(

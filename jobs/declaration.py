@@ -211,7 +211,7 @@ def _csv(file: Path) -> FileRecords:
     first, *lines = _first_lines(file)
     separator = max(_SEPARATORS, key=lambda sign: len(_fields(first, sign)))
     names = _fields(first, separator)
-    _check_header(file, names)
+    _check_names(file, names, "Give the file a first line with the names of its columns")
     rows = [fields for line in lines if len(fields := _fields(line, separator)) == len(names)]
     by_column = zip(*rows, strict=True) if rows else [()] * len(names)
     pairs = zip(names, by_column, strict=True)
@@ -224,8 +224,8 @@ def _fields(line: str, separator: str) -> list[str]:
     return next(csv.reader([line], delimiter=separator), [])
 
 
-def _check_header(file: Path, names: Sequence[str]) -> None:
-    """Refuse a first line that is a record: its fields would become public."""
+def _check_names(file: Path, names: Sequence[str], advice: str) -> None:
+    """Refuse names that are values of a record: names become public."""
     lower_names = [name.strip().lower() for name in names]
     for place, name in enumerate(lower_names, 1):
         wrong = {
@@ -237,7 +237,7 @@ def _check_header(file: Path, names: Sequence[str]) -> None:
         }
         for reason in [reason for reason, applies in wrong.items() if applies][:1]:
             raise DataError(
-                f"{file}: its first line is no header: field {place} {reason}. Give the file a first line with the names of its columns"
+                f"{file}: its first line has no names of columns: field {place} {reason}. {advice}"
             )
 
 
@@ -249,6 +249,7 @@ def _json(file: Path) -> FileRecords:
     if not objects or not _is_object(lines[0]):
         raise DataError(f"{file}: its first line is no JSON object")
     names = list(objects[0])
+    _check_names(file, names, "Write each record as an object with the same fields")
     columns = tuple(FileColumn(name, _guess(_texts(objects, name))) for name in names)
     return FileRecords(file, "json", columns, has_types=False)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dpsql.compiled import Query
-from dpsql.errors import BudgetError, LakeError
+from dpsql.errors import LakeError
 from dpsql.local.spark_types import SparkType
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.ledger import Ledger, cap_for
@@ -90,13 +90,7 @@ def open_local_run(
         BudgetError: a new run would exceed the source's cap; there is no ledger.
         LakeError: the run id is malformed, or belongs to another query or to a run of another kind.
     """
-    if ledger is None:
-        if secret.path is None:
-            raise BudgetError(
-                "this secret has no file, so no ledger beside it: use Secret.load(path), or name one with ledger=Ledger(folder)"
-            )
-        ledger = Ledger.beside(secret.path)
-    ledger = ledger.sealed_by(secret)
+    ledger = (ledger or Ledger.beside_secret(secret)).sealed_by(secret)
     is_repeatable = run_id is not None
     run_id = secrets.token_hex(16) if run_id is None else run_id
     if not re.fullmatch(r"[0-9a-f]{32}", run_id):

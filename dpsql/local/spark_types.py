@@ -272,7 +272,7 @@ def quote(text: str) -> str:
 
 
 def identifier(name: str) -> str:
-    """Return a DuckDB name."""
+    """Return a name between the quotes of DuckDB."""
     return '"' + name.replace('"', '""') + '"'
 
 

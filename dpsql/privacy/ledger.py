@@ -210,6 +210,19 @@ class Ledger:
     secret: Secret | None = field(default=None, compare=False, repr=False)
 
     @classmethod
+    def beside_secret(cls, secret: Secret) -> Ledger:
+        """Return the ledger beside the file of a secret.
+
+        Raises:
+            BudgetError: the secret has no file.
+        """
+        if secret.path is None:
+            raise BudgetError(
+                "this secret has no file, so no ledger beside it: use Secret.load(path), or name one with ledger=Ledger(folder)"
+            )
+        return cls.beside(secret.path)
+
+    @classmethod
     def beside(cls, secret_path: str | Path, secret: Secret | None = None) -> Ledger:
         """Return the ledger that belongs to a secret file: beside the file itself, whatever links lead to it.
 

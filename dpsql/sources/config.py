@@ -200,7 +200,20 @@ def load_sources(path: str | Path | Mapping[str, Any]) -> Sources:
         raise document.error("no source is declared", ("sources",))
     sources = [_source(document, name) for name in blocks]
     _check_places(sources, document)
-    return Sources(_with_shared_caps(sources, document), document.path)
+    shared_sources = _with_shared_caps(sources, document)
+    _check_policies(shared_sources, document)
+    return Sources(shared_sources, document.path)
+
+
+def _check_policies(sources: tuple[Source, ...], document: YamlDocument) -> None:
+    """Refuse a policy of people whose ledger has no cap: many small queries are one large one."""
+    for source in sources:
+        level = source.policy.protects
+        if source.policy != NO_POLICY and source.cap_of(level) is None:
+            raise document.error(
+                f"a policy bounds one query, and nothing bounds how many there are: write a `cap` of level {level} beside it",
+                ("sources", source.name, "policy"),
+            )
 
 
 def _check_places(sources: list[Source], document: YamlDocument) -> None:
@@ -226,7 +239,10 @@ def _check_places(sources: list[Source], document: YamlDocument) -> None:
 
 
 def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[Source, ...]:
-    """Share caps among the sources of a ledger: one of them declares it for all."""
+    """Share caps and limits of policies among the sources of a ledger: one of them declares them for all."""
+    policies: dict[str, Policy] = {}
+    for source in sources:
+        policies[source.ledger] = policies.get(source.ledger, NO_POLICY).within(source.policy)
     caps: dict[str, Source] = {}
     for source in sources:
         declared = source.cap or source.event_cap or source.uncapped
@@ -240,6 +256,7 @@ def _with_shared_caps(sources: list[Source], document: YamlDocument) -> tuple[So
             cap=caps[source.ledger].cap,
             event_cap=caps[source.ledger].event_cap,
             uncapped=caps[source.ledger].uncapped,
+            policy=source.policy.within(policies[source.ledger]),
         )
         if source.ledger in caps and not source.static
         else source
@@ -439,12 +456,6 @@ def _budget_rules(source: Source) -> Iterator[Rule]:
         source.static and bool(source.cap or source.event_cap),
         "cap",
         "a static source is public: nothing is spent on it, so it has no cap",
-    )
-    yield (
-        source.policy != NO_POLICY and source.cap_of(source.policy.protects) is None,
-        "policy",
-        "a policy bounds one query, and nothing bounds how many there are: write a `cap` "
-        f"of level {source.policy.protects} beside it",
     )
     yield (
         not re.fullmatch(r"[A-Za-z0-9_-]+", source.ledger),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.sources.yaml_file import Block, YamlDocument
@@ -38,6 +38,15 @@ class Policy:
     max_rows_per_group: int | None = None
     bounds: tuple[tuple[str, tuple[float, float]], ...] = ()
     protects: PrivacyLevel = PrivacyLevel.USER
+
+    def within(self, peer: Policy) -> Policy:
+        """Return the policy with the limits of another source of the same people, where it says none itself."""
+        return replace(
+            self,
+            max_epsilon_per_query=self.max_epsilon_per_query or peer.max_epsilon_per_query,
+            delta_per_query=self.delta_per_query or peer.delta_per_query,
+            protects=peer.protects if self == NO_POLICY else self.protects,
+        )
 
     def bounds_of(self, column: str) -> tuple[float, float] | None:
         """Return the bounds of a column's values."""

@@ -169,6 +169,7 @@ REFUSED = {
     "an address for a name": ("a.csv", b"ann@example.org,n\n", "field 1 has an @"),
     "a name twice": ("a.csv", b"n,N\n1,2\n", "field 1 is there twice"),
     "a name that is empty": ("a.csv", b"n,,m\n1,2,3\n", "field 2 is empty"),
+    "objects whose names are people": ("a.json", b'{"ann@example.org": 3}\n', "field 1 has an @"),
     "an array": ("a.json", b'[{"who": "x"}]', "write JSON lines"),
     "no object": ("a.json", b'"secret"\n', "its first line is no JSON object"),
     "UTF-16": ("a.csv", "who,n\n".encode("utf-16"), "save it as UTF-8"),

@@ -227,7 +227,7 @@ def test_what_cannot_be_asked(opened: Callable[..., Session], tmp_path: Path) ->
         opened(unit="who").query(COUNT, epsilon=1)
     with pytest.raises(DataError, match="odd"):
         opened().query("SELECT odd, COUNT(*) AS n FROM v GROUP BY odd", epsilon=1)
-    with pytest.raises(ConfigError, match="no ledger beside it"):
+    with pytest.raises(BudgetError, match="no ledger beside it"):
         opened(secret=Secret(bytes(range(32))))
     assert not Ledger.beside(tmp_path / "secret").lines()
 
@@ -313,3 +313,15 @@ def test_messages_speak_of_arguments(
     assert said in str(caught.value), caught.value
     assert "sources" not in str(caught.value) and ".yaml" not in str(caught.value)
     assert not session.ledger.lines()
+
+
+def test_what_is_left_of_a_cap_of_rows(opened: Callable[..., Session]) -> None:
+    """Catches: a session without units that knows of no cap, and an empty frame that ends in an error."""
+    cap = {"privacy_level": "EVENT", "epsilon": 3, "delta": 1e-6}
+    session = opened(FRAME.head(0), unit=(), cap=cap)
+    answer = session.query(
+        "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (privacy_level = EVENT, epsilon = 1) COUNT(*) AS n FROM v"
+    )
+    _right(answer, truth=0)
+    assert session.left is not None and 0 < session.left.spent_epsilon <= 1.01
+    assert session.spent.epsilon > 0

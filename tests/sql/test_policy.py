@@ -164,3 +164,28 @@ def test_a_policy_that_says_nothing_is_refused(
 
 def test_no_policy_is_the_same_as_an_empty_one() -> None:
     assert declared({}, None)["reviews"].policy == Policy()
+
+
+def test_a_policy_is_of_all_sources_of_its_ledger() -> None:
+    """Catches: another source of the same people, by which a query asks for more than the policy allows."""
+    block = {
+        "format": "parquet",
+        "schema": "reviewer STRING, stars INT",
+        "privacy_unit": "reviewer",
+    }
+    sources = load_sources(
+        {
+            "reviews": {**block, "path": "a", "cap": CAP, "policy": POLICY},
+            "others": {**block, "path": "b", "ledger": "reviews"},
+            "more": {
+                **{**block, "path": "c", "ledger": "reviews"},
+                "policy": {"bounds": {"stars": [1, 5]}},
+            },
+        }
+    )
+    text = "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = {}) COUNT(*) AS n FROM {}"
+    for name, bounds in (("others", None), ("more", (1, 5)), ("reviews", (0, 5))):
+        with pytest.raises(QueryError, match=f"policy of {name} has max_epsilon_per_query: 1"):
+            compile_query(text.format(3, name), sources)
+        assert compile_query(text.format(0.5, name), sources).plan.epsilon == 0.5
+        assert sources[name].policy.bounds_of("stars") == bounds

@@ -175,6 +175,39 @@ NEEDS_EXTRA = (
 )
 
 
+FRAME_OF_ONES_OWN = """
+import json, sys, pandas, dpsql
+frame = pandas.read_csv("orders.csv", sep=";")
+answer = dpsql.query(
+    "SELECT Country, COUNT(DISTINCT Customer) AS people FROM orders GROUP BY Country", frame, unit="Customer", epsilon=1
+)
+print(json.dumps(answer.rows[["people", "people_stderr"]].values.tolist()))
+"""
+
+
+def test_a_file_of_ones_own_is_counted_by_the_wheel_alone(bare: Path, tmp_path: Path) -> None:
+    """A CSV as Excel writes it, in an empty folder: in the terminal and in Python; `epsilon` is all that is said."""
+    rows = "".join(f"c{i};{('de', 'fr')[i % 2]};{i},5\r\n" for i in range(4000))
+    (tmp_path / "orders.csv").write_text(f"Customer;Country;amount\r\n{rows}", encoding="utf-8-sig")
+    secret = {"DPSQL_SECRET_FILE": str(tmp_path / "keys" / "secret")}
+
+    def output(code: str, *words: str) -> str:
+        command = [str(bare), "-P", "-c", code, *words]
+        environment = os.environ | secret
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    dpsql = "from dpsql.jobs.cli import main; main(prog_name='dpsql')"
+    output(dpsql, "init", "orders.csv", "--unit", "customer")
+    tried = json.loads(output(dpsql, "try", "conf/queries/first.sql", "--json"))
+    people = [[row["people"], row["people_stderr"]] for row in tried["rows"]]
+    for found in (people, json.loads(output(FRAME_OF_ONES_OWN))):
+        assert len(found) == 2 and all(abs(n - 2000) < 6 * error < 400 for n, error in found)
+
+
 def test_every_command_runs_without_extras(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
