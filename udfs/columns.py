@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,28 +21,39 @@ Word = npt.NDArray[np.uint64]
 def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
     """Return the stable order that sorts rows by the first column, then the second, and so on; columns are integers.
 
-    The columns are packed side by side, over the row number, into one 64-bit word: sorting plain words is many times faster than
-    a stable sort of indices. A column too wide for that is replaced by the ranks of its values, unless nothing is left to order.
+    Columns are packed side by side, over the row number, into 64-bit words: sorting plain words is many times faster than a stable
+    sort of indices. Columns that do not fit into one word are sorted in passes, the last ones first. Ascending words need no pass.
     """
     size = len(columns[0])
     index_bits = max(size - 1, 1).bit_length()
     row = np.arange(size, dtype=np.uint64)
-    packed = np.zeros(size, np.uint64)
+    order: Int | None = None
+    for words in _words(columns, 64 - index_bits):
+        ordered_words = words if order is None else words[order]
+        if (ordered_words[1:] < ordered_words[:-1]).any():
+            sorted_words = np.sort(ordered_words << np.uint64(index_bits) | row)
+            place = (sorted_words & np.uint64((1 << index_bits) - 1)).view(np.int64)
+            order = place if order is None else order[place]
+    return row.view(np.int64) if order is None else order
+
+
+def _words(columns: Sequence[npt.NDArray[np.generic]], room: int) -> Iterator[Word]:
+    """Yield columns side by side in words of at most `room` bits, the last columns first; a column that is wider fills several words."""
+    packed = np.zeros(len(columns[0]), np.uint64)
     used = 0
-    for column in columns:
+    for column in reversed(columns):
         codes, bits = _codes(column)
-        if bits and used + bits + index_bits > 64:
-            if used and not _has_ties(packed, used, row, index_bits):
-                break
-            codes, bits = _ranks(column)
-        if used + bits + index_bits > 64:
-            packed, used = _ranks(packed)
-        if used + bits + index_bits > 64:
-            return np.lexsort(columns[::-1]).astype(np.int64, copy=False)
-        packed = packed << np.uint64(bits) | codes
+        if used + bits > room:
+            yield packed
+            packed = np.zeros_like(packed)
+            used = 0
+        while bits > room:
+            yield codes & np.uint64((1 << room) - 1)
+            codes = codes >> np.uint64(room)
+            bits = bits - room
+        packed = packed | codes << np.uint64(used)
         used = used + bits
-    words = np.sort(packed << np.uint64(index_bits) | row)
-    return (words & np.uint64((1 << index_bits) - 1)).astype(np.int64)
+    yield packed
 
 
 def _codes(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
@@ -57,19 +68,6 @@ def _codes(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
         column.astype(np.int64 if column.dtype.kind == "i" else np.uint64).view(np.uint64)
         - np.uint64(int(low) % (1 << 64))
     ), bits
-
-
-def _ranks(column: npt.NDArray[np.generic]) -> tuple[Word, int]:
-    """Return numbers 0, 1, ... of the distinct values in order, and how many bits they need."""
-    order = np.argsort(column)
-    rank = np.empty(len(column), np.uint64)
-    rank[order] = np.cumsum(run_starts(column[order])) - 1
-    return rank, int(rank[order[-1]]).bit_length()
-
-
-def _has_ties(packed: Word, used: int, row: Word, index_bits: int) -> bool:
-    words = np.sort(packed << np.uint64(index_bits) | row) >> np.uint64(index_bits)
-    return bool((words[1:] == words[:-1]).any())
 
 
 def is_sorted(columns: Sequence[npt.NDArray[Any]], distinct: bool = False) -> bool:
