@@ -358,7 +358,7 @@ NO_SALT = bytes(16)
 
 
 def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
-    """Look at the columns of the stream's files, and at the expressions of the query; of the records none is read.
+    """Look at the columns of the stream's files, at the expressions of the query and at its public groups; of the records none is read.
 
     Args:
         query: from `dpsql.compile`.
@@ -368,7 +368,9 @@ def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
         DataError: a file is missing, is no Parquet file, or lacks a declared column or its type.
         InputError: the query uses something that only Spark computes.
     """
-    RowReader(query.plan, query.sources, NO_SALT, inputs).check(source_files(query.source, inputs))
+    reader = RowReader(query.plan, query.sources, NO_SALT, inputs)
+    reader.check(source_files(query.source, inputs))
+    reader.public_groups(query.source)
 
 
 def check_frame(query: Query, frame: pa.Table) -> None:
@@ -378,4 +380,6 @@ def check_frame(query: Query, frame: pa.Table) -> None:
         DataError: it lacks a declared column or its type.
         InputError: the query uses something that only Spark computes.
     """
-    RowReader(query.plan, query.sources, NO_SALT, {}).check_frame(frame.slice(0, 0))
+    reader = RowReader(query.plan, query.sources, NO_SALT, {})
+    reader.check_frame(frame.slice(0, 0))
+    reader.public_groups(query.source)

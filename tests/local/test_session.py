@@ -14,7 +14,7 @@ import pytest
 
 import dpsql
 from dpsql import Answer, Secret, Session
-from dpsql.errors import BudgetError, ConfigError, DataError, QueryError
+from dpsql.errors import BudgetError, ConfigError, DataError, InputError, QueryError
 from dpsql.local.feeder import try_query
 from dpsql.privacy.ledger import Ledger
 
@@ -312,6 +312,21 @@ def test_messages_speak_of_arguments(
         session.query(PRIVATE + sql)
     assert said in str(caught.value), caught.value
     assert "sources" not in str(caught.value) and ".yaml" not in str(caught.value)
+    assert not session.ledger.lines()
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [("WHERE parse_url(page, 'HOST') = 'a'", "runs on Spark only"), ("", "cannot be a key")],
+)
+def test_refused_lists_of_groups_cost_nothing(
+    groups: str, said: str, opened: Callable[..., Session]
+) -> None:
+    """Catches: a list of public groups that is first looked at when the ledger has its line."""
+    session = opened(tables={"pages": pd.DataFrame({"page": [0.5]})})
+    listed = f", public_groups = (SELECT page FROM pages {groups}))"
+    with pytest.raises(InputError, match=said):
+        session.query(PRIVATE.replace(")", listed, 1) + "page, COUNT(*) AS n FROM v GROUP BY page")
     assert not session.ledger.lines()
 
 
