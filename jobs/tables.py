@@ -189,9 +189,10 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
         table.add_row(*_place(row, published, bool(ended[index])), *cells)
     terminal = console()
     terminal.print(table)
-    windows = f"{comparison['windows']:,} window{'' if comparison['windows'] == 1 else 's'}"
+    windows = f" in {comparison['windows']:,} window{'' if comparison['windows'] == 1 else 's'}"
     released_share = (
-        f"{comparison['keys_kept']:,} of {comparison['keys']:,} groups in {windows} are released."
+        f"{comparison['keys_kept']:,} of {comparison['keys']:,} groups"
+        f"{'' if published.once else windows} are released."
     )
     sentences = [_sentence(alias, made_of) for alias, made_of in comparison["made_of"].items()]
     for line in (released_share, *sentences):

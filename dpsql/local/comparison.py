@@ -48,9 +48,10 @@ def check_comparable(query: Query) -> None:
         raise InputError(
             "true values beside the released ones are not there yet for APPROX_QUANTILES: leave them out"
         )
-    if query.parsed.window is None:
+    is_of_windows = query.parsed.window is not None or query.parsed.once
+    if not is_of_windows or query.published.sets is not None:
         raise InputError(
-            "the exact histogram is of windows: this query has none, so there is nothing to compare with"
+            "true values beside the released ones are not there yet for tables that grow and for CUBE: `dpsql try` without --compare"
         )
 
 
@@ -93,6 +94,8 @@ class Truth:
             DataFrame: the histogram's columns, missing keys included, `<alias>_true`, SIDES) and `made_of`: alias -> see `_made_of`.
         """
         truth = self._true_histogram(key_types)
+        if self._published.once:
+            released = released.append_column(START, _epochs(released.num_rows))
         starts = released.column(START).cast(pa.int64()).to_numpy()
         is_last = released.column("trigger").to_numpy() == self._grid.closed_triggers(
             starts, self._until_us
@@ -146,13 +149,14 @@ class Truth:
         triggers = self._grid.closed_triggers(start, self._until_us)
         times = {END: start + self._grid.window_us, DUE: start + triggers * self._grid.trigger_us}
         paired_rows.attrs = last.attrs  # a merge loses them
-        return paired_rows.assign(
+        compared = paired_rows.assign(
             trigger=triggers,
             **{
                 name: pd.Series(us, paired_rows.index).astype("datetime64[us, UTC]")
                 for name, us in times.items()
             },
         )
+        return compared.drop(columns=[START, END]) if self._published.once else compared
 
     def _add(self, rows: pa.Table) -> None:
         rows = rows.filter(pa.array(rows.column("drop").to_numpy() == 0))
@@ -213,6 +217,11 @@ class Truth:
             return f"{aggregate.function}({finite}) FILTER (NOT isnan({a}))"
         mean = "avg" if aggregate.function is AggregateFunction.AVG else "sum"
         return f"coalesce({mean}({finite}) FILTER (NOT isnan({a})), 0)"
+
+
+def _epochs(rows: int) -> pa.Array:
+    """Return where the one window of a one-time release begins, row by row."""
+    return pa.array(np.zeros(rows, np.int64)).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _errors(paired_rows: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:

@@ -10,12 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsql
-from dpsql.errors import ConfigError
+from dpsql.errors import ConfigError, InputError
+from dpsql.local.comparison import check_comparable
 from dpsql.local.feeder import run_batches, run_local, try_query
 from dpsql.local.record_reader import RowReader
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.public_rows import write_parquet
+from dpsql.sources.domains import Domain
 from dpsql.tuning import check_tunable
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import Clock
@@ -180,6 +182,37 @@ def test_files_are_read_at_once(compile_on: Compile, secret: Secret, tmp_path: P
     rows = try_query(query, {}, run_id=RUN, secret=secret).histogram
     people_of = dict(zip(rows["page"], rows["people"], strict=True))
     assert people_of == pytest.approx({"/old": 500, "/new": 500}, abs=150)
+
+
+@pytest.mark.parametrize("is_grouped", [True, False])
+def test_true_values_stand_beside_the_released_ones(
+    compile_on: Compile, secret: Secret, tmp_path: Path, is_grouped: bool
+) -> None:
+    """Catches: a window that the rows of one release lack, and times by which records are left out."""
+    table = visits()
+    folder = tmp_path / "visits"
+    folder.mkdir()
+    pq.write_table(table, folder / "a.parquet")
+    query = compile_on(PEOPLE if is_grouped else ONE_ROW)
+    tried = try_query(query, {}, run_id=RUN, secret=secret, compare=True)
+    found = tried.comparison
+    assert found is not None
+    frame = table.to_pandas()
+    if is_grouped:
+        true = frame.groupby("page")["user_id"].nunique()
+        shown = found["compared"].set_index("page")["people_true"]
+        assert shown.astype(int).to_dict() == true.to_dict()
+        assert found["keys_kept"] == len(tried.histogram) > 3
+    else:
+        assert found["compared"]["views_true"].tolist() == [len(frame)]
+    assert not {"window_start", "window_end"} & {*found["compared"]}
+
+
+def test_no_true_values_beside_a_cube(compile_on: Compile) -> None:
+    """Catches: a comparison that is refused only when epsilon is spent."""
+    cube = ONE_ROW.replace("COUNT(*)", "page, COUNT(*)") + " GROUP BY CUBE (page)"
+    with pytest.raises(InputError, match="not there yet for tables that grow and for CUBE"):
+        check_comparable(compile_on(cube, domains={"page": Domain(("/p1", "/p2"), ordered=False)}))
 
 
 def test_no_part_can_be_asked_for(compile_on: Compile, secret: Secret) -> None:

@@ -176,7 +176,7 @@ CAUSES = (
     Cause("no error of a difference", (f"compare views a --by pages {LAKE}",), "no column 'pages' with an error"),
     Cause("the folder is taken", ("init",), "is there already"),
     Cause("rows are protected", COMPARED, "protect rows", query("(epsilon = 1, delta = 0, privacy_level = EVENT)", "COUNT(*) AS n", DAY)),
-    Cause("a table that grows", COMPARED, "nothing to compare with", query(f"{BOUNDS}, trigger_interval = '1 day')", "page, COUNT(*) AS n", "page")),
+    Cause("a table that grows", COMPARED, "not there yet for tables that grow", query(f"{BOUNDS}, trigger_interval = '1 day')", "page, COUNT(*) AS n", "page")),
     Cause("lists", COMPARED, "not there yet for sketches", query(LISTS, "APPROX_TOP_COUNT(page, 3) AS top", DAY)),
     Cause("records without a column", (f"try views.sql {INPUT}",), "is missing", lambda folder: records(page=None).to_parquet(folder / "visits.parquet")),
     Cause("records of another type", (f"try views.sql {INPUT}",), "has type", lambda folder: records(ts=["x"]).to_parquet(folder / "visits.parquet")),
