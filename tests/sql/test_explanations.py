@@ -4,12 +4,13 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import pytest
 
+from dpsql.compiled import Query
 from dpsql.explanation import ErrorBar, Explanation
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
 from dpsql.mechanisms.histogram.stages import quantiles_of, stderr
@@ -21,24 +22,40 @@ from dpsql.times import duration
 from tests.frozen import NUMBER
 from tests.sql.golden import compiled, goldens
 
-QUERIES = {golden.stem: compiled(golden) for golden in goldens("accepted")}
+GOLDENS = {golden.stem: golden for golden in goldens("accepted")}
 SECTIONS = (
     "In short", "What is promised", "When", "Limits", "Which keys are released", "How exact the numbers are", "How the budget is spent",
 )  # fmt: skip
 TOP = ("protects", "when", "limits", "keys", "columns", "budget", "identity", "notes")
 CONSTANTS = {"95", "2", "20", "7"}
 """Of 95% intervals, mu^2, "2 events", and the sentence on more than 20 in 7 days."""
-every_query = pytest.mark.parametrize("name", QUERIES)
+every_query = pytest.mark.parametrize("name", GOLDENS)
+
+
+def query_of(name: str) -> Query:
+    return compiled(GOLDENS[name])
 
 
 @cache
 def explained(name: str) -> Explanation:
-    return QUERIES[name].explanation
+    return query_of(name).explanation
 
 
-def of_kind(kind: str) -> pytest.MarkDecorator:
-    names = [name for name, query in QUERIES.items() if query.mechanism.name == kind]
-    return pytest.mark.parametrize("name", names)
+def of_kind(kind: str) -> Callable[[Callable[[str], None]], Callable[[], None]]:
+    """Check all queries of a kind in one test: only then are they planned, and not where tests are collected."""
+
+    def over_all(check: Callable[[str], None]) -> Callable[[], None]:
+        def test() -> None:
+            names = [name for name in GOLDENS if query_of(name).mechanism.name == kind]
+            assert names
+            for name in names:
+                check(name)
+
+        test.__name__ = check.__name__
+        test.__doc__ = check.__doc__
+        return test
+
+    return over_all
 
 
 def places(value: Any, at: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -62,16 +79,14 @@ def outside_lists(value: Any, at: str = "") -> set[str]:
 def test_json_has_the_same_paths_in_every_query() -> None:
     """Catches: a name that one kind of query leaves out, or has alone."""
     names = defaultdict(set)
-    said = [explained(name).json() for name in QUERIES]
+    said = [explained(name).json() for name in GOLDENS]
     for explanation in said:
         for place, found in places(explanation):
             names[place].add(found)
     assert {place: found for place, found in names.items() if len(found) > 1} == {}
     assert names[""] == {TOP}
     assert len({frozenset(outside_lists(each)) for each in said}) == 1
-    assert {query.mechanism.name for query in QUERIES.values()} == {
-        each.name for each in MECHANISMS
-    }
+    assert {query_of(name).mechanism.name for name in GOLDENS} == {each.name for each in MECHANISMS}
 
 
 @every_query
@@ -79,10 +94,10 @@ def test_text_has_the_same_sections(name: str) -> None:
     lines = explained(name).text().splitlines()
     titles = [line for line in lines if line and not line.startswith(" ")]
     assert tuple(titles[:-1]) == SECTIONS
-    assert titles[-1] == f"Query identity: {QUERIES[name].plan.identity}"
+    assert titles[-1] == f"Query identity: {query_of(name).plan.identity}"
     short = re.findall(r"(?m)^  ([A-Z][a-z ]+): {1,}", explained(name).text().split("\n\n")[0])
     limits = ["Limits"] if explained(name).protects.unit else []
-    defaults = ["Defaults"] if any(QUERIES[name].defaults.values()) else []
+    defaults = ["Defaults"] if any(query_of(name).defaults.values()) else []
     assert short == ["Protected", "Adds up to", "When", "Keys", "Noise", *limits, *defaults]
 
 
@@ -127,7 +142,7 @@ def test_numbers_of_the_text_are_in_the_json(name: str) -> None:
 @every_query
 def test_the_guarantee_is_the_accountants(name: str) -> None:
     """Catches: a cost or total of another plan, or one that the accountant has not computed."""
-    query = QUERIES[name]
+    query = query_of(name)
     protects = explained(name).protects
     cost = query.mechanism.account(query.plan, query.source)
     assert (protects.epsilon, protects.delta) == (query.parsed.epsilon, query.parsed.delta)
@@ -143,7 +158,7 @@ def test_the_guarantee_is_the_accountants(name: str) -> None:
 @every_query
 def test_limits_and_times_are_the_querys(name: str) -> None:
     """Catches: C without its period, limits of another option, a table with windows."""
-    query = QUERIES[name]
+    query = query_of(name)
     parsed = query.parsed
     said = explained(name)
     renews = bool(parsed.privacy_unit) and parsed.contribution_period == "WINDOW"
@@ -181,7 +196,7 @@ def test_limits_and_times_are_the_querys(name: str) -> None:
 @every_query
 def test_budget_is_the_plans(name: str) -> None:
     """Catches: a part of delta, or a share, of another purpose."""
-    plan = QUERIES[name].plan
+    plan = query_of(name).plan
     budget = explained(name).budget
     assert budget.mu == plan.mu
     selection = getattr(plan, "selection", None)
@@ -197,7 +212,7 @@ def stderrs(errors: tuple[ErrorBar, ...]) -> list[tuple[int, float | None]]:
 @of_kind("histogram")
 def test_histogram_tells_the_errors_and_thresholds_of_its_plan(name: str) -> None:
     """Catches: the last trigger's error told for the first, or a part's for its column's."""
-    plan = QUERIES[name].plan
+    plan = query_of(name).plan
     for column, planned in zip(explained(name).columns, plan.columns, strict=True):
         parts = planned.perturbations
         if tree := quantiles_of(plan, planned):
@@ -218,7 +233,7 @@ def test_histogram_tells_the_errors_and_thresholds_of_its_plan(name: str) -> Non
 @of_kind("sliding")
 def test_sliding_windows_tell_the_interval_of_their_noise(name: str) -> None:
     """Catches: a half width with 1.96 where noise is discrete."""
-    plan = QUERIES[name].plan
+    plan = query_of(name).plan
     measured = iter(plan.measurements)
     for column in explained(name).columns:
         parts = [next(measured) for _ in column.parts or column.errors]
@@ -236,7 +251,7 @@ def test_sliding_windows_tell_the_interval_of_their_noise(name: str) -> None:
 @of_kind("dynamic")
 def test_running_totals_tell_the_errors_of_their_counters(name: str) -> None:
     """Catches: errors of another trigger, or of another noisy sum."""
-    plan = QUERIES[name].plan
+    plan = query_of(name).plan
     noise = {each.mechanism: each for each in (*perturbations(plan), *quantile_noise(plan))}
     for column, planned in zip(explained(name).columns, plan.columns, strict=True):
         parts = [noise[part.noise_stream] for part in planned.perturbations]
@@ -252,7 +267,7 @@ def test_running_totals_tell_the_errors_of_their_counters(name: str) -> None:
 @of_kind("marginals")
 def test_marginals_tell_every_table(name: str) -> None:
     """Catches: the share or the cells of another table, an error of an answer that nothing covers."""
-    plan = QUERIES[name].plan
+    plan = query_of(name).plan
     keys = explained(name).keys
     assert sum(table.cells for table in keys.tables) == keys.cells
     assert sum(table.share for table in keys.tables) == pytest.approx(1, abs=1e-4)
@@ -278,7 +293,7 @@ def test_marginals_tell_every_table(name: str) -> None:
 @of_kind("sketch")
 def test_sketches_tell_the_errors_of_estimates(name: str) -> None:
     """Catches: errors of a cell told as those of an estimate."""
-    plan = QUERIES[name].plan
+    plan = query_of(name).plan
     for column, cells in zip(explained(name).columns, plan.cells, strict=True):
         ends = {1: cells.sd[0], plan.triggers: cells.sd[-1]}
         assert stderrs(column.errors) == [(i, sd * plan.stderr) for i, sd in ends.items()]
@@ -286,7 +301,7 @@ def test_sketches_tell_the_errors_of_estimates(name: str) -> None:
 
 @every_query
 def test_gaussian_intervals_are_1_96_standard_errors(name: str) -> None:
-    if QUERIES[name].plan.mu:
+    if query_of(name).plan.mu:
         tables = explained(name).keys.tables
         of_columns = [
             error for column in explained(name).columns for error in (*column.errors, *column.parts)

@@ -17,6 +17,7 @@ from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.stage import Clock, Tables
 from dpsql.udfs.table.grid import TableGrid
 from tests.mechanisms.dynamic.feed_reference import NOWHERE, Image, Sums, histories, sums
+from tests.sweeps import sweep
 
 RULES = (Increment("rows"), Increment("users"), Increment("sum", 0, 0.5, -8, 12))
 LATEST = 40
@@ -175,12 +176,12 @@ def shift(found: Sums, which: int, matrix: np.ndarray) -> float:
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("copies", [False, True])
 def test_no_feed_of_one_unit_is_beyond_the_bound(late: bool, copies: bool) -> None:
-    """100 feeds each, searched for long lives and for flicker; T = 120, dense. Catches: slots or spells by arrival, no factor of 2, c in lives."""
+    """Some feeds each, searched for long lives and for flicker; T = 120, dense. Catches: slots or spells by arrival, no factor of 2, c in lives."""
     matrix = gram(120)
     most = [0.0] * 3
     chance = random.Random(7)
     f2 = matrix[0, 0]
-    for trial in range(100):
+    for trial in range(sweep(50, 100)):
         c = chance.choice([1, 2, 3])
         p = parameters(
             max_rows=6,
@@ -218,7 +219,7 @@ def test_no_feed_of_one_unit_is_beyond_the_bound(late: bool, copies: bool) -> No
         ):
             assert shift(found, which, matrix) <= bound * (1 + 1e-9), (trial, which)
         most[c - 1] = max(most[c - 1], shift(found, 2, matrix) / (2 * c * p.max_rows * f2))
-    assert most[0] > 0.3, "the search comes nowhere near the bound"
+    assert most[0] > 0.25, "the search comes nowhere near the bound"
 
 
 def test_updates_begin_rows_whose_begin_was_lost() -> None:
@@ -300,7 +301,7 @@ def test_counts_are_those_of_the_bounded_table() -> None:
     assert state is not None and state["live"].num_rows == len(there)
 
 
-@pytest.mark.parametrize("number", range(24))
+@pytest.mark.parametrize("number", range(sweep(8, 24)))
 def test_large_feeds_are_followed_as_the_plain_reading_does(number: int) -> None:
     """Catches: units that meet where arrays do, an order of slots that turns change."""
     chance = random.Random(number)
