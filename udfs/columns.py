@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,34 @@ def sort_runs(*columns: npt.NDArray[np.generic]) -> tuple[Int, Bool]:
     """Return the order that sorts rows by some columns, and where runs of equal rows start in it."""
     order = sort_order(*columns)
     return order, run_starts(*(column[order] for column in columns))
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A column as numbers of its distinct values. The values ascend, so numbers compare as values do."""
+
+    numbers: npt.NDArray[np.signedinteger[Any]]
+    values: npt.NDArray[Any]
+
+    def take(self, rows: npt.NDArray[Any]) -> Numbered:
+        """Return some rows."""
+        return Numbered(self.numbers[rows], self.values)
+
+    def plain(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the values of some rows."""
+        return self.take(rows).all()
+
+    def all(self) -> npt.NDArray[Any]:
+        """Return the values of all rows."""
+        values: npt.NDArray[Any] = self.values[self.numbers]
+        return values
+
+
+def number_values(column: npt.NDArray[Any]) -> Numbered:
+    """Number the distinct values of a column of integers."""
+    order, starts = sort_runs(column)
+    numbers = (np.cumsum(starts) - 1).astype(np.int32)
+    return Numbered(unsort(order, numbers), column[order[starts]])
 
 
 def run_sums(values: Int, starts: Bool) -> Int:

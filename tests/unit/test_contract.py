@@ -21,7 +21,7 @@ from dpsql.mechanisms.sketch.mechanism import SKETCH
 from dpsql.mechanisms.sliding.mechanism import SLIDING
 from dpsql.udfs import task_intake
 from dpsql.udfs.bucket_state import BucketFiles
-from dpsql.udfs.intake import contribution_bounding
+from dpsql.udfs.intake import timeliness
 from dpsql.udfs.stage import Clock, Stage, StateFile
 from dpsql.udfs.state_table import StateTable
 from dpsql.udfs.task_files import ContributionFiles
@@ -187,9 +187,9 @@ def test_units_add_up_finds_a_look_at_the_earliest_record_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In a table with a last trigger the later records are the closed ones: whether others' count was one record's to decide."""
-    sees_both = contribution_bounding._all_in_time
+    sees_both = timeliness._all_in_time
     monkeypatch.setattr(
-        contribution_bounding,
+        timeliness,
         "_all_in_time",
         lambda ts, clock, p: sees_both(ts[:0] if not len(ts) else ts[ts == ts.min()], clock, p),
     )

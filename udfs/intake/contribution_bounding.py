@@ -12,18 +12,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, run_starts, run_sums, running_count, sort_order, sort_runs
+from dpsql.udfs.columns import (
+    Bool,
+    Int,
+    Numbered,
+    number_values,
+    run_starts,
+    run_sums,
+    running_count,
+    sort_order,
+    sort_runs,
+)
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.group_sums import GroupFill
 from dpsql.udfs.intake.leaf_counts import with_leaves
+from dpsql.udfs.intake.timeliness import count_drops, open_copies, read_integers, timely
 from dpsql.udfs.intake.user_state import (
     GROUPS,
     KEYS,
@@ -49,22 +59,6 @@ DROP_REASONS = (
 )
 """The first four are the codes 1..4 that the record's `drop` column carries; the rest are decided here, in this order
 (but once a user's rows are used up, all further records are `over_max_rows`: nothing else is kept of that user)."""
-
-
-class Timely(Protocol):
-    """Numbers that decide whether a record comes in time."""
-
-    @property
-    def grid(self) -> Grid:
-        """Grid of windows and triggers."""
-
-    @property
-    def public_keys(self) -> tuple[int, ...] | None:
-        """Sorted key hashes that may appear; None: any key."""
-
-    @property
-    def first_window_us(self) -> int | None:
-        """Windows that start earlier do not exist; None: all do."""
 
 
 @dataclass(frozen=True)
@@ -144,16 +138,15 @@ class Admission:
 class Records:
     """Records of one micro-batch, by user and in order of arrival; one value per record.
 
-    `row` says where the record is in `key_bytes`; all other columns are in order. `increments` has one column per perturbation.
+    `increments` has one column per perturbation; `key_bytes` one value per distinct key.
     """
 
     period: Int
-    user: Int
+    user: Numbered
     ts: Int
-    key: Int
-    row: Int
+    key: Numbered
     increments: list[Int]
-    key_bytes: pa.ChunkedArray
+    key_bytes: pa.Array
 
 
 @dataclass(frozen=True)
@@ -246,19 +239,38 @@ def keep_timely_records(
     is_timely = timely(rows, clock, p, drops)
     if not is_timely.all():
         rows = rows.filter(is_timely)
-    ts, user, key = (_ints(rows, name) for name in ("ts", "user", "key"))
+    ts = read_integers(rows, "ts")
+    user = number_values(read_integers(rows, "user"))
+    key = number_values(read_integers(rows, "key"))
+    key_rows = np.empty(len(key.values), np.int64)
+    key_rows[key.numbers] = np.arange(len(ts))
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     increments = [rule.increments(rows) for rule in p.increments]
-    order = sort_order(period, user, ts, mix(user, key, *increments))
-    period = period[order]
-    user = user[order]
-    has_rows_left = _drop(used_up(users, period, user, p.max_rows), "over_max_rows", drops)
+    order = sort_by_arrival(period, user, ts, key, increments)
+    is_used_up = used_up(users, period[order], user.take(order), p.max_rows)
+    has_rows_left = count_drops(is_used_up, "over_max_rows", drops)
     if not has_rows_left.all():
         order = order[has_rows_left]
-        period = period[has_rows_left]
-        user = user[has_rows_left]
-    increments = [column[order] for column in increments]
-    return Records(period, user, ts[order], key[order], order, increments, rows["key_bytes"])
+    return Records(
+        period[order],
+        user.take(order),
+        ts[order],
+        key.take(order),
+        [column[order] for column in increments],
+        rows["key_bytes"].take(key_rows),
+    )
+
+
+def sort_by_arrival(
+    period: Int, user: Numbered, ts: Int, key: Numbered, increments: list[Int]
+) -> Int:
+    """Return the order of records by user and event time; where these are equal, by a mix of the whole record."""
+    order, starts = sort_runs(period, user.numbers, ts)
+    tied = np.flatnonzero(~(starts & np.append(starts, True)[1:]))
+    rows = order[tied]
+    mixed = mix(user.plain(rows), key.plain(rows), *(column[rows] for column in increments))
+    order[tied] = rows[sort_order(np.cumsum(starts)[tied], mixed)]
+    return order
 
 
 def fill_groups(
@@ -266,12 +278,14 @@ def fill_groups(
 ) -> GroupFill:
     """Add up what copies of records bring to their groups, as far as the bounds per group go."""
     record, window, _ = open_copies(records.ts, clock, p)
-    group_columns = records.period[record], records.user[record], window, records.key[record]
     rules = [p.increments[j] for j in p.per_group]
     return group_sums.fill(
         group_sums.empty_sums(len(rules)) if sums is None else sums,
         record,
-        group_columns,
+        records.period[record],
+        records.user.take(record),
+        window,
+        records.key.take(record),
         [records.increments[j][record] for j in p.per_group],
         rules,
     )
@@ -292,9 +306,11 @@ def apply_row_limits(
     has_capacity = np.ones(len(records.ts), bool)
     if fill and p.only_per_group:
         has_capacity = fill.has_capacity(len(records.ts))
-    entries = Entries(records.period, records.user, _fingerprint(records.key))
+    key_fingerprints = number_values(_fingerprint(records.key.values))
+    fingerprint = key_fingerprints.take(records.key.numbers)
+    entries = Entries(records.period, records.user, fingerprint)
     pairs = count_entries(users, KEYS, entries, has_capacity)
-    is_new_user = run_starts(records.period, records.user)
+    is_new_user = run_starts(records.period, records.user.numbers)
     is_first = has_capacity & ~pairs.is_known & (pairs.occurrence == 1)
     rank = pairs.spread(pairs.user_entries + running_count(is_first, is_new_user), is_first)
     if fill and p.groups_are_keys:
@@ -307,11 +323,11 @@ def apply_row_limits(
     within_group = within_groups & has_capacity & within_key
     ordinal = pairs.user_rows + running_count(within_group, is_new_user)
     is_over = ordinal - within_group >= p.max_rows
-    has_rows_left = _drop(is_over, "over_max_rows", drops)
-    _drop(has_rows_left & ~within_groups, "over_max_groups", drops)
+    has_rows_left = count_drops(is_over, "over_max_rows", drops)
+    count_drops(has_rows_left & ~within_groups, "over_max_groups", drops)
     within_groups &= has_rows_left
-    _drop(within_groups & ~has_capacity, "over_bounds_per_group", drops)
-    _drop(within_groups & has_capacity & ~within_key, "over_max_rows_per_group", drops)
+    count_drops(within_groups & ~has_capacity, "over_bounds_per_group", drops)
+    count_drops(within_groups & has_capacity & ~within_key, "over_max_rows_per_group", drops)
     is_admitted = within_group & has_rows_left
     verdicts = RowVerdicts(is_admitted, is_first & is_admitted, rank, ordinal)
     return verdicts, merge(users, KEYS, pairs, is_admitted, p.counts_rows, p.max_rows)
@@ -356,12 +372,12 @@ def rank_groups(
             users,
         )
     period = records.period[record]
-    user = records.user[record]
-    fingerprint = _group_fingerprint(period, copies.window, records.key[record], p)
-    entries = Entries(period, user, fingerprint)
+    user = records.user.take(record)
+    fingerprint = _group_fingerprint(period, copies.window, records.key.plain(record), p)
+    entries = Entries(period, user, number_values(fingerprint))
     groups = count_entries(users, GROUPS, entries)
     is_first = ~groups.is_known & (groups.occurrence == 1)
-    new_groups = running_count(is_first, run_starts(period, user))
+    new_groups = running_count(is_first, run_starts(period, user.numbers))
     rank = groups.spread(groups.user_entries + new_groups, is_first)
     has_own_capacity = groups.stands_for(is_first, fill.exact_groups) if fill else all_copies
     is_kept = has_own_capacity & (groups.is_known | (rank <= p.max_group_copies))
@@ -420,12 +436,14 @@ def sum_by_group(
 
     `weight` and each of `increments` have one value per copy.
     """
-    row = records.row[copies.record]
-    group_columns = _group_columns(records, copies, p)
-    order, starts = sort_runs(*group_columns.values())
+    key = records.key.take(copies.record)
+    counted_user = {"user": _counted_user(records, copies, p)} if p.by_user else {}
+    order, starts = sort_runs(copies.window, copies.trigger, key.numbers, *counted_user.values())
     heads = order[starts]
-    table = {name: column[heads] for name, column in group_columns.items()}
-    table["key_bytes"] = records.key_bytes.take(row[heads])
+    table = {"window": copies.window[heads], "trigger": copies.trigger[heads]}
+    table["key"] = key.plain(heads)
+    table |= {name: column[heads] for name, column in counted_user.items()}
+    table["key_bytes"] = records.key_bytes.take(key.numbers[heads])
     # In rounds a user counts once per group and trigger, with the weight of its earliest record: the largest.
     table["weight"] = (
         np.maximum.reduceat(weight[order], np.flatnonzero(starts))
@@ -441,78 +459,9 @@ def sum_by_group(
     summed = pa.table(table)
     if not leaves:
         return summed
-    key_bytes = records.key_bytes.take(row)
-    sign = np.ones(len(row), np.int64)
-    key = group_columns["key"]
-    return with_leaves(summed, copies.window, copies.trigger, key, key_bytes, sign, leaves)
-
-
-def timely(rows: pa.Table, clock: Clock, p: Timely, drops: dict[str, int]) -> Bool:
-    """Tell whether each record may count: not dropped before, a public key, not ahead of the clock, its newest window still open.
-
-    Args:
-        rows: with `drop, ts, key`.
-        clock: of the micro-batch.
-        p: the plan's numbers.
-        drops: counts by reason, added to.
-    """
-    code = _ints(rows, "drop")
-    ts = _ints(rows, "ts")
-    if p.public_keys is None and not code.any() and _all_in_time(ts, clock, p):
-        return np.ones(len(ts), bool)
-    for number, count in zip(*np.unique(code, return_counts=True), strict=True):
-        if number:
-            drops[DROP_REASONS[number - 1]] += int(count)
-    is_timely = code == 0
-    if p.public_keys is not None:
-        is_timely &= _drop(
-            is_timely & ~np.isin(_ints(rows, "key"), np.array(p.public_keys, np.int64)),
-            "not_a_public_group",
-            drops,
-        )
-    is_timely &= _drop(is_timely & (ts > clock.latest_us), "too_far_ahead", drops)
-    return is_timely & _drop(is_timely & _is_closed(ts, clock, p), "window_closed", drops)
-
-
-def _all_in_time(ts: Int, clock: Clock, p: Timely) -> bool:
-    """Tell whether no record is too far ahead, and the newest window of none is closed.
-
-    Windows close in order, and a last trigger closes for all that is later: where the earliest and the latest event time are open, all are.
-    """
-    if not len(ts):
-        return True
-    extremes = np.array([ts.min(), ts.max()])
-    return bool(extremes[1] <= clock.latest_us and not _is_closed(extremes, clock, p).any())
-
-
-def open_copies(ts: Int, clock: Clock, p: Timely) -> tuple[Int, Int, Int]:
-    """Return (record, window, trigger) of every copy whose window is open: its first trigger after the event time that is not closed yet."""
-    record, window = p.grid.windows_of(ts)
-    trigger = _trigger(ts[record], window, clock, p)
-    is_open = (trigger <= p.grid.horizon) & _exists(window, p)
-    return record[is_open], window[is_open], trigger[is_open]
-
-
-def _is_closed(ts: Int, clock: Clock, p: Timely) -> Bool:
-    """Tell whether the newest window of each event time is closed, or does not exist."""
-    newest = p.grid.latest_window(ts)
-    return (_trigger(ts, newest, clock, p) > p.grid.horizon) | ~_exists(newest, p)
-
-
-def _drop(is_dropped: Bool, reason: str, drops: dict[str, int]) -> Bool:
-    drops[reason] += int(is_dropped.sum())
-    return ~is_dropped
-
-
-def _trigger(ts: Int, window: Int, clock: Clock, p: Timely) -> Int:
-    """Return the first grid point of the window after the record's own event time that is not closed yet."""
-    return np.maximum(
-        p.grid.own_trigger(ts, window), p.grid.closed_triggers(window, clock.closed_us) + 1
-    )
-
-
-def _exists(window: Int, p: Timely) -> Bool:
-    return np.ones(len(window), bool) if p.first_window_us is None else window >= p.first_window_us
+    key_bytes = records.key_bytes.take(key.numbers)
+    sign = np.ones(len(copies.record), np.int64)
+    return with_leaves(summed, copies.window, copies.trigger, key.all(), key_bytes, sign, leaves)
 
 
 def _group_fingerprint(
@@ -525,20 +474,13 @@ def _group_fingerprint(
     return fingerprint & ~np.uint32(1) | (p.grid.period(window) == period).astype(np.uint32)
 
 
-def _group_columns(records: Records, copies: Copies, p: BoundingParameters) -> dict[str, Int]:
-    """Return what tells the groups of copies apart: window, trigger and key, and in rounds who counts."""
-    key = records.key[copies.record]
-    columns = {"window": copies.window, "trigger": copies.trigger, "key": key}
-    return columns | ({"user": _counted_user(records, copies, p)} if p.by_user else {})
-
-
 def _counted_user(records: Records, copies: Copies, p: BoundingParameters) -> Int:
     """Return whom rounds count: a user, and where periods meet a user in one period.
 
     One user in two periods would else be counted in one of them only if not in the other. The last bit of the id says whether the window
     starts in the period: a mix of both could be that of somebody else in the other period.
     """
-    user = records.user[copies.record]
+    user = records.user.plain(copies.record)
     if not p.periods_meet:
         return user
     period = records.period[copies.record]
@@ -554,18 +496,20 @@ def _counted_before(
     A window that starts in the copy's period meets the next one, another window the one before. So an entry has one counterpart, whose
     fingerprint differs in the last bit, and each of the two looks for the other.
     """
-    starts_here = (entries.fingerprint & np.uint32(1)).astype(bool)
+    fingerprint = entries.fingerprint.all()
+    starts_here = (fingerprint & np.uint32(1)).astype(bool)
     is_counted = np.zeros(len(is_first), bool)
     for is_asked, state, step_us in (
         (is_first & starts_here, users, p.grid.window_us),
         (is_first & ~starts_here, new_users, -p.grid.window_us),
     ):
-        counterparts = Entries(
+        is_counted[is_asked] = has(
+            state,
+            GROUPS,
             entries.period[is_asked] + step_us,
-            entries.user[is_asked],
-            entries.fingerprint[is_asked] ^ np.uint32(1),
+            entries.user.plain(is_asked),
+            fingerprint[is_asked] ^ np.uint32(1),
         )
-        is_counted[is_asked] = has(state, GROUPS, counterparts)
     return is_counted
 
 
@@ -589,10 +533,3 @@ def mix(start: Int, *columns: Int) -> npt.NDArray[np.uint64]:
         mixed *= np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
     return mixed
-
-
-def _ints(rows: pa.Table, name: str) -> Int:
-    column = rows[name]
-    if column.null_count:
-        raise TypeError(f"column {name} must not hold NULL")
-    return column.to_numpy().astype(np.int64, copy=False)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from dpsql.udfs.columns import (
     Bool,
     Int,
+    Numbered,
     find,
     insert,
     int_fields,
@@ -86,7 +87,10 @@ def empty_sums(rules: int) -> pa.Table:
 def fill(
     state: pa.Table,
     record: Int,
-    columns: Sequence[Int],
+    period: Int,
+    user: Numbered,
+    window: Int,
+    key: Numbered,
     values: Sequence[Int],
     rules: Sequence[Increment],
 ) -> GroupFill:
@@ -95,13 +99,14 @@ def fill(
     Args:
         state: `period, user, window, key`, sorted by them, and how full each capacity is.
         record: the number of each copy's record, a unit's copies in order of arrival.
-        columns: `period, user, window, key` of each copy.
+        period, user, window, key: of each copy.
         values: of each rule, what the copies bring, in parts of its larger bound.
         rules: those that have bounds per group.
     """
-    order, starts = sort_runs(*columns)
+    order, starts = sort_runs(period, user.numbers, window, key.numbers)
     group = unsort(order, np.cumsum(starts) - 1)
-    group_columns = [column[order][starts] for column in columns]
+    heads = order[starts]
+    group_columns = [period[heads], user.plain(heads), window[heads], key.plain(heads)]
     state_row = match(group_columns, read_columns(state, GROUP_COLUMNS))
     levels = []
     increments = []

@@ -21,6 +21,7 @@ import pyarrow as pa
 from dpsql.udfs.columns import (
     Bool,
     Int,
+    Numbered,
     Word,
     find,
     insert,
@@ -48,8 +49,8 @@ class Entries:
     """Records as entries of the maps: (period, user, fingerprint) per record, sorted by (period, user, order of arrival)."""
 
     period: Int
-    user: Int
-    fingerprint: npt.NDArray[np.uint32]
+    user: Numbered
+    fingerprint: Numbered
 
 
 ExactGroups = tuple[Int, Bool]
@@ -104,15 +105,16 @@ def count_entries(
     state: pa.Table, part: int, entries: Entries, is_counted: Bool | None = None
 ) -> Counted:
     """Count records against one part of the state; `is_counted`: which of them, where not all."""
-    is_new_user = run_starts(entries.period, entries.user)
+    is_new_user = run_starts(entries.period, entries.user.numbers)
     user_number = np.cumsum(is_new_user) - 1
-    order, starts = sort_runs(user_number, entries.fingerprint)
+    order, starts = sort_runs(user_number, entries.fingerprint.numbers)
     pair = unsort(order, np.cumsum(starts) - 1)
     flags = np.ones(len(order), bool) if is_counted is None else is_counted[order]
     occurrence = unsort(order, running_count(flags, starts))
     heads = order[starts]
 
-    low, high = _user_spans(state, part, entries.period[is_new_user], entries.user[is_new_user])
+    new_users = entries.user.plain(is_new_user)
+    low, high = _user_spans(state, part, entries.period[is_new_user], new_users)
     fingerprint, rows = read_columns(state, ("fingerprint", "rows"))
     # Only the entries of the micro-batch's own users are looked at from here on: `stored` are their rows, user by user.
     user_entries = high - low
@@ -123,7 +125,7 @@ def count_entries(
     pair_user = user_number[heads]
     position, is_known_pair = _look_up(
         _words(np.repeat(np.arange(len(low)), user_entries), fingerprint[stored]),
-        _words(pair_user, entries.fingerprint[heads]),
+        _words(pair_user, entries.fingerprint.plain(heads)),
     )
     state_row = low[pair_user] + position - begins[pair_user]
     prior_rows = np.zeros(len(heads), np.int64)
@@ -161,19 +163,21 @@ def _look_up(table: Word, words: Word) -> tuple[Int, Bool]:
     return position, is_known
 
 
-def has(state: pa.Table, part: int, entries: Entries) -> Bool:
+def has(
+    state: pa.Table, part: int, period: Int, user: Int, fingerprint: npt.NDArray[np.uint32]
+) -> Bool:
     """Tell whether one part of the state has each entry; in any order."""
-    parts = np.full(len(entries.user), part, np.uint8)
-    keys = (entries.period, entries.user, parts, entries.fingerprint)
-    return match(keys, read_columns(state, COLUMNS[:4])) >= 0
+    parts = np.full(len(user), part, np.uint8)
+    table = read_columns(state, COLUMNS[:4])
+    return match((period, user, parts, fingerprint), table) >= 0
 
 
-def used_up(state: pa.Table, period: Int, user: Int, max_rows: float) -> Bool:
+def used_up(state: pa.Table, period: Int, user: Numbered, max_rows: float) -> Bool:
     """Tell whether the user of each record, sorted by (period, user), had no row left before this micro-batch."""
     if not state.num_rows:
-        return np.zeros(len(user), bool)
-    is_new_user = run_starts(period, user)
-    low, high = _user_spans(state, KEYS, period[is_new_user], user[is_new_user])
+        return np.zeros(len(period), bool)
+    is_new_user = run_starts(period, user.numbers)
+    low, high = _user_spans(state, KEYS, period[is_new_user], user.plain(is_new_user))
     rows = state["rows"].to_numpy()
     is_full = (high > low) & (rows[np.minimum(low, len(rows) - 1)] >= max_rows)
     return is_full[np.cumsum(is_new_user) - 1]
@@ -236,8 +240,13 @@ def _new_entries(
     heads = tally.heads[is_new]
     entries = tally.entries
     parts = np.full(len(heads), part, np.uint8)
-    period = entries.period[heads]
-    return [period, entries.user[heads], parts, entries.fingerprint[heads], row_counts[is_new]]
+    return [
+        entries.period[heads],
+        entries.user.plain(heads),
+        parts,
+        entries.fingerprint.plain(heads),
+        row_counts[is_new],
+    ]
 
 
 def forget(state: pa.Table, closed_us: int, grid: Grid, renews: bool) -> pa.Table:

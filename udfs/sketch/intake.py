@@ -9,12 +9,13 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, read_columns, run_starts, sort_order
+from dpsql.udfs.columns import Bool, Int, number_values, read_columns, run_starts, sort_order
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
-from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, open_copies, timely
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.intake.group_sums import GroupFill
+from dpsql.udfs.intake.timeliness import open_copies, timely
 from dpsql.udfs.sketch import bounds as bounding
 from dpsql.udfs.sketch.bounds import Mask, UnitBounds, admitted_by, bound, fields_of, own_cells
 from dpsql.udfs.sketch.hashing import CellShape, Field, digests_of, distinct_digests, hash_key
@@ -175,7 +176,10 @@ def fill_groups(
     return group_sums.fill(
         sums,
         record,
-        (records.period[record], records.user[record], window, records.values[record, 0]),
+        records.period[record],
+        number_values(records.user).take(record),
+        window,
+        number_values(records.values[:, 0]).take(record),
         [rule.increments(rows)[row] for rule in rules],
         rules,
     )

@@ -11,8 +11,9 @@ import pyarrow as pa
 from dpsql.udfs.columns import Bool, Int, int_fields, run_sums, sort_runs
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, timely
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters
 from dpsql.udfs.intake.stages import AdmissionStage
+from dpsql.udfs.intake.timeliness import timely
 from dpsql.udfs.stage import Clock, Intake, Stepped, Tables, counted_drops
 
 
