@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from dpsql.compiled import Query, compile_query
-from dpsql.errors import ConfigError, DataError, InputError, QueryError
+from dpsql.errors import ConfigError, DataError, InputError, LakeError, QueryError
 from dpsql.local.arrow_columns import spark_type
 from dpsql.local.frames import misfit
 from dpsql.local.spark_types import STRING, SparkType
 from dpsql.parsed_query import Reading
+from dpsql.published.cubes import newest_tables
 from dpsql.published.public_rows import PublicRows
+from dpsql.published.sketches import PublishedSketch, ReleasedCells
 from dpsql.sources.config import Source, Sources
 from dpsql.sources.time_units import TEXT, UNITS, has_unit, wrong_unit
-from dpsql.times import EPOCH
+from dpsql.times import EPOCH, microseconds
 from dpsql.view.plain_table import PlainRows
 from dpsql.view.reading import as_read
 from dpsql.view.table import in_order
@@ -54,10 +56,12 @@ class Answer(PlainRows):
         all_rows: one per released window, trigger and key: times, keys, aggregates, their stderr. `.rows` are those that are shown.
         query: the compiled query, to explain.
         dropped: records that do not count, by reason: exact, so for whoever holds the records alone.
+        cells: of a list or a COUNT_SKETCH; None of other queries.
     """
 
     query: Query
     dropped: Mapping[str, int]
+    cells: ReleasedCells | None = None
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -80,6 +84,45 @@ class Answer(PlainRows):
     def explain(self) -> str:
         """Return what is promised, and how noisy each column is."""
         return self.query.explain()
+
+    @property
+    def sketch(self) -> PublishedSketch:
+        """The first sketch of the newest finished window: `.estimate(values)`, `.top(candidates, k)`, `.noise_sd`."""
+        return self.sketch_of()
+
+    def sketch_of(self, window: str | None = None, alias: str | None = None) -> PublishedSketch:
+        """Return a sketch; arguments as of `dpsql.sketch`.
+
+        Raises:
+            LakeError: the query has no such sketch or window.
+        """
+        if self.cells is None:
+            raise LakeError("the query has no sketch: SELECT COUNT_SKETCH(...) or APPROX_TOP_COUNT")
+        return self.cells.sketch(None if window is None else microseconds(window), alias)
+
+    def ask(self, sql: str, max_error: float | str | None = None) -> pd.DataFrame:
+        """Answer a question about the tables of a CUBE, for no budget, as `dpsql ask` does.
+
+        Args:
+            sql: like `SELECT page, SUM(views) FROM visits WHERE hour < 8 GROUP BY page`.
+            max_error: rows, or a share like `5%`: an answer that is further off is refused.
+
+        Returns:
+            A row for each cell of GROUP BY: its keys, the value, `stderr`, and `low, high`, the 95% interval.
+
+        Raises:
+            QueryError: what is wrong with the question.
+            LakeError: the query has no CUBE, ROLLUP or GROUPING SETS.
+            DataError: no table covers the question well enough.
+        """
+        import pandas as pd  # slow to import
+
+        from dpsql.published.questions import answer
+
+        released = pa.Table.from_pandas(self.all_rows, preserve_index=False)
+        marginals = newest_tables(released, self.query.published)
+        limit = None if max_error is None else str(max_error)
+        return pd.DataFrame(answer(marginals, sql, limit).rows)
 
     def plot(self) -> Chart:
         """Draw the largest keys of the first aggregate with their 95% errors."""

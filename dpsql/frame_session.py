@@ -113,7 +113,8 @@ class Session:
         until_us = release_time(query, until)
         result = run_frame(query, table, self.secret, run_id, until_us=until_us, ledger=self.ledger)
         print(spent_text(self._budget(query), "cap= in dpsql.session"), file=sys.stderr)
-        return Answer(frame_of(result.histogram, query.published), query, result.drops)
+        rows = frame_of(result.histogram, query.published)
+        return Answer(rows, query, result.drops, result.cells)
 
     @property
     def spent(self) -> Total:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +17,6 @@ from dpsql.jobs.terminal import print_json, print_table, records
 
 if TYPE_CHECKING:
     from dpsql.lake.runs import Lake
-    from dpsql.published.cubes import PublishedMarginals
 
 NOTE = (
     "95%: of values named before looking, collisions included. Where units are protected it is of what their contribution bounds let count: "
@@ -31,26 +29,18 @@ MARGINALS_NOTE = (
     "numbers can be larger.{nulls} Nothing was spent: the table is public, this reads it."
 )
 OFF = "Off: in units of the noise; about 1 or less where it fits as well as the truth would."
-MOST_ROWS = 1_000
 
 
 @click.command(short_help="free answers from what a sketch or a CUBE has published")
 @name_argument
-@click.argument("question", metavar="[SQL]", nargs=-1)
+@click.argument("texts", metavar="[SQL | VALUE...]", nargs=-1)
 @lake_option
-@click.option(
-    "--value",
-    "values",
-    metavar="VALUE",
-    multiple=True,
-    help="How often it came, from a sketch; may be repeated.",
-)
 @click.option(
     "--keys",
     "file",
     metavar="FILE",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="Values, one a line.",
+    type=click.Path(dir_okay=False, exists=True, allow_dash=True, path_type=Path),
+    help="Values, one a line; - reads them from stdin.",
 )
 @click.option(
     "--of", "alias", metavar="ALIAS", help="Which sketch of the query.  [default: the first]"
@@ -76,12 +66,6 @@ MOST_ROWS = 1_000
     help="Of a question in SQL: refuse an answer that is further off.",
 )
 @click.option(
-    "--confidence",
-    type=float,
-    metavar="P",
-    help="Of a question in SQL: of low .. high, per question.  [default: 0.95]",
-)
-@click.option(
     "--synthetic",
     "synthetic",
     metavar="[DIR]",
@@ -99,77 +83,64 @@ MOST_ROWS = 1_000
 @json_option
 def ask(
     name: str,
-    question: tuple[str, ...],
+    texts: tuple[str, ...],
     lake_folder: str,
-    values: tuple[str, ...],
     file: Path | None,
     alias: str | None,
     window_us: int | None,
     until_us: int | None,
     trigger: int | None,
     max_error: str | None,
-    confidence: float | None,
     synthetic: str | None,
     synthetic_rows: int | None,
     as_json: bool,
 ) -> None:
     """Print how often values came, also values that were never listed, with their error; needs the public part of the lake alone.
 
-    A value of several columns is a JSON array. Of a query with CUBE, ROLLUP or GROUPING SETS: one question in SQL. Its error is of a question that
-    was chosen without looking at that release. Of the same a table (--synthetic) with weights of all cells that are not negative and fit the noisy
-    tables: anyone may query it in DuckDB or Spark.
+    What begins with SELECT is a question in SQL, all else a value. A value of several columns is a JSON array. Of a query with CUBE, ROLLUP or
+    GROUPING SETS: one question. Its error is of a question that was chosen without looking at that release. Of the same a table (--synthetic) with
+    weights of all cells that are not negative and fit the noisy tables: anyone may query it in DuckDB or Spark.
 
     \b
-    dpsql ask wiki_top --value '#en.wikipedia' --value '#eo.wikipedia' --lake lake
-    dpsql ask wiki_top --value '#eo.wikipedia' --window 2015-09-12 --json --lake lake
+    dpsql ask wiki_top '#en.wikipedia' '#eo.wikipedia' --lake lake
+    dpsql ask wiki_top '#eo.wikipedia' --window 2015-09-12 --json --lake lake
     dpsql ask wiki_cube "SELECT COUNT(*) FROM wiki_cube WHERE hour BETWEEN 8 AND 17" --max-error 5% --lake lake
     dpsql ask wiki_cube --synthetic --rows 10000 --lake lake
     """
     from dpsql.lake.runs import Lake
 
+    lake = Lake(lake_folder)
+    is_question = bool(texts and re.match(r"\s*SELECT\b", texts[0], re.IGNORECASE))
+    of_sketch = (file, window_us, until_us)
+    is_of_sketch = any(setting is not None for setting in of_sketch)
     if synthetic is not None or synthetic_rows is not None:
-        if (
-            question
-            or values
-            or file
-            or window_us is not None
-            or until_us is not None
-            or trigger is not None
-        ):
+        if texts or is_of_sketch or trigger is not None:
             raise click.UsageError(
                 "--synthetic makes a table of the newest trigger, and answers nothing"
             )
-        _synthesize(Lake(lake_folder), name, synthetic_rows, synthetic, alias, as_json)
+        _synthesize(lake, name, synthetic_rows, synthetic, alias, as_json)
         return
-    if question:
-        if len(question) > 1 or not re.match(r"\s*SELECT\b", question[0], re.IGNORECASE):
+    if is_question:
+        if len(texts) > 1:
+            raise click.UsageError("ask one question; values come without one")
+        if alias or is_of_sketch:
             raise click.UsageError(
-                f'ask one question, like "SELECT COUNT(*) FROM {name} WHERE ..."; a value is asked for with --value VALUE'
+                "--keys, --of, --window and --to are of a sketch: leave them away, or the question"
             )
-        if values or file or alias or window_us is not None or until_us is not None:
-            raise click.UsageError(
-                "--value, --keys, --of, --window and --to are of a sketch: leave them away, or the question"
-            )
-        answer_question(
-            Lake(lake_folder),
-            name,
-            question[0],
-            trigger,
-            max_error,
-            0.95 if confidence is None else confidence,
-            as_json,
-        )
+        answer_question(lake, name, texts[0], trigger, max_error, as_json)
         return
-    if max_error is not None or confidence is not None:
-        raise click.UsageError("--max-error and --confidence are of a question in SQL")
+    if max_error is not None:
+        raise click.UsageError("--max-error is of a question in SQL")
     selection = {"window_us": window_us, "until_us": until_us, "trigger": trigger, "alias": alias}
-    _values_of_a_sketch(
-        Lake(lake_folder),
-        name,
-        [*values, *(file.read_text(encoding="utf-8").splitlines() if file else [])],
-        selection,
-        as_json,
-    )
+    _values_of_a_sketch(lake, name, [*texts, *_lines(file)], selection, as_json)
+
+
+def _lines(file: Path | None) -> list[str]:
+    """Return the lines of a file, or of stdin where it is named `-`."""
+    if file is None:
+        return []
+    with click.open_file(str(file), encoding="utf-8") as stream:
+        return stream.read().splitlines()
 
 
 def _synthesize(
@@ -218,125 +189,50 @@ def _synthesize(
 
 
 def answer_question(
-    lake: Lake,
-    name: str,
-    text: str,
-    trigger: int | None,
-    max_error: str | None,
-    confidence: float,
-    as_json: bool,
+    lake: Lake, name: str, text: str, trigger: int | None, max_error: str | None, as_json: bool
 ) -> None:
     """Print the answer to one question, a row for each cell of its GROUP BY."""
     from dpsql.published.cubes import open_marginals
-    from dpsql.sql.question import per_cell, read_question, table_of
+    from dpsql.published.questions import answer
+    from dpsql.sql.question import table_of
     from dpsql.times import timestamp
 
-    if not 0 < confidence < 1:
-        raise DataError(f"confidence is {confidence:g}: give a number between 0 and 1, like 0.95")
     if table_of(text).lower() != name.lower():
         raise DataError(
             f"the question is about `{table_of(text)}`, and {name} was named: write FROM {name}"
         )
     marginals = open_marginals(lake, name, trigger)
-    question = read_question(text, marginals.keys)
-    column = marginals.column(question.column)
-    key_names = list(marginals.keys)
-    names = [key_names[key] for key in question.group_keys]
-    if (size := math.prod(len(marginals.keys[key]) for key in names)) > MOST_ROWS:
-        raise DataError(
-            f"the answer would have {size:,} rows, and at most {MOST_ROWS:,} are given: name fewer keys in GROUP BY"
-        )
-    largest_half = math.inf
-    if max_error is not None:
-        largest_half = _largest(max_error, marginals.estimate(column, [{}]).value)
-    rows = [
-        cell | _answer(marginals, column, products, confidence, largest_half)
-        for cell, products in per_cell(question, marginals.keys)
-    ]
+    answered = answer(marginals, text, max_error)
     due = timestamp(marginals.time_us)
     if as_json:
         document = {
             "name": name,
             "trigger": marginals.trigger,
             DUE: due,
-            "confidence": confidence,
+            "confidence": 0.95,
             "source": "free",
-            "rows": rows,
+            "rows": answered.rows,
             "counted": marginals.bound,
-            "other_with_null": list(question.with_null),
+            "other_with_null": list(answered.with_null),
         }
         print_json(document)
         return
     table_rows = [
         (
-            *(str(row[key]) for key in names),
-            f"{row[column]:,.6g}",
+            *(str(row[key]) for key in answered.keys),
+            f"{row[answered.column]:,.6g}",
             f"{row['stderr']:,.3g}",
             f"{row['low']:,.6g} .. {row['high']:,.6g}",
         )
-        for row in rows
+        for row in answered.rows
     ]
-    print_table((*names, column, "stderr", f"{confidence:.4g}"), table_rows, len(names))
+    heads = (*answered.keys, answered.column, "stderr", "95%")
+    print_table(heads, table_rows, len(answered.keys))
     nulls = ""
-    if question.with_null:
-        nulls = f" `other` of {', '.join(question.with_null)} holds NULL too, so unlike in SQL <> and NOT count it."
+    if answered.with_null:
+        nulls = f" `other` of {', '.join(answered.with_null)} holds NULL too, so unlike in SQL <> and NOT count it."
     limits = MARGINALS_NOTE.format(bound=marginals.bound, nulls=nulls)
     click.echo(f"At trigger {marginals.trigger} ({due}), free. {limits}")
-
-
-def _answer(
-    marginals: PublishedMarginals,
-    column: str,
-    products: Any,
-    confidence: float,
-    largest_half: float,
-) -> dict[str, float]:
-    """Estimate one cell of a question.
-
-    Raises:
-        DataError: its interval is wider than is wanted, or no measured table covers it.
-    """
-    from scipy.special import ndtri
-
-    estimate = marginals.estimate(column, products)
-    half = float(ndtri(0.5 + confidence / 2)) * estimate.stderr
-    if not half <= largest_half or math.isinf(half):
-        problem = (
-            f"is ± {half:,.6g} at {confidence:.4g}"
-            if math.isfinite(half)
-            else "is not covered: no measured table has all its keys"
-        )
-        raise DataError(
-            f"a free answer to this {problem}; allow that, or ask for more of it at once"
-        )
-    return {
-        column: estimate.value,
-        "stderr": estimate.stderr,
-        "low": estimate.value - half,
-        "high": estimate.value + half,
-    }
-
-
-def _largest(max_error: str, total: float) -> float:
-    """Return what --max-error allows, in rows; a share is one of the noisy total.
-
-    Raises:
-        DataError: it is no number, or the total is not positive.
-    """
-    share = max_error.strip().endswith("%")
-    try:
-        amount = float(max_error.strip().removesuffix("%"))
-    except ValueError:
-        amount = math.nan
-    if not 0 < amount < math.inf:
-        raise DataError(
-            f"--max-error is {max_error!r}: give a number of rows like 100, or a share of the total like 0.5%"
-        )
-    if share and not total > 0:
-        raise DataError(
-            "the noisy total is not positive, so a share of it means nothing: give --max-error in rows"
-        )
-    return amount * total / 100 if share else amount
 
 
 def _values_of_a_sketch(
@@ -347,7 +243,7 @@ def _values_of_a_sketch(
 
     if not values:
         raise click.UsageError(
-            "ask a question in SQL, or name a value with --value, or a file of values with --keys"
+            'name a value, or a file of values with --keys, or ask a question in SQL, like "SELECT COUNT(*) FROM NAME"'
         )
     sketch = open_sketch(lake, name, **selection)
     estimates = sketch.estimate(

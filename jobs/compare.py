@@ -101,7 +101,7 @@ def _released(name: str, lake_folder: str) -> PublicRows:
         raise DataError(f"query {name!r} has published nothing yet")
     if rows.description.lists:
         raise DataError(
-            f"query {name!r} publishes lists: `dpsql ask {name} --value VALUE` gives any value's count with its interval"
+            f"query {name!r} publishes lists: `dpsql ask {name} VALUE` gives any value's count with its interval"
         )
     return rows
 

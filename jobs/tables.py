@@ -35,7 +35,7 @@ from dpsql.view.words import (
 
 FOOT = (
     "with collisions: a 95% interval that also covers collisions with other values, for values named before looking;",
-    "a value that is listed by luck is estimated too high. Any other value: dpsql ask NAME --value VALUE.",
+    "a value that is listed by luck is estimated too high. Any other value: dpsql ask NAME VALUE.",
 )
 
 

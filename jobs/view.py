@@ -154,12 +154,10 @@ def _page_text(
         history = as_histogram(history)
         if history.frame.empty:
             raise NothingPublished(
-                f"query {name!r}: no value is listed. How often any value came: dpsql ask {name} --value VALUE"
+                f"query {name!r}: no value is listed. How often any value came: dpsql ask {name} VALUE"
             )
     if not history.description.amounts and not history.description.quantiles:
-        raise ConfigError(
-            f"dpsql view draws values, and {name} lists none: dpsql ask {name} --value VALUE"
-        )
+        raise ConfigError(f"dpsql view draws values, and {name} lists none: dpsql ask {name} VALUE")
     rows = one_window(history, name, window_us, growing, growing_aliases(history))
     passed = (empty if listed else passed_over(history, rows)) if window_us is None else ""
     window = rows.frame

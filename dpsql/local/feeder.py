@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,8 @@ from dpsql.mechanisms.protocol import Plan, RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.public_rows import shown_frame
-from dpsql.published.rows import published_rows
+from dpsql.published.rows import cell_rows, published_rows
+from dpsql.published.sketches import ReleasedCells
 from dpsql.times import now_us
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.randomness import intake_key
@@ -59,11 +60,19 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class LocalResult:
-    """The histogram (Arrow), how many records were dropped and why, and how many were read."""
+    """Rows that a run releases, and exact counts of its records.
+
+    Args:
+        histogram: the public table.
+        drops: how many records were dropped, by reason.
+        records: how many were read.
+        cells: of a sketch; None of other queries.
+    """
 
     histogram: pa.Table
     drops: dict[str, int] = field(repr=False)
     records: int = field(repr=False)
+    cells: ReleasedCells | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +236,22 @@ def run_batches(
     released = feeder.tick(until_us)
     kinds = key_types() if callable(key_types) else key_types
     drops = {reason: feeder.drops[reason] for reason in registry.shape(plan).drops}
-    return LocalResult(published_table(plan, released, kinds), drops, feeder.records)
+    histogram = published_table(plan, released, kinds)
+    return LocalResult(histogram, drops, feeder.records, _cells(plan, released, kinds))
+
+
+def _cells(
+    plan: Plan, released: Sequence[pa.Table], key_types: Sequence[SparkType]
+) -> ReleasedCells | None:
+    """Return the cells of a sketch; None of other queries."""
+    shape = registry.shape(plan)
+    if shape.sketch is None:
+        return None
+    names = (key.name for key in plan.query.keys)
+    kinds = (str(kind).lower().replace(" ", "") for kind in key_types)
+    value = tuple(zip(names, kinds, strict=False))
+    rows = cell_rows(pa.concat_tables(released), shape.schedule, shape.sketch)
+    return ReleasedCells(replace(shape.sketch, value=value), rows)
 
 
 def run_local(

@@ -109,7 +109,7 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
         if published.rows is not Rows.CUBE:
             raise LakeError(
                 f"query {name!r} publishes no sets of keys: a question in SQL and a synthetic table are of a query with CUBE, ROLLUP or "
-                f"GROUPING SETS; how often values came in a sketch: dpsql ask {name} --value VALUE"
+                f"GROUPING SETS; how often values came in a sketch: dpsql ask {name} VALUE"
             )
         if trigger is None:
             trigger = pc.max(read_rows(path, ["trigger"])["trigger"]).as_py()
@@ -119,6 +119,22 @@ def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> Publish
             f"query {name!r} has published nothing{'' if trigger is None else f' at trigger {trigger}'}"
         )
     return tables_in(rows, published)
+
+
+def newest_tables(rows: pa.Table, published: Published) -> PublishedMarginals:
+    """Return the tables of the newest trigger in released rows.
+
+    Raises:
+        LakeError: they have no sets of keys, or there are none.
+    """
+    if published.rows is not Rows.CUBE:
+        raise LakeError(
+            "the query has no sets of keys: a question in SQL is of CUBE, ROLLUP or GROUPING SETS"
+        )
+    if not rows.num_rows:
+        raise LakeError("the query has released nothing")
+    is_newest = pc.equal(rows["trigger"], pc.max(rows["trigger"]))
+    return tables_in(rows.filter(is_newest), published)
 
 
 def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ import pyarrow.compute as pc
 
 from dpsql.description import SketchShape
 from dpsql.errors import DataError, LakeError
-from dpsql.files import Place
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake, cells_path
 from dpsql.published.public_rows import described, readable
@@ -28,6 +28,9 @@ from dpsql.udfs.sketch.hashing import DIGEST_BYTES, SCHEME, CellShape, digest, d
 
 if TYPE_CHECKING:
     import pandas as pd
+
+CellReader = Callable[[Sequence[str] | None, pc.Expression], pa.Table]
+"""Reads some columns of the rows of cells that meet a condition."""
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
@@ -141,6 +144,28 @@ class PublishedSketch:
         ]
 
 
+@dataclass(frozen=True, eq=False)
+class ReleasedCells:
+    """The cells of all windows and triggers that were released.
+
+    Args:
+        shape: of their table.
+        rows: as they are published.
+    """
+
+    shape: SketchShape
+    rows: pa.Table
+
+    def sketch(self, window_us: int | None = None, alias: str | None = None) -> PublishedSketch:
+        """Return the sketch of one window; arguments and errors as in `open_sketch`."""
+        number = _number(self.shape, alias)
+        chosen = _chosen(_windows(self._rows_where), self.shape, "the query", window_us, None)
+        return _sum_of_windows(self._rows_where, self.shape, number, chosen, None)
+
+    def _rows_where(self, columns: Sequence[str] | None, condition: pc.Expression) -> pa.Table:
+        return self.rows.filter(condition).select(columns or self.rows.column_names)
+
+
 def open_sketch(
     lake: Lake,
     name: str,
@@ -170,11 +195,10 @@ def open_sketch(
             raise LakeError(
                 f"{path}: another release of dpsql wrote it; this one reads sketches of {SCHEME}"
             )
+        reader = partial(read_rows, path)
         number = _number(shape, alias)
-        windows = _windows(path)
-        return _sum_of_windows(
-            path, shape, number, _chosen(windows, shape, name, window_us, until_us), trigger
-        )
+        chosen = _chosen(_windows(reader), shape, f"query {name!r}", window_us, until_us)
+        return _sum_of_windows(reader, shape, number, chosen, trigger)
 
 
 def _number(shape: SketchShape, alias: str | None) -> int:
@@ -186,11 +210,9 @@ def _number(shape: SketchShape, alias: str | None) -> int:
     return shape.aliases.index(alias)
 
 
-def _windows(path: Place) -> list[tuple[int, int, int, int]]:
+def _windows(reader: CellReader) -> list[tuple[int, int, int, int]]:
     """Return (start, end, newest trigger, its time) of every window."""
-    rows = read_rows(
-        path, ["window_start", "window_end", "trigger", "trigger_time"], pc.field("row") == 0
-    )
+    rows = reader(["window_start", "window_end", "trigger", "trigger_time"], pc.field("row") == 0)
     newest = rows.group_by(["window_start", "window_end"]).aggregate(
         [("trigger", "max"), ("trigger_time", "max")]
     )
@@ -203,15 +225,13 @@ def _windows(path: Place) -> list[tuple[int, int, int, int]]:
 def _chosen(
     windows: list[tuple[int, int, int, int]],
     shape: SketchShape,
-    name: str,
+    subject: str,
     window_us: int | None,
     until_us: int | None,
 ) -> list[tuple[int, int, int, int]]:
     if not windows:
         when = " when it closes" if shape.by_window else ""
-        raise LakeError(
-            f"query {name!r} has published no sketch yet: a window's is published{when}"
-        )
+        raise LakeError(f"{subject} has published no sketch yet: a window's is published{when}")
     if until_us is not None:
         if shape.by_window:
             raise LakeError(
@@ -225,7 +245,7 @@ def _chosen(
         if any(a[1] > b[0] for a, b in pairwise(chosen)):
             raise LakeError("these windows overlap, so they cannot be added up: ask for each")
         if not chosen:
-            raise LakeError(f"query {name!r} has published no window between these times")
+            raise LakeError(f"{subject} has published no window between these times")
         return chosen
     if window_us is None:
         clock = max(window[3] for window in windows)
@@ -234,14 +254,14 @@ def _chosen(
     if not chosen:
         when = f" (the newest is that of {timestamp(windows[-1][0])})" if shape.by_window else ""
         raise LakeError(
-            f"query {name!r} has published no sketch of this window"
+            f"{subject} has published no sketch of this window"
             + (f": it is published when it closes{when}" if when else "")
         )
     return chosen
 
 
 def _sum_of_windows(
-    path: Place, shape: SketchShape, number: int, windows: list[Any], trigger: int | None
+    reader: CellReader, shape: SketchShape, number: int, windows: list[Any], trigger: int | None
 ) -> PublishedSketch:
     cells = np.zeros((shape.depth, shape.width), np.int64)
     variance = 0.0
@@ -254,9 +274,8 @@ def _sum_of_windows(
         low = number * shape.depth
         high = (number + 1) * shape.depth
         in_sketch = (pc.field("row") >= low) & (pc.field("row") < high)
-        rows = read_rows(
-            path, None, begins & in_sketch & (pc.field("trigger") == trigger_number)
-        ).sort_by("row")
+        is_of_trigger = pc.field("trigger") == trigger_number
+        rows = reader(None, begins & in_sketch & is_of_trigger).sort_by("row")
         if not rows.num_rows:
             raise LakeError(
                 f"the sketch of the window {timestamp(start)} was not published at trigger {trigger_number}"
@@ -313,4 +332,4 @@ def _bytes_of(value: Any, kind: str) -> bytes:
     return str(value).encode()
 
 
-__all__ = ["PublishedSketch", "open_sketch"]
+__all__ = ["PublishedSketch", "ReleasedCells", "open_sketch"]

@@ -33,7 +33,7 @@ from dpsql.view.words import (
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_LIST = "No list is published. How often a value came: dpsql ask NAME --value VALUE"
+NO_LIST = "No list is published. How often a value came: dpsql ask NAME VALUE"
 
 
 def lines_of(rows: PublicRows, name: str) -> list[dict[str, Any]]:

@@ -232,7 +232,7 @@ def test_every_number_that_is_given_out_is_listed(place: Path, public: bool) -> 
         seen.command("stop", *lake, *flags, code=2)
         seen.command("restore", *lake, *query[1:], *flags, code=2)
         seen.command("status", *lake[1:], *flags)
-        seen.command("ask", name, "--value", "/p", *lake[1:], *flags, code=2)
+        seen.command("ask", name, "/p", *lake[1:], *flags, code=2)
         seen.command("ask", *lake, "--synthetic", *flags, code=2)
         seen.command("explain", *query, *flags)
         seen.command("budget", *query[1:], *flags)

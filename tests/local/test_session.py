@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,18 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
+from deltalake import Schema
 
 import dpsql
 from dpsql import Answer, Secret, Session
-from dpsql.errors import BudgetError, ConfigError, DataError, InputError, QueryError
+from dpsql.errors import BudgetError, ConfigError, DataError, InputError, LakeError, QueryError
+from dpsql.jobs.cli import main
+from dpsql.lake import delta_tables
+from dpsql.lake.runs import Lake, cells_path
 from dpsql.local.feeder import try_query
 from dpsql.privacy.ledger import Ledger
+from dpsql.published.rows import of_cells
 
 PEOPLE = 4000
 FRAME = pd.DataFrame(
@@ -270,6 +277,71 @@ def test_a_file_and_a_frame_have_one_identity_and_the_same_bits(
         answer.rows[columns].sort_values("page", ignore_index=True),
         check_dtype=False,
     )
+
+
+def _asked(*arguments: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(main, ["ask", "v", *arguments, "--lake", "lake", "--json"])
+    assert done.exit_code == 0, done.output
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
+    return rows
+
+
+def test_sketches_of_an_answer_are_those_of_ask(
+    opened: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a list or a COUNT_SKETCH of a frame that costs epsilon and answers nothing, or other numbers than `dpsql ask` has."""
+    monkeypatch.chdir(tmp_path)
+    sql = "COUNT_SKETCH(page) AS pages FROM v GROUP BY window(day, '1 day')"
+    options = "OPTIONS (epsilon = 4, delta = 1e-6, sketch_width = 1024) "
+    answer = opened(time="day", start="2026-01-01").query(
+        "SELECT WITH DIFFERENTIAL_PRIVACY " + options + sql, until="2026-01-21"
+    )
+    cells = answer.cells
+    assert cells is not None
+    histogram = Lake("lake").histogram("v")
+    kinds = cells.shape.value
+    published = of_cells(answer.query.published, cells.shape, kinds)
+    rows_of_cells = cells.rows
+    for path, rows, description in (
+        (histogram, rows_of_cells.select(["trigger"]).slice(0, 0), answer.query.published),
+        (cells_path(histogram), rows_of_cells, published),
+    ):
+        path.mkdir(parents=True)
+        delta_tables.create(path, Schema.from_arrow(rows.schema), properties=description.properties)
+        delta_tables.append(path, rows, {"run": 1})
+    values = ["home", "shop", "none"]
+    estimates = answer.sketch.estimate(values)
+    assert estimates.to_dict("records") == _asked(*values)
+    assert list(answer.sketch_of("2026-01-03", "pages").top(values, 2)["value"]) != ["none"]
+    with pytest.raises(LakeError, match="the query has no sketch"):
+        opened().query(COUNT, epsilon=1).sketch  # noqa: B018
+
+
+def test_questions_about_a_cube_are_answered_as_by_ask(
+    opened: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a CUBE of a frame that nothing can be asked of, or other numbers than `dpsql ask` has."""
+    monkeypatch.chdir(tmp_path)
+    domains = {"status": {"values": [200, 301, 404, 500]}, "page": {"values": ["home", "shop"]}}
+    options = "OPTIONS (epsilon = 4, trigger_interval = '10 days') "
+    sql = f"SELECT WITH DIFFERENTIAL_PRIVACY {options} page, status, COUNT(*) AS n FROM v GROUP BY CUBE (page, status)"
+    session = opened(domains=domains, time="day", start="2026-01-01")
+    answer = session.query(sql, until="2026-01-21")
+    rows = pa.Table.from_pandas(answer.all_rows, preserve_index=False)
+    path = Lake("lake").histogram("v")
+    path.mkdir(parents=True)
+    properties = answer.query.published.properties
+    delta_tables.create(path, Schema.from_arrow(rows.schema), properties=properties)
+    delta_tables.append(path, rows, {"run": 1})
+    question = "SELECT page, SUM(n) FROM v WHERE status < 400 GROUP BY page"
+    answered = answer.ask(question, max_error="90%")
+    assert answered.to_dict("records") == _asked(question)
+    home = answered.set_index("page").loc["home"]
+    assert abs(home["n"] - PEOPLE / 4) < 6 * home["stderr"]
+    with pytest.raises(DataError, match="allow that"):
+        answer.ask(question, max_error=0.1)
+    with pytest.raises(LakeError, match="no sets of keys"):
+        opened().query(COUNT, epsilon=1).ask(question)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {

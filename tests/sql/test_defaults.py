@@ -215,6 +215,16 @@ OPTION = re.compile(
 )
 
 
+def test_epsilon_is_the_one_option_to_say() -> None:
+    """Catches: a second option that a first query has to have."""
+    assert asked("epsilon = 1", "url, COUNT(*)", "GROUP BY url")
+    with pytest.raises(QueryError) as caught:
+        asked("", "url, COUNT(*)", "GROUP BY url")
+    assert [problem.message for problem in caught.value.problems] == [
+        "The option epsilon is required"
+    ]
+
+
 @pytest.mark.parametrize("golden", goldens("accepted"), ids=lambda golden: golden.stem)
 def test_options_can_be_left_out_one_by_one(golden: Golden) -> None:
     """Catches: a query that says less and is refused, or planned with a number that it does not have."""

@@ -166,7 +166,7 @@ OTHERS = (
     "init new", "explain views.sql", "explain views.sql --missing", "explain views.sql --json", "tune views.sql --sample visits.parquet",
     *(f"try {query}.sql {TRY}{flag}" for query in ("views", "quantiles", "lists") for flag in ("", f" --output {query}.parquet")),
     f"try views.sql {TRY} --compare", "budget", "run views.sql --lake lake --name other --until-caught-up --master spark://127.0.0.1",
-    "ask lists_all --value a --lake lake", "ask cells_all --synthetic --lake lake", "ask cells_none --synthetic --lake lake",
+    "ask lists_all a --lake lake", "ask cells_all --synthetic --lake lake", "ask cells_none --synthetic --lake lake",
 )  # fmt: skip
 ANSWERS = ("init", "explain", "tune", "try", "budget", "status", "show")
 """Commands that are never refused here; the others have no run to work on, or no two keys to compare."""

@@ -100,7 +100,7 @@ def _cell_notes(plan: SketchPlan) -> Iterator[str]:
 
 def missing(plan: SketchPlan) -> tuple[str, dict[str, Any]]:
     """Return why a value may be missing."""
-    ask = "It can be asked for all the same: dpsql ask NAME --value VALUE."
+    ask = "It can be asked for all the same: dpsql ask NAME VALUE."
     lines = ["Why is my value missing?"]
     if plan.unknown_keys:
         lines += [

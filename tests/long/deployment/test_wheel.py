@@ -19,7 +19,7 @@ FROM wiki GROUP BY window(ts, '1 day'), channel
 RUN = "--sources here/conf/sources.yaml --until-caught-up --until 2015-09-13 --master local[2]"
 AFTER_A_RUN = (
     "show demo", "show demo --json", "show middle", "show middle --json", "show wiki_top", "show wiki_top --json", "show lake/public/middle",
-    "compare demo #en.wikipedia #de.wikipedia", "ask wiki_top --value #en.wikipedia", "status", "verify middle --sources here/conf/sources.yaml",
+    "compare demo #en.wikipedia #de.wikipedia", "ask wiki_top #en.wikipedia", "status", "verify middle --sources here/conf/sources.yaml",
     "savepoint demo", "restore demo", "budget --sources here/conf/sources.yaml",
 )  # fmt: skip
 

@@ -117,9 +117,7 @@ def ask(*arguments: str) -> Any:
 
 def test_a_value_that_was_never_listed_is_answered_with_an_interval(lakes: dict[str, str]) -> None:
     """The lake has no private folder, and no secret or ledger is named."""
-    done = ask(
-        "--value", "/a", "--value", "/rare", "--value", "/never", "--lake", lakes["user"], "--json"
-    )
+    done = ask("/a", "/rare", "/never", "--lake", lakes["user"], "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.output)
     rows = {row["value"]: row for row in said["rows"]}
@@ -132,8 +130,16 @@ def test_a_value_that_was_never_listed_is_answered_with_an_interval(lakes: dict[
                 <= rows[page]["high"] + 5 * said["noise_sd"]
             )
     assert rows["/a"]["count"] > 400 > abs(rows["/rare"]["count"])
-    spoken = ask("--value", "/a", "--lake", lakes["user"]).output
+    spoken = ask("/a", "--lake", lakes["user"]).output
     assert "Nothing was spent" in spoken and "true numbers can be much larger" in spoken
+
+
+def test_values_come_from_stdin(lakes: dict[str, str]) -> None:
+    """Catches: a list of values that has to be a file, or written as flags."""
+    arguments = ["ask", "q", "/a", "--keys", "-", "--lake", lakes["user"], "--json"]
+    done = CliRunner().invoke(main, arguments, input="/b\nselect\n")
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["value"] for row in rows] == ["/a", "/b", "select"]
 
 
 def test_cells_say_what_they_are(lakes: dict[str, str]) -> None:
@@ -144,9 +150,7 @@ def test_cells_say_what_they_are(lakes: dict[str, str]) -> None:
     for text in (shown, opened.explain()):
         assert "everything that one user_id does in 1 day: epsilon 2, delta 1e-06" in text
         assert all(name in text for name in CELLS.names)
-    assert "dpsql ask NAME --value VALUE" in shown and "dpsql ask NAME --value VALUE" in repr(
-        opened
-    )
+    assert "dpsql ask NAME VALUE" in shown and "dpsql ask NAME VALUE" in repr(opened)
     rows = json.loads(CliRunner().invoke(main, ["show", cells, "--json"]).output)["rows"]
     assert [row["cells"] for row in rows] == [
         list(cells) for cells in opened.rows["cells"]
@@ -175,31 +179,27 @@ def test_windows_of_one_hash_key_add_up(lakes: dict[str, str]) -> None:
     assert not np.array_equal(
         open_sketch(Lake(lakes["event"]), "q", START, trigger=1).cells, one.cells
     )
-    assert ask("--value", '["/a", 200]', "--lake", lakes["event"]).exit_code == 0
+    assert ask('["/a", 200]', "--lake", lakes["event"]).exit_code == 0
 
 
 def test_what_cannot_be_asked_is_said(lakes: dict[str, str]) -> None:
     for arguments, what in (
-        (
-            ("--value", "/a", "--window", "2024-10-05"),
-            "published when it closes",
-        ),  # begun, and not closed
-        (("--value", "/a", "--to", "2024-10-06"), "hash key of its own"),
-        (("--value", "/a", "--of", "others"), "the sketches are top"),
-        (("--value", "/a", "--trigger", "7"), "not published at trigger 7"),
-        ((), "name a value with --value"),
-        (("/a",), "a value is asked for with --value VALUE"),  # as it was written before
-        (("/a", "/b"), "a value is asked for with --value VALUE"),
+        (("/a", "--window", "2024-10-05"), "published when it closes"),  # begun, and not closed
+        (("/a", "--to", "2024-10-06"), "hash key of its own"),
+        (("/a", "--of", "others"), "the sketches are top"),
+        (("/a", "--trigger", "7"), "not published at trigger 7"),
+        ((), "name a value"),
+        (("SELECT 1", "SELECT 2"), "ask one question"),
         (("SELECT COUNT(*) FROM q",), "publishes no sets of keys"),
-        (("SELECT COUNT(*) FROM q", "--value", "/a"), "leave them away, or the question"),
-        (("--value", "/a", "--max-error", "5%"), "are of a question in SQL"),
+        (("SELECT COUNT(*) FROM q", "--of", "top"), "leave them away, or the question"),
+        (("/a", "--max-error", "5%"), "is of a question in SQL"),
     ):
         done = ask(*arguments, "--lake", lakes["user"])
         assert done.exit_code == 2 and what in done.output and "Traceback" not in done.output, (
             done.output
         )
     for value in ("/a", '["/a"]', '["/a", "many"]'):
-        done = ask("--value", value, "--lake", lakes["event"])
+        done = ask(value, "--lake", lakes["event"])
         assert (
             done.exit_code == 2 and "Traceback" not in done.output and "many" not in done.output
         ), done.output
@@ -276,7 +276,7 @@ def test_the_page_draws_lists_with_their_intervals(lakes: dict[str, str], tmp_pa
         and half > 1.96 * entry["stderr"]
     )
     nothing = CliRunner().invoke(main, ["view", "q", "--lake", lakes["event"], "--out", str(out)])
-    assert nothing.exit_code == 2 and "lists none: dpsql ask q --value VALUE" in nothing.output
+    assert nothing.exit_code == 2 and "lists none: dpsql ask q VALUE" in nothing.output
 
 
 def test_windows_that_list_nothing_are_passed_over(lakes: dict[str, str]) -> None:

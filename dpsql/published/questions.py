@@ -1,0 +1,113 @@
+"""Questions in SQL about published marginals, answered with 95% intervals from the public table alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from dpsql.errors import DataError
+from dpsql.published.cubes import PublishedMarginals
+from dpsql.sql.question import per_cell, read_question
+from dpsql.text import Z95
+
+MOST_ROWS = 1_000
+
+
+@dataclass(frozen=True)
+class QuestionAnswer:
+    """The answer to a question.
+
+    Args:
+        keys: of GROUP BY, in the order in which they are written.
+        column: that was added up.
+        rows: one for each cell of GROUP BY: its keys, the column, `stderr`, `low`, `high`.
+        with_null: keys of which `other` holds NULL, too (`dpsql.sql.question.Question`).
+    """
+
+    keys: tuple[str, ...]
+    column: str
+    rows: list[dict[str, Any]]
+    with_null: tuple[str, ...]
+
+
+def answer(
+    marginals: PublishedMarginals, text: str, max_error: str | None = None
+) -> QuestionAnswer:
+    """Answer a question in SQL.
+
+    Args:
+        marginals: what is published.
+        text: of the question.
+        max_error: how far an answer may be off, like `100` rows or `5%` of the total; None: any.
+
+    Raises:
+        QueryError: what is wrong with the question.
+        DataError: there are too many rows, or an answer is further off.
+    """
+    question = read_question(text, marginals.keys)
+    column = marginals.column(question.column)
+    key_names = list(marginals.keys)
+    names = tuple(key_names[key] for key in question.group_keys)
+    size = math.prod(len(marginals.keys[name]) for name in names)
+    if size > MOST_ROWS:
+        raise DataError(
+            f"the answer would have {size:,} rows, and at most {MOST_ROWS:,} are given: name fewer keys in GROUP BY"
+        )
+    largest_half = math.inf
+    if max_error is not None:
+        largest_half = _largest(max_error, marginals.estimate(column, [{}]).value)
+    rows = [
+        cell | _interval(marginals, column, products, largest_half)
+        for cell, products in per_cell(question, marginals.keys)
+    ]
+    return QuestionAnswer(names, column, rows, question.with_null)
+
+
+def _interval(
+    marginals: PublishedMarginals, column: str, products: Any, largest_half: float
+) -> dict[str, float]:
+    """Estimate one cell of a question.
+
+    Raises:
+        DataError: its interval is wider than is wanted, or no measured table covers it.
+    """
+    estimate = marginals.estimate(column, products)
+    half = Z95 * estimate.stderr
+    if not half <= largest_half or math.isinf(half):
+        problem = (
+            f"is ± {half:,.6g} at the 95% level"
+            if math.isfinite(half)
+            else "is not covered: no measured table has all its keys"
+        )
+        raise DataError(
+            f"a free answer to this {problem}; allow that, or ask for more of it at once"
+        )
+    return {
+        column: estimate.value,
+        "stderr": estimate.stderr,
+        "low": estimate.value - half,
+        "high": estimate.value + half,
+    }
+
+
+def _largest(max_error: str, total: float) -> float:
+    """Return what an answer may be off, in rows; a share is one of the noisy total.
+
+    Raises:
+        DataError: it is no number, or the total is not positive.
+    """
+    share = max_error.strip().endswith("%")
+    try:
+        amount = float(max_error.strip().removesuffix("%"))
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise DataError(
+            f"--max-error is {max_error!r}: give a number of rows like 100, or a share of the total like 0.5%"
+        )
+    if share and not total > 0:
+        raise DataError(
+            "the noisy total is not positive, so a share of it means nothing: give --max-error in rows"
+        )
+    return amount * total / 100 if share else amount
