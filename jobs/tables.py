@@ -16,7 +16,7 @@ from dpsql.published.public_rows import PublicRows
 from dpsql.published.words import AT_END, TOO_FEW, null_of
 from dpsql.text import Z95
 from dpsql.view.plain_table import NO_LIST, lines_of, value_text
-from dpsql.view.reading import is_ordered
+from dpsql.view.reading import has_oldest_first, is_ordered
 from dpsql.view.table import finished, in_order, places_shown, size_of
 from dpsql.view.words import (
     TIME,
@@ -146,11 +146,12 @@ def print_histogram(
 
 
 def _newest_first(rows: PublicRows) -> PublicRows:
-    """Sort by window and trigger, and within a release by size unless the query has an order."""
+    """Sort by window, the newest first unless the query says otherwise, and trigger, and within a release by size unless the query has an order."""
     published = rows.description
     sizes = [name for name in (size_of(rows), *published.amounts) if name]
     columns = [*published.release, *([] if is_ordered(rows) else sizes[:1])]
-    return rows.with_frame(rows.frame.sort_values(columns, ascending=False, kind="stable"))
+    upwards = [has_oldest_first(rows) and column == START for column in columns]
+    return rows.with_frame(rows.frame.sort_values(columns, ascending=upwards, kind="stable"))
 
 
 def _dimmed(cell: str) -> Text:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from dpsql.description import START
 from dpsql.errors import Problem
 from dpsql.parsed_query import SKETCHES, AggregateFunction, Reading
 from dpsql.sql.aggregates import read_call
 from dpsql.sql.draft import Draft
-from dpsql.sql.items import Item, Kind
+from dpsql.sql.items import Item, Kind, names_window
 from dpsql.sql.relations import write
 from dpsql.sql.select_rules import output_items
 from dpsql.sql.text import problem
@@ -75,19 +76,25 @@ def having_reads_released(draft: Draft) -> Iterator[Problem]:
 
 
 def order_reads_released(draft: Draft) -> Iterator[Problem]:
-    """Reject ORDER BY but for released columns, by name or place, up or down."""
+    """Reject ORDER BY but for released columns, by name or place, and windows before them, up or down."""
     order = draft.select.args.get("order")
-    for ordering, twin in (
+    for place, (ordering, twin) in enumerate(
         zip(order.expressions, draft.canonical.args["order"].expressions, strict=True)
         if order is not None
         else ()
     ):
-        if _ordered(draft, twin) is None:
+        if _window_start(draft, bare(twin.this)) and place:
+            yield problem(
+                draft.span(ordering),
+                "Windows are shown one after the other, and ordered before the rows in them",
+                "write ORDER BY window.start first",
+            )
+        elif _ordered(draft, twin) is None:
             message = f"ORDER BY names keys and aggregates of the select list, and `{write(twin.this)}` is neither"
             yield problem(
                 draft.span(ordering),
                 message,
-                f"write {_listed(draft)}; windows are shown newest first",
+                f"write {_listed(draft)}; windows are shown newest first, with ORDER BY window.start oldest first",
             )
 
 
@@ -138,6 +145,14 @@ def _listed(draft: Draft) -> str:
     return ", ".join(item.name or "" for item in output_items(draft))
 
 
+def _window_start(draft: Draft, node: exp.Expr) -> exp.Column | None:
+    """Return the released column of times where a piece of text means the window."""
+    is_start = isinstance(node, exp.Column) and node.sql().lower() == START
+    if not draft.window_calls or not (is_start or names_window(node)):
+        return None
+    return exp.Column(this=exp.Identifier(this=START, quoted=True))
+
+
 def _column(draft: Draft, node: exp.Expr) -> exp.Column | None:
     """Return the released column that a piece of text means: its name, or the same expression."""
     for item in output_items(draft):
@@ -170,7 +185,7 @@ def _ordered(draft: Draft, node: exp.Expr) -> exp.Expr | None:
         item = draft.items[place - 1] if 1 <= place <= len(draft.items) else None
         column = _quoted(item) if item in output_items(draft) and item is not None else None
     else:
-        column = _column(draft, target)
+        column = _window_start(draft, target) or _column(draft, target)
     if column is None:
         return None
     ordered = node.copy()

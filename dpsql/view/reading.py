@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpsql.description import START
 from dpsql.parsed_query import Reading
 from dpsql.published.public_rows import PublicRows
 
@@ -10,8 +11,19 @@ PRIVATE = "The query has a condition (HAVING) that is not public, because it may
 
 
 def is_ordered(rows: PublicRows) -> bool:
-    """Tell whether the query says how rows are ordered."""
-    return bool(rows.description.reading.order)
+    """Tell whether the query says how the rows of a window are ordered."""
+    return bool(_split_order(rows.description.reading)[1])
+
+
+def has_oldest_first(rows: PublicRows) -> bool:
+    """Tell whether the query orders windows by their starts, upwards."""
+    return any("DESC" not in text for text in _split_order(rows.description.reading)[0])
+
+
+def _split_order(reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the order of windows, and of the rows in each."""
+    count = sum(text.startswith(f'"{START}"') for text in reading.order[:1])
+    return reading.order[:count], reading.order[count:]
 
 
 def as_read(rows: PublicRows, private_reading: Reading | None = None) -> PublicRows:
@@ -33,12 +45,13 @@ def as_read(rows: PublicRows, private_reading: Reading | None = None) -> PublicR
         ROW, pa.array(np.arange(len(frame)))
     )
     release = ", ".join(rows.description.release) or "1"
-    order = ", ".join([*reading.order, ROW])
+    window_order, row_order = _split_order(reading)
+    order = ", ".join([*row_order, ROW])
     text = f"SELECT {ROW} FROM released WHERE {reading.condition or 'true'}"
     if reading.limit:
         text += f" QUALIFY row_number() OVER (PARTITION BY {release} ORDER BY {order}) <= {int(reading.limit)}"
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         connection.register("released", table)
-        order = ", ".join([*rows.description.release, order])
+        order = ", ".join([*window_order, *rows.description.release, order])
         chosen = connection.execute(f"{text} ORDER BY {order}").fetchnumpy()[ROW]
     return rows.with_frame(frame.iloc[np.asarray(chosen, np.int64)])

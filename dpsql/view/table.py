@@ -17,7 +17,7 @@ from dpsql.text import Z95
 from dpsql.view import words
 from dpsql.view.difference import between_windows, difference, places
 from dpsql.view.drawings import Drawing, intervals, trend
-from dpsql.view.reading import as_read, is_ordered
+from dpsql.view.reading import as_read, has_oldest_first, is_ordered
 from dpsql.view.words import absent, amount, key_text, measured, printable, says_nothing, text_of
 
 # What each aggregate of a histogram measures, as far as drawing and ranking it depends on that.
@@ -119,7 +119,8 @@ def finished(rows: PublicRows, clock: Any = None) -> pd.Series:
 
 
 def in_order(rows: PublicRows, size_column: str | None = None) -> PublicRows:
-    """Return the newest finished window first, unfinished ones last; within a window the largest keys first, unless the query has an order.
+    """Return the newest finished window first, unfinished ones last, or, by ORDER BY window.start, the oldest first; within a window the largest
+    keys first, unless the query has an order.
 
     Args:
         rows: of a histogram.
@@ -130,8 +131,11 @@ def in_order(rows: PublicRows, size_column: str | None = None) -> PublicRows:
     if size_column or not is_ordered(rows):
         sizes = (size_column or size_of(rows), *published.amounts, *published.fitted)
         columns += [alias for alias in sizes if alias][:1]
+    is_upwards = has_oldest_first(rows)
+    columns = columns[1:] if is_upwards else columns
+    upwards = [is_upwards and column == START for column in columns]
     ordered = rows.frame.assign(_finished=finished(rows)).sort_values(
-        columns, ascending=False, kind="stable"
+        columns, ascending=upwards, kind="stable"
     )
     return rows.with_frame(ordered.drop(columns="_finished"))
 

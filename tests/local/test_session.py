@@ -220,6 +220,24 @@ def test_rows_are_those_that_are_shown(opened: Callable[..., Session]) -> None:
     assert b"PNG" in few.plot()._repr_png_()
 
 
+def test_windows_are_shown_as_the_query_orders_them(opened: Callable[..., Session]) -> None:
+    """Catches: ORDER BY window.start that is refused, or read as an order of rows; another identity."""
+    session = opened(time="day")
+    sql = PRIVATE + "page, COUNT(*) AS n FROM v GROUP BY page, window(day, '5 days')"
+    plain = session.query(sql, until="2026-02-01").rows
+    assert plain["window_start"].is_monotonic_decreasing
+    for order in ("window.start", "window_start", "window.start, n DESC", "window.end"):
+        text = f"{sql} ORDER BY {order} LIMIT 1"
+        rows = session.query(text, until="2026-02-01").rows
+        assert rows["window_start"].is_monotonic_increasing and rows["window_start"].is_unique
+        assert session.plan(text).plan.identity == session.plan(sql).plan.identity
+    falling = session.query(f"{sql} ORDER BY window.start DESC, page", until="2026-02-01").rows
+    assert falling["window_start"].is_monotonic_decreasing
+    assert falling["page"].tolist()[:2] == ["home", "shop"]
+    with pytest.raises(QueryError, match=r"write ORDER BY window\.start first"):
+        session.plan(f"{sql} ORDER BY page, window.start")
+
+
 def test_a_run_id_gives_the_same_answer_again(opened: Callable[..., Session]) -> None:
     run_id = "0123456789abcdef" * 2
     answers = [opened().query(COUNT, epsilon=1, run_id=run_id) for _ in range(2)]
