@@ -122,7 +122,8 @@ def try_(
     counts_file = _write_last_read(secret.path, source.name, trial)
     note_totals(source, trial.records, trial.drops, compare, counts_file)
     budget = budget_of(ledger.lines(), source, query.protects)
-    note(spent_text(budget, f"sources.{source.name}.cap"))
+    query_limit = source.policy.max_epsilon_per_query
+    note(spent_text(budget, f"sources.{source.name}.cap", query_limit))
     if output is not None:
         write_parquet(trial.table, query.published, output)
         note(f"wrote {len(trial.table)} rows to {output}")

@@ -127,12 +127,13 @@ def budget_of(lines: Sequence[Line], source: Source, level: PrivacyLevel) -> Bud
     return (of_unit or on_ledger or [unspent])[0]
 
 
-def spent_text(budget: Budget, cap_place: str) -> str:
+def spent_text(budget: Budget, cap_place: str, query_limit: float | None = None) -> str:
     """Say in one line what was spent so far on the units of a budget; from the ledger alone.
 
     Args:
         budget: with a run.
         cap_place: where a cap is declared.
+        query_limit: the epsilon that a policy lets one query ask for; None: any.
     """
     count = len(budget.lines)
     forever = sum(line.period == "STREAM" for line in budget.lines)
@@ -141,17 +142,24 @@ def spent_text(budget: Budget, cap_place: str) -> str:
         runs += f" ({forever:,} for ever)"
     if cap := budget.cap:
         length = f"{cap.days:g} day{'' if cap.days == 1 else 's'}" if cap.days else "row"
-        remainder = (
-            f"may use up to {number(cap.left_epsilon)}" if cap.left_epsilon else "is refused"
-        )
         epsilon_text = (
             number(cap.spent_epsilon) if cap.spent_epsilon < math.inf else "more than all"
         )
-        return f"Spent so far on these units: {runs}, epsilon {epsilon_text} of {cap.epsilon:g} in any {length}; the next run {remainder}"
+        total_text = f"together epsilon {epsilon_text} of {cap.epsilon:g} in any {length} (at the cap's delta {cap.delta:g}, not at the query's)"
+        return f"Spent so far on these units: {runs}, {total_text}; the next run {_next_text(cap, query_limit)}"
     first, *_, last = budget.totals
     word = "row" if budget.protects is EVENT else "day"
     costs = f"epsilon {_epsilon_text(first)} in any {first.days} {word}, {_epsilon_text(last)} in any {last.days} {word}s"
     return f"Spent so far on these units: {runs}, {costs}; no budget cap ({cap_place})"
+
+
+def _next_text(cap: CapState, query_limit: float | None) -> str:
+    """Say what one more run may ask for by a cap and a policy."""
+    if not cap.left_epsilon:
+        return "is refused"
+    if query_limit is not None and query_limit < cap.left_epsilon:
+        return f"may ask for up to epsilon {query_limit:g}, by the policy"
+    return f"may ask for up to epsilon {number(cap.left_epsilon)}"
 
 
 def spent_facts(budget: Budget) -> dict[str, Any]:

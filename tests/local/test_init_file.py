@@ -99,6 +99,9 @@ def test_a_first_number_is_right_in_two_commands(name: str) -> None:
         assert abs(row["people"] - PEOPLE / 2) < 6 * row["people_stderr"] < PEOPLE / 4
     assert document["budget"]["runs"] == document["budget"]["for_ever"] == 1
     assert document["budget"]["cap"]["epsilon"] == 4
+    said = tried.stderr
+    assert "of 4 in any 7 days (at the cap's delta 1e-06, not at the query's)" in said
+    assert "the next run may ask for up to epsilon 1, by the policy" in said
     explained = CliRunner().invoke(main, ["explain", "conf/queries/first.sql"])
     assert "Defaults:" in explained.stdout
 
