@@ -33,7 +33,7 @@ def column_names(frame: Any) -> list[str]:
     """
     if getattr(frame, "isStreaming", False):
         raise DataError(
-            "a stream has no end: declare it in sources.yaml, and start the query with dpsql.start or `dpsql run`"
+            "a stream has no end: declare it as a source, and start the query with dpsql.start or `dpsql run`"
         )
     if isinstance(frame, pa.Table):
         return list(frame.column_names)

@@ -99,7 +99,9 @@ def open_local_run(
     if ledger_line is None:
         ledger_id = ledger.own_id()
         origin = origin_of(query.source, ledger_id, level=query.protects)
-        ledger.append(query.line(run_id, KIND, origin), cap_for(query.source, query.protects))
+        cap = cap_for(query.source, query.protects)
+        line = query.line(run_id, KIND, origin)
+        ledger.append(line, cap, of_frame=query.source.of_frame)
         return LocalRun(run_id, is_repeatable, secret.of_ledger(ledger_id), ledger)
     if (ledger_line.kind, ledger_line.query_identity) != (KIND, query.plan.identity):
         raise LakeError(

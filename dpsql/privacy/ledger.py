@@ -14,7 +14,7 @@ from dpsql.errors import BudgetError
 from dpsql.files import create_file, replace_file, reporting_os_errors
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.ledger_line import Line, UnknownLineVersion, cost_in_period, document, line_from
-from dpsql.privacy.origin import cap_in_words, declared_cap
+from dpsql.privacy.origin import DAY_US, cap_in_words, declared_cap
 from dpsql.privacy.register import RunRegister
 from dpsql.privacy.seals import FILE as SEALS
 from dpsql.privacy.seals import Seals, make_seals, read_seals, seal_lines, without_original
@@ -26,7 +26,7 @@ from dpsql.sources.places import overlap
 # says what to write.
 
 
-def check_line(earlier_lines: Sequence[Line], line: Line) -> None:
+def check_line(earlier_lines: Sequence[Line], line: Line, of_frame: bool = False) -> None:
     """Refuse a line that reads what another ledger has paid for (two budgets that do not know of each other), or whose cap is gone.
 
     Raises:
@@ -56,12 +56,13 @@ def check_line(earlier_lines: Sequence[Line], line: Line) -> None:
                 "ledger keeps"
             )
     same = [earlier for earlier in earlier_lines if earlier.cost.protects is line.cost.protects]
-    check_cap(same, line.ledger, line.source, line.origin.cap)
+    check_cap(same, line.ledger, line.source, line.origin.cap, of_frame)
     if line.origin.cap:
-        _check_unit([earlier for earlier in same if earlier.ledger == line.ledger], line)
+        on_ledger = [earlier for earlier in same if earlier.ledger == line.ledger]
+        _check_unit(on_ledger, line, of_frame)
 
 
-def _check_unit(earlier_lines: Sequence[Line], line: Line) -> None:
+def _check_unit(earlier_lines: Sequence[Line], line: Line, of_frame: bool) -> None:
     """Refuse a second unit of the same records under one cap, which bounds what the first one's runs cost."""
     first = next((earlier for earlier in earlier_lines if _of_same_records(line, earlier)), None)
     conflicts = [earlier for earlier in earlier_lines if protects_other_unit(line, earlier)]
@@ -71,6 +72,11 @@ def _check_unit(earlier_lines: Sequence[Line], line: Line) -> None:
         return
     unit_text = ", ".join(line.unit)
     own_ledger = re.sub("[^A-Za-z0-9_-]", "_", f"{line.ledger}_by_{'_'.join(line.unit)}")
+    if of_frame:
+        raise BudgetError(
+            f"these records protect {unit_text}, but the cap of {line.ledger!r} is of {', '.join(conflict.unit)}: write unit={_as_python(conflict.unit)} "
+            "in dpsql.session(...); or, if these are other people, another name="
+        )
     raise BudgetError(
         f"source {line.source!r} protects {unit_text}, but the cap of ledger {line.ledger!r} is of {', '.join(conflict.unit)}: one of these may have "
         f"many {unit_text}, and would pay for each. Write `privacy_unit: {_as_yaml(conflict.unit)}` at sources.{line.source}.privacy_unit; or give it a "
@@ -95,6 +101,10 @@ def _as_yaml(columns: Sequence[str]) -> str:
     return columns[0] if len(columns) == 1 else f"[{', '.join(columns)}]"
 
 
+def _as_python(columns: Sequence[str]) -> str:
+    return repr(columns[0]) if len(columns) == 1 else repr(list(columns))
+
+
 def cap_for(source: Source, level: PrivacyLevel) -> Cap | None:
     """Return the cap that a run of one level has to keep.
 
@@ -116,13 +126,17 @@ def cap_for(source: Source, level: PrivacyLevel) -> Cap | None:
         )
         raise BudgetError(
             f"the cap of source {source.name!r} protects {cap_protects} ({declared.protects}), and this query protects {query_protects} ({level}): "
-            f"add a cap of its level to the list at sources.{source.name}.cap, like `{example}`"
+            f"add a cap of its level to the list at {source.place('cap')}, like `{example}`"
         )
     return cap
 
 
 def check_cap(
-    earlier_lines: Sequence[Line], ledger: str, source: str, cap: tuple[float, ...] | None
+    earlier_lines: Sequence[Line],
+    ledger: str,
+    source: str,
+    cap: tuple[float, ...] | None,
+    of_frame: bool = False,
 ) -> None:
     """Refuse a cap that is gone without a word.
 
@@ -130,6 +144,7 @@ def check_cap(
         earlier_lines: the ledger's lines of one privacy level.
         ledger, source: names.
         cap: as declared now (`dpsql.privacy.origin.declared_cap`).
+        of_frame: it is an argument.
 
     Raises:
         BudgetError: says how to put it back, and how to say that it is meant.
@@ -142,6 +157,14 @@ def check_cap(
         ),
         None,
     )
+    if last_cap and cap is None and of_frame:
+        epsilon, delta, period_us = last_cap
+        period = {"period": f"{period_us / DAY_US:g} days"} if period_us else {}
+        level = {} if period_us else {"privacy_level": "EVENT"}
+        cap_text = {**level, "epsilon": epsilon, "delta": delta, **period}
+        raise BudgetError(
+            f"the people of {ledger!r} have had a cap: write cap={cap_text} in dpsql.session(...)"
+        )
     if last_cap and cap is None:
         raise BudgetError(
             f"ledger {ledger!r} has had a cap, and source {source!r} declares none any more: write "
@@ -306,13 +329,16 @@ class Ledger:
             self.check_is_home()
             return seals.ledger_id
 
-    def append(self, line: Line, cap: Cap | None, spent_already: bool = False) -> int:
+    def append(
+        self, line: Line, cap: Cap | None, spent_already: bool = False, of_frame: bool = False
+    ) -> int:
         """Check the cap and write the line; returns its number.
 
         Args:
             line: of the run.
             cap: what all lines of its ledger name may spend together; None is no cap.
             spent_already: the run is on its way, so nothing is left to refuse.
+            of_frame: its cap is an argument, of which a refusal speaks.
 
         Raises:
             BudgetError: with this run the ledger's runs would spend more than the cap, or it would be spent where the cap does not see
@@ -329,13 +355,13 @@ class Ledger:
                         f"ledger {self.folder}: run {line.run_id} has its line already; a run id is used once"
                     )
                 if not spent_already:
-                    check_line(earlier_lines, line)
+                    check_line(earlier_lines, line, of_frame)
                     if cap is not None:
                         if cap.protects is not line.cost.protects:
                             raise ValueError(
                                 f"a cap of level {cap.protects} for a cost of level {line.cost.protects}"
                             )
-                        _check(earlier_lines, line, cap)
+                        _check(earlier_lines, line, cap, of_frame)
                 number = len(earlier_lines) + 1
                 if number > MAX_LINES:
                     raise BudgetError(f"ledger {self.folder}: full ({MAX_LINES} lines)")
@@ -455,7 +481,7 @@ class Ledger:
             )
 
 
-def _check(earlier_lines: Sequence[Line], line: Line, cap: Cap) -> None:
+def _check(earlier_lines: Sequence[Line], line: Line, cap: Cap, of_frame: bool) -> None:
     on_ledger = [
         earlier
         for earlier in earlier_lines
@@ -476,7 +502,7 @@ def _check(earlier_lines: Sequence[Line], line: Line, cap: Cap) -> None:
             f"epsilon {cap.epsilon:g}, delta {cap.delta:g} per {per}: "
             f"with the {len(shared)} runs before, delta at epsilon {cap.epsilon:g} would be {delta:.3g} "
             f"(mu {total_before.mu:.4g} -> {total_after.mu:.4g}, threshold and hash {total_before.failure:.3g} -> {total_after.failure:.3g}); "
-            f"ask for a smaller epsilon, or raise the cap at sources.{line.source}.cap"
+            f"ask for a smaller epsilon, or raise {'cap= in dpsql.session' if of_frame else f'the cap at sources.{line.source}.cap'}"
         )
 
 

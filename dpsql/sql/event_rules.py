@@ -109,7 +109,7 @@ def cap_of_level(draft: Draft) -> Iterator[Problem]:
     if event(draft) and stream is not None and stream.cap is not None and stream.event_cap is None:
         delta = "0" if draft.value("delta") == 0 else "1e-6"
         message = f"The cap of source {stream.name} protects users, this query protects events"
-        hint = f"add `{{privacy_level: EVENT, epsilon: 1, delta: {delta}}}` to the list at sources.{stream.name}.cap"
+        hint = f"add `{{privacy_level: EVENT, epsilon: 1, delta: {delta}}}` to the list at {stream.place('cap')}"
         yield problem(draft.option_span("privacy_level"), message, hint)
 
 

@@ -101,12 +101,14 @@ def from_set_operations(draft: Draft) -> Iterator[Problem]:
 
 def qualified_sources(draft: Draft) -> Iterator[Problem]:
     """Reject paths and qualified names like `db.table` in FROM."""
+    of_frame = any(source.of_frame for source in draft.sources.values())
+    declared = "" if of_frame else "declare it in sources.yaml and "
     for node in _each_item(draft):
         if isinstance(node, exp.Table) and node.args.get("db") is not None:
             yield problem(
                 draft.span(node),
                 "A source is named by one word",
-                f"declare it in sources.yaml and write FROM {_some_stream(draft)}",
+                f"{declared}write FROM {_some_stream(draft)}",
                 *_last_part(draft, node),
             )
 
@@ -129,10 +131,15 @@ def known_sources(draft: Draft) -> Iterator[Problem]:
             continue
         if node.name.lower() not in draft.sources:
             names = ", ".join(sorted(draft.sources)) or "none: sources.yaml is empty"
+            known_text = f"the sources are {names}"
+            if any(source.of_frame for source in draft.sources.values()):
+                known_text = (
+                    f"there is {names}; write tables={{{node.name!r}: ...}} in dpsql.session(...)"
+                )
             yield problem(
                 draft.span(node.this),
                 f"Unknown source `{node.name}`",
-                suggest(node.name, draft.sources, f"the sources are {names}"),
+                suggest(node.name, draft.sources, known_text),
                 *known_word(draft.span(node.this), node.name, draft.sources),
             )
 

@@ -342,9 +342,8 @@ def spells_of_changes(draft: Draft) -> Iterator[Problem]:
     rows = draft.value("max_rows_contributed")
     if entry and draft.stream and draft.stream.change_feed is None:
         message = f"max_spells_contributed has no meaning: rows of {draft.stream.name} do not end"
-        yield problem(
-            entry.name_span, message, "leave it out, or declare change_feed in sources.yaml"
-        )
+        feed_text = "" if draft.stream.of_frame else ", or declare change_feed in sources.yaml"
+        yield problem(entry.name_span, message, f"leave it out{feed_text}")
     elif entry and value and rows and value > rows:
         message = f"max_spells_contributed is {value}, but a user has at most max_rows_contributed = {rows} row versions"
         yield problem(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -192,7 +194,7 @@ def test_a_cap_is_the_budget(opened: Callable[..., Session]) -> None:
     count = len(session.ledger.lines())
     with pytest.raises(BudgetError, match="cap"):
         session.query(COUNT, epsilon=6)
-    with pytest.raises(BudgetError, match="has had a cap"):
+    with pytest.raises(BudgetError, match="have had a cap"):
         opened().query(COUNT, epsilon=0.1)
     assert len(session.ledger.lines()) == count
     with pytest.raises(ConfigError, match="period"):
@@ -392,17 +394,58 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+REFUSED |= {
+    "a qualified name": ({}, "page, COUNT(*) AS n FROM shop.orders.v GROUP BY page", "write FROM"),
+    "a stream": (
+        {"records": SimpleNamespace(isStreaming=True)},
+        "COUNT(*) AS n FROM v",
+        "a stream",
+    ),
+    "no column": ({}, "other, COUNT(*) AS n FROM v GROUP BY other", "no column `other`"),
+    "a table that nobody has": ({}, "COUNT(*) AS n FROM v JOIN pages USING (page)", "`pages`"),
+    "a cap of the other level": (
+        {"cap": {"privacy_level": "EVENT", "epsilon": 3, "delta": 0}},
+        "COUNT(*) AS n FROM v",
+        "at cap= in dpsql.session",
+    ),
+    "a cap that is too small": (
+        {"cap": {"epsilon": 3, "delta": 1e-6, "period": "1 day"}},
+        "COUNT(*) AS n FROM v",
+        "or raise cap= in dpsql.session",
+    ),
+}
+"""Ways to be refused: arguments, the query, what is said."""
+
+
 @pytest.mark.parametrize(("settings", "sql", "said"), REFUSED.values(), ids=REFUSED)
 def test_messages_speak_of_arguments(
     settings: dict[str, Any], sql: str, said: str, opened: Callable[..., Session]
 ) -> None:
     """Catches: advice to change a file that who has a frame does not have."""
     session = opened(**settings)
-    with pytest.raises((QueryError, ConfigError, DataError)) as caught:
+    with pytest.raises(InputError) as caught:
         session.query(PRIVATE + sql)
-    assert said in str(caught.value), caught.value
-    assert "sources" not in str(caught.value) and ".yaml" not in str(caught.value)
+    _of_arguments(caught.value, said)
     assert not session.ledger.lines()
+
+
+def _of_arguments(problem: InputError, said: str) -> None:
+    text = str(problem)
+    assert said in text and not re.search(r"\bsources?\.|sources\b|\.yaml", text), text
+
+
+def test_refusals_of_budgets_speak_of_arguments(opened: Callable[..., Session]) -> None:
+    """Catches: a ledger that sends who has a frame to a file; arguments that it proposes and that do not help."""
+    cap = {"epsilon": 2, "delta": 1e-6, "period": "7 days"}
+    opened(cap=cap).query(COUNT, epsilon=1)
+    with pytest.raises(BudgetError) as gone:
+        opened().query(COUNT, epsilon=0.1)
+    proposed = "cap={'epsilon': 2.0, 'delta': 1e-06, 'period': '7 days'}"
+    _of_arguments(gone.value, f"write {proposed} in dpsql.session(...)")
+    with pytest.raises(BudgetError) as other:
+        opened(cap=cap, unit="page").query("SELECT COUNT(DISTINCT page) AS n FROM v", epsilon=0.1)
+    _of_arguments(other.value, "write unit='user' in dpsql.session(...)")
+    assert opened(cap=cap).query(COUNT, epsilon=0.1).rows is not None
 
 
 @pytest.mark.parametrize(
