@@ -117,11 +117,12 @@ def frozen() -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(": ") for line in lines)}
 
 
-def released(query: Query) -> pa.Table:
+def released(query: Query, triggers: int = TRIGGERS) -> pa.Table:
     """What the two steps release of made-up records: three keys of which two are common, and numbers of every kind.
 
     Args:
         query: any; its FROM part takes no part, so that it need not be readable here.
+        triggers: that records are of, at most.
     """
     plan = query.plan
     salt = SECRET.salt(RUN_ID)
@@ -142,11 +143,12 @@ def released(query: Query) -> pa.Table:
         query.mechanism.stages(plan, query.facts(public)), SECRET.noise_key(RUN_ID, plan.identity)
     )
     first = public.first_window_us if public else _begin_us(query)
-    for rows in _records(query, first, [b""] * 3 if not plan.query.keys else names):
+    span = _span_us(query, triggers)
+    for rows in _records(query, first, span, [b""] * 3 if not plan.query.keys else names):
         feeder.micro_batch(rows, Clock(NO_CLOCK, 1 << 62))
     window = plan.query.windows if plan.query.window or plan.query.once else None
     after = (window.size_us if window else 0) + plan.query.allowed_lateness_us
-    closed = first + _span_us(query) + min(after, TRIGGERS * plan.query.trigger_interval_us)
+    closed = first + span + min(after, triggers * plan.query.trigger_interval_us)
     return pa.concat_tables(feeder.tick(closed)).combine_chunks()
 
 
@@ -160,16 +162,16 @@ def _begin_us(query: Query) -> int:
     return FIRST_US - passed + min(passed, PASSED * query.plan.query.trigger_interval_us)
 
 
-def _span_us(query: Query) -> int:
+def _span_us(query: Query, triggers: int) -> int:
     parsed = query.plan.query
     if parsed.once:
         return 0
     if parsed.window is None:
-        return TRIGGERS * parsed.trigger_interval_us
-    return min(int(WINDOWS * parsed.window.size_us), TRIGGERS * parsed.trigger_interval_us)
+        return triggers * parsed.trigger_interval_us
+    return min(int(WINDOWS * parsed.window.size_us), triggers * parsed.trigger_interval_us)
 
 
-def _records(query: Query, first_us: int, names: list[bytes]) -> Iterator[pa.Table]:
+def _records(query: Query, first_us: int, span_us: int, names: list[bytes]) -> Iterator[pa.Table]:
     salt = SECRET.salt(RUN_ID)
     number = np.arange(RECORDS)
     keys = [
@@ -186,7 +188,7 @@ def _records(query: Query, first_us: int, names: list[bytes]) -> Iterator[pa.Tab
         "user": pa.array(np.array(users, np.int64)[number * 7 % USERS]),
     }
     columns |= {
-        "ts": pa.array(first_us + number * _span_us(query) // RECORDS),
+        "ts": pa.array(first_us + number * span_us // RECORDS),
         "key": pa.array(np.array(keys, np.int64)[key]),
     }
     columns |= {"key_bytes": pa.array([names[i] for i in key], pa.binary())}

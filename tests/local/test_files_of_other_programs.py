@@ -34,7 +34,7 @@ from dpsql.streaming.progress import Summary
 from dpsql.streaming.typed_rows import TypedRows
 from tests.local.conftest import DAY
 from tests.local.other_delta import delete_first_rows, rename_columns
-from tests.sweeps import WHOLE
+from tests.sweeps import WHOLE, some
 
 Declared = dict[str, object]
 SCHEMA = "u STRING, ts TIMESTAMP, k STRING, v DOUBLE"
@@ -260,7 +260,7 @@ def in_order(rows: pa.Table) -> list[dict[str, object]]:
     return sorted(rows.to_pylist(), key=repr)
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", some(MAKERS, 2, orc_files), ids=lambda make: make.__name__)
 def test_files_of_other_programs_are_read_alike(
     spark: SparkSession, secret: Secret, tmp_path: Path, make: Callable[[Path], Declared]
 ) -> None:

@@ -40,7 +40,7 @@ READ_ALIKE |= {
 """Another query has their FROM, and columns of theirs."""
 LOCAL = [name for name in QUERIES if name not in SPARK_ONLY]
 MANY_CUTS = (50, (16, 2))
-MANY_CUTS_OF = ("three columns", "rounds", "sliding")
+MANY_CUTS_OF = ("three columns",)
 
 
 @pytest.fixture(scope="module")

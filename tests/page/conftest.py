@@ -18,6 +18,7 @@ from dpsql.privacy.secret import Secret
 from tests.described import write
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+NOON = pd.Timestamp("2015-09-12T12:00", tz="UTC")
 EVIL = "<script>document.title='owned'</script>\x1b[31m$x^2$ \"'&"
 
 
@@ -45,7 +46,8 @@ def half_a_day(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
         dpsql.load_sources(CHECKOUT / "conf/sources.yaml"),
     )
     secret = Secret.load(tmp_path_factory.mktemp("keys") / "keys" / "secret")
-    rows = dpsql.run_local(query, pd.read_parquet(CHECKOUT / "conf/demo/wiki"), secret)
+    records = pd.read_parquet(CHECKOUT / "conf/demo/wiki", filters=[("ts", "<", NOON)])
+    rows = dpsql.run_local(query, records, secret)
     rows = rows[(rows["window_start"] == rows["window_start"].min()) & (rows["trigger"] <= 12)]
     strange = rows[rows["trigger"] == 12].iloc[[0, 0]].assign(channel=[EVIL, None])
     return pd.concat([rows, strange], ignore_index=True)

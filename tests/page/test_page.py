@@ -28,7 +28,7 @@ from dpsql.privacy.ledger import Ledger
 from dpsql.published.public_rows import PublicRows
 from dpsql.sources.config import load_sources
 from dpsql.view.drawings import trend
-from dpsql.view.page import page
+from dpsql.view.page import Picture, page
 from dpsql.view.standing import Standing, standing
 from tests.page.conftest import CHECKOUT, EVIL, Published
 
@@ -191,6 +191,7 @@ def test_no_name_commands_it(published: Published) -> None:
         assert f"{what} <script>document.title='owned'</script>" in seen.text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_page_of_no_run_that_can_be_read(published: Published, tmp_path: Path) -> None:
     """An analyst who may read the histogram alone sees what it promises, and no budget."""
     private = Lake(published.lake).private("demo")
@@ -221,6 +222,15 @@ def at(published: Published, now: datetime, state: str | None) -> Standing:
     )
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page whose words are looked at: its charts take all of its time."""
+    monkeypatch.setattr(
+        "dpsql.view.page._picture", lambda *of, **more: Picture("data:", "data:", str(of[-1]))
+    )
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_lag(published: Published) -> None:
     """A live run is on time, late for its next trigger, or nobody works on it."""
     rows = published.rows.iloc[:5].assign(trigger_time=NOON)
@@ -241,6 +251,7 @@ def test_lag(published: Published) -> None:
     assert not any(each.get("http-equiv") == "refresh" for each in soon.all("meta"))
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_cap_is_a_bar(published: Published, tmp_path: Path) -> None:
     file = tmp_path / "sources.yaml"
     capped = (
@@ -282,6 +293,7 @@ def test_a_trend_is_the_band_and_the_line() -> None:
     assert x == width - 3 and 0 < y < height, "the newest point is in sight"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_is_not_there_is_said(published: Published, tmp_path: Path) -> None:
     for words, says in (
         (("--window", "2014-01-01"), "published no window that starts at this time"),

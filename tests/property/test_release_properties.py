@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
@@ -114,6 +114,7 @@ def test_with_noise_too(stream: Stream, b: BoundingParameters, data: st.DataObje
     assert plain(rows, p) == released(admitted(stream, b), p, EVERYTHING, one_normal)
 
 
+@settings(max_examples=12)
 @given(live_streams(), bounding(), st.integers(-40, 20), st.data())
 def test_public_groups_are_released_at_every_trigger(
     stream: Stream, b: BoundingParameters, first: int, data: st.DataObject
