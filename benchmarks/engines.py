@@ -29,7 +29,7 @@ if (
     sys.path.insert(0, str(CHECKOUT))
 
 import dpsql  # noqa: E402
-from benchmarks.processes import processes  # noqa: E402
+from benchmarks.processes import ProcessTree  # noqa: E402
 from benchmarks.stream_files import INTERVAL_US, START_US  # noqa: E402
 from dpsql.sources.config import Source  # noqa: E402
 
@@ -69,16 +69,18 @@ def stored(folder: Path) -> int:
 class Samples:
     """What was noted, in order; `state` is called for the bytes of state so far read and written."""
 
-    def __init__(self, out: Path, state: Callable[[], dict[str, int]] = dict) -> None:
-        self._out, self._state, self._noted = out, state, []  # type: ignore[var-annotated]
+    def __init__(self, out: Path, tree: ProcessTree, state: Callable[[], dict[str, int]]) -> None:
+        self._out = out
+        self._tree = tree
+        self._state = state
+        self._noted = list[dict[str, Any]]()
         self.note("started", -1)
 
     def note(self, what: str, batch: int) -> None:
         """Note the resources used so far."""
-        used = processes(os.getsid(0))
-        self._noted.append(
-            {"what": what, "batch": batch, "time": time.time(), "used": used, **self._state()}
-        )
+        used = self._tree.sample()
+        noted = {"what": what, "batch": batch, "time": time.time(), "used": used}
+        self._noted.append({**noted, "peak": self._tree.peak, **self._state()})
         self._out.write_text(json.dumps(self._noted))
 
 
@@ -95,7 +97,14 @@ def session(master: str) -> Any:
     return made.session(master, properties)
 
 
-def plain(spark: Any, stream: Path, batches: int, distinct: bool, out: Path, cores: int) -> None:
+def plain(
+    spark: Any,
+    stream: Path,
+    batches: int,
+    distinct: bool,
+    samples_of: Callable[..., Samples],
+    cores: int,
+) -> None:
     """Plain Spark: rows per page, or distinct users per page; results go nowhere."""
     spark.conf.set("spark.sql.shuffle.partitions", str(cores))
     spark.conf.set("spark.sql.adaptive.enabled", "false")
@@ -103,7 +112,7 @@ def plain(spark: Any, stream: Path, batches: int, distinct: bool, out: Path, cor
     given = given.dropDuplicates(["user_id", "page"]) if distinct else given
     with tempfile.TemporaryDirectory() as checkpoint:
         state = Path(checkpoint, "state")
-        samples = Samples(out, lambda: {"state": stored(state)})
+        samples = samples_of(lambda: {"state": stored(state)})
         counted = given.groupBy("page").count().writeStream.outputMode("update").format("noop")
         query = counted.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         done = -1
@@ -238,6 +247,14 @@ def main() -> int:
         help="instead of local[cores]; with executors of their own: local-cluster[executors,cores,MiB]",
     )
     given = parser.parse_args()
+    tree = ProcessTree(os.getpid())
+    with tree.sampled():
+        measure(given, lambda state: Samples(given.out, tree, state))
+    return 0
+
+
+def measure(given: argparse.Namespace, samples_of: Callable[..., Samples]) -> None:
+    """Run one engine."""
     spark = session(given.master or f"local[{given.cores}]")
     if given.engine in QUERIES:
         private(
@@ -247,16 +264,15 @@ def main() -> int:
             given.batches,
             given.rows_contributed,
             given.lake,
-            lambda state: Samples(given.out, state),
+            samples_of,
             given.silent,
             given.triggers,
         )
     else:
         plain(
-            spark, given.stream, given.batches, given.engine == "distinct", given.out, given.cores
+            spark, given.stream, given.batches, given.engine == "distinct", samples_of, given.cores
         )
     spark.stop()
-    return 0
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ if (
 ):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
-from benchmarks.processes import processes  # noqa: E402
+from benchmarks.processes import ProcessTree  # noqa: E402
 
 TRIGGER = 10
 WINDOW = 20
@@ -333,6 +333,7 @@ def main() -> int:
     begun = time.time()
     for turn in range(given.restarts + 1):
         job.start()
+        tree = ProcessTree(job.process.pid)
         end = begun + given.minutes * 60 * (turn + 1) / (given.restarts + 1)
         while time.time() < end:
             if job.process.poll() is not None:
@@ -345,7 +346,7 @@ def main() -> int:
                     "time": time.time(),
                     "load": os.getloadavg()[0],
                     "silent": quiet,
-                    **processes(job.process.pid),
+                    **tree.sample(),
                     **lake_sizes(out),
                 }
             )

@@ -82,13 +82,12 @@ def costs(path: Path, what: str, first: int | None = None, last: int | None = No
                 for kind in after["used"]
             }
             python = sum(seconds for kind, seconds in cpu.items() if kind != "jvm")
-            memory = sum(resident for resident, _ in after["used"].values()) * 1024
             found.append(
                 Cost(
                     after["time"] - before["time"],
                     cpu.get("jvm", 0.0),
                     python,
-                    memory,
+                    after["peak"] * 1024,
                     after.get("state", 0) - before.get("state", 0),
                 )
             )

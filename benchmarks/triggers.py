@@ -1,11 +1,12 @@
 """What a trigger costs beside another commit of dpsql, and beside plain counts: all take turns on one machine.
 
     git worktree add /tmp/before COMMIT && (cd /tmp/before && make setup)
-    python benchmarks/triggers.py --before /tmp/before                       # writes the table in docs/performance.md
-    python benchmarks/triggers.py --before /tmp/before --rows 1000 --turns 12 --no-page
+    python benchmarks/triggers.py --before /tmp/before
+    python benchmarks/triggers.py --before /tmp/before --rows 1000 --turns 12
 
 Each variant is a process of its own with its own lake over the same files, and is at work only in its turns: a micro-batch with its tick and its
-release, or a silent trigger. CPU seconds are those of its session's processes. Turns of the first half are warming up and do not count.
+release, or a silent trigger. CPU seconds are those of all of its
+processes (`benchmarks/processes.py`). Turns of the first half are warming up and do not count.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if (
     sys.path.insert(0, str(CHECKOUT))
 
 from benchmarks.engines import SCHEMA, session, sql  # noqa: E402
-from benchmarks.processes import processes  # noqa: E402
+from benchmarks.processes import ProcessTree  # noqa: E402
 from benchmarks.stream_files import INTERVAL_US, START_US, Stream  # noqa: E402
 
 USERS = 500_000
@@ -229,7 +230,8 @@ def serve(given: argparse.Namespace) -> int:
     """One variant: does what a line tells it, and answers with a line."""
     spark = session("local[2]")
     counters = Counters(spark)
-    with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
+    tree = ProcessTree(os.getpid())
+    with tree.sampled(), tempfile.TemporaryDirectory(dir=given.scratch) as folder:
         work: Any
         if given.serve in PLAIN:
             work = Plain(spark, given.stream, Path(folder), given.serve == "complete")
@@ -246,12 +248,12 @@ def serve(given: argparse.Namespace) -> int:
             if what == "digest":
                 print(work.digest() if given.serve not in PLAIN else "", flush=True)
                 continue
-            before = processes(os.getsid(0))
+            before = tree.sample()
             counted = counters.now()
             began = time.perf_counter()
             getattr(work, what)(int(number))
             wall = time.perf_counter() - began
-            after = processes(os.getsid(0))
+            after = tree.sample()
             cpu = {
                 kind: seconds - before.get(kind, (0, 0.0))[1]
                 for kind, (_, seconds) in after.items()
@@ -354,11 +356,6 @@ def main() -> int:
     parser.add_argument("--silent", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("triggers-out"))
     parser.add_argument("--no-plain", action="store_true", help="leave plain counts away")
-    parser.add_argument(
-        "--no-page",
-        action="store_true",
-        help="print the table, and do not write docs/performance.md",
-    )
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--stream", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)

@@ -42,6 +42,7 @@ def test_costs_are_differences_and_the_first_half_does_not_count(tmp_path: Path)
             "batch": n,
             "time": float(n * n),
             "used": {"jvm": [1000, 10.0 * n], "workers": [500, 1.0 * n]},
+            "peak": 1500,
             "state": 7 * n,
         }
         for n, what in enumerate(["started", "batch", "batch", "batch", "batch", "silent"])
