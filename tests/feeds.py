@@ -16,6 +16,7 @@ from dpsql.mechanisms import registry
 from dpsql.privacy.secret import Secret
 from dpsql.sources.change_feed import FeedForm
 from dpsql.sources.config import Source, Sources
+from dpsql.udfs.columns import plain_rows
 from dpsql.udfs.keys import HEADER
 from dpsql.udfs.stage import Clock, Tables
 
@@ -92,7 +93,7 @@ def follow(
     found = Counter[str]()
     drops = Counter[str]()
     for rows in batches:
-        done = intake.step(state, rows, Clock(), bytes(32))
+        done = intake.step(state, plain_rows(rows), Clock(), bytes(32))
         state = done.state
         drops.update(done.counted["drops"])
         for counted in done.rows.to_pylist():

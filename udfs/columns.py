@@ -106,7 +106,7 @@ class Numbered:
     values: npt.NDArray[Any]
 
     def take(self, rows: npt.NDArray[Any]) -> Numbered:
-        """Return some rows."""
+        """Choose rows; all distinct values keep their numbers."""
         return Numbered(self.numbers[rows], self.values)
 
     def plain(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -124,6 +124,58 @@ def number_values(column: npt.NDArray[Any]) -> Numbered:
     order, starts = sort_runs(column)
     numbers = (np.cumsum(starts) - 1).astype(np.int32)
     return Numbered(unsort(order, numbers), column[order[starts]])
+
+
+def read_integers(rows: pa.Table, name: str) -> Int:
+    """Return a column of integers.
+
+    Raises:
+        TypeError: it holds a NULL.
+    """
+    column = rows[name]
+    if column.null_count:
+        raise TypeError(f"column {name} must not hold NULL")
+    return column.to_numpy().astype(np.int64, copy=False)
+
+
+def read_numbers(rows: pa.Table, name: str) -> Numbered:
+    """Return a column of integers, be it plain or numbered already: as a dictionary of Arrow whose values ascend."""
+    array = rows[name].combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        return Numbered(array.indices.to_numpy(), array.dictionary.to_numpy())
+    return number_values(read_integers(rows, name))
+
+
+def number_rows(columns: Sequence[pa.ChunkedArray], size: int) -> tuple[Int, list[pa.Array]]:
+    """Number the distinct rows of some columns of `size` values, NULL among them; returned with the columns of the distinct ones."""
+    numbers = np.zeros(size, np.int64)
+    distinct: list[pa.Array] = []
+    for next_column in columns:
+        more, values = _encoded(next_column)
+        if not distinct:
+            numbers = more
+            distinct = [values]
+            continue
+        pair_numbers = numbers.astype(np.int64) * len(values) + more
+        numbers, pairs = _encoded(pa.chunked_array([pair_numbers]))
+        first, second = np.divmod(pairs.to_numpy(), max(len(values), 1))
+        distinct = [column.take(first) for column in distinct] + [values.take(second)]
+    return numbers, distinct
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[Int, pa.Array]:
+    """Return the numbers of a column's distinct values, and these."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    if not encoded.num_chunks:
+        return np.zeros(0, np.int64), pa.nulls(0, column.type)
+    numbers = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
+    return numbers, encoded.chunk(encoded.num_chunks - 1).dictionary
+
+
+def plain_rows(rows: pa.Table) -> pa.Table:
+    """Return rows whose columns are plain, where some are numbered."""
+    plain_types = [getattr(field.type, "value_type", field.type) for field in rows.schema]
+    return rows.cast(pa.schema(list(zip(rows.column_names, plain_types, strict=True))))
 
 
 def run_sums(values: Int, starts: Bool) -> Int:

@@ -49,10 +49,14 @@ Tables = dict[str, pa.Table]
 
 @dataclass(frozen=True)
 class Clock:
-    """Time that the intake knows: grid points <= closed_us are closed, event times > latest_us are dropped."""
+    """Time that the intake knows: grid points <= closed_us are closed, event times > latest_us are dropped.
+
+    Where `is_last` no micro-batch follows: nobody asks for the state again, and a stage may leave it as it was.
+    """
 
     closed_us: int = NO_CLOCK
     latest_us: int = 1 << 62
+    is_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,12 +119,14 @@ class Stage(Protocol[Now_contra]):
 class Intake:
     """Common part of intakes: they know nothing of a bucket beforehand, and those without tables remember nothing.
 
-    `arguments` is how many argument columns a record has, `integers` which numbers besides.
+    `arguments` is how many argument columns a record has, `integers` which numbers besides. Where `is_numbered`, columns of ids may be
+    numbered, and units may be cut into parts that the stage steps over one after the other, if nothing follows.
     """
 
     operator: ClassVar[str] = ADMISSION
     tables: ClassVar[Mapping[str, StateTable]] = {}
     integers: ClassVar[tuple[str, ...]] = ("user", "ts", "key")
+    is_numbered: ClassVar[bool] = False
     arguments: int
 
     @property

@@ -124,6 +124,8 @@ def _microseconds(column: pa.Array) -> pa.Array:
     if pa.types.is_date(column.type):
         numbers, is_missing = _integers(_days(column))
         return pa.array(numbers * DAY_US, pa.timestamp("us"), mask=is_missing)
+    if column.type.unit == "us" and _within_calendar(column):
+        return column.view(pa.timestamp("us"))
     numbers, is_missing = _integers(column)
     per_second = PER_SECOND[column.type.unit]
     is_missing |= numbers < FIRST_DAY * DAY_SECONDS * per_second
@@ -131,6 +133,12 @@ def _microseconds(column: pa.Array) -> pa.Array:
     numbers = np.where(is_missing, 0, numbers)
     us = numbers // 1_000 if column.type.unit == "ns" else numbers * (1_000_000 // per_second)
     return pa.array(us, pa.timestamp("us"), mask=is_missing)
+
+
+def _within_calendar(column: pa.Array) -> bool:
+    """Tell whether all times in microseconds are within the years 1 to 9999."""
+    first, last = pc.min_max(column.view(pa.int64())).as_py().values()
+    return first is not None and first >= FIRST_DAY * DAY_US and last < (LAST_DAY + 1) * DAY_US
 
 
 def _days(column: pa.Array) -> pa.Array:

@@ -19,6 +19,7 @@ from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction, 
 from dpsql.published.public_rows import frame_of
 from dpsql.published.rows import typed_keys
 from dpsql.text import Z95
+from dpsql.udfs.columns import plain_rows
 
 MEAN = 0.7978845608028654
 """Mean distance of a standard normal from 0."""
@@ -159,7 +160,7 @@ class Truth:
         return compared.drop(columns=[START, END]) if self._published.once else compared
 
     def _add(self, rows: pa.Table) -> None:
-        rows = rows.filter(pa.array(rows.column("drop").to_numpy() == 0))
+        rows = plain_rows(rows.filter(pa.array(rows.column("drop").to_numpy() == 0)))
         ts = rows.column("ts").to_numpy()
         unit = "user" if "user" in rows.column_names else "key"
         newest = self._grid.latest_window(ts)

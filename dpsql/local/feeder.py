@@ -31,6 +31,7 @@ from dpsql.published.public_rows import shown_frame
 from dpsql.published.rows import cell_rows, published_rows
 from dpsql.published.sketches import ReleasedCells
 from dpsql.times import now_us
+from dpsql.udfs.columns import plain_rows, read_numbers
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.noise.randomness import intake_key
 from dpsql.udfs.stage import (
@@ -38,6 +39,7 @@ from dpsql.udfs.stage import (
     OPERATORS,
     RELEASE,
     Clock,
+    Intake,
     Stage,
     StateStore,
     Tables,
@@ -53,6 +55,8 @@ Stages = tuple[Stage[Clock], Stage[Sequence[Tick]]]
 Stores = tuple[StateStore, StateStore]
 LATEST_US = 1 << 62
 """No event time lies beyond."""
+AT_ONCE = 1_000_000
+"""Records whose units are bounded together where nothing follows: what bounds memory."""
 
 Progress = Callable[[int], None]
 """Called with the number of records read so far."""
@@ -149,8 +153,7 @@ class Feeder:
         self.batch += 1
         self.records += rows.num_rows
         admitted = []
-        spread_by = next(name for name in ("user", "key", "ts") if name in rows.column_names)
-        for bucket, part in split(rows, spread_by, self._users.buckets):
+        for bucket, part in self._parts(rows, clock):
             report, contributions = run_bucket(
                 self._intake,
                 self._users,
@@ -170,6 +173,15 @@ class Feeder:
             )
             for bucket, part in split(numbered_rows, "key", self._keys.buckets):
                 self._released(bucket, part, [])
+
+    def _parts(self, rows: pa.Table, clock: Clock) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the rows of every bucket that has any; where nothing follows, the one bucket in parts of bounded size."""
+        is_numbered = isinstance(self._intake, Intake) and self._intake.is_numbered
+        if is_numbered and clock.is_last and self._users.buckets == 1:
+            yield from ((0, part) for part in cut_by_unit(rows, AT_ONCE))
+            return
+        spread_by = next(name for name in ("user", "key", "ts") if name in rows.column_names)
+        yield from split(rows if is_numbered else plain_rows(rows), spread_by, self._users.buckets)
 
     def tick(self, closed_us: int) -> list[pa.Table]:
         """Close the grid up to a time in every key bucket and return what is released."""
@@ -202,6 +214,20 @@ def split(rows: pa.Table, column: str, buckets: int) -> Iterator[tuple[int, pa.T
             yield number, ordered.slice(edges[number], edges[number + 1] - edges[number])
 
 
+def cut_by_unit(rows: pa.Table, size: int) -> Iterator[pa.Table]:
+    """Yield the records of some units at a time, about so many: each unit is in one part."""
+    if rows.num_rows <= size or "user" not in rows.column_names:
+        yield rows.combine_chunks()
+        return
+    user = read_numbers(rows, "user")
+    part_of_user = np.cumsum(np.bincount(user.numbers, minlength=len(user.values))) // size
+    part_of_user = part_of_user.astype(np.int16)
+    part = part_of_user[user.numbers]
+    for number in np.unique(part_of_user):
+        if len(chosen := np.flatnonzero(part == number)):
+            yield rows.take(chosen).combine_chunks()
+
+
 def run_batches(
     plan: Plan,
     batches: Iterable[pa.Table],
@@ -212,6 +238,7 @@ def run_batches(
     buckets: Buckets = (1, 1),
     progress: Progress | None = None,
     facts: RunFacts,
+    count: int | None = None,
 ) -> LocalResult:
     """Replay micro-batches without a clock, then tick once.
 
@@ -224,13 +251,14 @@ def run_batches(
         buckets: user and key buckets.
         progress: told how many records were read.
         facts: of the run.
+        count: how many micro-batches there are, where that is known.
     """
     feeder = Feeder(
         registry.mechanism_named(plan.mechanism).stages(plan, facts), noise_key, buckets
     )
     clock = Clock(NO_CLOCK, min(max(until_us, now_us()) + plan.query.max_ahead_us, LATEST_US))
-    for rows in batches:
-        feeder.micro_batch(rows, clock)
+    for number, rows in enumerate(batches, start=1):
+        feeder.micro_batch(rows, replace(clock, is_last=number == count))
         if progress:
             progress(feeder.records)
     released = feeder.tick(until_us)
@@ -323,6 +351,7 @@ def run_frame(
         until_us=until_us,
         buckets=buckets,
         facts=facts,
+        count=1,
     )
 
 
@@ -367,6 +396,7 @@ def try_query(
         until_us=until_us,
         progress=progress,
         facts=query.facts(reader.public_groups(query.source)),
+        count=len(batches),
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
     frame = shown_frame(result.histogram, query.published)

@@ -18,6 +18,7 @@ from dpsql.privacy.ledger import Ledger, cap_for
 from dpsql.privacy.origin import origin_of
 from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret
+from dpsql.udfs.columns import plain_rows
 
 KIND = "local"
 
@@ -65,6 +66,7 @@ class LocalRun:
 
 
 def _records(rows: pa.Table) -> bytes:
+    rows = plain_rows(rows)
     digest = hashlib.sha256()
     for name in rows.column_names:
         if not pa.types.is_binary(

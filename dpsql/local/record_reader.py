@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.errors import DataError
 from dpsql.local.connection import connect
-from dpsql.local.frames import words_of
+from dpsql.local.frames import arrow_table, words_of
 from dpsql.local.from_clause import LocalScope, LocalTable, read_from, split_select
 from dpsql.local.reach import AT_ONCE, makes_long_texts
 from dpsql.local.sources import MESSAGE, Chunk, InputFile, InputReader, source_files
@@ -24,7 +26,16 @@ from dpsql.mechanisms.public_groups import public_groups
 from dpsql.sources.change_feed import BESIDE, CHANGE, POSITION, kind_sql
 from dpsql.sources.config import Source
 from dpsql.sources.time_units import no_time
-from dpsql.udfs.keys import HEADER, NULL_HEADER, PublicGroups, max_encoded_bytes
+from dpsql.udfs.columns import (
+    Bool,
+    Int,
+    Numbered,
+    int_fields,
+    number_rows,
+    number_values,
+    plain_rows,
+)
+from dpsql.udfs.keys import HEADER, MAX_KEY_BYTES, NULL_HEADER, PublicGroups, max_encoded_bytes
 from dpsql.udfs.stage import NO_SEQUENCE
 
 # Input as the `rows` table of docs/architecture.md, made by DuckDB exactly as Spark makes it.
@@ -32,7 +43,8 @@ from dpsql.udfs.stage import NO_SEQUENCE
 # Ids are the first 8 bytes of SHA-256(salt || tag || encoding); the encoding is that of
 # `dpsql.udfs.keys`.
 
-MALFORMED = 1
+MALFORMED, NO_TIME, NO_UNIT, TOO_LONG = range(1, 5)
+"""Why a record is none: places in `dpsql.udfs.stage.NO_RECORD`, from 1."""
 LIMIT_US = 1 << 61
 FEW = "dpsql_few"
 """The name of some rows of a table."""
@@ -53,6 +65,38 @@ _EVENT_TIME = {
     "timestamp": "epoch_us({0})",
     "date": "TRY(CAST({0} - DATE '1970-01-01' AS BIGINT) * 86400000000)",
 }
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Ids of records: `numbers` of their distinct values; per distinct value `codes` of what is wrong with it, and `ids` with `encodings`.
+
+    After those of the distinct values come the id and the encoding of dropped records.
+    """
+
+    numbers: Int
+    codes: npt.NDArray[np.int8]
+    ids: Numbered
+    encodings: pa.ChunkedArray
+
+    def mark_wrong(self, drop: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+        """Return the codes of records with those of their values where they had none."""
+        if not self.codes.any():
+            return drop
+        return np.where(drop == 0, self.codes[self.numbers], drop)
+
+    def columns(self, is_dropped: Bool) -> tuple[pa.DictionaryArray, pa.DictionaryArray]:
+        """Return ids and encodings, numbered."""
+        numbers = self.ids.numbers[self.numbers]
+        numbers[is_dropped] = self.ids.numbers[-1]
+        place = np.empty(len(self.ids.values), np.int64)
+        place[self.ids.numbers] = np.arange(len(self.ids.numbers))
+        encodings = self.encodings.take(place).combine_chunks()
+        columns = (pa.array(self.ids.values), encodings)
+        id_column, encoding_column = (
+            pa.DictionaryArray.from_arrays(numbers, distinct) for distinct in columns
+        )
+        return id_column, encoding_column
 
 
 class RowReader:
@@ -87,6 +131,7 @@ class RowReader:
             table_reader = InputReader(self.connection, sources[name], words)
             self.tables[name] = table_reader.all_files(files).table
         self.key_types: tuple[SparkType, ...] = ()
+        self._types: dict[str, list[SparkType]] = {}
 
     def public_groups(self, source: Source) -> PublicGroups | None:
         """Return the groups that a plan without key selection releases; None where keys are selected."""
@@ -122,11 +167,11 @@ class RowReader:
             DataError: a file is missing or unreadable, or lacks a column.
         """
         for chunk in self._reader.files(paths):
-            yield from self.chunk(chunk)
+            yield plain_rows(self._rows([chunk]))
 
     def batch_rows(self, paths: Sequence[InputFile]) -> pa.Table:
-        """Return all rows of the files of one micro-batch; raises as `files`."""
-        return pa.concat_tables([self.no_records(), *self.files(paths)])
+        """Return all rows of the files of one micro-batch, with numbered ids; raises as `files`."""
+        return self._rows(self._reader.files(paths))
 
     def check(self, paths: Sequence[InputFile]) -> None:
         """Check that the files and the query can be read here; no record of the stream is.
@@ -135,44 +180,97 @@ class RowReader:
             DataError: a file is no Parquet file, or lacks a declared column or its type.
             InputError: the query uses something that only Spark computes.
         """
-        self._understand(self._reader.check(paths))
+        self._select(self._scope(self._reader.check(paths)))
 
     def check_frame(self, frame: Any) -> None:
         """Check the columns of a frame; raises as `check`."""
-        self._understand(self._reader.frame(frame).table)
-
-    def _understand(self, table: LocalTable) -> None:
-        self._select(
-            read_from(self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table})
-        )
+        self._select(self._scope(self._reader.frame(frame).table))
 
     def frame(self, frame: Any) -> pa.Table:
-        """Return all rows of a pandas DataFrame or an Arrow table."""
-        return pa.concat_tables([self.no_records(), *self.chunk(self._reader.frame(frame))])
+        """Return all rows of a pandas DataFrame or an Arrow table, with numbered ids."""
+        records = arrow_table(frame)
+        starts = range(0, max(records.num_rows, 1), MAX_ROWS)
+        return self._rows(self._reader.frame(records.slice(start, MAX_ROWS)) for start in starts)
 
-    def chunk(self, chunk: Chunk) -> Iterator[pa.Table]:
-        """Yield rows of what is now visible; malformed lines first."""
-        if chunk.malformed:
-            yield self.no_records(chunk.malformed)
+    def _rows(self, chunks: Iterable[Chunk]) -> pa.Table:
+        """Return the rows of some chunks; a chunk's malformed lines come first."""
         try:
-            waiting: list[pa.Table] = []
-            for table in self._few_at_once(chunk.table):
-                select = self._select(
-                    read_from(
-                        self._plan.query.from_sql, {**self.tables, self._plan.query.stream: table}
-                    )
-                )
-                for batch in self.connection.sql(select).to_arrow_reader(MAX_ROWS):
-                    waiting.append(_with_ids(batch))
-                    if sum(rows.num_rows for rows in waiting) >= MAX_ROWS:
-                        yield pa.concat_tables(waiting)
-                        waiting = []
-            if waiting:
-                yield pa.concat_tables(waiting)
+            values = pa.concat_tables(self._values(chunks), promote_options="default")
+            columns = dict(zip(values.column_names, values.columns, strict=True))
+            del values
+            return self._identified(columns) if "us" in columns else self.no_records()
         except (duckdb.Error, pa.ArrowException) as problem:
             raise DataError(
                 f"the input of `{self._plan.query.stream}` cannot be read ({type(problem).__name__})"
             ) from None
+
+    def _values(self, chunks: Iterable[Chunk]) -> Iterator[pa.Table]:
+        """Yield the values of records (`_select`), each chunk while it is visible; of a malformed line nothing but its code."""
+        yield pa.schema([("drop", pa.int8())]).empty_table()
+        for chunk in chunks:
+            yield pa.table({"drop": np.full(chunk.malformed, MALFORMED, np.int8)})
+            for table in self._few_at_once(chunk.table):
+                batches = self._batches(self._select(self._scope(table)))
+                yield pa.Table.from_batches(map(_copy, batches), batches.schema)
+
+    def _batches(self, text: str) -> pa.RecordBatchReader:
+        return self.connection.sql(text).to_arrow_reader(MAX_ROWS)
+
+    def _scope(self, table: LocalTable) -> LocalScope:
+        """Return what FROM makes of a piece of the stream."""
+        query = self._plan.query
+        return read_from(query.from_sql, {**self.tables, query.stream: table})
+
+    def _identified(self, values: dict[str, pa.ChunkedArray]) -> pa.Table:
+        """Return records as `rows`, with numbered ids; takes the values away as it goes. A dropped record has ids of 0, the time 0 and no arguments."""
+        ids = {tag: self._ids(tag, values) for tag in self._types}
+        ts = _array(values.pop("us"), LIMIT_US + 1)
+        drop = _array(values.pop("drop"), 0)
+        if self._shape.feed:
+            drop[values["kind"].is_null()] = MALFORMED
+        drop[(drop == 0) & ((ts < -LIMIT_US) | (ts > LIMIT_US))] = NO_TIME
+        for tagged_ids in ids.values():
+            drop = tagged_ids.mark_wrong(drop)
+        is_dropped = drop > 0
+        ts[is_dropped] = 0
+        key, key_bytes = ids["k"].columns(is_dropped)
+        columns: dict[str, Any] = {"drop": drop}
+        columns |= {"user": ids["u"].columns(is_dropped)[0]} if "u" in ids else {}
+        columns |= {"ts": ts, "key": key, "key_bytes": key_bytes}
+        if self._shape.feed:
+            columns["row"] = ids["r"].columns(is_dropped)[0]
+            columns |= {name: _array(values[name], 0) for name in ("seq", "kind")}
+        for name in (f"a{i}" for i in range(len(self._shape.arguments))):
+            columns[name] = _array(values.pop(name), np.nan)
+            columns[name][is_dropped] = np.nan
+        return pa.table(columns)
+
+    def _ids(self, tag: str, values: dict[str, pa.ChunkedArray]) -> Ids:
+        """Make the ids of units (tag u), keys (k) or rows of a feed (r), one for each distinct value."""
+        types = self._types[tag]
+        names = [f"c{i}" for i in range(len(types))]
+        columns = [values.pop(f"{tag}{i}") for i in range(len(types))]
+        numbers, distinct = number_rows(columns, len(values["us"]))
+        row = np.arange(len(distinct[0]) if distinct else 1)
+        self.connection.register("dpsql_distinct", pa.table([row, *distinct], ["row", *names]))
+        value_bytes = [
+            f", {_VALUE_BYTES[kind.name].format(name)} AS {name}"
+            for kind, name in zip(types, names, strict=True)
+        ]
+        is_missing = [f"{name} IS NULL" for name in names] if tag == "u" else []
+        longest = LIMIT_US if tag == "r" else max_encoded_bytes(len(types))
+        prefix = (self._salt + tag.encode()).hex()
+        hashed = self._batches(
+            f"SELECT CAST(CASE WHEN {' OR '.join(is_missing) or 'false'} THEN {NO_UNIT} "
+            f"WHEN octet_length(bytes) > {longest} THEN {TOO_LONG} ELSE 0 END AS TINYINT) AS code, bytes, "
+            f"substr(sha256(from_hex('{prefix}') || bytes), 1, 16) AS id "
+            f"FROM (SELECT *, {_encoding(names)} AS bytes FROM (SELECT row{''.join(value_bytes)} FROM dpsql_distinct))"
+        ).read_all()
+        codes = hashed["code"].to_numpy()
+        ids = np.append(np.where(codes, 0, _signed(hashed["id"].combine_chunks())), 0)
+        chunks = hashed["bytes"].cast(pa.binary()).chunks
+        encodings = pa.chunked_array([*chunks, [b""]], pa.binary())
+        return Ids(numbers, codes, number_values(ids), encodings)
 
     def _few_at_once(self, table: LocalTable) -> Iterator[LocalTable]:
         """Yield a table as it is, or a few rows of it at a time where their texts may become long."""
@@ -189,84 +287,51 @@ class RowReader:
             self.connection.register(FEW, rows.slice(start, AT_ONCE))
             yield LocalTable(FEW, table.columns)
 
-    def no_records(self, malformed: int = 0) -> pa.Table:
-        """Return a `rows` table of so many records that stand for malformed lines."""
+    def no_records(self) -> pa.Table:
+        """Return a `rows` table without rows."""
         unit = ["user"] if self._plan.query.privacy_unit else []
-        columns: dict[str, Any] = {"drop": np.full(malformed, MALFORMED, np.int8)}
-        columns |= {name: np.zeros(malformed, np.int64) for name in (*unit, "ts", "key")}
-        columns["key_bytes"] = pa.array([b""] * malformed, pa.binary())
+        fields = [
+            ("drop", pa.int8()),
+            *int_fields((*unit, "ts", "key")),
+            ("key_bytes", pa.binary()),
+        ]
         if self._shape.feed:
-            columns |= {name: np.zeros(malformed, np.int64) for name in ("row", "seq")} | {
-                "kind": np.zeros(malformed, np.int8)
-            }
-        columns |= {f"a{i}": np.full(malformed, np.nan) for i in range(len(self._shape.arguments))}
-        return pa.table(columns)
+            fields += [*int_fields(("row", "seq")), ("kind", pa.int8())]
+        fields += [(f"a{i}", pa.float64()) for i in range(len(self._shape.arguments))]
+        return pa.schema(fields).empty_table()
 
     def _select(self, scope: LocalScope) -> str:
-        """Return DuckDB text that makes a `rows` table of what FROM is."""
-        query = self._plan.query
-        unit = [scope.value(f"`{column}`") for column in query.privacy_unit]
-        keys = [scope.value(key.expression) for key in query.keys]
-        self.key_types = tuple(key.type for key in keys)
-        projection, columns = self._projection(scope, unit, keys)
-        u = columns[: len(unit)]
-        k = columns[len(unit) : len(unit) + len(keys)]
-        feed = self._shape.feed
-        nobody = " OR ".join(f"{c} IS NULL" for c in u) or "false"
-        rows = f", {_encoding(columns[len(unit) + len(keys) :])} AS row_bytes" if feed else ""
-        encoded = f"SELECT *, {_encoding(u)} AS unit, {_encoding(k)} AS bytes, {nobody} AS nobody{rows} FROM ({projection})"
-        too_long = f"octet_length(bytes) > {max_encoded_bytes(len(k))} OR octet_length(unit) > {max_encoded_bytes(len(u))}"
-        code = f"CASE WHEN us IS NULL OR us NOT BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN 2 WHEN nobody THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
-        coded = f"SELECT *, {f'CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END' if feed else code} AS code FROM ({encoded})"
-        arguments = "".join(
-            f", CASE WHEN code = 0 THEN a{i} ELSE 'nan'::DOUBLE END AS a{i}"
-            for i in range(len(self._shape.arguments))
-        )
-        user = f"{self._id('u', 'unit')} AS user, " if u else ""
-        image = ""
-        if feed:
-            image = f", {self._id('r', 'row_bytes')} AS row, CAST(coalesce(seq, 0) AS BIGINT) AS seq, CAST(coalesce(kind, 0) AS TINYINT) AS kind"
-        return (
-            f"SELECT CAST(code AS TINYINT) AS drop, {user}CASE WHEN code = 0 THEN us ELSE 0 END AS ts, "
-            f"{self._id('k', 'bytes')} AS key, CASE WHEN code = 0 THEN bytes ELSE ''::BLOB END AS key_bytes{image}{arguments} FROM ({coded})"
-        )
-
-    def _projection(
-        self, scope: LocalScope, unit: Sequence[Typed], keys: Sequence[Typed]
-    ) -> tuple[str, list[str]]:
-        """Return DuckDB text of times, bytes, arguments and images, and the names of its columns of bytes: of unit, key and row."""
+        """Return DuckDB text of what is used of records: time, values that give ids, image of a feed, arguments."""
         query = self._plan.query
         feed = self._shape.feed
-        value_bytes = [
-            _value_bytes(value, name) for value, name in zip(unit, query.privacy_unit, strict=True)
-        ]
-        value_bytes += [
-            _value_bytes(value, key.name) for value, key in zip(keys, query.keys, strict=True)
-        ]
-        arguments = "".join(
-            f", coalesce({_argument(scope.value(argument.text), argument)}, 'nan'::DOUBLE) AS a{i}"
-            for i, argument in enumerate(self._shape.arguments)
-        )
-        value_bytes += [
-            _value_bytes(scope.value(f"`{column}`"), column)
-            for column in (feed.primary_key if feed else ())
-        ]
-        columns = [f"b{i}" for i in range(len(value_bytes))]
-        named_bytes = "".join(
-            f", {text} AS {name}" for text, name in zip(value_bytes, columns, strict=True)
-        )
+        identified = {"u": [(scope.value(f"`{name}`"), name) for name in query.privacy_unit]}
+        identified["k"] = [(scope.value(key.expression), key.name) for key in query.keys]
+        self.key_types = tuple(value.type for value, _ in identified["k"])
         us = _event_time(scope.value(query.event_time), query.event_time)
-        image = ""
+        columns = []
         if feed:  # an end counts whatever its time is, or its row would stay for ever
+            identified["r"] = [(scope.value(f"`{name}`"), name) for name in feed.primary_key]
             kind = kind_sql(scope.value(CHANGE).sql, feed.form)
             us = f"CASE WHEN {us} BETWEEN -{LIMIT_US} AND {LIMIT_US} THEN {us} WHEN {kind} < 0 THEN 0 END"
-            image = f", {kind} AS kind, coalesce(TRY_CAST({scope.value(POSITION).sql} AS BIGINT), {NO_SEQUENCE}) AS seq"
-        return f"SELECT {us} AS us{named_bytes}{arguments}{image} {scope.sql}", columns
-
-    def _id(self, tag: str, encoding: str) -> str:
-        """Return DuckDB text of 16 hexadecimal digits; zeros for a dropped record."""
-        prefix = (self._salt + tag.encode()).hex()
-        return f"CASE WHEN code = 0 THEN substr(sha256(from_hex('{prefix}') || {encoding}), 1, 16) ELSE '0000000000000000' END"
+            position = f"TRY_CAST({scope.value(POSITION).sql} AS BIGINT)"
+            columns = [
+                f"CAST({kind} AS TINYINT) AS kind",
+                f"CAST(coalesce({position}, {NO_SEQUENCE}) AS BIGINT) AS seq",
+            ]
+        columns.append(f"{us} AS us")
+        self._types = {}
+        for tag, named_values in identified.items():
+            if named_values or tag == "k":
+                self._types[tag] = [value.type for value, _ in named_values]
+            columns += [
+                f"{_identifying(value, name, tag)} AS {tag}{i}"
+                for i, (value, name) in enumerate(named_values)
+            ]
+        columns += [
+            f"coalesce({_argument(scope.value(argument.text), argument)}, 'nan'::DOUBLE) AS a{i}"
+            for i, argument in enumerate(self._shape.arguments)
+        ]
+        return f"SELECT {', '.join(columns)} {scope.sql}"
 
 
 def query_words(plan: Plan) -> frozenset[str] | None:
@@ -302,6 +367,28 @@ def _value_bytes(value: Typed, name: str) -> str:
     return _VALUE_BYTES[kind.name].format(f"({value.sql})")
 
 
+def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy the columns of a batch, which DuckDB frees as a whole, so that each can go when it is used."""
+    copies = [pa.concat_arrays([column, column[:0]]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(copies, schema=batch.schema)
+
+
+def _array(column: pa.ChunkedArray, missing: float) -> npt.NDArray[Any]:
+    """Return a copy of a column of numbers, with a number where there is none."""
+    chunks = column.fill_null(pa.scalar(missing, column.type)).chunks
+    return np.concatenate([pa.array([], column.type), *chunks])
+
+
+def _identifying(value: Typed, name: str, tag: str) -> str:
+    """Return DuckDB text of a value that gives an id. One that is too long for a key or a unit is replaced by another such: it may be very long."""
+    value_bytes = _value_bytes(value, name)
+    if tag == "r" or value.type.name not in ("string", "binary"):
+        return value.sql
+    kind = "BLOB" if value.type.name == "binary" else "VARCHAR"
+    is_long = f"octet_length({value_bytes}) > {MAX_KEY_BYTES}"
+    return f"CASE WHEN {is_long} THEN repeat('0', {MAX_KEY_BYTES + 1})::{kind} ELSE {value.sql} END"
+
+
 def _event_time(value: Typed, name: str) -> str:
     if value.type.name not in _EVENT_TIME:
         raise DataError(no_time(name, str(value.type)))
@@ -330,16 +417,8 @@ def _encoding(columns: Sequence[str]) -> str:
     return " || ".join(parts) if parts else "''::BLOB"
 
 
-def _with_ids(batch: pa.RecordBatch) -> pa.Table:
-    """Turn hexadecimal digits into signed big-endian integers."""
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    for name in {"user", "key", "row"} & columns.keys():
-        columns[name] = _signed(columns[name])
-    columns["key_bytes"] = columns["key_bytes"].cast(pa.binary())
-    return pa.table(columns)
-
-
-def _signed(digits: pa.Array) -> pa.Array:
+def _signed(digits: pa.Array) -> Int:
+    """Turn 16 hexadecimal digits each into signed big-endian integers."""
     text = digits.cast(pa.string())
     _, _, data = text.buffers()
     first = text.offset * 16
@@ -348,7 +427,7 @@ def _signed(digits: pa.Array) -> pa.Array:
         if len(text)
         else b""
     )
-    return pa.array(np.frombuffer(raw, dtype=">i8").astype(np.int64))
+    return np.frombuffer(raw, dtype=">i8").astype(np.int64)
 
 
 # Can the local engine read what a query wants? Asked before anything is spent.

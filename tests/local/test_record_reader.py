@@ -233,7 +233,7 @@ def test_files_are_read_in_tables_of_bounded_size(
 ) -> None:
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr("dpsql.local.record_reader.MAX_ROWS", 5000)
+    monkeypatch.setattr("dpsql.local.delta_files.ROWS", 5000)
     query = compile_on()
     pq.write_table(
         visit(page=[f"/p{i}" for i in range(20_000)]), tmp_path / "a.parquet", row_group_size=4096

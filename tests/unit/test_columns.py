@@ -5,12 +5,14 @@ import itertools
 from collections import defaultdict
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dpsql.udfs.columns import (
     find,
     insert,
     match,
+    number_rows,
     places,
     run_starts,
     run_sums,
@@ -123,3 +125,21 @@ def test_match_compares_all_64_bits() -> None:
     big = 2**62
     assert match([np.array([big + 1])], [np.array([big, big + 1])]).tolist() == [1]
     assert match([np.array([big + 3])], [np.array([big, big + 1])]).tolist() == [-1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000])
+def test_number_rows_numbers_distinct_rows(size: int) -> None:
+    """Catches: numbers of pairs that do not fit into 32 bits, NULL that is another value's, a chunk's own numbers."""
+    number = np.arange(size)
+    texts = pa.array([None if n % 7 == 0 else str(n) for n in number], pa.string())
+    columns = [
+        pa.chunked_array([number[: size // 2], number[size // 2 :]]),
+        pa.chunked_array([texts[:9], texts[9:]]),
+        pa.chunked_array([number % 3 == 0]),
+    ]
+    twice = [pa.chunked_array([*column.chunks, *column.chunks]) for column in columns]
+    numbers, distinct = number_rows(twice, 2 * size)
+    assert len(distinct[0]) == size
+    assert [values.take(numbers).to_pylist() for values in distinct] == [
+        column.to_pylist() for column in twice
+    ]

@@ -22,6 +22,8 @@ from dpsql.udfs.columns import (
     Int,
     Numbered,
     number_values,
+    read_integers,
+    read_numbers,
     run_starts,
     run_sums,
     running_count,
@@ -33,7 +35,7 @@ from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.group_sums import GroupFill
 from dpsql.udfs.intake.leaf_counts import with_leaves
-from dpsql.udfs.intake.timeliness import count_drops, open_copies, read_integers, timely
+from dpsql.udfs.intake.timeliness import count_drops, open_copies, timely
 from dpsql.udfs.intake.user_state import (
     GROUPS,
     KEYS,
@@ -204,7 +206,8 @@ def admit(
 
     Args:
         state: the bucket's state (None: nothing seen yet).
-        rows: records (docs/architecture.md): `drop, user, ts, key, key_bytes, a0, ...`; no NULL in any column.
+        rows: records (docs/architecture.md): `drop, user, ts, key, key_bytes, a0, ...`; no NULL in any column. `user`, and `key` with
+            `key_bytes`, may be numbered (`read_numbers`).
         clock: the same for every bucket of the micro-batch.
         p: the plan's numbers.
         sums: of units in groups, where increments have bounds per group (None: nothing seen yet).
@@ -216,7 +219,7 @@ def admit(
     user_counts = empty_state() if state is None else state
     records = keep_timely_records(rows, user_counts, clock, p, drops)
     group_fill = fill_groups(records, sums, clock, p) if p.per_group else None
-    verdicts, user_counts = apply_row_limits(user_counts, records, group_fill, p, drops)
+    verdicts, user_counts = apply_row_limits(user_counts, records, group_fill, clock, p, drops)
     copies = copy_into_open_windows(records, verdicts.is_admitted, clock, p)
     if group_fill:
         group_fill = group_fill.select_copies(verdicts.is_admitted[group_fill.record])
@@ -240,10 +243,8 @@ def keep_timely_records(
     if not is_timely.all():
         rows = rows.filter(is_timely)
     ts = read_integers(rows, "ts")
-    user = number_values(read_integers(rows, "user"))
-    key = number_values(read_integers(rows, "key"))
-    key_rows = np.empty(len(key.values), np.int64)
-    key_rows[key.numbers] = np.arange(len(ts))
+    user = read_numbers(rows, "user")
+    key = read_numbers(rows, "key")
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     increments = [rule.increments(rows) for rule in p.increments]
     order = sort_by_arrival(period, user, ts, key, increments)
@@ -257,8 +258,17 @@ def keep_timely_records(
         ts[order],
         key.take(order),
         [column[order] for column in increments],
-        rows["key_bytes"].take(key_rows),
+        name_keys(rows["key_bytes"], key),
     )
+
+
+def name_keys(key_bytes: pa.ChunkedArray, key: Numbered) -> pa.Array:
+    """Return the encoded key of each distinct one: that of any of its records."""
+    if pa.types.is_dictionary(key_bytes.type):
+        return key_bytes.combine_chunks().dictionary
+    row = np.empty(len(key.values), np.int64)
+    row[key.numbers] = np.arange(len(key.numbers))
+    return key_bytes.take(row)
 
 
 def sort_by_arrival(
@@ -295,10 +305,11 @@ def apply_row_limits(
     users: pa.Table,
     records: Records,
     fill: GroupFill | None,
+    clock: Clock,
     p: BoundingParameters,
     drops: dict[str, int],
 ) -> tuple[RowVerdicts, pa.Table]:
-    """Apply G, c and C to records, and return the verdicts with the new state.
+    """Apply G, c and C to records, and return the verdicts with the new state: the old one after the last micro-batch.
 
     A record without capacity in its group uses nothing up: another of its key came before it. A record over one bound never counts towards
     another: once a user's rows or keys are used up they stay so, hence the three filters can be applied one after the other.
@@ -330,6 +341,8 @@ def apply_row_limits(
     count_drops(within_groups & has_capacity & ~within_key, "over_max_rows_per_group", drops)
     is_admitted = within_group & has_rows_left
     verdicts = RowVerdicts(is_admitted, is_first & is_admitted, rank, ordinal)
+    if clock.is_last:
+        return verdicts, users
     return verdicts, merge(users, KEYS, pairs, is_admitted, p.counts_rows, p.max_rows)
 
 

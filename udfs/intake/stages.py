@@ -27,6 +27,7 @@ class AdmissionStage(Intake):
 
     parameters: BoundingParameters
     arguments: int
+    is_numbered: ClassVar[bool] = True
 
     @property
     def tables(self) -> Mapping[str, StateTable]:  # type: ignore[override]
@@ -53,7 +54,7 @@ class AdmissionStage(Intake):
         admission = admit(state["users"], rows, clock, self.parameters, state.get("sums"))
         sums = {} if admission.sums is None else {"sums": admission.sums}
         return Stepped(
-            {"users": admission.state} | sums,
+            state if clock.is_last else {"users": admission.state} | sums,
             admission.contributions,
             counted_drops(admission.drops),
         )

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int
+from dpsql.udfs.columns import Bool, Int, read_integers
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.stage import NO_RECORD, Clock
 
@@ -95,15 +95,3 @@ def count_drops(is_dropped: Bool, reason: str, drops: dict[str, int]) -> Bool:
     """Count dropped records, and tell which are left."""
     drops[reason] += int(is_dropped.sum())
     return ~is_dropped
-
-
-def read_integers(rows: pa.Table, name: str) -> Int:
-    """Return a column of integers.
-
-    Raises:
-        TypeError: it holds a NULL.
-    """
-    column = rows[name]
-    if column.null_count:
-        raise TypeError(f"column {name} must not hold NULL")
-    return column.to_numpy().astype(np.int64, copy=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -86,6 +87,7 @@ class CellIntake(AdmissionStage):
 
     marginals: MeasuredTables
     domains: Domains
+    is_numbered: ClassVar[bool] = False
 
     def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
         """Admit by `admit` the records whose values are in their domains; counted: `drops`, how many records were dropped and why."""
