@@ -27,6 +27,7 @@ from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Plan, RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.progress import progress_line
 from dpsql.published.public_rows import shown_frame
 from dpsql.published.rows import cell_rows, published_rows
 from dpsql.published.sketches import ReleasedCells
@@ -127,6 +128,7 @@ class Feeder:
         noise_key: 32 bytes of the run.
         buckets: user buckets and key buckets; the result does not depend on them.
         stores: where the states are; None: in memory.
+        progress: told how many records were bounded.
 
     `sequence` (operator -> bucket -> version of its state) and `batch` (number of the newest micro-batch) are what an engine has to remember.
     """
@@ -137,6 +139,7 @@ class Feeder:
         noise_key: bytes,
         buckets: Buckets = (1, 1),
         stores: Stores | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._intake, self._release = stages
         self._noise_key = noise_key
@@ -147,11 +150,11 @@ class Feeder:
         self.batch = -1
         self.drops = Counter[str]()
         self.records = 0
+        self._progress = progress
 
     def micro_batch(self, rows: pa.Table, clock: Clock) -> None:
         """Admit one micro-batch of records and add what was admitted to the groups."""
         self.batch += 1
-        self.records += rows.num_rows
         admitted = []
         for bucket, part in self._parts(rows, clock):
             report, contributions = run_bucket(
@@ -166,6 +169,9 @@ class Feeder:
             self.sequence[ADMISSION][bucket] = report.sequence
             admitted.append(contributions)
             self.drops.update(report.counted["drops"])
+            self.records += part.num_rows
+            if self._progress:
+                self._progress(self.records)
         if admitted:
             admitted_rows = pa.concat_tables(admitted)
             numbered_rows = admitted_rows.append_column(
@@ -215,9 +221,9 @@ def split(rows: pa.Table, column: str, buckets: int) -> Iterator[tuple[int, pa.T
 
 
 def cut_by_unit(rows: pa.Table, size: int) -> Iterator[pa.Table]:
-    """Yield the records of some units at a time, about so many: each unit is in one part."""
+    """Yield the records of some units at a time, about so many: each unit is in one part, and a record without one is its own."""
     if rows.num_rows <= size or "user" not in rows.column_names:
-        yield rows.combine_chunks()
+        yield from (rows.slice(start, size) for start in range(0, rows.num_rows, size))
         return
     user = read_numbers(rows, "user")
     part_of_user = np.cumsum(np.bincount(user.numbers, minlength=len(user.values))) // size
@@ -253,14 +259,11 @@ def run_batches(
         facts: of the run.
         count: how many micro-batches there are, where that is known.
     """
-    feeder = Feeder(
-        registry.mechanism_named(plan.mechanism).stages(plan, facts), noise_key, buckets
-    )
+    stages = registry.mechanism_named(plan.mechanism).stages(plan, facts)
+    feeder = Feeder(stages, noise_key, buckets, progress=progress)
     clock = Clock(NO_CLOCK, min(max(until_us, now_us()) + plan.query.max_ahead_us, LATEST_US))
     for number, rows in enumerate(batches, start=1):
         feeder.micro_batch(rows, replace(clock, is_last=number == count))
-        if progress:
-            progress(feeder.records)
     released = feeder.tick(until_us)
     kinds = key_types() if callable(key_types) else key_types
     drops = {reason: feeder.drops[reason] for reason in registry.shape(plan).drops}
@@ -340,19 +343,23 @@ def run_frame(
     run = open_local_run(query, secret, run_id, ledger)
     run_id = run.run_id
     reader = RowReader(query.plan, query.sources, run.secret.salt(run_id), {})
-    rows = reader.frame(records)
+    show_share = progress_line(records.num_rows)
+    rows = reader.frame(records, lambda count: show_share(count / records.num_rows / 2))
     facts = query.facts(reader.public_groups(query.source))
     run.check_input(rows, reader.key_types, facts)
-    return run_batches(
+    result = run_batches(
         query.plan,
         [rows],
         noise_key=run.secret.noise_key(run_id, query.plan.identity),
         key_types=reader.key_types,
         until_us=until_us,
         buckets=buckets,
+        progress=lambda count: show_share((1 + count / rows.num_rows) / 2),
         facts=facts,
         count=1,
     )
+    show_share(1)
+    return result
 
 
 def try_query(

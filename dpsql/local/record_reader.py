@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,11 +186,15 @@ class RowReader:
         """Check the columns of a frame; raises as `check`."""
         self._select(self._scope(self._reader.frame(frame).table))
 
-    def frame(self, frame: Any) -> pa.Table:
-        """Return all rows of a pandas DataFrame or an Arrow table, with numbered ids."""
-        records = arrow_table(frame)
-        starts = range(0, max(records.num_rows, 1), MAX_ROWS)
-        return self._rows(self._reader.frame(records.slice(start, MAX_ROWS)) for start in starts)
+    def frame(self, frame: Any, progress: Callable[[int], None] | None = None) -> pa.Table:
+        """Return all rows of a pandas DataFrame or an Arrow table, with numbered ids; `progress` is told how many are read."""
+        return self._rows(self._pieces(arrow_table(frame), progress))
+
+    def _pieces(self, records: pa.Table, progress: Callable[[int], None] | None) -> Iterator[Chunk]:
+        for start in range(0, max(records.num_rows, 1), MAX_ROWS):
+            if progress and start:
+                progress(start)
+            yield self._reader.frame(records.slice(start, MAX_ROWS))
 
     def _rows(self, chunks: Iterable[Chunk]) -> pa.Table:
         """Return the rows of some chunks; a chunk's malformed lines come first."""

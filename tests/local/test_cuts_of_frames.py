@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpsql import progress
 from dpsql.compiled import Query, compile_query
 from dpsql.local import feeder, record_reader
 from dpsql.local.feeder import Buckets, run_batches
 from dpsql.local.local_run import _records
 from dpsql.local.record_reader import RowReader
+from dpsql.privacy.secret import Secret
 from dpsql.sources.config import Source, Sources
 from dpsql.udfs.columns import plain_rows
 from tests.sweeps import sweep
@@ -112,3 +115,22 @@ def test_cuts_of_a_frame_change_nothing(
         assert released(query, reader, batches, bucket_counts, 2) == released(
             query, reader, in_two, bucket_counts, None
         )
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_shows_how_far_a_frame_is(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    secret: Secret,
+    is_terminal: bool,
+) -> None:
+    """Catches: a bar in a log, one that stands still or goes back, or that stays when all is done."""
+    monkeypatch.setattr(progress, "MANY", ROWS)
+    monkeypatch.setattr(record_reader, "MAX_ROWS", ROWS // 3)
+    monkeypatch.setattr(feeder, "AT_ONCE", ROWS // 3)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    feeder.run_frame(query_of("by key"), frame_of(0, ROWS), secret, until_us=UNTIL_US)
+    written = capsys.readouterr().err
+    shares = [int(share) for share in re.findall(r"(\d+)% of 3,000 records", written)]
+    assert shares == sorted(shares) and (len(shares) >= 4) == is_terminal
+    assert written.replace("\r", "").endswith(" " * 40) if is_terminal else not written
