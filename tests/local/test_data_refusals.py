@@ -276,7 +276,7 @@ OTHERS = {
 WHILE_READ = {
     "local/sources.py _parquet": "pages of a file whose footer is whole are damaged",
     "local/sources.py _execute": "DuckDB fails at a statement over records",
-    "local/record_reader.py chunk": "DuckDB fails at a query over records",
+    "local/record_reader.py _rows": "DuckDB fails at a query over records",
 }
 """Places that are met when records are read: what they tell is paid for, as their text alone would tell of a record."""
 
