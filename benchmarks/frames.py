@@ -80,9 +80,8 @@ def private(records: pa.Table, window: str) -> None:
         PRIVATE.format(window),
         records,
         unit="user_id",
-        until="2023-11-17",
         secret=Path(os.environ["FRAMES_SECRET"]),
-        **({"time": "ts"} if window else {}),
+        **({"time": "ts", "until": "2023-11-17"} if window else {}),
     )
 
 
