@@ -112,6 +112,8 @@ def in_process(checkout: Path, folder: Path, *arguments: str) -> dict[str, float
 
 def tried(checkout: Path, folder: Path) -> dict[str, float]:
     """CPU of `dpsql try` of a million Parquet rows, the whole process."""
+    from benchmarks.processes import measure_command  # of this checkout, not of the other
+
     (folder / "sources.yaml").write_text(
         "sources:\n  visits: {format: parquet, path: visits, event_time: ts, max_users: 2000000, max_keys: 2000, privacy_unit: user_id}\n"
     )
@@ -122,10 +124,7 @@ def tried(checkout: Path, folder: Path) -> dict[str, float]:
         "PYTHONPATH": str(checkout),
         "DPSQL_SECRET_FILE": str(folder / f"secret-{checkout.name}" / "secret"),
     }
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=folder, env=environment, stdout=-3, stderr=-3, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {"cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+    return {"cpu": measure_command(command, cwd=folder, env=environment).seconds}
 
 
 def main() -> None:
