@@ -325,7 +325,7 @@ class RowReader:
         columns.append(f"{us} AS us")
         self._types = {}
         for tag, named_values in identified.items():
-            if named_values or tag == "k":
+            if named_values or tag != "u":  # where rows are protected there is no unit
                 self._types[tag] = [value.type for value, _ in named_values]
             columns += [
                 f"{_identifying(value, name, tag)} AS {tag}{i}"
