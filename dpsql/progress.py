@@ -1,4 +1,7 @@
-"""Progress of a call over many records: a line on stderr that moves in a terminal and in a notebook, nothing elsewhere."""
+"""Progress of a call over many records: a line on stderr of a terminal, or a text in a notebook; nothing elsewhere.
+
+What is kept of a notebook says nothing of the records: the text is replaced, ends empty, and is there for few records, too.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,31 @@ import sys
 from collections.abc import Callable
 
 MANY = 1_000_000
-"""Records that take long enough to say so."""
+"""Records that take long enough to say so in a terminal."""
 
 WIDTH = 24
 
 
 def progress_line(records: int) -> Callable[[float], None]:
     """Return a function that shows which share of a call over so many records is done; the whole clears the line."""
-    is_shown = records >= MANY and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if "ipykernel" in sys.modules:
+        return _notebook_text()
+    is_shown = records >= MANY and sys.stderr.isatty()
 
     def show(share: float) -> None:
-        if not is_shown:
-            return
-        line = f"[{'#' * int(WIDTH * share):{WIDTH}}] {share:4.0%} of {records:,} records"
-        print(f"\r{line if share < 1 else ' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
+        if is_shown:
+            line = _bar(share) or " " * len(_bar(0))
+            print(f"\r{line}\r", end="", file=sys.stderr, flush=True)
 
     return show
+
+
+def _notebook_text() -> Callable[[float], None]:
+    from IPython.display import display
+
+    handle = display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda share: handle.update({"text/plain": _bar(share)}, raw=True)
+
+
+def _bar(share: float) -> str:
+    return f"[{'#' * int(WIDTH * share):{WIDTH}}] {share:4.0%}" if share < 1 else ""

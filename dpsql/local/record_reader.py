@@ -257,6 +257,15 @@ class RowReader:
         numbers, distinct = number_rows(columns, len(values["us"]))
         row = np.arange(len(distinct[0]) if distinct else 1)
         self.connection.register("dpsql_distinct", pa.table([row, *distinct], ["row", *names]))
+        hashed = self._hashed(tag, types, names)
+        codes = hashed["code"].to_numpy()
+        ids = np.append(np.where(codes, 0, _signed(hashed["id"].combine_chunks())), 0)
+        chunks = hashed["bytes"].cast(pa.binary()).chunks
+        encodings = pa.chunked_array([*chunks, [b""]], pa.binary())
+        return Ids(numbers, codes, number_values(ids), encodings)
+
+    def _hashed(self, tag: str, types: Sequence[SparkType], names: Sequence[str]) -> pa.Table:
+        """Return `row, code, bytes, id` of the distinct values, in the order of these."""
         value_bytes = [
             f", {_VALUE_BYTES[kind.name].format(name)} AS {name}"
             for kind, name in zip(types, names, strict=True)
@@ -265,16 +274,14 @@ class RowReader:
         longest = LIMIT_US if tag == "r" else max_encoded_bytes(len(types))
         prefix = (self._salt + tag.encode()).hex()
         hashed = self._batches(
-            f"SELECT CAST(CASE WHEN {' OR '.join(is_missing) or 'false'} THEN {NO_UNIT} "
+            f"SELECT row, CAST(CASE WHEN {' OR '.join(is_missing) or 'false'} THEN {NO_UNIT} "
             f"WHEN octet_length(bytes) > {longest} THEN {TOO_LONG} ELSE 0 END AS TINYINT) AS code, bytes, "
             f"substr(sha256(from_hex('{prefix}') || bytes), 1, 16) AS id "
             f"FROM (SELECT *, {_encoding(names)} AS bytes FROM (SELECT row{''.join(value_bytes)} FROM dpsql_distinct))"
         ).read_all()
-        codes = hashed["code"].to_numpy()
-        ids = np.append(np.where(codes, 0, _signed(hashed["id"].combine_chunks())), 0)
-        chunks = hashed["bytes"].cast(pa.binary()).chunks
-        encodings = pa.chunked_array([*chunks, [b""]], pa.binary())
-        return Ids(numbers, codes, number_values(ids), encodings)
+        # An id of another value would be another unit
+        is_in_order = (np.diff(hashed["row"].to_numpy()) > 0).all()
+        return hashed if is_in_order else hashed.sort_by("row")
 
     def _few_at_once(self, table: LocalTable) -> Iterator[LocalTable]:
         """Yield a table as it is, or a few rows of it at a time where their texts may become long."""
