@@ -16,7 +16,7 @@ WIDTH = 24
 
 def progress_line(records: int) -> Callable[[float], None]:
     """Return a function that shows which share of a call over so many records is done; the whole clears the line."""
-    if "ipykernel" in sys.modules:
+    if _is_in_a_notebook():
         return _notebook_text()
     is_shown = records >= MANY and sys.stderr.isatty()
 
@@ -26,6 +26,12 @@ def progress_line(records: int) -> Callable[[float], None]:
             print(f"\r{line}\r", end="", file=sys.stderr, flush=True)
 
     return show
+
+
+def _is_in_a_notebook() -> bool:
+    """Whether a kernel runs this process; a program may import the kernel's package without one."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def _notebook_text() -> Callable[[float], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import types
@@ -152,13 +153,23 @@ def test_what_is_kept_of_a_notebook_says_nothing_of_the_records(
         shown.append([content["text/plain"]])
         return Handle()
 
-    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    shell = types.SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
     for rows in (30, ROWS):
         feeder.run_frame(query_of("by key"), frame_of(0, rows), secret, until_us=UNTIL_US)
     assert len(shown) == 2 and all(texts[-1] == "" for texts in shown)
     assert not any("30" in text or "3,000" in text for texts in shown for text in texts)
     assert not capsys.readouterr().err
+
+
+def test_a_program_that_imports_a_kernel_is_not_a_notebook(
+    capfd: pytest.CaptureFixture[str], secret: Secret
+) -> None:
+    """Catches: a display that IPython never made, where a tool imports its kernel only."""
+    importlib.import_module("ipykernel.kernelapp")
+    feeder.run_frame(query_of("by key"), frame_of(0, 30), secret, until_us=UNTIL_US)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_ids_are_of_their_values_in_whatever_order_they_come(
