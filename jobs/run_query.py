@@ -61,8 +61,6 @@ OTHER_STORE = re.compile(r"fs\.s3a\.(?!path\.style)|fs\.default")
 """In names of settings: Spark looks for buckets, or paths, where we do not."""
 OTHER_SETTINGS = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"}
 """Variables of the environment: folders whose files may have such settings."""
-SPARK_SAID = "spark.log"
-"""In the private folder of a run on this machine: what its JVM printed since the last start."""
 
 
 @dataclass(frozen=True)
@@ -165,44 +163,57 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     Raises:
         DpsqlError: the query, configuration, secret, lake or budget does not allow it; nothing has been read.
     """
-    from dpsql.compiled import UNTIL
     from dpsql.lake.catch_up import is_released
-    from dpsql.lake.opening import open_run
+    from dpsql.lake.opening import check_may_begin, keep_spark_output, open_run, spark_output
     from dpsql.lake.runs import Lake, has_begun
-    from dpsql.sources.reachable import check_reachable
     from dpsql.streaming.protection import check_settings
     from dpsql.streaming.spark_home import UNTESTED, check_spark
 
     properties = {**properties, UNTESTED: "true"} if flags.untested_spark else properties
     query = _checked_query(flags)
-    lake = Lake(flags.lake_folder)
     if master is not None:
         check_spark(master, os.environ, note)
         check_settings(properties)
+    lake = Lake(flags.lake_folder)
     name = flags.name or flags.query_file.stem
-    is_resumed = has_begun(lake, name)
-    sources = [query.sources[each] for each in (query.parsed.stream, *query.parsed.static_sources)]
-    reads_as_here = master is not None and not _has_other_settings(properties)
-    check_reachable(sources, as_here=reads_as_here)
+    is_new = not has_begun(lake, name)
+    _check_input(query, flags, is_new, master is not None and not _has_other_settings(properties))
     secret, ledger = secret_and_ledger(flags.secret_file)
-    if not is_resumed:
-        check_wait(query, flags.until_us, UNTIL)
-    are_files_checked = is_resumed or _check_first_files(sources, reads_as_here)
+    bind = functools.partial(open_run, lake, name, query, secret, ledger, query.source)
     with stop_politely():
-        if master is None or not master.startswith("local") or not are_files_checked:
-            # perhaps without Delta or a secret: nothing may be bound or spent then
-            from dpsql.streaming.sources import check_there
-
-            check_there(start_session(master, properties), sources)
-        run = open_run(lake, name, query, secret, ledger, query.source)
-        folder = lake.private(name)
-        if query.parsed.once and (released := is_released(folder, name)):
-            _print_released(released, str(lake.histogram(name)), flags.as_json)
-            return
-        os.umask(0o077)  # for all that is written from here on; the histogram is opened by name
-        log_file = folder / SPARK_SAID if isinstance(folder, Path) else None
+        if is_new:
+            check_may_begin(lake, name, query, ledger)
+        else:
+            run = bind()
+            if query.parsed.once and (released := is_released(lake.private(name), name)):
+                _print_released(released, str(lake.histogram(name)), flags.as_json)
+                return
+        log_file = spark_output(lake, name)
         spark = start_session(master, properties, log_file)
-        _run_and_report(flags, spark, query, run, lake, secret, ledger)
+        from dpsql.streaming.failures import stopping
+        from dpsql.streaming.first_look import check_fits
+
+        with stopping(spark):
+            if is_new:
+                check_fits(spark, query, is_live=not flags.until_caught_up)
+                run = bind()
+            keep_spark_output(log_file, lake, name)
+            # For all that is written from here on; the histogram is opened by name.
+            os.umask(0o077)
+            _run_and_report(flags, spark, query, run, lake, secret, ledger)
+
+
+def _check_input(query: Query, flags: RunFlags, is_new: bool, reads_as_here: bool) -> None:
+    """Refuse sources that are not there, and of a new run what can be seen of them without Spark."""
+    from dpsql.compiled import UNTIL
+    from dpsql.sources.reachable import check_reachable
+
+    sources = [query.sources[each] for each in (query.parsed.stream, *query.parsed.static_sources)]
+    check_reachable(sources, as_here=reads_as_here)
+    if is_new:
+        check_wait(query, flags.until_us, UNTIL)
+        if reads_as_here:
+            _check_first_files(sources)
 
 
 def _checked_query(flags: RunFlags) -> Query:
@@ -229,14 +240,12 @@ def _has_other_settings(properties: Mapping[str, str]) -> bool:
     return not OTHER_SETTINGS.isdisjoint(os.environ) or any(map(OTHER_STORE.search, properties))
 
 
-def _check_first_files(sources: Sequence[Source], reads_as_here: bool) -> bool:
-    """Look at the first files of sources; False where Spark alone can say that they are readable."""
-    from dpsql.local.first_look import check_files, looks_at_files
+def _check_first_files(sources: Sequence[Source]) -> None:
+    """Look at the first files of sources, as far as that needs no Spark."""
+    from dpsql.local.first_look import check_files
 
-    if not any(map(looks_at_files, sources)):
-        return True
-    # a list, so that each source is looked at
-    return reads_as_here and all([check_files(source) for source in sources])  # noqa: C419
+    for source in sources:
+        check_files(source)
 
 
 def needs_s3(flags: RunFlags) -> bool:
@@ -296,11 +305,10 @@ def _run_and_report(
 ) -> None:
     """Run the query until it has caught up or is stopped, and print what it has released."""
     from dpsql.lake.event_log import FILE as STATUS_FILE
-    from dpsql.streaming.failures import stopping
     from dpsql.streaming.job import LiveOptions
     from dpsql.streaming.job import run as run_job
 
-    with stopping(spark), ProgressBar(may_be_told(query.source)) as bar:
+    with ProgressBar(may_be_told(query.source)) as bar:
         summary = run_job(
             spark,
             query,

@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsql import record
@@ -33,6 +34,38 @@ if TYPE_CHECKING:
 
 NEXT = ".{name}.next"
 """Beside the private folder of a run: that of the new run which is about to take its place."""
+SPARK_SAID = "spark.log"
+"""In the private folder of a run on this machine: what its JVM printed since the last start."""
+
+
+def check_may_begin(lake: Lake, name: str, query: Query, ledger: Ledger) -> None:
+    """Refuse a new run that `open_run` would refuse, as far as is known before Spark has started; nothing is bound or spent.
+
+    Raises:
+        LakeError, BudgetError: as `open_run`.
+    """
+    _refuse_remains(lake, name, _prepare(lake, name))
+    source = query.source
+    line = query.line("", "run", origin_of(source, "", level=query.protects))
+    ledger.check(line, cap_for(source, query.protects))
+
+
+def spark_output(lake: Lake, name: str) -> Path | None:
+    """Return the file for what a JVM prints until its run is bound, when `keep_spark_output` moves it; None in a bucket."""
+    folder = lake.private(name)
+    if isinstance(folder, ObjectPath):
+        return None
+    return (
+        folder / SPARK_SAID if has_begun(lake, name) else folder.with_name(f".{name}.{SPARK_SAID}")
+    )
+
+
+def keep_spark_output(file: Path | None, lake: Lake, name: str) -> None:
+    """Move what a JVM prints to its run."""
+    folder = lake.private(name)
+    if file is not None and isinstance(folder, Path):
+        with contextlib.suppress(FileNotFoundError):  # another start of the name has moved it
+            file.replace(folder / SPARK_SAID)
 
 
 def open_run(
@@ -46,13 +79,11 @@ def open_run(
         BudgetError: a new run would exceed the source's cap.
     """
     folder = _prepare(lake, name)
+    with reporting_os_errors(f"lake {lake.root}", LakeError):
+        _close(folder)
     ledger = ledger.sealed_by(secret)
     if not has_begun(lake, name):
-        if (folder.parent / NEXT.format(name=name) / RUN_FILE).exists():
-            raise LakeError(
-                f"a new run of {name!r} was begun and broken off; finish it: dpsql restore {name} --lake {lake.root} --new-run"
-            )
-        _refuse_orphans(lake, name, folder)
+        _refuse_remains(lake, name, folder)
         run = new_run(lake, name, query, secret, ledger, source)
         # Somebody may start the same name at the same moment: theirs is the run then, ours was only a ledger line
         with reporting_os_errors(f"lake {folder}", LakeError), contextlib.suppress(FileExistsError):
@@ -142,7 +173,7 @@ def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
 
 
 def _prepare(lake: Lake, name: str) -> Place:
-    """Make the folders; close private ones that we own, refuse those of others. (Who may read a bucket, its policy says.)"""
+    """Make the lake, and return the folder of a run in it. (Who may read a bucket, its policy says.)"""
     folder = lake.private(name)
     if isinstance(folder, ObjectPath) or isinstance(lake.root, ObjectPath):
         return folder
@@ -151,16 +182,22 @@ def _prepare(lake: Lake, name: str) -> Place:
             if not public.exists():
                 public.mkdir(parents=True, exist_ok=True)
                 public.chmod(0o755)
-        for private in (folder.parent, folder):
-            private.mkdir(mode=0o700, exist_ok=True)
-            status = private.stat()
-            if status.st_uid != os.geteuid():
-                raise LakeError(
-                    f"{private}: belongs to another user (uid {status.st_uid}); use a lake of your own with --lake"
-                )
-            if status.st_mode & 0o077:
-                private.chmod(0o700)
+        _close(folder.parent)
     return folder
+
+
+def _close(private: Place) -> None:
+    """Make a private folder, close one that is ours, and refuse that of another user."""
+    if isinstance(private, ObjectPath):
+        return
+    private.mkdir(mode=0o700, exist_ok=True)
+    status = private.stat()
+    if status.st_uid != os.geteuid():
+        raise LakeError(
+            f"{private}: belongs to another user (uid {status.st_uid}); use a lake of your own with --lake"
+        )
+    if status.st_mode & 0o077:
+        private.chmod(0o700)
 
 
 def _tables(lake: Lake, name: str) -> Iterator[Place]:
@@ -178,7 +215,12 @@ def _tables(lake: Lake, name: str) -> Iterator[Place]:
         )
 
 
-def _refuse_orphans(lake: Lake, name: str, folder: Place) -> None:
+def _refuse_remains(lake: Lake, name: str, folder: Place) -> None:
+    """Refuse a name of which something is left that has to be mended first."""
+    if (folder.parent / NEXT.format(name=name) / RUN_FILE).exists():
+        raise LakeError(
+            f"a new run of {name!r} was begun and broken off; finish it: dpsql restore {name} --lake {lake.root} --new-run"
+        )
     orphan = next(_tables(lake, name), None)
     if (
         orphan is not None and not (folder / RUN_FILE).exists()

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from dpsql.errors import DataError, InputError
 from dpsql.local.arrow_columns import spark_type, stored
-from dpsql.local.lines import check_text, has_header
+from dpsql.local.lines import check_text
 from dpsql.local.sources import folders_of, source_files
 from dpsql.local.spark_types import Columns, parse_ddl
 from dpsql.sources.config import Source
@@ -17,10 +17,6 @@ from dpsql.sources.declared_types import fits, mismatch_text, spark_lacks
 from dpsql.sources.places import WILD
 
 TEXTS = ("csv", "json")
-SPARK_ALONE = ("orc", "avro")
-"""Formats whose files have types of their own and are read on Spark only."""
-
-
 _STORED = {
     "fixed": pa.types.is_fixed_size_binary,
     "half": pa.types.is_float16,
@@ -29,41 +25,25 @@ _STORED = {
 """Types that Spark's readers know otherwise than by their values."""
 
 
-def looks_at_files(source: Source) -> bool:
-    """Tell whether the files of a source say something that may contradict its declaration."""
-    return source.format in TEXTS or _tells_columns(source)
-
-
-def _tells_columns(source: Source) -> bool:
-    if source.format == "csv":
-        return has_header(source)
-    if source.schema is None or source.format == "delta":
-        return source.event_time_unit is not None
-    return source.format in ("parquet", *SPARK_ALONE)
-
-
-def check_files(source: Source) -> bool:
-    """Compare what files on this machine say with what is declared of them; False if they cannot be looked at without Spark.
+def check_files(source: Source) -> None:
+    """Compare what files on this machine say with what is declared of them; what cannot be looked at here, Spark looks at.
 
     Raises:
         DataError: a header has other columns, or values of a column may not fit their declared type.
     """
     path = source.path or ""
-    if not looks_at_files(source):
-        return True
     if (
-        source.format in SPARK_ALONE
+        source.format not in (*TEXTS, "parquet")
         or source.schema is None
-        or source.format == "delta"
         or WILD.search(path)
         or ("://" in path and not path.startswith("file:"))
     ):
-        return not _tells_columns(source)
+        return
     try:
         declared = parse_ddl(str(source.schema), source.name)
         files = source_files(source, {})
     except InputError:  # Spark reads more schemas, and says what is wrong with a folder
-        return not _tells_columns(source)
+        return
     column_names = set[str]()
     for input_file in files:
         file = Path(input_file)
@@ -80,7 +60,6 @@ def check_files(source: Source) -> bool:
             raise DataError(
                 f"{path}: column `{name}` of source `{source.name}` is missing; it has {known_names}"
             )
-    return True
 
 
 def _check_types(file: Path, declared: Columns, source: Source) -> set[str]:

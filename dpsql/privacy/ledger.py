@@ -329,6 +329,11 @@ class Ledger:
             self.check_is_home()
             return seals.ledger_id
 
+    def check(self, line: Line, cap: Cap | None) -> None:
+        """Refuse a line that `append` would refuse; raises as it does."""
+        with reporting_os_errors(f"ledger {self.folder}", BudgetError):
+            _check(self.lines(), line, cap)
+
     def append(
         self, line: Line, cap: Cap | None, spent_already: bool = False, of_frame: bool = False
     ) -> int:
@@ -355,13 +360,7 @@ class Ledger:
                         f"ledger {self.folder}: run {line.run_id} has its line already; a run id is used once"
                     )
                 if not spent_already:
-                    check_line(earlier_lines, line, of_frame)
-                    if cap is not None:
-                        if cap.protects is not line.cost.protects:
-                            raise ValueError(
-                                f"a cap of level {cap.protects} for a cost of level {line.cost.protects}"
-                            )
-                        _check(earlier_lines, line, cap, of_frame)
+                    _check(earlier_lines, line, cap, of_frame)
                 number = len(earlier_lines) + 1
                 if number > MAX_LINES:
                     raise BudgetError(f"ledger {self.folder}: full ({MAX_LINES} lines)")
@@ -481,7 +480,14 @@ class Ledger:
             )
 
 
-def _check(earlier_lines: Sequence[Line], line: Line, cap: Cap, of_frame: bool) -> None:
+def _check(
+    earlier_lines: Sequence[Line], line: Line, cap: Cap | None, of_frame: bool = False
+) -> None:
+    check_line(earlier_lines, line, of_frame)
+    if cap is None:
+        return
+    if cap.protects is not line.cost.protects:
+        raise ValueError(f"a cap of level {cap.protects} for a cost of level {line.cost.protects}")
     on_ledger = [
         earlier
         for earlier in earlier_lines

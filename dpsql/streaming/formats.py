@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from urllib.parse import unquote
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,6 +32,7 @@ from dpsql.sources.config import Source
 from dpsql.sources.reader_options import parser_options
 from dpsql.sql.clock_words import NO_DATE
 from dpsql.streaming import internals
+from dpsql.streaming.failures import kind_of
 
 # TIMESTAMP columns of text, cast here and not by Spark's readers, which give a
 # time without a date today's.
@@ -239,9 +241,9 @@ def _avro(messages: DataFrame, source: Source) -> DataFrame:
         avro_types = {
             field.name: field.dataType for field in decoded.select("value.*").schema.fields
         }
-    except PySparkException as problem:
+    except (PySparkException, Py4JJavaError) as problem:
         raise DataError(
-            f"source {source.name!r}: Spark refuses the Avro schema ({problem.getCondition()})"
+            f"source {source.name!r}: Spark refuses the Avro schema ({kind_of(problem)})"
         ) from None
     declared_schema = messages.sparkSession.createDataFrame([], str(source.schema)).schema
     for field in declared_schema:

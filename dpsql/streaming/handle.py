@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from dpsql.compiled import Query
 from dpsql.lake.opening import open_run
-from dpsql.lake.runs import Lake
+from dpsql.lake.runs import Lake, has_begun
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.schedule import polling_interval
 from dpsql.sources.reachable import check_reachable
+from dpsql.streaming.first_look import check_fits
 from dpsql.streaming.job import LiveOptions, run
 from dpsql.streaming.progress import Progress, Summary
 from dpsql.streaming.session import adopt
-from dpsql.streaming.sources import check_there
+from dpsql.times import now_us
 
 
 class Handle:
@@ -33,18 +35,7 @@ class Handle:
         ledger: Ledger,
         options: dict[str, Any],
     ) -> None:
-        adopt(spark)  # before anything is bound or spent
-        query.until_us(options.get("until_us"), "until_us")
-        query.check_ends(bool(options.get("until_caught_up")))
-        if not options.get("until_caught_up"):
-            live = options.get("live") or LiveOptions()
-            polling_interval(query.shape.schedule, live.interval_us)
-        sources = [
-            query.sources[name_of_source]
-            for name_of_source in (query.parsed.stream, *query.parsed.static_sources)
-        ]
-        check_reachable(sources, as_here=False)
-        check_there(spark, sources)
+        _check_start(spark, query, lake, name, options)
         bound_run = open_run(lake, name, query, secret, ledger, query.source)
         self.name = name
         self.run_id = bound_run.run_id
@@ -112,6 +103,26 @@ class Handle:
 
     def _keep_report(self, report: Progress) -> None:
         self._progress = report
+
+
+def _check_start(
+    spark: SparkSession, query: Query, lake: Lake, name: str, options: Mapping[str, Any]
+) -> None:
+    """Refuse what does not fit together before anything is bound or spent."""
+    adopt(spark)
+    end_us = query.until_us(options.get("until_us"), "until_us")
+    is_live = not options.get("until_caught_up")
+    query.check_ends(not is_live)
+    if is_live:
+        live = options.get("live") or LiveOptions()
+        polling_interval(query.shape.schedule, live.interval_us)
+    names = (query.parsed.stream, *query.parsed.static_sources)
+    check_reachable([query.sources[each] for each in names], as_here=False)
+    if not has_begun(lake, name):
+        query.shape.schedule.check_behind(
+            now_us() if end_us is None else end_us, query.source.start_us
+        )
+        check_fits(spark, query, is_live=is_live)
 
 
 __all__ = ["Handle"]

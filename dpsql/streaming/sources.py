@@ -543,6 +543,7 @@ def pins(session: SparkSession, tables: Sequence[Source]) -> dict[str, int | str
     Raises:
         DataError: a table cannot be read.
     """
+    session = run_session(session, 1)
     pin_by_name: dict[str, int | str] = {}
     for source in tables:
         if source.format == "delta" and source.path:

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 import dpsql
 from dpsql.description import PROPERTY
+from dpsql.errors import DataError
 from dpsql.jobs import run_query
 from dpsql.jobs.cli import main
 from dpsql.lake.overruns import Overruns, write_overruns
@@ -286,6 +287,15 @@ def test_run_binds_the_name_and_hands_everything_over(
     monkeypatch.setitem(
         sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job, LiveOptions=lambda *_: None)
     )
+
+    def check_fits(*_: object, is_live: bool) -> None:
+        calls.append(("look", is_live))
+        if (work / "refused").exists():
+            raise DataError("Spark cannot read it")
+
+    monkeypatch.setitem(
+        sys.modules, "dpsql.streaming.first_look", SimpleNamespace(check_fits=check_fits)
+    )
     monkeypatch.setattr(run_query, "spark_properties", lambda *_: {})
     (work / "conf/visits").mkdir()
     flags = (
@@ -298,6 +308,15 @@ def test_run_binds_the_name_and_hands_everything_over(
         "--buckets",
         "4",
     )
+    (work / "refused").touch()
+    refused("run", *flags, says="Spark cannot read it")
+    assert [name for name, _ in calls] == ["session", "look", "stop"]
+    assert (
+        not (work / "lake/private/views").exists()
+        and not Ledger.beside(default_secret_path(os.environ)).lines()
+    )
+    (work / "refused").unlink()
+    calls.clear()
     assert (result := dp("run", *flags)).exit_code == 0, result.output
     handed = {
         "name": "views",
@@ -308,11 +327,10 @@ def test_run_binds_the_name_and_hands_everything_over(
     assert "published 2 triggers with 3 rows\n" in result.stdout
     told = json.loads(dp("run", *flags, "--json").stdout)
     assert (told["rows"], told["histogram"]) == (3, str(Lake("lake").histogram("views")))
-    assert [name for name, _ in calls] == ["session", "run", "stop"] * 2 and calls[0][1] == (
-        "local[*]",
-        "spark.log",
-    )
-    assert handed.items() <= calls[1][1].items()  # type: ignore[attr-defined]
+    assert calls[:2] == [("session", ("local[*]", ".views.spark.log")), ("look", False)]
+    assert [name for name, _ in calls[2:]] == ["run", "stop", "session", "run", "stop"]
+    assert calls[4][1] == ("local[*]", "spark.log")
+    assert handed.items() <= calls[2][1].items()  # type: ignore[attr-defined]
     (work / "views.sql").write_text(SQL.replace("epsilon = 6", "epsilon = 5"))
     calls.clear()
     refused("run", *flags, says="belongs to another query")
@@ -327,6 +345,9 @@ def test_ctrl_c_ends_a_run_with_success(work: Path, monkeypatch: pytest.MonkeyPa
         sys.modules,
         "dpsql.streaming.session",
         SimpleNamespace(session=lambda *_: SimpleNamespace(stop=lambda: None)),
+    )
+    monkeypatch.setitem(
+        sys.modules, "dpsql.streaming.first_look", SimpleNamespace(check_fits=lambda *_, **__: None)
     )
     monkeypatch.setitem(
         sys.modules, "dpsql.streaming.job", SimpleNamespace(run=job, LiveOptions=lambda *_: None)

@@ -15,6 +15,7 @@ from dpsql.jobs.cli import main
 from dpsql.lake.event_log import EventLog
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret, default_secret_path
+from dpsql.streaming import first_look
 from dpsql.streaming.progress import Tally
 from dpsql.times import microseconds
 from dpsql.udfs.grid import NO_CLOCK
@@ -101,6 +102,7 @@ def test_all_that_release_announce_it_before_they_spend(
     (work / "table.sql").write_text(sql("table"))
     monkeypatch.setattr(Ledger, "append", spent)
     monkeypatch.setattr(run_query, "start_session", lambda *_: None)
+    monkeypatch.setattr(first_look, "check_fits", lambda *_, **__: None)
     commands = [
         f"{words} table.sql{more}"
         for words, more in (
