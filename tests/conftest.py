@@ -55,11 +55,13 @@ def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with Delta; state that outlives a test is that test's mistake."""
     from dpsql import jars
+    from dpsql.streaming.formats import java_options
     from dpsql.streaming.session import session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     properties = {
         **SMALL,
+        "spark.driver.extraJavaOptions": f"{SMALL['spark.driver.extraJavaOptions']} {java_options()}",
         "spark.jars": ",".join(map(str, jars.ensure())),
         "spark.sql.warehouse.dir": str(warehouse),
     }

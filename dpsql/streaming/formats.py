@@ -140,27 +140,33 @@ def _has_format(source: Source) -> bool:
 # Messages of Kafka as columns: JSON or Avro values. What cannot be read is marked as malformed;
 # no message ends a job.
 
+LONGEST_TEXT = 1 << 24
 LIMITS = {
-    "org.apache.avro.limits.string.maxLength": 1 << 24,
-    "org.apache.avro.limits.bytes.maxLength": 1 << 24,
+    "org.apache.avro.limits.string.maxLength": LONGEST_TEXT,
+    "org.apache.avro.limits.bytes.maxLength": LONGEST_TEXT,
     "org.apache.avro.limits.collectionItems.maxLength": 1 << 20,
 }
 """Avro makes room for as many bytes as a message says it has. Without limits a few bytes that claim 2 GB end the JVM."""
 
 
 def limit_avro(session: SparkSession) -> None:
-    """Set the limits in this JVM, before Avro reads them, and see that the executors have them.
+    """Set the limits in this JVM, and see that those who decode have them. Avro asks for them once, when it first reads something.
 
     Raises:
-        ConfigError: the executors were not told.
+        ConfigError: the executors were not told, or this JVM has read Avro before.
     """
     for name, limit in LIMITS.items():
         internals.jvm_of(session).java.lang.System.setProperty(name, str(limit))
     context = session.sparkContext
+    if str(context.master).startswith("local"):
+        if not internals.avro_refuses(session, LONGEST_TEXT + 1):
+            raise ConfigError(
+                "this Spark session has read Avro before, without limits: one message could end it. Start Spark with "
+                f"`spark.driver.extraJavaOptions {java_options()}`"
+            )
+        return
     executor_options = context.getConf().get("spark.executor.extraJavaOptions", "") or ""
-    if not str(context.master).startswith("local") and not all(
-        name in executor_options for name in LIMITS
-    ):
+    if not all(name in executor_options for name in LIMITS):
         raise ConfigError(
             f"an Avro source on a cluster needs `spark.executor.extraJavaOptions {java_options()}` in the properties file"
         )

@@ -165,6 +165,15 @@ def matching_folders(pattern: Any, system: Any) -> list[str]:
     return [str(status.getPath().toUri().getPath()) for status in statuses if status.isDirectory()]
 
 
+def avro_refuses(session: SparkSession, length: int) -> bool:
+    """Tell whether the Avro of this JVM refuses a text of so many bytes before it makes room for it."""
+    try:
+        jvm_of(session).org.apache.avro.SystemLimitException.checkMaxStringLength(length)
+    except Py4JJavaError:
+        return True
+    return False
+
+
 def _loader(jvm: Any) -> Any:
     return jvm.java.lang.Thread.currentThread().getContextClassLoader()
 

@@ -489,7 +489,7 @@ def _load(reader: Any, source: Source, path: str | Sequence[str] | None) -> Data
 def located(
     spark: SparkSession, sources: Mapping[str, Source], names: tuple[str, ...]
 ) -> Mapping[str, Source]:
-    """Return the sources with every catalog table among `names` as a path: from there on it is like any other.
+    """Return the sources with every catalog table among `names` as a path: from there on it is like any other. Nothing is read before.
 
     Args:
         spark: whose catalog knows the tables.
@@ -498,7 +498,10 @@ def located(
 
     Raises:
         DataError: there is no such table, or it has no files of its own (a view, a table of a foreign database).
+        ConfigError: there are messages of Avro, and their texts would have no limits.
     """
+    if any(sources[name].value_format == "avro" for name in names):
+        formats.limit_avro(spark)
     catalog_tables = {
         name: _located(spark, sources[name]) for name in names if sources[name].format == CATALOG
     }

@@ -18,6 +18,7 @@ import dpsql
 from dpsql.errors import DpsqlError, InputError
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret, default_secret_path
+from dpsql.streaming import formats, internals
 from tests.local.test_data_refusals import (
     DELTA,
     LISTED,
@@ -103,7 +104,7 @@ OTHERS = {
     "streaming/sources.py _digest": "a file that was looked at is gone a moment later",
     "streaming/rows.py analysed": "compile refuses what Spark cannot read",
     "streaming/rows.py _sequence": "the places of images that Spark and connectors write are numbers",
-    "streaming/formats.py limit_avro": "a cluster whose executors were not told: tests/long starts some",
+    "streaming/formats.py limit_avro #2": "a cluster whose executors were not told: tests/long starts some",
     "streaming/file_columns.py check_types": "a file after the first, which is looked at with its micro-batch",
     "streaming/totality.py plan": "compile takes sub-queries and joins only",
     "streaming/totality.py _short": "compile refuses the same pattern",
@@ -112,6 +113,11 @@ OTHERS = {
 """Places that no start of a new run reaches, and why."""
 
 MODULES = ("sources", "rows", "formats", "file_columns", "footers", "event_times", "totality")
+
+
+AVRO_CASE = Case(
+    "streaming/formats.py limit_avro", "has read Avro before", DOOR, text("v.avsc", LONG), AVRO
+)
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +144,16 @@ def test_refusals_of_spark_cost_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Catches: a line, or a run, for what is refused, a value of a record in a message, tables that stay in memory."""
+    refused_by(spark, case, broker, tmp_path, monkeypatch)
+    assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+
+def refused_by(
+    spark: SparkSession, case: Case, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Start a run that is refused, and see that nothing is left of it."""
     if "value_format" in case.source:
-        options = {**TOPIC["options"], "kafka.bootstrap.servers": broker}  # type: ignore[dict-item]
+        options = {**TOPIC["options"], "kafka.bootstrap.servers": broker}
         case = replace(case, source={**case.source, "options": options})
     monkeypatch.chdir(tmp_path)
     Path("conf").mkdir()
@@ -158,11 +172,20 @@ def test_refusals_of_spark_cost_nothing(
     assert case.says in said and isinstance(refused.value, InputError), said
     assert made.place_of(said) == case.place and not any(value in said for value in VALUES), said
     assert ledger() == before and not Path("lake").exists()
-    assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+
+def test_texts_of_avro_have_a_limit(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a session in which a message that claims 2 GB ends the JVM."""
+    assert not internals.avro_refuses(spark, formats.LONGEST_TEXT)
+    assert internals.avro_refuses(spark, formats.LONGEST_TEXT + 1)
+    monkeypatch.setattr(internals, "avro_refuses", lambda *_: False)
+    refused_by(spark, AVRO_CASE, broker, tmp_path, monkeypatch)
 
 
 def test_every_refusal_has_a_case() -> None:
     """Catches: a refusal that nobody has met."""
-    known = {*(case.place for case in CASES), *OTHERS}
+    known = {*(case.place for case in (*CASES, AVRO_CASE)), *OTHERS}
     made = {place for name in MODULES for place in places_in(f"streaming/{name}.py")}
     assert made == known
