@@ -56,8 +56,8 @@ def thresholds(
     """Return tau_i = min_users * w_1 + sd_i * Phi^-1(1 - beta_i), rounded up to multiples of 2^-20;
     in units of 2^-20."""
     distinct, positions = np.unique(np.array(betas), return_inverse=True)
-    from scipy.stats import norm  # slow to import
+    from scipy.special import ndtri  # slow to import
 
-    quantiles = np.array([round_up(float(q) * (1 + 1e-12)) for q in norm.isf(distinct)])
+    quantiles = np.array([round_up(-float(q) * (1 + 1e-12)) for q in ndtri(distinct)])
     noise = np.array(sd) * quantiles[positions] * (1 + 1e-12)
     return tuple(min_users * weights[0] + int(v) for v in np.ceil(noise * 2.0**WEIGHT_BITS))

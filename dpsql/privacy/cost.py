@@ -214,9 +214,9 @@ def shifted(probability: float, mu: float) -> float:
     """
     if not probability:
         return 0.0
-    from scipy.stats import norm  # slow to import
+    from scipy.special import ndtr, ndtri  # slow to import
 
-    return float(norm.sf(norm.isf(min(probability, 1.0)) - mu))
+    return float(ndtr(ndtri(min(probability, 1.0)) + mu))
 
 
 def check_promise(plan: Any, recomputed: Mapping[str, float]) -> None:

@@ -44,11 +44,7 @@ def column_norm(chosen: BltInf) -> float:
     b = _measured(chosen)
     if np.any(b < 0) or np.any(np.diff(b) > 1e-15):
         raise AccountingError("the counter's response rises, or is negative")
-    from scipy.signal import lfilter  # slow to import
-
-    impulse = np.zeros(LAGS)
-    impulse[0] = 1.0
-    column = lfilter([1.0], np.diff(np.concatenate([[0.0], b])), impulse)
+    column = _reciprocal(np.diff(np.concatenate([[0.0], b])))
     powers = theta[None, :] ** np.arange(LAGS - 1)[:, None]
     if np.max(np.abs(column[1:] - powers @ omega)) > 1e-9:
         raise AccountingError("the counter's response is not that of its constants")
@@ -151,12 +147,18 @@ def factorisation(name: CounterName, horizon: int) -> tuple[float, tuple[float, 
 def response_and_column(name: CounterName, horizon: int) -> tuple[Float, Float]:
     """Return the first columns of B and of C, of a Toeplitz counter."""
     b = impulse_response(counter(name, horizon))
-    reciprocal = np.diff(np.concatenate([[0.0], b]))
-    from scipy.signal import (
-        lfilter,
-    )  # here, because it is slow to import, and `dpsql status` asks for no plan
+    return b, _reciprocal(np.diff(np.concatenate([[0.0], b])))
 
-    return b, lfilter([1.0], reciprocal, np.eye(1, len(b))[0])
+
+def _reciprocal(series: Float) -> Float:
+    """Return the first coefficients of 1 / a power series, by long division."""
+    rest = np.zeros(len(series))
+    rest[0] = 1.0
+    quotient = np.zeros(len(series))
+    for k in range(len(series)):
+        quotient[k] = rest[k] / series[0]
+        rest[k + 1 :] -= quotient[k] * series[1 : len(series) - k]
+    return quotient
 
 
 def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:

@@ -361,7 +361,8 @@ def test_mu_spends_the_budget_and_no_more(epsilon: float, delta: float) -> None:
     mu = total_mu(epsilon, delta)
     assert delta * (1 - 1e-6) <= gaussian_delta(mu, epsilon) <= delta
     assert epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-6)
-    assert epsilon_of(mu, delta) == get_epsilon_gaussian(1 / mu, delta)
+    assert epsilon_of(mu, delta) == pytest.approx(get_epsilon_gaussian(1 / mu, delta), rel=1e-7)
+    assert mu == pytest.approx(1 / get_sigma_gaussian(epsilon, delta), rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ PLACES = {
     "py4j": ("dpsql/streaming",),
     "duckdb": ("dpsql/local", "dpsql/view/reading.py"),
     "sqlglot": ("dpsql/sql", "dpsql/local"),
-    "dp_accounting": ("dpsql/privacy/curve.py",),
     "deltalake": (
         "dpsql/files.py",
         "dpsql/lake",
@@ -323,8 +322,8 @@ PLANTED: list[tuple[Callable[[Path], Violations], str, str, str]] = [
     (
         PLACED,
         "dpsql/mechanisms/histogram/accounting.py",
-        "import dp_accounting as dp",
-        "imports dp_accounting",
+        "import sqlglot as parser",
+        "imports sqlglot",
     ),
     (PLACED, "dpsql/privacy/budget.py", FOR_TYPES.format("import click"), "imports click"),
     (imports_of_udfs_are_pure, "udfs/keys.py", "import pandas", "imports pandas"),

@@ -365,10 +365,10 @@ def _failures(
 ) -> float:
     """Add up the failures of all triggers. Within a block tau is one number and the deviation
     grows: the last trigger, whose `deviations` are, is the worst."""
-    from scipy.stats import norm  # slow to import
+    from scipy.special import ndtr  # slow to import
 
     margin = (np.array(thresholds, dtype=np.float64) - min_weight) / 2.0**20
-    failures = norm.sf(margin / (sigma * np.array(deviations)))
+    failures = ndtr(-margin / (sigma * np.array(deviations)))
     return math.fsum(
         (last - begin + 1) * float(q) for begin, last, q in zip(first, end, failures, strict=True)
     )

@@ -155,7 +155,7 @@ def endless_thresholds(
         min_units: m, exact units before the noisy test.
         failure: what all thresholds of one group may fail with, together.
     """
-    from scipy.stats import norm  # slow to import
+    from scipy.special import ndtri  # slow to import
 
     first = blocks()
     quantiles: dict[int, float] = {}
@@ -164,7 +164,7 @@ def endless_thresholds(
         octave = begin.bit_length() - 1
         if octave not in quantiles:
             quantiles[octave] = round_up(
-                float(norm.isf(failure_probability(failure, begin))) * (1 + 1e-12)
+                -float(ndtri(failure_probability(failure, begin))) * (1 + 1e-12)
             )
         noise = sigma * math.sqrt(chosen.path_variance(end - 1)) * quantiles[octave] * (1 + 1e-12)
         taus.append(min_units * largest_weight + math.ceil(noise * 2.0**WEIGHT_BITS))

@@ -2,7 +2,7 @@
 
 It shares no formula with the planner: sensitivities come from the bounds and from the counter's measured response, path
 deviations from the counter's measured response, threshold failures from the thresholds themselves, and the Gaussian curve is written
-out here (the planner's calibration asks dp-accounting).
+out here (the planner's calibration has its own reading of the curve).
 """
 
 from __future__ import annotations
@@ -290,9 +290,9 @@ def _threshold_failures(selection: SelectionPlan, plan: PrivacyPlan, weights: in
     tau."""
     sd = selection.sigma * np.array(factorisation(selection.counter, plan.horizon)[1])
     margin = np.array(selection.thresholds) / 2.0**20 - weights * selection.weights[0] / 2.0**20
-    from scipy.stats import norm  # slow to import
+    from scipy.special import ndtr  # slow to import
 
-    return [float(v) for v in norm.sf(margin / sd)]
+    return [float(v) for v in ndtr(-margin / sd)]
 
 
 def _check_carried(plan: PrivacyPlan) -> None:
@@ -335,11 +335,11 @@ def _carried_failures(
     """Return, per length d, the probability of a failure: d ranges hold one group of a unit, each
     with at most `min_periods` units in each of its 1 to d windows."""
     sd = selection.sigma * factorisation(selection.counter, plan.horizon)[1][-1]
-    from scipy.stats import norm  # slow to import
+    from scipy.special import ndtr  # slow to import
 
     failures = []
     for d, taus in zip(carried_plan.lengths, carried_plan.thresholds, strict=True):
         k = np.arange(1, d + 1)
         margin = (np.array(taus) - k * min_periods * selection.weights[0]) / 2.0**20
-        failures.append(d * float(np.max(norm.sf(margin / (np.sqrt(k) * sd)))))
+        failures.append(d * float(np.max(ndtr(-margin / (np.sqrt(k) * sd)))))
     return failures

@@ -78,13 +78,13 @@ def carried_plan(
     """
     if not 2 <= windows <= MOST_WINDOWS:
         raise ValueError(f"2 to {MOST_WINDOWS} windows, not {windows}")
-    from scipy.stats import norm  # slow to import
+    from scipy.special import ndtri  # slow to import
 
     tested = lengths(windows)
     betas = tuple(delta / (groups * len(tested) * d) for d in tested)
     taus = []
     for d, beta in zip(tested, betas, strict=True):
-        quantile = round_up(float(norm.isf(beta)) * (1 + 1e-12))
+        quantile = round_up(-float(ndtri(beta)) * (1 + 1e-12))
         k = np.arange(1, d + 1)
         noise = np.ceil(np.sqrt(k) * sd * quantile * (1 + 1e-12) * 2.0**20)
         taus.append(
