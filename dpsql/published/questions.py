@@ -104,10 +104,10 @@ def _largest(max_error: str, total: float) -> float:
         amount = math.nan
     if not 0 < amount < math.inf:
         raise DataError(
-            f"--max-error is {max_error!r}: give a number of rows like 100, or a share of the total like 0.5%"
+            f"the largest error is {max_error!r}: give a number of rows like 100, or a share of the total like 0.5%"
         )
     if share and not total > 0:
         raise DataError(
-            "the noisy total is not positive, so a share of it means nothing: give --max-error in rows"
+            "the noisy total is not positive, so a share of it means nothing: give the largest error in rows"
         )
     return amount * total / 100 if share else amount
