@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -40,9 +40,17 @@ def create(
     partition_by: list[str] | None = None,
     properties: Mapping[str, str | None] = {},
     marks: Mapping[str, int] = {},
+    description: str | None = None,
+    comments: Mapping[str, str] = {},
 ) -> None:
     """Make an empty table unless it is there; of one that is there, wait until its newest commit is on the disk: who made it may have been
-    killed before that, and what it made unneeded is removed next."""
+    killed before that, and what it made unneeded is removed next.
+
+    Args:
+        path, schema, partition_by, properties: of the table.
+        marks: of its first commit.
+        description, comments: what every reader of the table is shown of it, and of its columns by their names.
+    """
     if exists(path):
         settle(path, DeltaTable(str(path)).version() - 1)
     else:
@@ -50,14 +58,40 @@ def create(
         settings: dict[str, str | None] = {"delta.enableExpiredLogCleanup": "false", **properties}
         DeltaTable.create(
             str(path),
-            schema,
+            _commented(schema, comments),
             mode="ignore",
             partition_by=partition_by,
+            description=description,
             configuration=settings,
             commit_properties=_committing(marks),
             raise_if_key_not_exists=not properties,
         )
         settle(path, -1)
+
+
+def _commented(schema: Schema, comments: Mapping[str, str]) -> Schema:
+    """Return a schema whose columns have comments."""
+    return Schema(
+        [
+            Field(
+                column.name,
+                column.type,
+                nullable=column.nullable,
+                metadata={**column.metadata, "comment": comments[column.name]}
+                if column.name in comments
+                else column.metadata,
+            )
+            for column in schema.fields
+        ]
+    )
+
+
+def describe(path: Place, description: str) -> None:
+    """Set what readers are shown of a table, in one commit without rows."""
+    table = newest(path)
+    version_before = table.version()
+    table.alter.set_table_description(description)
+    settle(path, version_before)
 
 
 def set_properties(

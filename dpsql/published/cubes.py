@@ -18,6 +18,7 @@ from dpsql.files import Place
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import Lake
 from dpsql.parsed_query import AS_RELEASED
+from dpsql.published import words
 from dpsql.published.public_rows import described, readable
 from dpsql.published.rows import TIME
 from dpsql.udfs.marginals.estimates import Estimate, LeastSquares, Product, estimate
@@ -343,7 +344,11 @@ def publish(path: Place, name: str, synthetic: Synthetic, rows: int | None) -> b
     description = of_fit(synthetic.source, Fit(name, synthetic.column, rows))
     try:
         delta_tables.create(
-            path, Schema.from_arrow(synthetic.rows.schema), properties=description.properties
+            path,
+            Schema.from_arrow(synthetic.rows.schema),
+            properties=description.properties,
+            description=words.table_description(description),
+            comments=dict(words.columns(description)),
         )
         stored = parse_description(
             DeltaTable(str(path)).metadata().configuration.get(PROPERTY, "{}")
@@ -359,6 +364,7 @@ def publish(path: Place, name: str, synthetic: Synthetic, rows: int | None) -> b
             )
         if stored != description:  # another run has published since
             delta_tables.set_properties(path, description.properties, {})
+            delta_tables.describe(path, words.table_description(description))
         return delta_tables.append(path, synthetic.rows, {MARK: synthetic.trigger})
     except (DeltaError, OSError, pa.ArrowException) as problem:
         raise LakeError(

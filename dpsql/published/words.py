@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dpsql.description import DUE, END, START, Column, Protects, Published, Role, Rows
 from dpsql.parsed_query import AVERAGED
 from dpsql.times import duration
@@ -9,7 +11,6 @@ from dpsql.times import duration
 NAMED = {
     START: "the window begins, UTC",
     END: "the window ends, UTC",
-    "trigger": "number of the release",
     DUE: "when it was due, UTC",
     "smoothed": "a better guess of {of}, made of its neighbours in time",
     "measured": "how many slides of the window had been measured",
@@ -65,6 +66,51 @@ def appears(run: Protects, published: Published) -> str:
     return f"A key appears once about {run.units_needed:,} different {whom} have it in one {span}."
 
 
+def table_description(published: Published) -> str:
+    """Return what the public Delta table says of itself to whoever opens it, however they do."""
+    parts = (
+        "Differentially private numbers: noise is added.",
+        *promises(published),
+        *_reading(published),
+    )
+    return " ".join(parts)
+
+
+def _reading(published: Published) -> Iterator[str]:
+    """Yield how the rows of a table are read without being added up twice."""
+    if published.fit is not None:
+        return
+    if published.names(Role.KEY):
+        yield from sorted({_counts(run, published) for run in published.protects if run.max_groups})
+    windows = published.windows
+    of_key = " and key" if published.names(Role.KEY) else ""
+    if windows is None and not published.once:
+        yield (
+            "Each trigger restates the whole table so far: never add triggers up. "
+            f"One row per trigger{of_key}; the newest: WHERE trigger = (SELECT max(trigger) FROM t)."
+        )
+    elif windows is not None and windows.triggers == 1:
+        yield f"One row per window{of_key}."
+    elif windows is not None:
+        last = windows.triggers
+        yield (
+            f"Rows of one window_start restate their window at triggers 1 to {last}: never add them up. One row per window{of_key}: "
+            f"WHERE trigger = {last} (closed windows), or QUALIFY trigger = max(trigger) OVER (PARTITION BY window_start)."
+        )
+    if windows is not None and windows.slide_us < windows.size_us:
+        yield "Windows overlap: never add them up."
+    if published.sets is not None:
+        yield "Rows of one grouping_id are one table: never add up rows of several."
+
+
+def _counts(run: Protects, published: Published) -> str:
+    """Say in how many groups one unit counts."""
+    keys = published.names(Role.KEY)
+    values = f"values of {keys[0]}" if len(keys) == 1 else f"combinations of {', '.join(keys)}"
+    span = f" per window of {duration(published.windows.size_us)}" if published.windows else ""
+    return f"Each unit ({', '.join(run.units)}) counts in at most {run.max_groups} {values}{span}."
+
+
 def columns(published: Published) -> list[tuple[str, str]]:
     """Return the columns, and what each is."""
     return [(column.name, _is(column, published)) for column in published.columns]
@@ -88,6 +134,8 @@ def _promise(run: Protects, published: Published) -> str:
 def _is(column: Column, published: Published) -> str:
     if column.role is Role.VALUE:
         return _value(column, published)
+    if column.role is Role.TIME and column.name == "trigger":
+        return _release_number(published)
     if column.role in (Role.TIME, Role.BESIDE):
         meaning = NAMED[column.name.removeprefix(f"{column.of}_")]
     elif column.role is Role.KEY and published.sets:
@@ -102,13 +150,28 @@ def _is(column: Column, published: Published) -> str:
     return meaning.format(of=column.of) + predicted
 
 
+def _release_number(published: Published) -> str:
+    number = "number of the release"
+    if published.once:
+        return number
+    if published.windows is None:
+        return f"{number}; each restates the whole table so far"
+    last = published.windows.triggers
+    several = f"; {last} is the last; each release restates its whole window so far"
+    return f"{number} within its window{several if last > 1 else ''}"
+
+
 def _value(column: Column, published: Published) -> str:
     (measure,) = (each for each in published.measures if each.alias == column.of)
     bounds_prefix = "to which one unit adds" if measure.per_group else "of values from"
     bounds = (
         f" {bounds_prefix} {measure.bounds[0]:g} to {measure.bounds[1]:g}" if measure.bounds else ""
     )
-    sums = ", may be added up" if measure.additive and published.rows is not Rows.CUBE else ""
+    sums = (
+        ", may be added up over keys"
+        if measure.additive and published.rows is not Rows.CUBE
+        else ""
+    )
     if published.fit is not None:
         return f"weight of the row, fitted to the noisy {measure.function}"
     once = f", {AT_END}" if published.windows and column.name in published.quantiles else ""

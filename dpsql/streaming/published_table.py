@@ -26,6 +26,7 @@ from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.sorted_file import sorted_file
 from dpsql.mechanisms.protocol import PublicColumn, Shape
 from dpsql.parsed_query import ParsedQuery
+from dpsql.published import words
 from dpsql.published.rows import published_rows
 from dpsql.streaming.released import Pair, ReleasedRows
 
@@ -109,7 +110,14 @@ class PublishedTable:
 
     def _make(self, path: Place, schema: Schema, published: Published) -> None:
         mark = {self.described: 1}
-        delta_tables.create(path, schema, properties=published.properties, marks=mark)
+        delta_tables.create(
+            path,
+            schema,
+            properties=published.properties,
+            marks=mark,
+            description=words.table_description(published),
+            comments=dict(words.columns(published)),
+        )
         table = DeltaTable(str(path))
         first = table.transaction_version(self.described) is None
         older_text = table.metadata().configuration.get(PROPERTY)
@@ -127,6 +135,9 @@ class PublishedTable:
             description := published.merged_with(older_description, first)
         ) != older_description or first:
             delta_tables.set_properties(path, description.properties, mark)
+            text = words.table_description(description)
+            if text != table.metadata().description:
+                delta_tables.describe(path, text)
 
     def trigger_time(self, pair: Pair) -> int:
         """Return when a trigger is due, in microseconds."""

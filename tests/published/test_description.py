@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType
 
 from dpsql.compiled import Query, compile_query
@@ -16,8 +20,9 @@ from dpsql.errors import LakeError
 from dpsql.lake.marks import described_mark
 from dpsql.published import words
 from dpsql.published.rows import of_cells
+from dpsql.sources.config import Sources
 from dpsql.streaming.published_table import PublishedTable
-from tests.sql.golden import TABLES, compiled, goldens, sources, tables
+from tests.sql.golden import TABLES, compiled, goldens, sources, tables, told
 
 ACCEPTED = {golden.stem: golden for golden in goldens("accepted")}
 
@@ -45,7 +50,7 @@ def test_what_a_table_says_is_frozen_for_each_kind_of_rows(rows: Rows) -> None:
     """A new field, another word or a number that moves is seen here; `python -m tests.sql.regenerate` writes it."""
     path = TABLES / f"{rows}.json"
     published = tables()[path]
-    assert json.loads(path.read_text()) == json.loads(published.text())
+    assert json.loads(path.read_text()) == told(published)
     assert parse_description(published.text()) == published
     assert all(said for _, said in words.columns(published))
 
@@ -110,7 +115,7 @@ def test_a_start_says_it_anew_only_where_something_is_new(tmp_path: Path) -> Non
         assert parse_description(json.dumps(_said(path))) == one.published
     _table(path, other, "a").create()
     assert parse_description(json.dumps(_said(path))) == other.published
-    for version in (2, 2):
+    for version in (3, 3):
         _table(path, other, "b").create()
         found = parse_description(json.dumps(_said(path)))
         assert found is not None and found.protects == (
@@ -119,6 +124,55 @@ def test_a_start_says_it_anew_only_where_something_is_new(tmp_path: Path) -> Non
         )
         assert DeltaTable(str(path)).version() == version
     assert dataclasses.replace(found, protects=one.published.protects) == other.published
+    assert DeltaTable(str(path)).metadata().description == words.table_description(found)
+
+
+OWNERS_WORDS = "ours: see the wiki"
+
+
+def test_whoever_opens_the_table_is_told_what_it_is(tmp_path: Path) -> None:
+    """Catches: a column without a comment; words of an owner that a start writes over; totals of a window added up."""
+    path = tmp_path / "public"
+    every = "max_rows_contributed = 32, trigger_interval = '15 minutes'"
+    text = _asked("").text.replace("max_rows_contributed = 32", every)
+    query = compile_query(text, sources())
+    _table(path, query, "a").create()
+    table = DeltaTable(str(path))
+    table.alter.set_column_metadata("views", {"comment": OWNERS_WORDS})
+    days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2)]
+    rows = [
+        {"window_start": day, "window_end": day + timedelta(days=1), "trigger": trigger, "trigger_time": day, "url": url}
+        | {"views": 10 * trigger, "views_stderr": 1.0}
+        for day, triggers in zip(days, (96, 5), strict=True)
+        for trigger in range(1, triggers + 1)
+        for url in "ab"
+    ]  # fmt: skip
+    write_deltalake(
+        path, pa.Table.from_pylist(rows, pa.schema(table.schema().to_arrow())), mode="append"
+    )
+    _table(path, query, "a").create()
+    table = DeltaTable(str(path))
+    comments = {field.name: field.metadata.get("comment") for field in table.schema().fields}
+    assert comments == dict(words.columns(query.published)) | {"views": OWNERS_WORDS}
+    told = str(table.metadata().description)
+    finished, newest = re.search(
+        r"(WHERE trigger = 96) .*?(QUALIFY .*?\(.*?\).*?\))", told
+    ).groups()  # type: ignore[union-attr]
+    t = table.to_pyarrow_table()
+    assert t.num_rows == 2 * 101
+    assert duckdb.sql(f"SELECT sum(views) FROM t {finished}").fetchall() == [(2 * 960,)]
+    assert duckdb.sql(f"SELECT window_start, url, views FROM t {newest}").order("ALL").fetchall() == [
+        (day, url, views) for day, views in zip(days, (960, 50), strict=True) for url in "ab"
+    ]  # fmt: skip
+
+
+def test_words_of_a_table_are_of_its_plan_alone() -> None:
+    """Catches: the name of a source, or a condition, in what everybody may read."""
+    declared = dataclasses.replace(sources()["visits"], name="zqvisits")
+    text = _asked("HAVING views > 98765").text.replace("FROM visits", "FROM zqvisits")
+    published = compile_query(text, Sources((declared,))).published
+    shown = json.dumps(told(published)["shown"])
+    assert "zq" not in shown and "98765" not in shown
 
 
 def test_a_run_whose_columns_are_others_does_not_write_into_a_table(tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from dpsql.lake.marks import described_mark
 from dpsql.lake.runs import Lake
+from dpsql.published import words
 from dpsql.published.public_rows import read_histogram, write_parquet
 from dpsql.streaming import published_table
 from dpsql.streaming.released import ReleasedRows
@@ -84,6 +88,27 @@ def spark_wrote(spark: SparkSession, name: str, folder: Path) -> tuple[Query, Pa
         table.publish(made, max(map(table.trigger_time, due)), due, has_all=True)
     assert read_histogram(lake, "q").to_pylist() == rows.to_pylist()
     return query, folder
+
+
+def test_spark_shows_what_columns_are_and_reads_a_window_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Catches: comments that go with Spark's own append; a line of the description that Spark does not read."""
+    query, folder = spark_wrote(spark, KINDS[0], tmp_path)
+    path = str(Lake(folder / "lake").histogram("q"))
+    described = spark.sql(f"DESCRIBE TABLE delta.`{path}`").collect()
+    assert {row.col_name: row.comment for row in described} == dict(words.columns(query.published))
+    told = words.table_description(query.published)
+    assert DeltaTable(path).metadata().description == told
+    parts = re.search(r"WHERE (trigger = \d+) .*?(QUALIFY .*?\(.*?\).*?\))", told)
+    assert parts is not None
+    rows = spark.read.format("delta").load(path)
+    rows.createOrReplaceTempView("published")
+    newest = rows.groupBy("window_start").agg(F.max("trigger").alias("trigger"))
+    expected = rows.join(newest, ["window_start", "trigger"]).select(*rows.columns)
+    found = spark.sql(f"SELECT * FROM published {parts[2]}")
+    assert found.exceptAll(expected).isEmpty() and expected.exceptAll(found).isEmpty()
+    assert spark.sql(f"SELECT * FROM published WHERE {parts[1]}").count() <= expected.count()
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from dpsql.compiled import Query, compile_query, parse_query
 from dpsql.description import Fit, Published
 from dpsql.errors import QueryError
+from dpsql.published import words
 from dpsql.published.cubes import of_fit
 from dpsql.published.rows import of_cells
 from dpsql.sources.config import Source, load_sources
@@ -144,6 +146,13 @@ def tables() -> dict[Path, Published]:
     return {TABLES / f"{published.rows}.json": published for published in found}
 
 
+def told(published: Published) -> dict[str, Any]:
+    """What a public table says of itself to dpsql, and to everybody else."""
+    comments = dict(words.columns(published))
+    shown = {"description": words.table_description(published), "comments": comments}
+    return {"shown": shown, "property": json.loads(published.text())}
+
+
 def expectations() -> Iterator[tuple[Path, Callable[[], str]]]:
     """Every file of expectations and what makes its text."""
     for kind in ("accepted", "refused"):
@@ -155,7 +164,4 @@ def expectations() -> Iterator[tuple[Path, Callable[[], str]]]:
     for path, golden in plans().items():
         yield path, lambda golden=golden: shown(compiled(golden))
     for path, published in tables().items():
-        yield (
-            path,
-            lambda published=published: f"{json.dumps(json.loads(published.text()), indent=1)}\n",
-        )
+        yield path, lambda published=published: f"{json.dumps(told(published), indent=1)}\n"
