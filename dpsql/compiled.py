@@ -50,7 +50,7 @@ class Query:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        return f"<pre>{html.escape(self.explain())}</pre>"
+        return f"<pre style='font-family: monospace'>{html.escape(self.explain())}</pre>"
 
     @property
     def mechanism(self) -> Mechanism[Any, Any]:

@@ -33,6 +33,10 @@ class InputError(DpsqlError, ValueError):
 
     exit_code = 2
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: the message alone, as the lines of our code that made it help nobody."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 @dataclass(frozen=True)
 class Edit:
