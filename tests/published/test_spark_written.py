@@ -49,6 +49,8 @@ __all__ = [
 ]
 KINDS = ("average_beside_others", "marginals_cube")
 """Others are in `tests/long`."""
+SEVERAL_TRIGGERS = "min_units"
+"""A query whose windows are released several times."""
 
 
 def test_spark_reads_files_of_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_spark_shows_what_columns_are_and_reads_a_window_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Catches: comments that go with Spark's own append; a line of the description that Spark does not read."""
-    query, folder = spark_wrote(spark, KINDS[0], tmp_path)
+    query, folder = spark_wrote(spark, SEVERAL_TRIGGERS, tmp_path)
     path = str(Lake(folder / "lake").histogram("q"))
     described = spark.sql(f"DESCRIBE TABLE delta.`{path}`").collect()
     assert {row.col_name: row.comment for row in described} == dict(words.columns(query.published))
