@@ -165,14 +165,17 @@ def _against(
     """Compare a column of two rows.
 
     Returns:
-        The column, with what it is compared, that one's value, and the difference: None where a value is NULL or
-        not measured.
+        The column, with what it is compared, that one's value, and the difference: None where a value is NULL, says
+        nothing or is not measured.
     """
     from dpsql.view.difference import difference
-    from dpsql.view.words import absent
+    from dpsql.view.words import absent, says_nothing
 
     error = published.stderr(alias)
-    if any(absent(each[column]) for each in (row, other_row) for column in (alias, error)):
+    if any(
+        absent(each[alias]) or absent(each[error]) or says_nothing(each, alias, published)
+        for each in (row, other_row)
+    ):
         return alias, name, float("nan"), None
     value = float(other_row[alias])
     return (

@@ -13,11 +13,11 @@ from rich.text import Text
 from dpsql.description import DUE, START, Published, Role
 from dpsql.jobs.terminal import console
 from dpsql.published.public_rows import PublicRows
-from dpsql.published.words import AT_END, TOO_FEW, null_of
+from dpsql.published.words import AT_END, TOO_FEW
 from dpsql.text import Z95
 from dpsql.view.plain_table import NO_LIST, lines_of, value_text
 from dpsql.view.reading import has_oldest_first, is_ordered
-from dpsql.view.table import finished, in_order, places_shown, size_of
+from dpsql.view.table import finished, in_order, places_shown, size_order
 from dpsql.view.words import (
     TIME,
     absent,
@@ -26,8 +26,8 @@ from dpsql.view.words import (
     key_text,
     left_out,
     marked,
-    measured,
     printable,
+    says_nothing,
     text_of,
 )
 
@@ -90,6 +90,7 @@ def numbers(line: dict[str, Any]) -> tuple[str, str, str]:
 
 
 SMALL = "? smaller than its own error: it may well be nothing."
+VAGUE = "? quantiles: their ranks are off by more than half the step from one to the next."
 BELOW_ZERO = "Below zero is noise: leave it in when you add rows up, or sums come out too large."
 MISSING = "A key that is missing is not zero: dpsql explain QUERY.sql --missing"
 PLACES = "Each place holds with 95% of the noise; keys that share places cannot be told apart."
@@ -125,17 +126,19 @@ def print_histogram(
     if ranked_by:
         _number(table, "place", f"by {ranked_by}" if len(published.amounts) > 1 else "")
     ended = finished(rows, clock)
-    has_small = False
+    is_small = dict.fromkeys((False, True), False)
     for index, row in zip(top_rows.index, top_rows.to_dict("records"), strict=True):
         cells = [text_of(row, column, published) for column in published.display_columns]
-        has_small |= any(cell.startswith("?") for cell in cells)
+        for column, cell in zip(published.display_columns, cells, strict=True):
+            is_small[column.name in published.quantiles] |= cell.startswith("?")
         place = [places.get(index, "")] if ranked_by else []
         table.add_row(*_place(row, published, bool(ended[index])), *map(_dimmed, cells), *place)
     terminal = console()
     terminal.print(table)
     has_negative = bool((top_rows[published.amounts].fillna(0) < 0).to_numpy().any())
     sentences = (
-        (SMALL, has_small),
+        (SMALL, is_small[False]),
+        (VAGUE, is_small[True]),
         (BELOW_ZERO, has_negative),
         *((sentence, True) for sentence in left_out(published)),
         (PLACES, bool(ranked_by)),
@@ -148,10 +151,11 @@ def print_histogram(
 def _newest_first(rows: PublicRows) -> PublicRows:
     """Sort by window, the newest first unless the query says otherwise, and trigger, and within a release by size unless the query has an order."""
     published = rows.description
-    sizes = [name for name in (size_of(rows), *published.amounts) if name]
-    columns = [*published.release, *([] if is_ordered(rows) else sizes[:1])]
-    upwards = [has_oldest_first(rows) and column == START for column in columns]
-    return rows.with_frame(rows.frame.sort_values(columns, ascending=upwards, kind="stable"))
+    order = {column: has_oldest_first(rows) and column == START for column in published.release}
+    order |= {} if is_ordered(rows) else size_order(rows)
+    return rows.with_frame(
+        rows.frame.sort_values([*order], ascending=[*order.values()], kind="stable")
+    )
 
 
 def _dimmed(cell: str) -> Text:
@@ -176,17 +180,7 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
         _number(table, "off")
     for index, row in zip(rows.index[:limit], rows.head(limit).to_dict("records"), strict=True):
         missing = row[SIDES] == "left_only"
-        cells = [
-            cell
-            for alias in aggregates
-            for cell in _compared(
-                row[alias],
-                row[published.stderr(alias)],
-                row[f"{alias}_true"],
-                missing,
-                null_of(alias, published),
-            )
-        ]
+        cells = [cell for alias in aggregates for cell in _compared(row, alias, missing, published)]
         table.add_row(*_place(row, published, bool(ended[index])), *cells)
     terminal = console()
     terminal.print(table)
@@ -246,8 +240,10 @@ def _place(row: Mapping[Any, Any], published: Published, ended: bool) -> list[st
 
 
 def _compared(
-    value: Any, stderr: Any, true: Any, missing: bool, null: tuple[str, str]
+    row: Mapping[Any, Any], alias: str, missing: bool, published: Published
 ) -> tuple[Text, Text, Text]:
+    value = row[alias]
+    true = row[f"{alias}_true"]
     true_text = Text(
         "NULL"
         if absent(true)
@@ -257,16 +253,11 @@ def _compared(
     )
     if missing:
         return Text("missing", style="dim"), true_text, Text("")
-    difference = (
-        ""
-        if absent(value) or absent(true)
-        else amount(value - true, Z95 * stderr, isinstance(value, Integral))
-    )
-    return (
-        Text(marked(value, stderr, null), style="dim" if measured(value, stderr)[1] else ""),
-        true_text,
-        Text(difference),
-    )
+    difference = ""
+    if not (absent(value) or absent(true) or says_nothing(row, alias, published)):
+        error = Z95 * row[published.stderr(alias)]
+        difference = amount(value - true, error, isinstance(value, Integral))
+    return _dimmed(marked(row, alias, published)), true_text, Text(difference)
 
 
 def _foot(terminal: Console, lines: Sequence[str]) -> None:

@@ -282,10 +282,10 @@ def _distances(released: pd.DataFrame, measure: Measure) -> dict[str, float]:
         _values(measured, f"{alias}{end}")[:, None] for end in ("_true", "_private", f"_{STDERR}")
     )
     low, high = measure.within or (-np.inf, np.inf)
-    # Where all is possible, the value is the middle
-    middle_weight = np.minimum(2 * Z95 * stderr / (high - low), 1.0) ** 2
+    # Where all is possible, the value is the middle; a farther end is longer than most errors
+    share = np.minimum(2 * Z95 * stderr / (high - low), 1.0) ** 2
     to_middle = (low + high) / 2 - true.clip(low, high)
-    offsets = middle_weight * to_middle + np.sqrt(1 - middle_weight**2) * stderr * NORMALS
+    offsets = np.where(share > 0.998, to_middle, np.sqrt(1 - share**2) * stderr * NORMALS)
     return {
         "typical": float(np.median(np.abs(private - true))),
         "noise": float(np.median(np.abs(offsets))),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
@@ -18,12 +19,12 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from dpsql.description import DUE, END, START
 from dpsql.errors import DataError
 from dpsql.published.public_rows import PublicRows
+from dpsql.published.words import TOO_FEW
 from dpsql.text import Z95
 from dpsql.view.table import grouped_by, measures, places_shown, ranked
-from dpsql.view.words import absent, printable
+from dpsql.view.words import absent, printable, says_nothing
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -153,7 +154,7 @@ def bars(
     title: str | None = None,
 ) -> Chart:
     """Return the largest keys of the newest window at its last trigger, with 95% errors; hollow where the value is below its own error. An average is a
-    dot between its bounds, to which whiskers are cut; ranked by an average, the noisiest keys would come first.
+    dot on an axis that has its bounds, hollow where it says nothing; ranked by an average, the noisiest keys would come first.
 
     Args:
         histogram, column, keys, unit, title: as of `growth`; the title says what is seen unless given.
@@ -172,7 +173,10 @@ def bars(
     ]
     values, stderrs = chart_rows.numbers(column)
     errors = Z95 * stderrs
-    is_hollow = [False] * len(drawn_rows) if within else (abs(values) < errors).tolist()
+    is_hollow = (abs(values) < errors).tolist()
+    if within:
+        records = drawn_rows.to_dict("records")
+        is_hollow = [says_nothing(row, column, rows.description) for row in records]
     figure = Chart(WIDTH, 1.6 + 0.28 * max(len(drawn_rows), 4))
     axes = figure.add_subplot()
     axes.set_title(
@@ -192,13 +196,13 @@ def bars(
         if spans
         else ""
     )
-    hollow = " Hollow: smaller than its own error." if any(is_hollow) else ""
-    bounds = " Whiskers end at the declared bounds." if within else ""
+    meaning = TOO_FEW if within else "smaller than its own error"
+    hollow = f" Hollow: {meaning}." if any(is_hollow) else ""
     hidden = len(rows.frame) - len(drawn_rows)
     remainder = f" {hidden} smaller keys are not drawn." if hidden else ""
     return figure.captioned(
         f"{_span(chart_rows)}, trigger {rows.frame['trigger'].max()}.{order} Whiskers: 95% of the noise; what the contribution bounds leave out is not "
-        f"in them.{place}{hollow}{bounds}{remainder} Keys that were not selected are missing, not zero."
+        f"in them.{place}{hollow}{remainder} Keys that were not selected are missing, not zero."
     )
 
 
@@ -209,16 +213,16 @@ def _draw_values(
     is_hollow: Sequence[bool],
     within: tuple[float, float] | None,
 ) -> None:
-    """Draw values with their errors: as bars from zero, or as dots between the bounds of an average."""
+    """Draw values with their errors: as bars from zero; averages, which have bounds, as dots."""
     positions = list(range(len(values)))
-    if within:
-        low = (values - errors).clip(*within)
-        high = (values + errors).clip(*within)
-        axes.hlines(positions, low, high, color="#333333", linewidth=1)
-        axes.plot(values.clip(*within), positions, "o", color=COLOURS[0], markersize=6)
-        axes.set_xlim(*within)
-        return
     faces = ["white" if hollow else COLOURS[0] for hollow in is_hollow]
+    if within:
+        low = values - errors
+        high = values + errors
+        axes.hlines(positions, low, high, color="#333333", linewidth=1)
+        axes.scatter(values, positions, 36, c=faces, edgecolors=COLOURS[0], zorder=3)
+        axes.set_xlim(np.nanmin([within[0], *low]), np.nanmax([within[1], *high]))
+        return
     axes.barh(positions, values, color=faces, edgecolor=COLOURS[0])
     axes.errorbar(
         values, positions, xerr=errors, fmt="none", ecolor="#333333", capsize=3, linewidth=1
@@ -275,9 +279,6 @@ def _draw_panel(axes: Axes, rows: PublicRows, column: str, line: pd.DataFrame, l
     errors = Z95 * stderrs
     low = values - errors
     high = values + errors
-    if within := _within(rows, column):
-        low = low.clip(*within)
-        high = high.clip(*within)
     axes.fill_between(line.index, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
     axes.plot(line.index, values, color=COLOURS[0], marker="o", markersize=2.5, linewidth=1.2)
     axes.set_title(label, loc="left", fontsize=9)

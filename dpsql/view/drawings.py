@@ -41,20 +41,16 @@ def intervals(
 
     Args:
         values, stderrs: of one column.
-        within: the bounds of an average, which is drawn as a dot between them, its whisker cut to them; else a bar from zero.
+        within: the bounds of an average, which is drawn as a dot; else a bar from zero.
     """
     low = values - Z95 * stderrs
     high = values + Z95 * stderrs
     is_finite = np.isfinite(low) & np.isfinite(high)
     if not is_finite.any():
         return [Drawing()] * len(values)
-    if within:
-        low = np.clip(low, *within)
-        high = np.clip(high, *within)
-        scale_low, scale_high = within
-    else:
-        scale_low = min(0.0, float(low[is_finite].min()))
-        scale_high = max(0.0, float(high[is_finite].max()))
+    floor, ceiling = within or (0.0, 0.0)
+    scale_low = min(floor, float(low[is_finite].min()))
+    scale_high = max(ceiling, float(high[is_finite].max()))
     scale = (WIDTH - 2 * MARGIN) / max(scale_high - scale_low, 1e-300)
 
     def across(value: float) -> float:
@@ -106,7 +102,7 @@ def trend(
         triggers: numbers of the triggers at which the key was released, ascending.
         values, stderrs: what was released; NaN is left out.
         horizon: triggers of the whole window: the right edge.
-        within: the bounds of an average, which are the lower and the upper edge; else zero is on the drawing.
+        within: the bounds of an average, which are on the drawing; else zero is.
 
     Returns:
         `<svg>`: the band of 95% and the line; a single release is a dot. Empty where nothing is finite.
@@ -122,7 +118,9 @@ def trend(
     errors = Z95 * stderrs[points]
     band_low = values - errors
     band_high = values + errors
-    low, high = within or (min(0.0, float(band_low.min())), max(0.0, float(band_high.max())))
+    floor, ceiling = within or (0.0, 0.0)
+    low = min(floor, float(band_low.min()))
+    high = max(ceiling, float(band_high.max()))
     across = TREND_MARGIN + (TREND_WIDTH - 2 * TREND_MARGIN) * (triggers - 1) / max(1, horizon - 1)
 
     band = [

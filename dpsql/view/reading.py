@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dpsql.description import START
+import math
+
+from dpsql.description import START, Published
 from dpsql.parsed_query import Reading
 from dpsql.published.public_rows import PublicRows
+from dpsql.view.words import silence
 
 ROW = "dpsql_row"
 PRIVATE = "The query has a condition (HAVING) that is not public, because it may name somebody: rows that it leaves out are shown, too."
@@ -24,6 +27,18 @@ def _split_order(reading: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the order of windows, and of the rows in each."""
     count = sum(text.startswith(f'"{START}"') for text in reading.order[:1])
     return reading.order[:count], reading.order[count:]
+
+
+def _last_if_silent(orders: tuple[str, ...], published: Published) -> list[str]:
+    """Return an order in which rows whose value says nothing come last, whichever way it goes."""
+    texts = []
+    for order in orders:
+        for alias in (*published.amounts, *published.quantiles):
+            column, limit = silence(alias, published)
+            if order.startswith(f'"{alias}"') and math.isfinite(limit):
+                texts.append(f'("{column}" IS NULL OR "{column}" >= {limit!r})')
+        texts.append(order)
+    return texts
 
 
 def as_read(rows: PublicRows, private_reading: Reading | None = None) -> PublicRows:
@@ -46,7 +61,7 @@ def as_read(rows: PublicRows, private_reading: Reading | None = None) -> PublicR
     )
     release = ", ".join(rows.description.release) or "1"
     window_order, row_order = _split_order(reading)
-    order = ", ".join([*row_order, ROW])
+    order = ", ".join([*_last_if_silent(row_order, rows.description), ROW])
     text = f"SELECT {ROW} FROM released WHERE {reading.condition or 'true'}"
     if reading.limit:
         text += f" QUALIFY row_number() OVER (PARTITION BY {release} ORDER BY {order}) <= {int(reading.limit)}"

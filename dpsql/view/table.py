@@ -12,13 +12,21 @@ from dpsql.description import DUE, END, START, Measure, Published, Role
 from dpsql.errors import LakeError
 from dpsql.parsed_query import AggregateFunction, Reading
 from dpsql.published.public_rows import PublicRows
-from dpsql.published.words import TOO_FEW, null_of
+from dpsql.published.words import TOO_FEW
 from dpsql.text import Z95
 from dpsql.view import words
 from dpsql.view.difference import between_windows, difference, places
 from dpsql.view.drawings import Drawing, intervals, trend
 from dpsql.view.reading import as_read, has_oldest_first, is_ordered
-from dpsql.view.words import absent, amount, key_text, measured, printable, says_nothing, text_of
+from dpsql.view.words import (
+    absent,
+    aggregate_text,
+    amount,
+    key_text,
+    printable,
+    says_nothing,
+    text_of,
+)
 
 # What each aggregate of a histogram measures, as far as drawing and ranking it depends on that.
 # From what its table says of itself.
@@ -78,18 +86,25 @@ def size_of(rows: PublicRows) -> str | None:
     )
 
 
-def ranked(rows: PublicRows) -> tuple[PublicRows, str | None]:
-    """Return the rows, the largest first, and the column that says so (`size_of`).
+def size_order(rows: PublicRows) -> dict[str, bool]:
+    """Return the column by which rows are ordered, and whether upwards: the size (`size_of`), the largest first.
 
-    Where there are only averages, those with the smallest error come first: it says where most records are.
+    Where there are only averages, those with the smallest error come first: it says where most records are, and what says nothing is last.
     """
     published = rows.description
-    frame = rows.frame
     if size := size_of(rows):
-        frame = frame.sort_values(size, ascending=False, kind="stable")
-    elif published.amounts:
-        frame = frame.sort_values(published.stderr(published.amounts[0]), kind="stable")
-    return rows.with_frame(frame), size
+        return {size: False}
+    if published.amounts:
+        return {published.stderr(published.amounts[0]): True}
+    return dict.fromkeys(published.fitted[:1], False)
+
+
+def ranked(rows: PublicRows) -> tuple[PublicRows, str | None]:
+    """Return the rows as `size_order` says them, and the column of their size."""
+    frame = rows.frame
+    for column, is_upwards in size_order(rows).items():
+        frame = frame.sort_values(column, ascending=is_upwards, kind="stable")
+    return rows.with_frame(frame), size_of(rows)
 
 
 def growing_aliases(rows: PublicRows) -> list[str]:
@@ -124,19 +139,19 @@ def in_order(rows: PublicRows, size_column: str | None = None) -> PublicRows:
 
     Args:
         rows: of a histogram.
-        size_column: the column that says how large a key is, whatever order the query has; as `size_of` unless given, or the first aggregate.
+        size_column: the column that says how large a key is, whatever order the query has; as `size_order` unless given.
     """
     published = rows.description
-    columns = ["_finished", *published.release]
-    if size_column or not is_ordered(rows):
-        sizes = (size_column or size_of(rows), *published.amounts, *published.fitted)
-        columns += [alias for alias in sizes if alias][:1]
     is_upwards = has_oldest_first(rows)
-    columns = columns[1:] if is_upwards else columns
-    upwards = [is_upwards and column == START for column in columns]
-    ordered = rows.frame.assign(_finished=finished(rows)).sort_values(
-        columns, ascending=upwards, kind="stable"
-    )
+    order = {} if is_upwards else {"_finished": False}
+    order |= {column: is_upwards and column == START for column in published.release}
+    if size_column:
+        order[size_column] = False
+    elif not is_ordered(rows):
+        order |= size_order(rows)
+    ordered = rows.frame.assign(_finished=finished(rows))
+    if order:
+        ordered = ordered.sort_values([*order], ascending=[*order.values()], kind="stable")
     return rows.with_frame(ordered.drop(columns="_finished"))
 
 
@@ -387,10 +402,7 @@ def _cells(
     cells = []
     for drawing, path, row in zip(drawings, paths, rows.frame.to_dict("records"), strict=True):
         error = row[published.stderr(alias)]
-        text, small = measured(row[alias], error, null_of(alias, published))
-        if says_nothing(alias, error, published):
-            text = TOO_FEW
-            small = True
+        text, small = aggregate_text(row, alias, published)
         remarks = [
             f"{ending} {text_of(row, column, published)}"
             for ending, column in published.extra_columns(alias).items()
@@ -401,8 +413,10 @@ def _cells(
         if path is not None:
             triggers = path.frame["trigger"].to_numpy(np.int64)
             way = trend(triggers, *path.numbers(alias), context.horizon, measure.within)
-        size = NONE if absent(row[alias]) else float(row[alias])
-        cells.append(Cell(text, size, small, tuple(remarks), drawing, way, bool(change)))
+        is_silent = absent(row[alias]) or says_nothing(row, alias, published)
+        size = NONE if is_silent else float(row[alias])
+        picture = Drawing() if is_silent else drawing
+        cells.append(Cell(text, size, small, tuple(remarks), picture, way, bool(change)))
     return cells
 
 
@@ -410,9 +424,10 @@ def _range_cells(name: str, rows: PublicRows) -> list[Cell]:
     """Return the cells of a column of quantiles, one for each of the rows."""
     published = rows.description
     column = next(column for column in published.display_columns if column.name == name)
+    texts = [text_of(row, column, published) for row in rows.frame.to_dict("records")]
     return [
-        Cell(text_of(row, column, published), NONE, False, (), Drawing(), Drawing())
-        for row in rows.frame.to_dict("records")
+        Cell(text, NONE, text.startswith(("?", TOO_FEW)), (), Drawing(), Drawing())
+        for text in texts
     ]
 
 

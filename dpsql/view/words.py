@@ -8,16 +8,22 @@ from datetime import timedelta
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from dpsql.description import Column, Protects, Published, Role
 from dpsql.parsed_query import SKETCHES, AggregateFunction
 from dpsql.published.words import AT_END, TOO_FEW, appears, null_of
 from dpsql.text import Z95
 from dpsql.times import EPOCH, duration
+from dpsql.udfs.measure.quantiles import LEAVES
 
 # How values are written for people: on a terminal, in charts and on the page of `dpsql view`.
 
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
 MOST_DECIMALS = 6
+MOST_RANK_ERROR = 0.5
+"""Share of all rows: quantiles whose ranks are so far off say nothing."""
+QUARTERS = 4
 TIME = "%Y-%m-%d %H:%M"
 """UTC."""
 
@@ -63,19 +69,73 @@ def measured(
     )
 
 
-def marked(value: Any, stderr: float, null: tuple[str, str]) -> str:
-    """Return what `measured` says, with a `?` before what is smaller than its own error; a NULL and a prediction have none."""
-    text, small = measured(value, stderr, null)
-    return f"? {text}" if small and not absent(value) and not absent(stderr) else text
+def silence(alias: str, published: Published) -> tuple[str, float]:
+    """Return an aggregate's column of errors, and the standard error from which on its value says nothing: half of what its bounds allow, half of all
+    ranks; infinite for a count."""
+    if ranks := published.columns_of(alias, Role.RANK_STDERR):
+        return ranks[0], MOST_RANK_ERROR / Z95
+    within = next(
+        (measure.within for measure in published.measures if measure.alias == alias), None
+    )
+    width = math.inf if within is None else within[1] - within[0]
+    return published.stderr(alias), 0.999 * width / 2 / Z95
 
 
-def quantiles_text(values: Any, rank_stderr: float, null: str) -> str:
-    """Return quantiles as in `0, 12.5, 60; ranks ± 0.041`, and 95% of what their ranks are off, as a share of all rows; `null`: what is said of a NULL."""
+def says_nothing(row: Mapping[Any, Any], alias: str, published: Published) -> bool:
+    """Tell whether a row's 95% interval is all that is possible: a value in its middle would be read as one."""
+    column, limit = silence(alias, published)
+    return not absent(row[column]) and bool(row[column] >= limit)
+
+
+def aggregate_text(row: Mapping[Any, Any], alias: str, published: Published) -> tuple[str, bool]:
+    """Return what `measured` returns of an aggregate; too few to say where its error is all that is possible."""
+    if says_nothing(row, alias, published):
+        return TOO_FEW, True
+    return measured(row[alias], row[published.stderr(alias)], null_of(alias, published))
+
+
+def marked(row: Mapping[Any, Any], alias: str, published: Published) -> str:
+    """Return the text of an aggregate, with a `?` before what is smaller than its own error."""
+    text, small = aggregate_text(row, alias, published)
+    return f"? {text}" if small and "±" in text else text
+
+
+def quantiles_text(
+    values: Any, rank_stderr: float, null: str, bounds: tuple[float, float] | None = None
+) -> str:
+    """Return quantiles as in `0, 12.5, 60; ranks ± 0.041 (share of rows)`: 95% of what their ranks are off.
+
+    Each has the digits that the values at its rank plus and minus that error allow. A `?` comes first where the error is more than half a step
+    from one rank to the next, which of a single quantile is that of quartiles.
+
+    Args:
+        values: an array from bound to bound, or one quantile.
+        rank_stderr: of the ranks.
+        null: text of a NULL.
+        bounds: of the values of one quantile, between which values are taken to lie evenly.
+    """
     if absent(values) or absent(rank_stderr):
         return null
-    values = values if isinstance(values, Iterable) else [values]
-    off = f"± {Z95 * rank_stderr:.2g}" if Z95 * rank_stderr < 1 else "unknown"
-    return f"{', '.join(f'{value:,.4g}' for value in values)}; ranks {off}"
+    rank_error = Z95 * rank_stderr
+    if rank_error >= MOST_RANK_ERROR:
+        return TOO_FEW
+    is_array = isinstance(values, Iterable)
+    quantiles = np.array(values if is_array else [values], np.float64)
+    low, high = (quantiles[0], quantiles[-1]) if is_array else bounds or (0.0, 0.0)
+    parts = len(quantiles) - 1 if is_array else QUARTERS
+    errors = np.array([(high - low) * rank_error])
+    if is_array:
+        ranks = np.linspace(0, 1, len(quantiles))
+        low_values, high_values = (
+            np.interp(ranks + side * rank_error, ranks, quantiles) for side in (-1, 1)
+        )
+        errors = np.maximum(high_values - quantiles, quantiles - low_values)
+    errors = np.maximum(errors, (high - low) / LEAVES)
+    if is_array:
+        errors[[0, -1]] = 0.0  # the bounds, which are declared
+    texts = map(amount, quantiles.tolist(), errors.tolist())
+    mark = "? " if rank_error > 0.5 / parts else ""
+    return f"{mark}{', '.join(texts)}; ranks ± {rank_error:.2g} (share of rows)"
 
 
 def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str:
@@ -91,23 +151,13 @@ def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str
         )
     if ranks := published.columns_of(alias, Role.RANK_STDERR):
         early = published.windows is not None and row["trigger"] < published.windows.triggers
-        return quantiles_text(value, row[ranks[0]], AT_END if early else TOO_FEW)
+        bounds = next(
+            (measure.bounds for measure in published.measures if measure.alias == alias), None
+        )
+        return quantiles_text(value, row[ranks[0]], AT_END if early else TOO_FEW, bounds)
     if alias in published.fitted:
         return f"{value:,.6g}"
-    error = row[published.stderr(alias)]
-    return (
-        TOO_FEW
-        if says_nothing(alias, error, published)
-        else marked(value, error, null_of(alias, published))
-    )
-
-
-def says_nothing(alias: str, stderr: float, published: Published) -> bool:
-    """Tell whether the 95% interval of an average or a spread is all that its bounds allow: a value in its middle would be read as one."""
-    within = next(
-        (measure.within for measure in published.measures if measure.alias == alias), None
-    )
-    return within is not None and 2 * Z95 * stderr > 0.999 * (within[1] - within[0])
+    return marked(row, alias, published)
 
 
 def amount(value: float, error: float, is_count: bool = False) -> str:

@@ -16,6 +16,7 @@ from dpsql.description import DUE, PROPERTY, Measure
 from dpsql.errors import DataError
 from dpsql.parsed_query import AggregateFunction
 from dpsql.published.public_rows import PublicRows
+from dpsql.text import Z95
 from dpsql.view import charts
 from tests.described import told
 from tests.page.conftest import CHECKOUT, half_a_day  # noqa: F401
@@ -67,17 +68,19 @@ def test_bars_name_every_key_and_mark_what_is_below_its_error() -> None:
         assert key in said.splitlines()
 
 
-def test_whiskers_of_an_average_end_at_its_bounds_and_a_count_ranks_it() -> None:
-    data = told(histogram().assign(rating=4.5, rating_stderr=2.0))
-    data.loc[data["page"] == "tab\there", "rating"] = 5.0
+def test_whiskers_of_an_average_are_whole_and_a_count_ranks_it() -> None:
+    data = told(histogram().assign(rating=4.5, rating_stderr=1.0))
+    data.loc[data["page"] == "tab\there", ["rating", "rating_stderr"]] = [2.5, 2.5 / Z95]
     published = PublicRows.of_frame(data).description
     measures = (*published.measures[:1], Measure("rating", AggregateFunction.AVG, False, (0.0, 5.0), None))
     data.attrs[PROPERTY] = replace(published, measures=measures).text()
     chart = charts.bars(data, "rating")
     axes = chart.axes[0]
-    assert not axes.patches and axes.get_xlim() == (0.0, 5.0)
+    assert not axes.patches and axes.get_xlim() == (0.0, 4.5 + Z95)
     ends = np.concatenate([path.vertices[:, 0] for path in axes.collections[0].get_paths()])
-    assert ends.min() >= 0 and ends.max() == 5.0
+    assert ends.min() == pytest.approx(0) and ends.max() == 4.5 + Z95
+    assert (axes.collections[1].get_facecolor() == 1).all(axis=1).sum() == 1
+    assert "Hollow: too few to say" in " ".join(texts(chart).split())
     assert [label.get_text() for label in axes.get_yticklabels()][-1] == "a  1", "the most views, not the highest rating"
     assert "Ordered by views" in texts(chart)
 

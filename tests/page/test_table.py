@@ -18,11 +18,13 @@ from matplotlib.text import Text
 from dpsql.description import PROPERTY, Measure, NoiseKind
 from dpsql.parsed_query import AggregateFunction
 from dpsql.published.public_rows import PublicRows
+from dpsql.published.words import TOO_FEW
+from dpsql.text import Z95
 from dpsql.view import charts
-from dpsql.view.drawings import TREND_HEIGHT, trend
+from dpsql.view.drawings import TREND_HEIGHT, intervals, trend
 from dpsql.view.page import page
 from dpsql.view.standing import Standing
-from dpsql.view.table import WindowTable, table, window_before
+from dpsql.view.table import NONE, WindowTable, table, window_before
 from tests.described import described
 
 DAYS = pd.to_datetime(["2024-03-01", "2024-03-02", "2024-03-03"], utc=True)
@@ -111,18 +113,24 @@ def test_only_so_many_rows_and_places_among_all() -> None:
     assert (len(found.rows), found.all_rows) == (2, 4)
 
 
-def test_an_average_has_no_share_no_place_and_stays_within_its_bounds() -> None:
-    rows = published({0: {"a": 9.0, "b": 12.0}}, stderr=2.0, measure=AVERAGES)
+def test_an_average_has_no_share_no_place_and_its_whole_whisker() -> None:
+    """Catches: whiskers that end at the bounds; a picture, a size or words of a number where the error is half the bounds."""
+    rows = published({0: {"a": 9.0, "b": 8.0, "c": 5.0}}, stderr=2.0, measure=AVERAGES)
+    rows.loc[rows["page"] == "c", "n_stderr"] = 5 / Z95
     found = made(rows, 0)
     assert found.ranked_by is None and found.order.startswith("the smallest error first")
-    for row in found.rows:
-        assert row.place == "" and row.cells[0].remarks == ()
-        for shape in (row.cells[0].interval, row.cells[0].trend):
+    *told, silent = (row.cells[0] for row in found.rows)
+    assert (silent.text, silent.size, silent.small, silent.interval) == (TOO_FEW, NONE, True, "")
+    for row, cell in zip(found.rows, told, strict=False):
+        assert row.place == "" and cell.remarks == ()
+        for shape in (cell.interval, cell.trend):
             ups = [float(y) for _, y in re.findall(r"([\d.]+),([\d.]+)", shape)]
             assert all(0 <= y <= TREND_HEIGHT for y in ups) and "circle" in shape
+    whole, wide = (intervals(np.array([8.0]), np.array([2.0]), (0.0, most)) for most in (10, 12))
+    assert "H116.0" in whole[0] and "H116.0" not in wide[0]
     bounded, free = (
         trend(np.array([1, 2]), np.array([9.0, 12.0]), np.array([2.0, 2.0]), 2, within)
-        for within in ((0.0, 10.0), None)
+        for within in ((-10.0, 20.0), None)
     )
     assert bounded != free
 
@@ -270,10 +278,10 @@ def test_quantiles_stand_beside_numbers_and_alone() -> None:
         )
         rows.attrs[PROPERTY] = described(rows.columns).text()
         found = made(rows, 0)
-        assert [row.cells[-1].text for row in found.rows] == ["0, 12.5, 60; ranks ± 0.02"] * 2
+        said = "0, 12.5, 60; ranks ± 0.02 (share of rows)"
+        assert [row.cells[-1].text for row in found.rows] == [said] * 2
         assert (
-            "0, 12.5, 60; ranks ± 0.02" in page(standing(rows), rows)
-            and [head for head, _ in found.heads][-1] == "sizes"
+            said in page(standing(rows), rows) and [head for head, _ in found.heads][-1] == "sizes"
         )
         assert "larger than its own noise" not in page(standing(rows), rows)
 
@@ -341,11 +349,11 @@ def test_no_text_of_a_chart_runs_into_another_or_out_of_it(days: float, keys: in
     assert all(axes.get_ylabel() for axes in charts.over_windows(rows, "n", keys=keys).axes[:1])
 
 
-def test_a_band_of_an_average_ends_at_its_bounds_and_one_point_makes_no_picture() -> None:
+def test_a_band_of_an_average_is_whole_and_one_point_makes_no_picture() -> None:
     rows = published({0: {"a": 9.0}, 1: {"a": 9.5}}, stderr=2.0, measure=AVERAGES)
     (band,) = charts.over_windows(rows, "n").axes[0].collections
     ups = band.get_paths()[0].vertices[:, 1]  # type: ignore[index]
-    assert ups.max() == 10.0 and ups.min() >= 0
+    assert ups.max() == pytest.approx(9.5 + 2 * Z95)
     once = rows[rows["trigger"] == 2]
     assert "<img" in page(standing(rows), rows) and "<img" not in page(
         standing(once), once[once["window_start"] == DAYS[0]]

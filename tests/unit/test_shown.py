@@ -12,7 +12,7 @@ import pytest
 from dpsql.compiled import compile_query
 from dpsql.description import Measure
 from dpsql.errors import LakeError
-from dpsql.jobs.tables import print_histogram
+from dpsql.jobs.tables import SMALL, VAGUE, print_histogram
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, WindowSpec
 from dpsql.published.public_rows import PublicRows, frame_of
@@ -28,6 +28,7 @@ from dpsql.view.words import (
     left_out,
     measured,
     next_trigger,
+    quantiles_text,
     text_of,
     why_nothing,
 )
@@ -77,6 +78,64 @@ def test_what_says_nothing_is_not_read_as_a_value(function: str, most: float) ->
     )
     assert whole == TOO_FEW
     assert [float(part) for part in half.split(" ± ")] == pytest.approx([most / 4] * 2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("values", "rank_error", "text"),
+    [
+        ([0.0, 12.5, 60.0], 0.02, "0, 12.5, 60; ranks ± 0.02 (share of rows)"),
+        (
+            [0.0, 4.03, 18.04, 61.5, 1000.0],
+            0.01,
+            "0, 4.03, 18.0, 62, 1,000; ranks ± 0.01 (share of rows)",
+        ),
+        (
+            [0.0, 28.08, 91.31, 385.7, 1000.0],
+            0.2,
+            "? 0, 28, 90, 390, 1,000; ranks ± 0.2 (share of rows)",
+        ),
+        (
+            [0.0, 20.02, 20.02, 20.02, 1000.0],
+            0.13,
+            "? 0, 20, 20.02, 20, 1,000; ranks ± 0.13 (share of rows)",
+        ),
+        ([0.0, 20.02, 20.02, 20.02, 1000.0], 0.501, TOO_FEW),
+        ([0.0, 20.02, 20.02, 20.02, 1000.0], 7.0, TOO_FEW),
+        (31.25, 0.02, "31.2; ranks ± 0.02 (share of rows)"),
+        (31.25, 0.13, "? 31.2; ranks ± 0.13 (share of rows)"),
+        (31.25, 0.6, TOO_FEW),
+        (None, float("nan"), TOO_FEW),
+    ],
+)
+def test_quantiles_have_the_digits_that_their_ranks_deserve(
+    values: Any, rank_error: float, text: str
+) -> None:
+    """By the values at the rank plus and minus its error. Catches: noise with four digits, a step or more of ranks without a mark, the sum of both errors."""
+    assert quantiles_text(values, rank_error / Z95, TOO_FEW, (0.0, 60.0)) == text
+
+
+def test_a_mark_is_explained_by_what_it_marks(capsys: pytest.CaptureFixture[str]) -> None:
+    """Catches: `?` of quantiles that is said to be a value below its own error, and no word of it."""
+    frame = pd.DataFrame(
+        {
+            "page": ["a"],
+            "n": [300],
+            "n_stderr": [1.0],
+            "q": [[0.0, 9.0, 60.0]],
+            "q_rank_stderr": [0.2],
+        }
+    )
+    for small in (False, True):
+        published = described(frame.columns)
+        print_histogram(
+            PublicRows.describe(
+                frame.assign(n=300 * (not small), trigger=1), replace(published, once=True)
+            ),
+            5,
+        )
+        said = " ".join(capsys.readouterr().out.split())
+        assert "? 0, 9, 60" in said
+        assert VAGUE in said and (SMALL in said) is small
 
 
 def rows() -> PublicRows:

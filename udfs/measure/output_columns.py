@@ -13,12 +13,12 @@ from dpsql.udfs.columns import Float, Int
 # Averages, variances and standard deviations: what noisy sums of centred values, of their
 # squares and of how many there are allow.
 
-# The 95% interval is everything that sums within 1.96 standard errors, taken together, of the
-# noisy ones give: for an average Fieller's interval
-# (Journal of the Royal Statistical Society B, 1954). It holds the truth however few values there
-# are, and few allow everything between
-# the bounds: so none is withheld but where there is none. Were few withheld, noise would choose
-# those that are shown.
+# The value is what the noisy sums give, clamped. Its 95% error is the farther end of an interval
+# that holds everything that sums within 1.96 standard errors, taken together, of the noisy ones
+# give: for an average Fieller's interval (Journal of the Royal Statistical Society B, 1954). An
+# interval cut to the bounds would be short where values lie near a bound, and hold the truth too
+# seldom among those that are short. Where the error is half of what the bounds allow, nothing is
+# said: the value is the middle of the bounds, the error all between them.
 
 # Guarantee (docs/privacy/histogram.md, theorems 10 and 22): post-processing of numbers each of
 # which has its own noise. Squares are summed less the
@@ -30,9 +30,6 @@ Z95 = 1.959963984540054
 QUARTER = ((0.0, 1.0), (0.28, 0.96), (0.6, 0.8), (0.8, 0.6), (0.96, 0.28), (1.0, 0.0))
 """Points of a quarter of the unit circle, of which every machine has the same bits."""
 
-SLIVER = 0.1
-"""Share of what the count's standard error of rows can move an average by."""
-
 Sum = tuple[Float, Float]
 """Noisy sums in value units, and the standard deviations of their noise."""
 
@@ -41,11 +38,13 @@ Ends = tuple[Float, Float]
 
 def average(total: Sum, count: Sum, bounds: tuple[float, float]) -> tuple[Float, Float]:
     """Return (average of the centred values, stderr)."""
-    ends = (
+    low, high = _outermost(
         ((total[0] - left * total[1]) / n, (total[0] + left * total[1]) / n)
         for n, left in _counts(*count)
     )
-    return _middle(*_between(ends, count, *bounds), count)
+    value = _quotient(total[0] / np.maximum(count[0], 1.0), low, high, count)
+    error = np.maximum(high - value, value - low)
+    return _released(np.clip(value, *bounds), error, bounds, count)
 
 
 def variance(
@@ -58,19 +57,24 @@ def variance(
         offset: the middle of what one square can be. largest: the largest variance that values within their bounds can have.
         sample: divide by count - 1, as for values that stand for others.
     """
-    ends = _between(_spreads(total, squares, count), count, -offset, largest - offset)
-    ends = ends[0] + offset, ends[1] + offset
+    low, high = _outermost(_spreads(total, squares, count))
+    n = np.maximum(count[0], 1.0)
+    quotient = _quotient(squares[0] / n - (total[0] / n) ** 2, low, high, count)
+    ends = [quotient + offset, low + offset, high + offset]
+    ends.append(np.clip(ends[0], 0.0, largest))
     if sample:
-        largest_count, smallest_count = (
-            np.maximum(count[0] + side * Z95 * count[1], 2.0) for side in (1, -1)
-        )
-        ends = (
-            ends[0] * (largest_count / (largest_count - 1)),
-            ends[1] * (smallest_count / (smallest_count - 1)),
-        )
+        counts = (np.maximum(count[0] + side * Z95 * count[1], 2.0) for side in (0, 1, -1, 0))
+        ends = [end * (n / (n - 1)) for end, n in zip(ends, counts, strict=True)]
+        largest *= 2
+    middle, low, high, value = ends
+    error = np.maximum(high - middle, middle - low)
     if root:
-        ends = np.sqrt(ends[0]), np.sqrt(ends[1])
-    return _middle(*ends, count)
+        deviation = np.sqrt(value)
+        error = np.maximum(
+            np.sqrt(value + error) - deviation, deviation - np.sqrt(np.maximum(value - error, 0.0))
+        )
+        return _released(deviation, error, (0.0, largest**0.5), count)
+    return _released(value, error, (0.0, largest), count)
 
 
 def _counts(count: Float, error: Float) -> Iterator[tuple[Float, float]]:
@@ -91,23 +95,30 @@ def _spreads(total: Sum, squares: Sum, count: Sum) -> Iterator[Ends]:
             yield (squares[0] - error) / n - low**2, (squares[0] + error) / n - high**2
 
 
-def _between(ends: Iterator[Ends], count: Sum, lower: float, upper: float) -> Ends:
-    """Return all between the ends, cut to the bounds; of what lies beyond a bound a sliver is left inside it: no error is 0."""
+def _outermost(ends: Iterator[Ends]) -> Ends:
+    """Return the ends of all intervals together."""
     low, high = next(ends)
     for lowest, highest in ends:
         low = np.minimum(low, lowest)
         high = np.maximum(high, highest)
-    sliver = SLIVER * (upper - lower) * count[1] / np.maximum(count[0] + Z95 * count[1], 1.0)
-    return np.clip(np.minimum(low, upper - sliver), lower, upper), np.clip(
-        np.maximum(high, lower + sliver), lower, upper
-    )
+    return low, high
 
 
-def _middle(low: Float, high: Float, count: Sum) -> Ends:
-    """Return middle and stderr of an interval; NaN where there is less than one value, by the upper end of the count's interval."""
-    has_values = count[0] + Z95 * count[1] >= 1
-    return np.where(has_values, (low + high) / 2, np.nan), np.where(
-        has_values, (high - low) / (2 * Z95), np.nan
+def _quotient(quotient: Float, low: Float, high: Float, count: Sum) -> Float:
+    """Return a quotient by the noisy count; the middle of its interval where that count is below 1."""
+    return np.where(count[0] < 1, (low + high) / 2, quotient)
+
+
+def _released(
+    value: Float, error: Float, bounds: tuple[float, float], count: Sum
+) -> tuple[Float, Float]:
+    """Return value and stderr: of an error of half the bounds or more, their middle and all between them; NaN where there is less than one value, by
+    the upper end of the count's interval."""
+    largest = (bounds[1] - bounds[0]) / 2
+    value = np.where(error < largest, value, bounds[0] + largest)
+    has_values = (count[0] + Z95 * count[1] >= 1) & ~np.isnan(error)
+    return np.where(has_values, value, np.nan), np.where(
+        has_values, np.minimum(error, largest) / Z95, np.nan
     )
 
 
@@ -162,7 +173,7 @@ def combine(
 ) -> tuple[Int | Float, Float]:
     """Return (values, stderr) of one output column.
 
-    An average, a variance or a deviation is the middle of what its noisy sums allow at 95%, and its stderr is half of that over 1.96: made of
+    An average, a variance or a deviation is what its noisy sums give, and its stderr the farther end of what they allow at 95% over 1.96: made of
     released numbers only. NaN where there are none, or the noise of a sum is not known.
 
     Args:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+import dpsql
 from dpsql.errors import AccountingError
 from dpsql.local.feeder import Feeder, MemoryState
 from dpsql.mechanisms import registry
@@ -18,6 +21,8 @@ from dpsql.mechanisms.histogram.accounting import check
 from dpsql.mechanisms.histogram.plan import PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.protocol import RunFacts
+from dpsql.published.words import TOO_FEW
+from dpsql.text import Z95
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.stage import Clock
 from tests import contract
@@ -119,6 +124,26 @@ def test_ranks_are_as_far_off_as_is_said() -> None:
     assert (
         len(inside) > 100 and np.mean(inside) >= 0.93 and np.sqrt(np.mean(np.square(ratio))) > 1 / 3
     )
+
+
+@pytest.mark.parametrize("secret", range(8))
+def test_noise_does_not_look_like_quantiles(secret: int, tmp_path: Path) -> None:
+    """Of a hundred people all have the value 20. Catches: three digits of pure noise, of which nobody says so."""
+    times = pd.Timestamp("2026-01-05", tz="UTC")
+    frame = pd.DataFrame({"u": range(100), "k": "a", "v": 20.0, "ts": times})
+    text = (
+        "SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-9, privacy_unit_column = u, max_rows_contributed = 1) k, "
+        "APPROX_QUANTILES(v, 4, contribution_bounds_per_row => (0, 1000)) AS q FROM t GROUP BY window(ts, '1 day'), k"
+    )
+    answer = dpsql.query(text, frame, unit="u", time="ts", secret=tmp_path / "secret")
+    shown = [repr(answer), html.unescape(answer._repr_html_())]
+    for row in answer.rows.to_dict("records"):
+        is_true = row["q"] is not None and all(abs(value - 20) < 1 for value in row["q"][1:-1])
+        marks = ("? 0, ", TOO_FEW)
+        assert is_true or all(any(mark in text for mark in marks) for text in shown), (
+            shown,
+            Z95 * row["q_rank_stderr"],
+        )
 
 
 def test_a_tree_has_less_error_than_leaves_alone() -> None:

@@ -140,6 +140,7 @@ SIZES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "steep": lambda g: 5 + g.exponential(8, 3000),
 }
 """True counts of groups; the noise of a count is 10 rows. Of the last two fewer than one in 10 counts is above 3 errors."""
+CLEAR = ("8 errors", "20 errors", "1 to 100 errors")
 NOISE = 10.0, 5.0, 10.0
 """Of centred values from -1 to 1, of squares less 1/2, and of counts, as planned."""
 
@@ -192,11 +193,11 @@ DEVIATION = output_columns.OutputColumn(
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_intervals_of_few_rows_hold_the_truth(shape: str, sizes: str) -> None:
-    """Of averages 95%, and up to 97.5% at a bound; of deviations more where they are 0, and less where there are two heaps of fewer rows than the
-    noise. Catches: errors of first order."""
+    """95%; and no more than 98% of averages where most bars are clear of the bounds. Catches: errors of first order, and of half the bounds for all."""
     averages, deviations = Groups.of(shape, sizes).held()
-    assert 0.94 < averages < 0.98
-    assert (0.86 if shape == "two heaps" else 0.93) < deviations
+    assert averages > 0.95 and deviations > 0.96
+    if sizes in CLEAR:
+        assert averages < 0.98
 
 
 @pytest.mark.parametrize("sizes", ["Zipf", "steep"])

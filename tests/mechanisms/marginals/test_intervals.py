@@ -61,12 +61,10 @@ def inside(stream: Stream, epsilon: float, high: float, keys: int) -> dict[str, 
                 column, list(exact[:, place]), [np.zeros(len(place))] * len(column.perturbations)
             )
             value = done[f"c{i}"].to_numpy()
-            error = done[f"s{i}"].to_numpy()
-            found.append(
-                (np.abs(value - truth) <= Z95 * error)[
-                    (exact[column.perturbations[-1], place] > column.sample) & ~np.isnan(value)
-                ]
-            )
+            error = Z95 * done[f"s{i}"].to_numpy()
+            has_truth = exact[column.perturbations[-1], place] > column.sample
+            says_something = error < 0.999 * np.nanmax(error)  # others have half of the bounds
+            found.append((np.abs(value - truth) <= error)[has_truth & says_something])
     return {
         name: (float(np.mean(np.concatenate(each))), sum(map(len, each)))
         for name, each in held.items()
@@ -74,6 +72,6 @@ def inside(stream: Stream, epsilon: float, high: float, keys: int) -> dict[str, 
 
 
 def test_intervals_of_cells_hold_the_truth() -> None:
-    """Of all that have enough rows for an exact value; most of a day of Wikipedia edits' cells have few."""
+    """Of all that say something and have enough rows for an exact value; most of a day of Wikipedia edits' cells have few."""
     found = inside(wiki(), 6, 500, 40)
-    assert all(0.93 < share < 0.97 and many > 1000 for share, many in found.values()), found
+    assert all(0.94 < share < 0.98 and many > 1000 for share, many in found.values()), found
