@@ -187,6 +187,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(
         sys.modules, "dpsql.streaming.job", SimpleNamespace(run=played, LiveOptions=lambda *_: None)
     )
+    look = SimpleNamespace(check_fits=lambda *_, **__: None)
+    monkeypatch.setitem(sys.modules, "dpsql.streaming.first_look", look)
     monkeypatch.setattr(run_query, "spark_properties", lambda *_: {})
     monkeypatch.setattr("dpsql.jobs.verify.spark_reader", lambda _: lambda source, files: files)
     monkeypatch.setattr(
