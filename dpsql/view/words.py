@@ -8,14 +8,11 @@ from datetime import timedelta
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-
 from dpsql.description import Column, Protects, Published, Role
 from dpsql.parsed_query import SKETCHES, AggregateFunction
 from dpsql.published.words import AT_END, TOO_FEW, appears, null_of
 from dpsql.text import Z95
 from dpsql.times import EPOCH, duration
-from dpsql.udfs.measure.quantiles import LEAVES
 
 # How values are written for people: on a terminal, in charts and on the page of `dpsql view`.
 
@@ -119,6 +116,10 @@ def quantiles_text(
     rank_error = Z95 * rank_stderr
     if rank_error >= MOST_RANK_ERROR:
         return TOO_FEW
+    import numpy as np  # slow to import, and `dpsql status` has no quantiles
+
+    from dpsql.udfs.measure.quantiles import LEAVES
+
     is_array = isinstance(values, Iterable)
     quantiles = np.array(values if is_array else [values], np.float64)
     low, high = (quantiles[0], quantiles[-1]) if is_array else bounds or (0.0, 0.0)

@@ -62,7 +62,7 @@ def test_a_frame_that_does_not_fit_spends_nothing(compile_on: Compile, tmp_path:
 def test_a_query_says_what_it_is(compile_on: Compile) -> None:
     query = compile_on()
     assert repr(query).startswith("<Query on visits: epsilon 6, delta ") and len(repr(query)) < 160
-    assert query._repr_html_().startswith("<pre>In short\n")
+    assert query._repr_html_().startswith("<pre style='font-family: monospace'>In short\n")
 
 
 def test_one_run_id_never_sees_two_inputs(
