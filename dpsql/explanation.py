@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -14,10 +14,9 @@ from typing import Any
 
 from dpsql.allowance import Limits, allowance, defaults_text, further
 from dpsql.description import STDERR
-from dpsql.text import Z95, number, percent, plural
+from dpsql.text import WIDTH, Z95, aligned, number, percent, plural, wrapped
 from dpsql.times import duration
 
-WIDTH = 112
 CAREFUL = 20.0
 """No single query may ask for more epsilon; all its periods of a week together can cost more."""
 WEEK = "any 7 days in a row"
@@ -218,6 +217,7 @@ class ExplainedColumn:
         errors: by trigger, the first and the last among them; the first scope is the one to name.
         parts: errors of all that the value is made of, where it is more than one noisy number.
         notes: sentences about it.
+        on_selection: the sum that chooses keys is a part of it, so keys near their threshold have a wider bar.
     """
 
     alias: str
@@ -227,6 +227,7 @@ class ExplainedColumn:
     errors: tuple[ErrorBar, ...]
     parts: tuple[ErrorBar, ...] = ()
     notes: tuple[str, ...] = ()
+    on_selection: bool = False
 
     @property
     def last(self) -> ErrorBar:
@@ -305,14 +306,8 @@ class Explanation:
             "How exact the numbers are": [*_columns(self), *notes.columns],
             "How the budget is spent": [*_budget(self), *notes.budget],
         }
-        texts = ["\n  ".join([title, *_wrapped(lines)]) for title, lines in sections.items()]
+        texts = ["\n  ".join([title, *wrapped(lines)]) for title, lines in sections.items()]
         return "\n\n".join([*texts, f"Query identity: {self.identity}"]) + "\n"
-
-
-def _wrapped(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines of at most 120 characters; rows of a table stay whole."""
-    for line in lines:
-        yield from [line] if "  " in line else textwrap.wrap(line, WIDTH, subsequent_indent="  ")
 
 
 def _short(e: Explanation) -> Iterator[str]:
@@ -400,7 +395,9 @@ def _noise(e: Explanation) -> str:
     trigger = "" if e.when.once else trigger
     collisions = "" if e.keys.listed is None else ", and collisions with other values"
     letters = LETTERS if any(error.divisor for error in errors.values()) else ""
-    return f"{bars}{letters}{scope}{trigger}, 95%{collisions}."
+    is_chosen = any(column.on_selection for column in e.columns)
+    wider = "; more, downwards, for a key that has only just appeared" if is_chosen else ""
+    return f"{bars}{letters}{scope}{trigger}, 95%{collisions}{wider}."
 
 
 def _promise(e: Explanation) -> Iterator[str]:
@@ -527,7 +524,7 @@ def _measured(keys: Keys, once: bool) -> Iterator[str]:
         bars = [f"{error.scope} {error.bar} {error.unit}".strip() for error in main]
         cells = [f"{table.cells:,}", percent(table.share), ", ".join(bars)]
         rows.append([f"({', '.join(table.names)})", *cells])
-    yield from _aligned(rows, "<>><")
+    yield from aligned(rows, "<>><")
     if len(keys.tables) > SHOWN:
         yield f"and {len(keys.tables) - SHOWN:,} more (dpsql explain --json lists all)"
 
@@ -539,7 +536,7 @@ def _columns(e: Explanation) -> Iterator[str]:
     rows = [["", "", *(f"trigger {trigger:,}" for trigger in triggers), ""]]
     for column in columns:
         rows += _rows(column, len(triggers))
-    yield from _aligned(rows[e.when.once :], f"<<{'>' * len(triggers)}<")
+    yield from aligned(rows[e.when.once :], f"<<{'>' * len(triggers)}<")
     errors = [error for column in columns for error in column.errors]
     if any(error.scope and error.stderr is None for error in errors):
         yield "No error bar: some of these questions cannot be answered from the released tables."
@@ -567,12 +564,18 @@ def _rows(column: ExplainedColumn, width: int) -> Iterator[list[str]]:
         name = aggregate = ""
 
 
-def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:
-    """Yield the lines of a table; `sides`: of each column, `<` or `>`."""
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    for row in rows:
-        cells = zip(row, sides, widths, strict=True)
-        yield "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip()
+def _shares(e: Explanation) -> Iterator[str]:
+    b = e.budget
+    if not b.mu or b.noisy_numbers is None:
+        return
+    is_counted = any(column.on_selection for column in e.columns)
+    chooses = "chooses keys and counts their units" if is_counted else "for key selection"
+    if not b.noisy_numbers:
+        yield f"All of mu^2 {chooses}."
+        return
+    share = percent((1 - b.selection_share) / b.noisy_numbers)
+    selected = f"{percent(b.selection_share)} {chooses}, " if b.selection_share else ""
+    yield f"Shares of mu^2: {selected}{share} for each noisy number of a group ({b.noisy_numbers})."
 
 
 def _budget(e: Explanation) -> Iterator[str]:
@@ -586,10 +589,7 @@ def _budget(e: Explanation) -> Iterator[str]:
         yield "All noise is discrete Laplace."
     if b.mu and e.protects.totals:
         yield "Several periods or events share one account of this noise: epsilon can grow faster than their number."
-    if b.mu and b.noisy_numbers:
-        share = percent((1 - b.selection_share) / b.noisy_numbers)
-        selected = f"{percent(b.selection_share)} for key selection, " if b.selection_share else ""
-        yield f"Shares of mu^2: {selected}{share} for each noisy number of a group ({b.noisy_numbers})."
+    yield from _shares(e)
     parts = {
         "for the noise": b.delta_noise,
         "for keys that only one unit has": b.delta_threshold,

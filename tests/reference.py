@@ -16,6 +16,8 @@ from dpsql.udfs.histogram.release import ReleaseParameters
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters
 from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.counters import Counter as NoiseCounter
+from dpsql.udfs.noise.counters import path_sd
+from dpsql.udfs.noise.perturbation import PerturbationParameters
 from tests.property.noise_paths import unit_path
 
 MASK = (1 << 64) - 1
@@ -345,10 +347,41 @@ def released(
                     for q in p.perturbations
                 ]
                 values = [v + round(x) for v, x in zip(totals, paths, strict=True)]
+                for j, q in enumerate(p.perturbations):
+                    if q.is_on_selection:
+                        weight = sum(a.weight for a in mine if a.trigger <= i)
+                        assert p.selection is not None
+                        chosen = _path(q.counter, i, window, key, 0, 0, noise) * p.selection.sigma
+                        values[j] = _on_selection(
+                            totals[j], weight, round(chosen * 2**20), round(paths[j]), q, p, i
+                        )
                 rows.append(
                     (window, i, name, tuple(_output(column, values, i) for column in p.columns))
                 )
     return sorted(rows, key=lambda row: row[:3])
+
+
+def _on_selection(
+    count: int,
+    weight: int,
+    chosen: int,
+    own: int,
+    q: PerturbationParameters,
+    p: ReleaseParameters,
+    i: int,
+) -> int:
+    """The middle of what a count allows of which the sum that chose its key is a part; all but `count` in units of 2^-20."""
+    assert p.selection is not None
+    exact = count + Fraction(chosen + own, 2**20)
+    sd = q.stderr_on_selection[i - 1]
+    of_choice = p.selection.sigma * path_sd(p.selection.counter)[i - 1]
+    over = (weight + chosen - p.selection.thresholds[i - 1]) / 2**20
+    d = over * (sd / (of_choice * of_choice))
+    if d >= 2.1:
+        return math.floor(exact + Fraction(1, 2))
+    least = p.selection.min_users
+    low = max(least, float(exact) - sd * (3 / d + d / 4)) if d > 0 else least
+    return round((low + max(low + sd, float(exact) + 1.959963984540054 * sd)) / 2)
 
 
 def _shown(

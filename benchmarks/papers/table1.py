@@ -40,7 +40,7 @@ from benchmarks.sharded import Job, Make, run  # noqa: E402
 from benchmarks.workload import PAPER_KEYS, PAPER_USERS  # noqa: E402
 from dpsql.compiled import Query  # noqa: E402
 from dpsql.mechanisms.histogram.plan import PrivacyPlan  # noqa: E402
-from dpsql.parts.key_selection import thresholds  # noqa: E402
+from dpsql.parts.key_selection import thresholds, weight_norm  # noqa: E402
 from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd  # noqa: E402
 
@@ -123,9 +123,8 @@ def papers_accounting(plan: PrivacyPlan) -> PrivacyPlan:
     log = math.log(1 / delta)
     rho = (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
     norm_of_tree = column_norm(counter(selection.counter, plan.horizon))
-    one_round = norm_of_tree / math.sqrt(
-        2 * rho
-    )  # of one user's weight 1 / sqrt(C) in each of C rounds
+    # Of one user's weight 1 in each of C rounds
+    one_round = weight_norm(selection.weights) * norm_of_tree / math.sqrt(2 * rho)
     sd = tuple(one_round * v for v in path_sd(counter(selection.counter, plan.horizon)))
     rho_of_round = rho / rows
     epsilon_of_round = rho_of_round + 2 * math.sqrt(rho_of_round * log)

@@ -97,10 +97,15 @@ def check_noise(alias: str, sigma: float, grid: float, reach: float) -> None:
     Raises:
         ConfigError: it does not.
     """
-    if not MAX_NORMAL * sigma / grid * reach < MAX_EXACT // 2:
+    if not noise_fits(sigma, grid, reach):
         raise ConfigError(
             f"the noise of {alias} could overflow 64 bits: raise epsilon, or lower max_rows_contributed"
         )
+
+
+def noise_fits(sigma: float, grid: float, reach: float) -> bool:
+    """Tell whether the largest noise that can be drawn fits beside the largest sum; arguments as `check_noise`."""
+    return MAX_NORMAL * sigma / grid * reach < MAX_EXACT // 2
 
 
 def check_width(alias: str, width: float) -> None:

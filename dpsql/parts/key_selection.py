@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -39,6 +40,34 @@ def selection_weights(groups: int, decay: float) -> tuple[int, ...]:
     raw = np.arange(1, groups + 1, dtype=np.float64) ** -decay
     scaled = raw / math.sqrt(float(np.sum(raw**2))) * (1 - 1e-12)
     return tuple(int(v) for v in np.floor(scaled * 2.0**WEIGHT_BITS))
+
+
+def weights_in_people(groups: int, decay: float) -> tuple[int, ...]:
+    """Return w_i = i^-decay, rounded down to multiples of 2^-20, in units of 2^-20: a unit's first key counts 1."""
+    weights = np.arange(1, groups + 1, dtype=np.float64) ** -decay
+    return tuple(np.floor(weights * 2.0**WEIGHT_BITS).astype(np.int64).tolist())
+
+
+def weight_norm(weights: Sequence[int]) -> float:
+    """Return the L2 norm of weights, in people."""
+    return float(np.linalg.norm(np.array(weights, np.float64))) / 2.0**WEIGHT_BITS
+
+
+def left_over(weights: Sequence[int], per_group: int, rows: float) -> float:
+    """Return the L2 norm of what a unit adds to a count beyond its weights, in people (docs/privacy/histogram.md, theorem 3).
+
+    Args:
+        weights: w_1..w_K in units of 2^-20, w_1 = 2^20.
+        per_group: what a unit adds to the count of one group, at most.
+        rows: what it adds to all groups together; infinite: no more than that.
+    """
+    fractions = np.array(weights, np.float64) / 2.0**WEIGHT_BITS
+    in_every_group = float(np.sum((per_group - fractions) ** 2))
+    if rows == math.inf:
+        return math.sqrt(in_every_group)
+    first_weights = float(np.sum(fractions[: math.ceil(rows / per_group)]))
+    in_few_groups = (per_group - float(fractions[-1])) * max(rows - first_weights, 0.0)
+    return math.sqrt(min(in_every_group, in_few_groups))
 
 
 def failure_probabilities(total: float, horizon: int) -> tuple[float, ...]:

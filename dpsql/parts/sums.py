@@ -89,13 +89,9 @@ class MadeOfSums:
 
     @property
     def perturbations(self) -> tuple[Any, ...]:
-        """All perturbations in the order of their noise: trees of quantiles come last."""
-        return tuple(
-            sorted(
-                (p for column in self.columns for p in column.perturbations),
-                key=lambda p: p.noise_stream,
-            )
-        )
+        """All perturbations in the order of their noise: trees of quantiles come last. Columns that are one number have one."""
+        different = dict.fromkeys(p for column in self.columns for p in column.perturbations)
+        return tuple(sorted(different, key=lambda p: p.noise_stream))
 
     @property
     def trees(self) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.noise.counters import Counter
 from tests.audit.bounds import CHOOSING, LEVEL, bound_of, cuts, delta_of, directed, hits, mu_of
-from tests.audit.trials import Experiment, Outcome
+from tests.audit.trials import Experiment, Outcome, unit
 from tests.property.noise_paths import noise_matrix
 
 UNIT = 2.0**-20
@@ -59,10 +59,10 @@ def direction(e: Experiment, j: int, cell: int, pattern: int) -> tuple[Int, Floa
     q = e.releasing.perturbations[j]
     shown = np.array([i for i in range(e.releasing.grid.horizon) if pattern >> i & 1], np.int64)
     without, with_user = (np.cumsum(x[j, cell])[shown] for x in e.increments)
-    variance = (
-        q.sigma**2 * covariance(q.counter)[np.ix_(shown, shown)]
-        + np.eye(len(shown)) * q.grid**2 / 12
-    )
+    variance = (q.sigma**2 + _selection_sigma(e, j) ** 2) * covariance(q.counter)[
+        np.ix_(shown, shown)
+    ]
+    variance += np.eye(len(shown)) * unit(q) ** 2 / 12
     weights = (
         np.linalg.solve(variance / e.bug.answers, with_user - without)
         if len(shown)
@@ -118,25 +118,38 @@ def _squared(e: Experiment, cell: int, pattern: int) -> float:
 def truths(e: Experiment, trials: int, draws: int = 200_000, seed: int = 5) -> tuple[Truth, Truth]:
     """Simulate the ideal mechanism: (delta, mu) that an audit of so many trials a side should find."""
     generator = np.random.default_rng(seed)
-    ratios = [np.zeros(draws), np.zeros(draws)]
-    for cell in range(len(e.cells)):
-        patterns = [
-            simulate(e, cell, side, generator.standard_normal((draws, *_draws(e))))
-            for side in (0, 1)
-        ]
-        counts = (count(patterns[0]), count(patterns[1]))
-        for side in (0, 1):
-            kinds, at = np.unique(patterns[side], return_inverse=True)
-            squared = np.array([_squared(e, cell, pattern) for pattern in kinds.tolist()])[at]
-            ratios[side] += pattern_ratio(patterns[side], counts)
-            ratios[side] += (side - 0.5) * squared + np.sqrt(squared) * generator.standard_normal(
-                draws
-            )
+    without, with_user = (ideal_outcome(e, side, draws, generator) for side in (0, 1))
+    ratios = list(statistics(e, (without, with_user)))
     delta, mu = (
         _best(name, ratios, trials // 2, e.plan.epsilon, e.promised.failure)
         for name in ("delta", "mu")
     )
     return delta, mu
+
+
+def ideal_outcome(e: Experiment, side: int, draws: int, generator: np.random.Generator) -> Outcome:
+    """What an observer sees of the ideal mechanism; a count on the sum that chooses keys has that sum's noise and its own."""
+    exact = e.increments[side].cumsum(axis=2)
+    patterns = []
+    values = np.zeros((*exact.shape[:2], draws, exact.shape[2]))
+    for cell in range(len(e.cells)):
+        normals = generator.standard_normal((draws, *_draws(e)))
+        patterns.append(simulate(e, cell, side, normals))
+        for j, q in enumerate(e.releasing.perturbations):
+            b = noise_matrix(q.counter)
+            own = generator.standard_normal((draws, b.shape[1])) / math.sqrt(e.bug.answers)
+            noise = q.sigma * own @ b.T
+            if q.is_on_selection:
+                noise += _selection_sigma(e, j) * normals[:, 0] @ b.T
+            values[j, cell] = np.rint((exact[j, cell] + noise) / unit(q)) * unit(q)
+    return Outcome(np.array(patterns), values)
+
+
+def _selection_sigma(e: Experiment, j: int) -> float:
+    """The noise that a perturbation has from key selection."""
+    selection = e.releasing.selection
+    is_on_selection = e.releasing.perturbations[j].is_on_selection
+    return selection.sigma if selection and is_on_selection else 0.0
 
 
 def _best(name: str, ratios: list[Float], n: int, epsilon: float, delta_threshold: float) -> Truth:

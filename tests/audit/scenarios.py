@@ -145,11 +145,24 @@ SCENARIOS: tuple[Scenario, ...] = (
         "C records in C keys, c = 1", {"c": 1, "triggers": 4}, visits(5, 2), crowds=certain(5)
     ),
     Scenario("many records in one key, c = 1", {"c": 1}, visits(1, 6), crowds=certain(1)),
+    Scenario("many records in one key, c = 2", {"c": 2}, visits(1, 6), crowds=certain(1)),
     Scenario(
         "C = 8, c = 4, G = 2",
         {"C": 8, "c": 4, "G": 2, "triggers": 4},
         visits(3, 5),
         crowds=certain(3),
+    ),
+    Scenario(
+        "rows on the sum that chooses keys",
+        {"c": 2, "G": 2, "triggers": 4, "decay": 0.5, "share": 0.7},
+        visits(2, 3),
+        crowds=certain(2),
+    ),
+    Scenario(
+        "the same, keys at their thresholds",
+        {"c": 2, "G": 2, "triggers": 2, "decay": 0.5, "share": 0.7},
+        visits(2, 3),
+        crowds=tuple(Crowd(key, 1, 10, 0.97) for key in range(2)),
     ),
     Scenario("C keys that nobody else has", {"c": 1, "triggers": 16, "share": 0.5}, visits(5, 2)),
     Scenario(
@@ -166,16 +179,16 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "C keys at their thresholds, decay 1/2",
-        {"triggers": 2, "c": 1, "decay": 0.5, "share": SELECTION},
+        {"triggers": 2, "c": 1, "decay": 0.5, "share": SELECTION, "aggregates": (SUM,)},
         visits(5, 1),
         crowds=tuple(Crowd(key, 1, 10, 0.97) for key in range(5)),
     ),
     Scenario(
         "a key in each of C micro-batches, decay 1",
-        {"triggers": 6, "C": 6, "c": 1, "decay": 1.0, "share": SELECTION},
-        tuple(Visit(key, key + 0.5, key) for key in range(6)),
-        crowds=tuple(Crowd(key, key + 1, 10, 0.97) for key in range(6)),
-        closed=(1, 2, 3, 4, 5),
+        {"triggers": 8, "C": 8, "c": 1, "decay": 1.0, "share": SELECTION, "aggregates": (SUM,)},
+        tuple(Visit(key, key + 0.5, key) for key in range(8)),
+        crowds=tuple(Crowd(key, key + 1, 10, 0.97) for key in range(8)),
+        closed=(1, 2, 3, 4, 5, 6, 7),
     ),
     Scenario(
         "the last of 5 users",

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +19,13 @@ from dpsql.mechanisms.histogram.stages import bounding_parameters, release_param
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel
 from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.grid import NO_CLOCK
+from dpsql.udfs.histogram import perturbation
+from dpsql.udfs.histogram.chosen_counts import Excess
 from dpsql.udfs.histogram.release import ReleaseParameters, release
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn
+from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.stage import Clock, Tick
 from tests.audit.scenarios import INTERVAL, SOURCE, Crowd, Scenario, Visit, plan_of
 
@@ -117,7 +121,7 @@ class Experiment:
             for row in table.to_pylist():
                 for j, q in enumerate(p.perturbations):
                     x[j, self.cells.index((row["window"], row["number"])), row["trigger"] - 1] += (
-                        row[f"v{j}"] * q.grid
+                        row[f"v{j}"] * unit(q)
                     )
             out.append(x)
         return out[0], out[1]
@@ -155,13 +159,13 @@ def run(e: Experiment, trials: int, with_user: bool, seed: int) -> Outcome:
     r = e.releasing
     if e.scenario.public:
         b, r = parameters(e.scenario, e.plan, trials)
-    # The noisy numbers themselves: averages are functions of theirs.
+    # The noisy numbers themselves: averages and intervals are functions of theirs.
     numbers = (
-        OutputColumn("sum", (j,), (q.grid,), ((0.0,) * r.grid.horizon,))
+        OutputColumn("sum", (j,), (unit(q),), ((0.0,) * r.grid.horizon,))
         for j, q in enumerate(r.perturbations)
     )
     r = replace(r, columns=tuple(numbers))
-    with e.bug.patch():
+    with e.bug.patch(), mock.patch.object(perturbation, "interval_of", _noisy_count):
         rows, ticks = _admitted(e.scenario, e.plan, b, e.bug, trials, with_user)
         _check_alike(rows, e.contributions[with_user], trials)
         released = []
@@ -179,6 +183,15 @@ def run(e: Experiment, trials: int, with_user: bool, seed: int) -> Outcome:
     if any(not np.array_equal(o.pattern, outcomes[0].pattern) for o in outcomes):
         raise ValueError("only releases of the same groups can be averaged")
     return Outcome(outcomes[0].pattern, np.mean([o.values for o in outcomes], axis=0))
+
+
+def unit(q: PerturbationParameters) -> float:
+    """Value of one whole number that is released."""
+    return 1.0 if q.is_on_selection else q.grid
+
+
+def _noisy_count(sums: Int, sd: float, _excess: Excess) -> tuple[Int, Float]:
+    return (sums + (1 << 19)) >> 20, np.full(len(sums), sd)
 
 
 def identifiers(numbers: Int, tag: int) -> Int:

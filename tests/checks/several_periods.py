@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import ndtr
 
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.udfs.grid import NO_CLOCK
@@ -240,6 +240,11 @@ def shifts(
     squared = np.zeros(streams)
     for j, part in enumerate(plan.perturbations):
         group, d = _difference(more, less, f"v{j}", plan.horizon)
+        if isinstance(part, PerturbationPlan) and part.on_selection:
+            d = d - _difference(more, less, "weight", plan.horizon)[1] / 2**20
+            if not part.sigma:
+                assert not d.any()
+                continue
         squared += (
             np.bincount(
                 group, np.sum((d * part.grid @ matrix[part.counter].T) ** 2, axis=1), streams

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsql.mechanisms.dynamic.plan import QuantileSum, TablePlan
-from dpsql.mechanisms.histogram.plan import PrivacyPlan, QuantilePlan
+from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, QuantilePlan
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sliding.plan import SlidingPlan
@@ -77,6 +77,15 @@ def presences(weights: tuple[float, ...], ends: bool) -> float:
     return (1 + ends) * math.fsum(w * w for w in weights)
 
 
+def left_over(weights: tuple[float, ...], per_key: float, rows: float) -> float:
+    """E of rows beyond the weights of their keys: none is negative, so all of them lie in as few keys as hold them, or in every one."""
+    in_every_key = math.fsum((per_key - w) ** 2 for w in weights)
+    if rows == math.inf:
+        return in_every_key
+    first = weights[: math.ceil(rows / per_key)]
+    return max(min(in_every_key, (per_key - weights[-1]) * (rows - math.fsum(first))), 0.0)
+
+
 def values_of(part: Any) -> tuple[float, float]:
     """Least and largest value of what one row adds to a sum."""
     return (
@@ -118,8 +127,11 @@ def of_windows(plan: PrivacyPlan) -> Charge:
         name: norm(counter(name, plan.horizon))
         for name in {p.counter for p in plan.perturbations} | {asked.counter}
     }
+    weights = tuple(w / 2**20 for w in plan.selection.weights) if plan.selection else ()
     for column in plan.columns:
         for part in column.perturbations:
+            if isinstance(part, PerturbationPlan) and part.on_selection:
+                continue
             units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
             times = r * min(bounds[0], bounds[2])
             e = presences((1.0,) * times, meet) if units else r * stays(part, *bounds)
@@ -132,8 +144,21 @@ def of_windows(plan: PrivacyPlan) -> Charge:
                 * (part.levels / part.sigma**2 if once else 1.0)
             )
             total += Charge(mu2, mu2 if units or not meet else 2 * mu2)
+    on_selection = {
+        part.noise_stream: part
+        for part in plan.perturbations
+        if isinstance(part, PerturbationPlan) and part.on_selection
+    }
+    for part in on_selection.values():
+        e = (
+            left_over(weights, 1, math.inf)
+            if part.rule == "users"
+            else left_over(weights, bounds[1], r * min(bounds[0], bounds[1] * bounds[2]))
+        )
+        mu2 = (f[part.counter] / part.sigma) ** 2 * e if e else 0.0
+        total += Charge(mu2, 2 * mu2 if meet else mu2)
     if plan.selection:
-        e = presences(tuple(w / 2**20 for w in plan.selection.weights), False)
+        e = presences(weights, False)
         mu2 = (f[plan.selection.counter] / plan.selection.sigma) ** 2 * e
         total += Charge(mu2, 2 * mu2 if meet else mu2)
     return total

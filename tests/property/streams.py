@@ -325,9 +325,25 @@ def releasing(draw: st.DrawFn, p: BoundingParameters) -> ReleaseParameters:
         st.lists(st.integers(1 << 18, 3 << 20), min_size=p.grid.horizon, max_size=p.grid.horizon)
     )
     name = draw(st.sampled_from(["BLT", "BLT", "HONAKER"]))
-    return release_parameters(
+    made = release_parameters(
         p, selection(p, thresholds, draw(st.sampled_from([1, 1, 2])), name), name
     )
+    if p.by_user or not draw(st.booleans()):
+        return made
+    return on_selection(made, draw(st.sampled_from([0.0, 0.7])))
+
+
+def on_selection(p: ReleaseParameters, sigma_of_people: float) -> ReleaseParameters:
+    """The same, with counts of rows and of people that the sum of weights is a part of; nothing is left of people where sigma is 0."""
+    sigmas = {0: 0.9, 2: sigma_of_people}
+    sd = tuple(0.5 + 0.01 * i for i in range(p.grid.horizon))
+    perturbations = tuple(
+        dataclasses.replace(q, sigma=sigmas[j], grid=2.0**-20, stderr_on_selection=sd)
+        if j in sigmas
+        else q
+        for j, q in enumerate(p.perturbations)
+    )
+    return dataclasses.replace(p, perturbations=perturbations)
 
 
 def run_release(

@@ -19,7 +19,7 @@ from dpsql.mechanisms.registry import MECHANISMS
 from dpsql.parts.whole_table import triggers
 from dpsql.text import Z95, number, percent
 from dpsql.times import duration
-from tests.frozen import NUMBER
+from tests.frozen import NUMBER, released
 from tests.sql.golden import compiled, goldens
 
 GOLDENS = {golden.stem: golden for golden in goldens("accepted")}
@@ -311,3 +311,40 @@ def test_gaussian_intervals_are_1_96_standard_errors(name: str) -> None:
             assert error.stderr is None or error.half_width == pytest.approx(
                 Z95 * error.stderr, rel=1e-6
             )
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "units", "share"),
+    [
+        (
+            "people_of_the_demo",
+            {"editors": 7.37, "edits": 60.1, "characters_added": 18980},
+            22,
+            0.7,
+        ),
+        ("people_of_three_keys", {"people": 16.0}, 37, 0.725),
+        ("people_of_three_keys_once", {"people": 16.0}, 37, 0.725),
+        ("people_of_one_key", {"people": 8.57}, 23, 1.0),
+        ("people_of_one_key_once", {"people": 8.57}, 23, 1.0),
+    ],
+)
+def test_people_are_counted_once(
+    name: str, columns: dict[str, float], units: int, share: float
+) -> None:
+    """Catches: a count that is paid for beside the sum which chooses its key: +-19.0, 27.1 and 15.6 people."""
+    e = explained(name)
+    bars = {column.alias: column.last.half_width for column in e.columns}
+    assert bars == {alias: pytest.approx(bar, rel=0.001) for alias, bar in columns.items()}
+    assert e.keys.units_needed[-1].units == units
+    assert e.budget.selection_share == pytest.approx(share, abs=0.001)
+    is_counted = {column.alias: column.on_selection for column in e.columns}
+    assert is_counted == {alias: alias != "characters_added" for alias in columns}
+
+
+def test_equal_counts_print_the_same_numbers() -> None:
+    """Catches: people and rows of one each, with noise of their own and a share of the budget each."""
+    query = query_of("people_of_rows_of_one_each")
+    rows = released(query)
+    assert len(query.plan.perturbations) == 1 and rows.num_rows
+    for name in ("c1", "c2"):
+        assert rows[name].equals(rows["c0"]) and rows[name.replace("c", "s")].equals(rows["s0"])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dpsql.mechanisms.histogram.explain import explanation
-from dpsql.mechanisms.histogram.plan import PrivacyPlan
+from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters
 from dpsql.udfs.histogram.release import release
@@ -110,13 +110,15 @@ def bisect(share: dict[int, float]) -> int:
 
 @pytest.mark.parametrize(("column", "name"), [(0, "views"), (1, "visitors")])
 def test_sigma_is_what_explain_says(column: int, name: str) -> None:
-    """At the first trigger the path is one strategy step. Catches: sigma without the column norm, per-column shares mixed up."""
+    """At the first trigger the path is one strategy step. Catches: sigma without the column norm, per-column shares mixed up, a count
+    that is said to have its own noise alone."""
     stated = explanation(plan(), source()).columns[column]
     assert stated.alias == name
     noise = measured().noise[column]
     assert len(noise) == RUNS * SURE
-    sigma = plan().columns[column].perturbations[0].sigma
-    assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(sigma, rel=0.05)
+    (number,) = plan().columns[column].perturbations
+    assert isinstance(number, PerturbationPlan) and number.on_selection
+    assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(number.sd[0], rel=0.05)
     assert float(np.sqrt(np.mean(noise**2))) == pytest.approx(stated.errors[0].stderr, rel=0.05)
 
 

@@ -34,6 +34,22 @@ def plan() -> PrivacyPlan:
     return make_plan(query(), source())
 
 
+ON_SELECTION = (0, 1)
+"""Columns that the sum which chooses keys is a part of: COUNT(*) and COUNT(DISTINCT unit)."""
+
+
+def selection_sigma() -> float:
+    chosen = plan().selection
+    assert chosen is not None
+    return chosen.sigma
+
+
+def selection_steps(step: int) -> np.ndarray:
+    """The strategy noise of the sums that choose keys, at one step."""
+    tag = tags(noise_key(1), np.zeros(PAIRS, np.int64), np.sort(group_keys(PAIRS)))
+    return selection_sigma() * normals(noise_key(1), tag, 0, 0, step)
+
+
 @cache
 def measured(seed: int = 1, window: int = 0) -> Noise:
     return measure(plan(), PAIRS, seed, window)
@@ -60,10 +76,11 @@ def test_covariance_over_time_is_that_of_the_counter(column: int) -> None:
     """Catches: fresh noise at every trigger (averages away), a path restarted, the wrong constants, a step done twice."""
     b = noise_matrix(Blt.for_horizon(T))
     perturbation = plan().perturbations[column]
+    variance = perturbation.sigma**2 + selection_sigma() ** 2 * (column in ON_SELECTION)
     rounding = perturbation.grid**2 / 12 * np.eye(T)
-    assert has_covariance(measured().noise[column], perturbation.sigma**2 * b @ b.T + rounding)
+    assert has_covariance(measured().noise[column], variance * b @ b.T + rounding)
     assert not has_covariance(
-        measured().noise[column], perturbation.sigma**2 * np.diag(np.diag(b @ b.T)) + rounding
+        measured().noise[column], variance * np.diag(np.diag(b @ b.T)) + rounding
     )
 
 
@@ -78,7 +95,7 @@ def test_columns_keys_windows_runs_and_steps_are_independent() -> None:
     other_window = measured(window=DAY)
     other_run = measured(seed=2)
     for i in (0, 11, 23):
-        for a, b in ((0, 1), (0, 2), (1, 2)):
+        for a, b in ((0, 2), (1, 2)):
             assert independent(steps(m, a)[:, i], steps(m, b)[:, i])
         for column in range(3):
             z = steps(m, column)
@@ -88,17 +105,19 @@ def test_columns_keys_windows_runs_and_steps_are_independent() -> None:
             assert independent(z[:, i], z[:, i - 1])
 
 
-def test_selection_noise_is_not_the_columns_noise() -> None:
-    """Else the released counts would say how close a key was to its threshold. Catches: mechanism numbers that coincide."""
-    keys = np.sort(group_keys(PAIRS))
-    tag = tags(noise_key(1), np.zeros(PAIRS, np.int64), keys)
-    for step in (1, 24):
-        assert independent(
-            normals(noise_key(1), tag, 0, 0, step), steps(measured(), 0)[:, step - 1]
-        )
-        assert not independent(
-            normals(noise_key(1), tag, 1, 0, step), steps(measured(), 0)[:, step - 1]
-        )
+@pytest.mark.parametrize("step", [1, 24])
+def test_counts_have_the_noise_that_chose_their_key_and_noise_of_their_own(step: int) -> None:
+    """Catches: a fresh path in the place of the one that was tested, and mechanism numbers that coincide."""
+    m = measured()
+    chosen = selection_steps(step)
+    own = {column: steps(m, column)[:, step - 1] - chosen for column in ON_SELECTION}
+    assert plan().perturbations[0].on_selection and plan().perturbations[1].on_selection
+    for column in ON_SELECTION:
+        assert independent(own[column], chosen)
+        assert not independent(steps(m, column)[:, step - 1], chosen)
+        assert has_sd(own[column], plan().perturbations[column].sigma)
+    assert independent(own[0], own[1])
+    assert independent(steps(m, 2)[:, step - 1], chosen)
 
 
 def test_planted_one_noise_for_two_columns_is_rejected() -> None:
@@ -109,7 +128,7 @@ def test_planted_one_noise_for_two_columns_is_rejected() -> None:
 
     with mock.patch("dpsql.udfs.noise.randomness.normals", without_mechanism):
         m = measure(plan(), PAIRS)
-    assert not independent(steps(m, 0)[:, 0], steps(m, 1)[:, 0])
+    assert not independent(steps(m, 1)[:, 0], steps(m, 2)[:, 0])
 
 
 def test_planted_noise_reused_across_windows_is_rejected() -> None:

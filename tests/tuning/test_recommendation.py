@@ -59,9 +59,10 @@ def test_expected_errors_are_those_of_the_engine() -> None:
     assert expected.keys_kept == pytest.approx(
         np.mean([run["keys_kept"] for run in found]), abs=1.0
     )
+    # A count near its threshold is a little further off than one whose noise has not chosen it
     for alias, column in expected.columns.items():
         assert column["true"] == pytest.approx(float(found[0]["true_histogram"][alias].abs().sum()))
-        for norm, tolerance in (("l_1", 0.08), ("l_2", 0.08), ("l_inf", 0.3)):
+        for norm, tolerance in (("l_1", 0.08), ("l_2", 0.12), ("l_inf", 0.3)):
             mean = np.mean([run["columns"][alias][norm] for run in found])
             assert column[norm] == pytest.approx(mean, rel=tolerance), (alias, norm)
 

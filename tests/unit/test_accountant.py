@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from dpsql.errors import AccountingError, ConfigError
 from dpsql.mechanisms.histogram.accounting import check, cost, gaussian_delta, recompute
-from dpsql.mechanisms.histogram.plan import PrivacyPlan, ReleaseRule
+from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import make_plan
 from dpsql.parsed_query import (
     Aggregate,
@@ -230,7 +230,14 @@ WRONG: dict[str, Change] = {
     "users' noise for rows": lambda p: perturbation(p, 1, rule="rows"),
     "the noise of another counter": lambda p: perturbation(p, 0, counter=CounterName.HONAKER),
     "no selection of unknown keys": lambda p: dataclasses.replace(p, selection=None),
-    "a column twice": lambda p: dataclasses.replace(p, columns=(*p.columns, p.columns[0])),
+    "two numbers with one noise": lambda p: perturbation(p, 1, noise_stream=1),
+    "a first key that counts less than 1": lambda p: selection(
+        p, weights=tuple(w // 2 for w in p.selection.weights), sigma=p.selection.sigma / 2
+    ),
+    "what weights leave, with less noise": lambda p: perturbation(
+        p, 1, sigma=p.perturbations[1].sigma * (1 - 1e-4)
+    ),
+    "what weights leave, without noise": lambda p: perturbation(p, 1, sigma=0.0),
     "another epsilon": lambda p: dataclasses.replace(p, epsilon=p.epsilon * 2),
     "another delta": lambda p: dataclasses.replace(p, delta=p.delta * 2),
     "hash charge left out": lambda p: dataclasses.replace(p, delta_hash=0.0),
@@ -252,6 +259,32 @@ def test_a_wrong_plan_is_refused(name: str) -> None:
     """One planted mistake each: a planner with this bug would never release anything."""
     with pytest.raises(AccountingError):
         check(WRONG[name](good()), source())
+
+
+SLIDING = query(window=WindowSpec(DAY, HOUR, 0))
+UNSUITED: dict[str, Change] = {
+    "people where periods meet": lambda _: on_selection(make_plan(SLIDING, source()), 1),
+    "people in rounds": lambda _: on_selection(
+        make_plan(query(release=ReleaseRule.RESELECT), source()), 1
+    ),
+    "rows over several windows": lambda _: on_selection(
+        make_plan(query(carry_windows=5), source()), 0
+    ),
+    "a sum": lambda p: on_selection(p, 2),
+}
+
+
+def on_selection(plan: PrivacyPlan, i: int) -> PrivacyPlan:
+    assert isinstance(plan.perturbations[i], PerturbationPlan)
+    assert not plan.perturbations[i].on_selection
+    return perturbation(plan, i, on_selection=True)
+
+
+@pytest.mark.parametrize("name", UNSUITED)
+def test_counts_unlike_the_sum_of_weights_are_refused(name: str) -> None:
+    """Catches: noise of what is left of a count, where the sum that chooses keys is no part of it."""
+    with pytest.raises(AccountingError, match="does not count the same"):
+        check(UNSUITED[name](good()), source())
 
 
 def test_rounds_cost_more_selections_than_groups() -> None:

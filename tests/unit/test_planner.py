@@ -15,7 +15,7 @@ from scipy.stats import norm
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.histogram import planner
 from dpsql.mechanisms.histogram.accounting import check
-from dpsql.mechanisms.histogram.plan import ReleaseRule
+from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, ReleaseRule
 from dpsql.mechanisms.histogram.planner import identity, make_plan
 from dpsql.mechanisms.histogram.stages import bounding_parameters, grid, release_parameters, stderr
 from dpsql.parsed_query import (
@@ -54,8 +54,9 @@ def test_sensitivities_of_the_design() -> None:
     plan = make_plan(q, source())
     f = column_norm(counter("BLT", 24))
     rows = math.sqrt(2 * 2 * 4)
+    weights = [i**-0.5 for i in range(1, 5)]
     expected = [
-        rows,
+        math.sqrt(sum((2 - weight) ** 2 for weight in weights)),  # COUNT(*), less its weights
         rows,
         math.sqrt(2 * 4),
         rows * 60,
@@ -63,19 +64,67 @@ def test_sensitivities_of_the_design() -> None:
         rows,
     ]  # a unit's 1 can move to the other period of a window
     assert [p.sensitivity / f for p in plan.perturbations] == pytest.approx(
-        expected, rel=2.0**-23
-    )  # rounded up
+        expected, rel=2.0**-18
+    )  # rounded up, and weights down
     assert [p.noise_stream for p in plan.perturbations] == [1, 2, 3, 4, 5, 6]
     assert plan.perturbations[4].centre == 35.0
     assert (plan.windows_per_record, plan.max_groups, plan.horizon) == (2, 4, 24)
     squared = (
         sum((p.sensitivity / p.sigma) ** 2 for p in plan.perturbations)
-        + (f / plan.selection.sigma) ** 2
+        + (f * math.hypot(*weights) / plan.selection.sigma) ** 2
     )
-    assert squared == pytest.approx(plan.mu**2, rel=2.0**-21)
+    assert squared == pytest.approx(plan.mu**2, rel=2.0**-18)
     assert {round((p.sensitivity / p.sigma) ** 2 / plan.mu**2, 6) for p in plan.perturbations} == {
         round(0.3 / 6, 6)
     }
+
+
+@pytest.mark.parametrize(
+    ("groups", "bar", "units", "share"), [(3, 16.0, 37, 0.725), (1, 8.6, 23, 1.0)]
+)
+def test_people_are_counted_by_what_chooses_their_key(
+    groups: int, bar: float, units: int, share: float
+) -> None:
+    """One release at epsilon 1: +-27.1 and +-15.6 with a counter of its own, at 38 and 23 people."""
+    q = query(
+        **{"epsilon": 1.0, "delta": 1e-6, "aggregates": (USERS,), "trigger_interval_us": DAY},
+        **{"max_rows_contributed": groups, "max_rows_per_group": 1},
+    )
+    plan = make_plan(q, source(max_users=100_000, max_keys=100_000))
+    (part,) = plan.perturbations
+    assert part.on_selection and round(1.96 * part.sd[-1], 1) == bar
+    assert plan.selection is not None
+    assert plan.selection.users_needed(1) == units
+    assert plan.selection.share == pytest.approx(share, abs=0.001)
+
+
+def is_on_selection(plan: PrivacyPlan) -> list[bool]:
+    return [isinstance(part, PerturbationPlan) and part.on_selection for part in plan.perturbations]
+
+
+def test_rows_keep_their_counter_where_it_is_better() -> None:
+    """Catches: rows with the noise of key selection in them, where that has next to nothing of the budget."""
+    q = query(aggregates=(COUNT,), max_rows_per_group=2)
+    assert is_on_selection(make_plan(q, source())) == [True]
+    assert is_on_selection(make_plan(q, source(), share=0.01)) == [False]
+
+
+def test_counts_too_large_for_20_more_bits_keep_their_counter() -> None:
+    """Catches: sums of 2^-20 of people that do not fit 64 bits."""
+    q = query(aggregates=(USERS,), delta=0.01)
+    few, many = (source(max_users=users, max_keys=10) for users in (10**9, 10**12))
+    assert is_on_selection(make_plan(q, few)) == [True]
+    assert is_on_selection(make_plan(q, many)) == [False]
+
+
+def test_equal_counts_are_one_number() -> None:
+    """Catches: COUNT(*) of one row each, and people, that are paid for twice."""
+    bounds = {"max_rows_contributed": 2, "max_rows_per_group": 1, "max_groups_contributed": 2}
+    again = dataclasses.replace(USERS, alias="again")
+    both = make_plan(query(**bounds, aggregates=(COUNT, USERS, again)), source())
+    alone = make_plan(query(**bounds, aggregates=(USERS,)), source())
+    assert both.perturbations == alone.perturbations
+    assert [column.perturbations for column in both.columns] == [both.perturbations] * 3
 
 
 def test_public_groups_and_no_keys_spend_everything_on_the_columns() -> None:

@@ -41,7 +41,7 @@ INTS = ("first", "step", "paths_step", "weight", "users", "selected_at", "round"
 
 @dataclass(frozen=True)
 class StateLayout:
-    """Widths of the noise states: of the selection path (0: no selection) and of each perturbation path; rounds keep users."""
+    """Widths of the noise states: of the selection path (0: no selection) and of each perturbation path (0: no path); rounds keep users."""
 
     selection_width: int
     path_widths: tuple[int, ...]
@@ -51,7 +51,7 @@ class StateLayout:
     def paths(self) -> dict[str, int]:
         """Width of each column of paths, by name."""
         return {"noise": self.selection_width} | {
-            f"p{j}": width for j, width in enumerate(self.path_widths)
+            f"p{j}": width for j, width in enumerate(self.path_widths) if width
         }
 
     @property

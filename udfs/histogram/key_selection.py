@@ -1,8 +1,8 @@
 """Key selection: which groups may appear, and when, without knowing any key beforehand.
 
 A group's users' weights are summed continually under noise; the group is selected at the first trigger i at which the noisy
-sum reaches tau_i. Guarantee (docs/privacy/histogram.md): one user changes the sums of at most K groups by w_1..w_K with sum of squares
-at most 1, so the noisy sums are a Gaussian mechanism; and a group that only this user has crosses at any of the triggers with
+sum reaches tau_i. Guarantee (docs/privacy/histogram.md): one user changes the sums of at most K groups by w_1..w_K, w_1 = 1, so the
+noisy sums are a Gaussian mechanism, which counts of users may contain (`perturbation`); and a group that only this user has crosses at any of the triggers with
 probability at most sum_i beta_i. Source: DP-SQLP Algorithms 2 and 4, with a union bound over triggers and decaying weights.
 
 Only groups with an admitted record at or before a trigger are tested there, and from then on at every trigger.
@@ -27,7 +27,7 @@ from dpsql.udfs.noise.path_error import trust
 
 @dataclass(frozen=True)
 class SelectionParameters:
-    """sigma in users' weight; thresholds tau_1..tau_T in units of 2^-20; `min_users` exact users (with sliding windows: users' periods)
+    """sigma in people; thresholds tau_1..tau_T in units of 2^-20; `min_users` exact users (with sliding windows: users' periods)
     before the noisy test; `window_tests`: tests over several windows."""
 
     counter: Counter

@@ -32,7 +32,7 @@ class ReleaseParameters:
         """Layout of the state per group."""
         width = self.selection.counter.width if self.selection else 1
         rounds = self.selection is not None and self.selection.rounds
-        return StateLayout(width, tuple(q.counter.width for q in self.perturbations), rounds)
+        return StateLayout(width, tuple(q.width for q in self.perturbations), rounds)
 
     @property
     def carries(self) -> bool:

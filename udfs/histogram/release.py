@@ -124,7 +124,7 @@ def _close_apart(
                 (closing.closed_before < trigger) & (closing.closed_now >= trigger)
             )
     released = released_rows(
-        perturb(closing, to_release, p.perturbations, noise_key),
+        perturb(closing, to_release, p.perturbations, noise_key, p.selection),
         closing.groups,
         key_bytes,
         p.columns,

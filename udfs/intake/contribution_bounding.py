@@ -393,7 +393,10 @@ def rank_groups(
     new_groups = running_count(is_first, run_starts(period, user.numbers))
     rank = groups.spread(groups.user_entries + new_groups, is_first)
     has_own_capacity = groups.stands_for(is_first, fill.exact_groups) if fill else all_copies
-    is_kept = has_own_capacity & (groups.is_known | (rank <= p.max_group_copies))
+    # Groups with the same 32 bits are one group of the unit: they share c. One that has them for itself is refused nothing here
+    has_rows_left = groups.prior_rows + groups.occurrence <= p.max_rows_per_group
+    is_known_or_new = groups.is_known | (rank <= p.max_group_copies)
+    is_kept = has_own_capacity & is_known_or_new & has_rows_left
     is_first = is_first & is_kept
     new_users = merge(users, GROUPS, groups, is_kept, p.counts_rows)
     counts_user = is_first

@@ -227,6 +227,8 @@ def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
         query.asked.max_groups_contributed * query.asked.max_rows_per_group,
     )
     column = next(column for column in plan.columns if p in column.perturbations)
+    if isinstance(p, PerturbationPlan) and p.on_selection:
+        return _left_over_ratio(p, plan)
     if isinstance(p, QuantilePlan):
         if query.asked.release is ReleaseRule.RESELECT:
             raise AccountingError("in rounds a leaf would count as a user")
@@ -252,6 +254,48 @@ def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
         # c records of every group, in as many groups as the rows allow: sum of n_g^2 <= c * sum of n_g.
         per_user = math.sqrt(plan.windows_per_record * c * rows) * largest
     return per_user * factorisation(p.counter, steps)[0] / p.sigma
+
+
+def _left_over_ratio(p: PerturbationPlan, plan: PrivacyPlan) -> float:
+    """Return what a unit's weights leave of a count in all its groups, over sigma; the noisy sum of weights itself is paid for as key selection.
+
+    Raises:
+        AccountingError: weights count something else than the column: then their sum is no part of it.
+    """
+    choices = plan.query.asked
+    selection = plan.selection
+    of_people = p.rule == "users"
+    if (
+        selection is None
+        or p.rule not in ("users", "rows")
+        or (of_people and _periods_meet(plan))
+        or selection.carried is not None
+        or choices.release is ReleaseRule.RESELECT
+        or p.counter is not selection.counter
+    ):
+        raise AccountingError(
+            f"number {p.noise_stream} is planned on the sum that chooses keys, which does not count the same"
+        )
+    if selection.weights[0] != 2**20 or len(selection.weights) != _groups(plan):
+        raise AccountingError(
+            "where the sum that chooses keys is published, a unit's first key must count 1, and each of its groups once"
+        )
+    per_group = 1 if of_people else choices.max_rows_per_group
+    rests = per_group - np.array(selection.weights) / 2.0**20
+    # No entry of what is left is negative: a unit has n - w in a group of its n rows, from its first one there on
+    squares = float(rests @ rests)
+    if not of_people:
+        rows = plan.windows_per_record * min(
+            choices.max_rows_contributed, choices.max_groups_contributed * per_group
+        )
+        full_groups = math.ceil(rows / per_group)
+        rest_of_rows = rows - float(np.sum(per_group - rests[:full_groups]))
+        squares = min(squares, float(rests[-1]) * rest_of_rows)
+    if squares <= 0:
+        return 0.0
+    if not p.sigma:
+        return math.inf
+    return math.sqrt(squares) * factorisation(p.counter, plan.horizon)[0] / p.sigma
 
 
 def _per_group(
@@ -281,7 +325,8 @@ def _selection_ratio(selection: SelectionPlan, plan: PrivacyPlan, times: int) ->
         or min(selection.weights) < 0
     ):
         raise AccountingError("selection weights must not increase and not be negative")
-    norm_of_weights = math.sqrt(sum(w * w for w in selection.weights)) / 2.0**20
+    weights = np.array(selection.weights) / 2.0**20
+    norm_of_weights = math.sqrt(float(weights @ weights))
     return norm_of_weights * factorisation(selection.counter, plan.horizon)[0] / selection.sigma
 
 

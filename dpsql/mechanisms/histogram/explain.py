@@ -59,7 +59,7 @@ def explanation(plan: PrivacyPlan, source: Source) -> Explanation:
         ),
         keys=_keys(plan),
         columns=tuple(_column(plan, column) for column in plan.columns),
-        budget=budget(plan, len(plan.perturbations)),
+        budget=budget(plan, sum(part.sigma > 0 for part in plan.perturbations)),
         identity=plan.identity,
         notes=Notes(
             when=(OVERLAP.format(plan.windows_per_record),) if overlap else (),
@@ -106,7 +106,10 @@ def _column(plan: PrivacyPlan, column: ColumnPlan) -> ExplainedColumn:
         errors = stderr(part)
         return {1: errors[0], plan.horizon: errors[-1]}
 
-    return noisy_column(column.aggregate, column.perturbations, stderrs, notes)
+    explained = noisy_column(column.aggregate, column.perturbations, stderrs, notes)
+    first = column.perturbations[0]
+    is_on_selection = isinstance(first, PerturbationPlan) and first.on_selection
+    return replace(explained, on_selection=is_on_selection)
 
 
 def _key_notes(plan: PrivacyPlan, selection: SelectionPlan, source: Source) -> Iterator[str]:

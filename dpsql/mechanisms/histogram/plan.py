@@ -75,9 +75,9 @@ class SelectionPlan:
     Args:
         counter: the continual counter of the selection path.
         share: share of mu^2 spent here.
-        weights: w_1..w_K in units of 2^-20 (integers, non-increasing, sum of squares <= 2^40).
-        sigma: standard deviation of the noise of one strategy step (noise multiplier times sensitivity), in users' weight.
-        sd: standard deviation of the noisy path at triggers 1..T, in users' weight.
+        weights: w_1..w_K in units of 2^-20 (integers, non-increasing, w_1 = 2^20: a unit's first key counts 1).
+        sigma: standard deviation of the noise of one strategy step (noise multiplier times sensitivity), in people.
+        sd: standard deviation of the noisy path at triggers 1..T, in people.
         betas: beta_i, failure probability of the threshold at trigger i.
         thresholds: tau_i in units of 2^-20 (integers).
         carried: tests over several windows; None: each window by itself.
@@ -114,10 +114,15 @@ class SelectionPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbationPlan(NoisySum):
-    """With its counter, and the standard deviation of the released path at triggers 1..T, in value units."""
+    """With its counter, and the standard deviation of the released path at triggers 1..T, in value units.
+
+    `on_selection`: the noisy sum of weights that chooses keys is a part of the count: `sensitivity` and `sigma` are of what the weights
+    leave of it, `sd` is of both noises.
+    """
 
     counter: CounterName
     sd: tuple[float, ...]
+    on_selection: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from dpsql.mechanisms.histogram.plan import (
 )
 from dpsql.parsed_query import ContributionPeriod
 from dpsql.parts.sums import bare, output_column
+from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.grid import NO_CLOCK, Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.memory import CarriedParameters
@@ -104,7 +105,13 @@ def release_parameters(
         )
     sums = [p for p in plan.perturbations if isinstance(p, PerturbationPlan)]
     perturbations = tuple(
-        PerturbationParameters(p.noise_stream, counter(p.counter, plan.horizon), p.sigma, p.grid)
+        PerturbationParameters(
+            p.noise_stream,
+            counter(p.counter, plan.horizon),
+            p.sigma,
+            WEIGHT_UNIT if p.on_selection else p.grid,
+            stderr(p) if p.on_selection else (),
+        )
         for p in sums
     )
     columns = tuple(
