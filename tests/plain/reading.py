@@ -127,13 +127,11 @@ class Question:
         )
 
     def weights(self) -> list[int]:
-        """w_1, w_2, ...: proportional to i^-decay, squares adding up to 1, in units of 2^-20."""
+        """w_1, w_2, ...: i^-decay, so a unit's first group counts 1; in units of 2^-20."""
         counted = self.windows_per_record * min(
             self.rows, self.keys_per_unit * (self.rows_per_key if self.rounds else 1)
         )
-        raw = [i**-self.decay for i in range(1, counted + 1)]
-        norm = math.sqrt(sum(w * w for w in raw))
-        return [math.floor(w / norm * WEIGHT_UNIT) for w in raw]
+        return [math.floor(i**-self.decay * WEIGHT_UNIT) for i in range(1, counted + 1)]
 
 
 @dataclass(frozen=True)
