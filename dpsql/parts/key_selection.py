@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpsql.privacy.curve import round_up
+from dpsql.udfs.columns import Float
 
 THRESHOLD_DELTA_SHARE = 0.5
 """Part of delta (after the hash charge) kept for the thresholds; thresholds and noise both depend on it only through logarithms."""
@@ -44,8 +45,15 @@ def selection_weights(groups: int, decay: float) -> tuple[int, ...]:
 
 def weights_in_people(groups: int, decay: float) -> tuple[int, ...]:
     """Return w_i = i^-decay, rounded down to multiples of 2^-20, in units of 2^-20: a unit's first key counts 1."""
-    weights = np.arange(1, groups + 1, dtype=np.float64) ** -decay
-    return tuple(np.floor(weights * 2.0**WEIGHT_BITS).astype(np.int64).tolist())
+    return in_weight_units(np.arange(1, groups + 1, dtype=np.float64) ** -decay)
+
+
+def in_weight_units(people: Float) -> tuple[int, ...]:
+    """Return weights in units of 2^-20, rounded down.
+
+    Machines differ in the last digits of a power, and powers of squares are whole: a hair more has one floor on all of them.
+    """
+    return tuple(np.floor(people * (2.0**WEIGHT_BITS + 2.0**-20)).astype(np.int64).tolist())
 
 
 def weight_norm(weights: Sequence[int]) -> float:
@@ -54,7 +62,7 @@ def weight_norm(weights: Sequence[int]) -> float:
 
 
 def left_over(weights: Sequence[int], per_group: int, rows: float) -> float:
-    """Return the L2 norm of what a unit adds to a count beyond its weights, in people (docs/privacy/histogram.md, theorem 3).
+    """Return the L2 norm of what a unit adds to a count beyond its weights, in people (docs/privacy/histogram.md, theorem 30).
 
     Args:
         weights: w_1..w_K in units of 2^-20, w_1 = 2^20.

@@ -11,7 +11,7 @@ from dpsql.streaming.session import run_session
 from dpsql.streaming.sources import check_there, located, pins, register
 
 NO_SALT = bytes(16)
-"""For ids that nobody uses."""
+"""Makes ids that nobody uses."""
 
 
 def check_fits(spark: SparkSession, query: Query, *, is_live: bool) -> None:

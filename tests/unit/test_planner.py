@@ -28,6 +28,7 @@ from dpsql.parsed_query import (
     changed,
 )
 from dpsql.parts.increments import MAX_EXACT
+from dpsql.parts.key_selection import in_weight_units, weights_in_people
 from dpsql.privacy.curve import total_mu
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.keys import PublicGroups
@@ -391,3 +392,13 @@ def test_parameters_are_pickled_without_budget_or_secret() -> None:
         assert pickle.loads(pickle.dumps(p)) == p
         assert b"epsilon" not in pickle.dumps(p)
         assert {*re.findall(rb"dpsql\.(\w+)", pickle.dumps(p))} == {b"udfs"}
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.7, 1.0])
+def test_weights_are_the_same_on_every_machine(decay: float) -> None:
+    """Catches: another plan, and so a run that does not go on, where the last digits of a power are others."""
+    weights = weights_in_people(10_000, decay)
+    powers = np.arange(1, 10_001, dtype=np.float64) ** -decay
+    assert weights[0] == 2**20 and len(weights) == 10_000
+    for others in (powers * (1 - 2.0**-50), np.minimum(powers * (1 + 2.0**-50), 1.0)):
+        assert in_weight_units(others) == weights
