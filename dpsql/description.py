@@ -90,11 +90,6 @@ class Measure:
         )
         return 0.0, largest**0.5 if self.function in DEVIATIONS else largest
 
-    @property
-    def has_shares(self) -> bool:
-        """Whether groups' values sum to the whole, and none is negative: each has a share."""
-        return self.additive and (self.bounds is None or self.bounds[0] >= 0)
-
 
 @dataclass(frozen=True)
 class Windows:

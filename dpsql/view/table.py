@@ -1,4 +1,4 @@
-"""One window as a table of keys: which window, which measures, the order of keys, place, value with its error, share, and what has changed."""
+"""One window as a table of keys: which window, which measures, the order of keys, place, value with its error, and what has changed."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def passed_over(rows: PublicRows, window: PublicRows) -> str:
     return f"{newer.nunique():,} newer windows, of {span}, are passed over: no value in them is clearly above its own noise."
 
 
-# The keys of one window as a table: place, value with its error, share, and what has changed
+# The keys of one window as a table: place, value with its error, and what has changed
 # since the window before.
 
 
@@ -396,19 +396,16 @@ def _cells(
     """Return the cells of an aggregate, one for each of the rows."""
     alias = measure.alias
     published = rows.description
-    has_shares = measure.has_shares and context.names and not published.sets
-    total = _total(context.newest, alias) if has_shares else (0.0, 0.0)
     drawings = intervals(*rows.numbers(alias), measure.within)
     cells = []
     for drawing, path, row in zip(drawings, paths, rows.frame.to_dict("records"), strict=True):
-        error = row[published.stderr(alias)]
         text, small = aggregate_text(row, alias, published)
         remarks = [
             f"{ending} {text_of(row, column, published)}"
             for ending, column in published.extra_columns(alias).items()
         ]
         change = _change(row, alias, context)
-        remarks += [*_share(row, alias, total, error), *change]
+        remarks += change
         way = Drawing()
         if path is not None:
             triggers = path.frame["trigger"].to_numpy(np.int64)
@@ -455,27 +452,6 @@ def places_shown(window: PublicRows, shown_index: pd.Index) -> tuple[str | None,
         i: f"{first_place}" if first_place == last_place else f"{first_place}–{last_place}"
         for i, first_place, last_place in place_ranges
     }
-
-
-def _total(newest: PublicRows, alias: str) -> tuple[float, float]:
-    """Return the sum of a column, and the standard deviation of its noise."""
-    values, stderrs = newest.numbers(alias)
-    return float(np.nansum(values)), float(np.sqrt((stderrs**2).sum()))
-
-
-def _share(
-    row: Mapping[Any, Any], alias: str, total: tuple[float, float], stderr: float
-) -> list[str]:
-    """Return `31% of all published`, with the digits that the noise of part and whole leaves; nothing where that is larger than the share."""
-    total_value, total_noise = total
-    if absent(row[alias]) or total_value <= 0:
-        return []
-    share = row[alias] / total_value
-    variance = (stderr / total_value) ** 2 * (1 - 2 * share) + (
-        share * total_noise / total_value
-    ) ** 2
-    error = Z95 * max(0.0, variance) ** 0.5
-    return [f"{share:.{0 if error >= 0.005 else 1}%} of all published"] if share > error else []
 
 
 def _change(row: Mapping[Any, Any], alias: str, context: _Context) -> list[str]:

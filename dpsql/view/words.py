@@ -240,7 +240,8 @@ def left_out(published: Published) -> tuple[str, ...]:
 
 def of_lists(published: Published) -> tuple[str, ...]:
     """Return the sentences below the values that a sketch lists."""
-    return (LISTED, LEFT_OUT if published.protects[-1].units else NOT_ONE_PERSON)
+    run = published.protects[-1]
+    return (LISTED, f"{_allowance(run, published)} {LEFT_OUT}" if run.units else NOT_ONE_PERSON)
 
 
 def _per_key(run: Protects) -> int:

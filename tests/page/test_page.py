@@ -207,6 +207,23 @@ def test_a_page_of_no_run_that_can_be_read(published: Published, tmp_path: Path)
     )
 
 
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2."""
+    levels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [((each + 0.055) / 1.055) ** 2.4 if each > 0.04 else each / 12.92 for each in levels]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+def test_every_text_is_dark_enough(published: Published) -> None:
+    """Catches: a grey that is hard to read, in either theme."""
+    text = page(at(published, NOON, "running"), published.rows)
+    for theme in re.findall(r":root \{[^}]*--ground[^}]*\}", text):
+        colours = dict(re.findall(r"--(\w+): (#\w+)", theme))
+        for name in ("ink", "soft", "weak", "warn"):
+            two = sorted(luminance(colours[each]) for each in (name, "ground"))
+            assert (two[1] + 0.05) / (two[0] + 0.05) >= 4.5, (name, theme)
+
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
