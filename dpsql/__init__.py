@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dpsql.published.sketches import PublishedSketch
     from dpsql.sources.config import Source, Sources, load_sources
     from dpsql.streaming.handle import Handle
+    from dpsql.view import charts  # noqa: F401
     from dpsql.view.plain_table import OpenedTable
 
 __all__ = [
@@ -83,6 +84,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         exports = {name: version("dpsql")}
+    elif name == "charts":
+        from dpsql.view import charts
+
+        exports = {name: charts}
     elif name == "Ledger":
         from dpsql.privacy import ledger
 

@@ -67,16 +67,22 @@ def listing(rows: PublicRows) -> tuple[PublicRows, str]:
     return rows.where(rows.frame[START] == full.max()), words
 
 
-def as_histogram(rows: PublicRows) -> PublicRows:
+def as_histogram(rows: PublicRows, alias: str | None = None) -> PublicRows:
     """Return a list with a row per listed value, as a histogram has them, so that it can be drawn as one.
 
-    `<alias>_stderr` is what makes low .. high a 95% interval: noise and collisions. Of several lists the first.
+    `<alias>_stderr` is what makes low .. high a 95% interval: noise and collisions.
+
+    Args:
+        rows: with lists.
+        alias: which of them; the first unless given.
     """
     import pandas as pd  # slow to import
 
     published = rows.description
     name, parts = next(
-        (column.name, column.values) for column in published.columns if column.role is Role.LIST
+        (column.name, column.values)
+        for column in published.columns
+        if column.role is Role.LIST and alias in (None, column.name)
     )
     key = parts[0] if len(parts) == 1 and parts[0] != name else "value"
     lines = lines_of(rows, name)

@@ -219,7 +219,7 @@ def test_rows_are_those_that_are_shown(opened: Callable[..., Session]) -> None:
     assert few.dropped is not None
     for text in (repr(few), few._repr_html_()):
         assert str(PEOPLE) not in text and str(few.dropped) not in text
-    assert b"PNG" in few.plot()._repr_png_()
+    assert b"PNG" in few.plot()._repr_png_()[0]
 
 
 def test_windows_are_shown_as_the_query_orders_them(opened: Callable[..., Session]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,11 @@ def test_lines_come_back_as_written(tmp_path: Path) -> None:
     assert ledger.lines() == (LINE, other)
     assert (tmp_path / "dpsql" / "ledger").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "dpsql" / "ledger" / "000002.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_printed_line_has_one_epsilon() -> None:
+    """Catches: `epsilon=0.0` of Gaussian noise beside the epsilon that was declared."""
+    assert re.findall(r"\w*epsilon=[\d.]+", str([LINE])) == ["declared_epsilon=6.0"]
 
 
 @pytest.mark.parametrize(
