@@ -142,8 +142,8 @@ def picture() -> Figure:
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    said = "Colour: private, with 95% of the noise. Grey: the truth (noise does not say what the bounds leave out).\n"
-    said += "Wikipedias by editors, 2015-09-12; epsilon 6 per editor and day."
+    said = "Colour: private, with 95% of the noise. Grey: the truth, of all editors.\n"
+    said += "Wikipedias by editors, 2015-09-12; epsilon 2 per editor and day."
     figure.supxlabel(said, fontsize=9, x=0.01, ha="left")
     return figure
 

@@ -85,8 +85,8 @@ def tune(
     keep, drop and cost, and prints the query with the best options.
 
     \b
-    dpsql tune conf/queries/demo.sql --sample conf/demo/wiki/part-006.parquet
-    dpsql tune conf/queries/demo.sql --sample wiki=conf/demo/wiki/part-006.parquet --scale 20 --column edits --output tuned.sql
+    dpsql tune conf/queries/wiki_edits.sql --sample conf/demo/wiki/part-006.parquet
+    dpsql tune conf/queries/wiki_edits.sql --sample wiki=conf/demo/wiki/part-006.parquet --scale 20 --column edits --output tuned.sql
     """
     from dpsql.tuning import Workbench, around, check_tunable, edited, read_sample, search
 

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import dpsql
+from dpsql.local.feeder import try_query
+from dpsql.privacy.secret import Secret
+from dpsql.text import Z95
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 README = CHECKOUT / "README.md"
@@ -90,7 +94,39 @@ def test_sql_compiles(text: str) -> None:
 
 
 def test_the_readme_is_one_screen() -> None:
-    assert len(README.read_text(encoding="utf-8").split()) <= 750
+    assert len(README.read_text(encoding="utf-8").split()) <= 550
+
+
+@pytest.fixture(scope="module")
+def editors() -> pd.Series:
+    """Count the editors of each channel of the demo's day, without limits."""
+    return pd.read_parquet(CHECKOUT / "conf/demo/wiki").groupby("key")["user_id"].nunique()
+
+
+def test_rows_of_the_readme_are_true(editors: pd.Series) -> None:
+    """Catches: a row of another day or query, and one that its own error bar does not hold."""
+    text = README.read_text(encoding="utf-8").replace(",", "")
+    rows = re.findall(r"24 +(#\S+) +(\d+) ± (\d+) +(\d+) +(-?\d+)$", text, flags=re.MULTILINE)
+    assert [channel for channel, *_ in rows] == list(editors.nlargest(len(rows)).index) != []
+    for channel, *numbers in rows:
+        value, bar, true, off = map(int, numbers)
+        assert true == editors[channel] and off == value - true and abs(off) <= bar
+
+
+def test_bars_of_the_readme_query_hold_all_editors(editors: pd.Series) -> None:
+    """Catches: limits so small, or noise so large, that the number of all editors is often outside of the printed bars."""
+    sources = dpsql.load_sources(CHECKOUT / "conf" / "sources.yaml")
+    query = dpsql.compile((CHECKOUT / "conf/queries/demo.sql").read_text(), sources)
+    is_held = []
+    for i in range(20):
+        secret = Secret(bytes([i]) * 32)
+        rows = try_query(query, {}, run_id=f"{i:032x}", secret=secret).histogram
+        shown = rows[rows["trigger"] == 24]
+        bars = Z95 * shown["editors_stderr"]
+        off = shown["editors"] - editors[shown["channel"].astype(str)].to_numpy()
+        is_held += list(off.abs() <= bars)
+        assert len(shown) >= 20
+    assert sum(is_held) >= 0.9 * len(is_held)
 
 
 def test_the_first_query_is_the_demo() -> None:
@@ -100,13 +136,13 @@ def test_the_first_query_is_the_demo() -> None:
 
 
 def test_the_first_commands_count_people_of_ones_own_file(tmp_path: Path) -> None:
-    rows = [f"c{i},{('de', 'fr')[i % 2]},{i}.5" for i in range(4000)]
-    (tmp_path / "orders.csv").write_text("\n".join(["customer,country,amount", *rows]))
+    rows = [f"c{i},{('acme', 'zeta')[i % 2]},{i % 5}.5" for i in range(4000)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["reviewer,vendor,stars", *rows]))
     first, second = [words[1:] for words in commands() if words[0] == "dpsql"][:2]
     for words in (first, second):
         done = call(tmp_path, "-m", "dpsql.jobs.cli", *words)
         assert done.returncode == 0, done.stderr
-    people = re.findall(r"^(?:de|fr) +([\d,]+) ± (\d+)$", done.stdout, flags=re.MULTILINE)
+    people = re.findall(r"^(?:acme|zeta) +([\d,]+) ± (\d+)$", done.stdout, flags=re.MULTILINE)
     assert len(people) == 2, done.stdout
     assert all(abs(int(n.replace(",", "")) - 2000) < 3 * int(error) for n, error in people)
 

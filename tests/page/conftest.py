@@ -1,4 +1,4 @@
-"""A lake with half a day of the demo, and a key that would like to run a script."""
+"""A lake with half a day of the demo's edits, and a key that would like to run a script."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dpsql.lake.runs import Lake
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from tests.described import write
+from tests.sql.golden import accepted_text
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NOON = pd.Timestamp("2015-09-12T12:00", tz="UTC")
@@ -42,8 +43,7 @@ class Published:
 @pytest.fixture(scope="session")
 def half_a_day(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     query = dpsql.compile(
-        (CHECKOUT / "conf/queries/demo.sql").read_text(),
-        dpsql.load_sources(CHECKOUT / "conf/sources.yaml"),
+        accepted_text("people_rows_and_sum"), dpsql.load_sources(CHECKOUT / "conf/sources.yaml")
     )
     secret = Secret.load(tmp_path_factory.mktemp("keys") / "keys" / "secret")
     records = pd.read_parquet(CHECKOUT / "conf/demo/wiki", filters=[("ts", "<", NOON)])
@@ -57,8 +57,7 @@ def half_a_day(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 def published(half_a_day: pd.DataFrame, tmp_path: Path) -> Published:
     """Half a day in a new lake, with a run and a ledger line."""
     query = dpsql.compile(
-        (CHECKOUT / "conf/queries/demo.sql").read_text(),
-        dpsql.load_sources(CHECKOUT / "conf/sources.yaml"),
+        accepted_text("people_rows_and_sum"), dpsql.load_sources(CHECKOUT / "conf/sources.yaml")
     )
     path = tmp_path / "keys" / "secret"
     lake = str(tmp_path / "lake")

@@ -1,4 +1,4 @@
-"""`dpsql compare` on half a day of the demo."""
+"""`dpsql compare` on half a day of the demo's edits."""
 
 from __future__ import annotations
 

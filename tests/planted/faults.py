@@ -12,7 +12,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("faults.toml")
-PRODUCT = ("dpsql", "docker-compose.yml", "jobs", "udfs")
+PRODUCT = ("conf/queries", "docker-compose.yml", "dpsql", "jobs", "udfs")
 SHORT = "make test"
 LONG = "make test-long"
 NOTHING = "not found yet"

@@ -65,6 +65,10 @@ def goldens(kind: str) -> tuple[Golden, ...]:
     return tuple(sorted(found, key=lambda golden: golden.stem))
 
 
+def accepted_text(stem: str) -> str:
+    return next(golden.text for golden in goldens("accepted") if golden.stem == stem)
+
+
 def topics(kind: str) -> list[Path]:
     """The files that hold many queries."""
     return sorted((FOLDER / kind).glob("*.txt"))

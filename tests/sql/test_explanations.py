@@ -316,8 +316,9 @@ def test_gaussian_intervals_are_1_96_standard_errors(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "columns", "units", "share"),
     [
+        ("people_of_the_demo", {"editors": 17.9}, 53, 0.807),
         (
-            "people_of_the_demo",
+            "people_rows_and_sum",
             {"editors": 7.37, "edits": 60.1, "characters_added": 18980},
             22,
             0.7,

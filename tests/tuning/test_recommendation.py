@@ -20,16 +20,17 @@ from dpsql.sql.parse import edit_options
 from dpsql.tuning import Sample, Setting, Workbench, edited, read_sample, search
 from dpsql.tuning.expected import Outcome, selected, unit_paths
 from dpsql.udfs.noise.counters import counter, path_sd
+from tests.sql.golden import accepted_text
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 WIKI = CHECKOUT / "conf" / "demo" / "wiki"
-DEMO = (CHECKOUT / "conf" / "queries" / "demo.sql").read_text()
+QUERY = accepted_text("people_rows_and_sum")
 SOURCES = dpsql.load_sources(CHECKOUT / "conf" / "sources.yaml")
 
 
 @lru_cache
 def bench(**given: object) -> Workbench:
-    return Workbench(dpsql.compile(DEMO, SOURCES), sample(), **given)  # type: ignore[arg-type]
+    return Workbench(dpsql.compile(QUERY, SOURCES), sample(), **given)  # type: ignore[arg-type]
 
 
 @lru_cache
@@ -39,12 +40,12 @@ def best(**given: object) -> Setting:
 
 @lru_cache
 def sample() -> Sample:
-    return read_sample(dpsql.compile(DEMO, SOURCES), {"wiki": [WIKI]})
+    return read_sample(dpsql.compile(QUERY, SOURCES), {"wiki": [WIKI]})
 
 
 def test_expected_errors_are_those_of_the_engine() -> None:
     """Catches: noise of another trigger, a selection that forgets early triggers, a truth with bounds."""
-    query = dpsql.compile(DEMO, SOURCES)
+    query = dpsql.compile(QUERY, SOURCES)
     expected = bench().measure(bench().written)
     runs = [
         try_query(query, {}, run_id=f"{n:032x}", secret=Secret(b"t" * 32), compare=True).comparison
@@ -69,7 +70,7 @@ def test_expected_errors_are_those_of_the_engine() -> None:
 
 def test_the_recommendation_is_nearly_the_best_for_other_users() -> None:
     """Tuned on half of the editors, within 15% of the best point of a finer grid on the other half (benchmarks/tuning.py)."""
-    text = DEMO.replace(
+    text = QUERY.replace(
         ",\n  SUM(value, contribution_bounds_per_row => (0, 250)) AS characters_added", ""
     )
     judged = judge(WIKI, text, SOURCES, draws=0, most=40)
@@ -161,10 +162,10 @@ def test_the_edited_query_is_the_recommended_one_and_nothing_else_changes() -> N
     text = edited(table, setting)
     assert dpsql.compile(text, SOURCES).parsed == table.parsed(setting)
     assert (
-        len([(a, b) for a, b in zip(DEMO.splitlines(), text.splitlines(), strict=True) if a != b])
+        len([(a, b) for a, b in zip(QUERY.splitlines(), text.splitlines(), strict=True) if a != b])
         == 2
     )
-    assert edited(table, table.written) == DEMO
+    assert edited(table, table.written) == QUERY
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_options_are_edited_in_place(before: str, after: str) -> None:
 
 
 def tune(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["tune", "conf/queries/demo.sql", *arguments])
+    return CliRunner().invoke(main, ["tune", "conf/queries/wiki_edits.sql", *arguments])
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +213,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "trigger_interval: fewer",
     ):
         assert name in done.stdout
-    assert "clamps 12.3% of the values" in done.stdout
+    assert "clamps 4.7% of the values" in done.stdout
     document = json.loads(tune("--sample", "wiki=conf/demo/wiki", "--json").stdout)
     assert document["recommended"]["cost"] < document["written"]["cost"]
     assert document["query"] == (tmp_path / "tuned.sql").read_text()
@@ -261,7 +262,7 @@ def test_the_input_of_the_stream_itself_is_refused(
         ),
         (
             ("--sample", "conf/demo/wiki", "--column", "edit"),
-            "the query's aggregates are editors, edits",
+            "the query's aggregates are edits, editors",
         ),
         (("--sample", "conf/demo/wiki", "--output", "/none/x.sql"), "there is no folder /none"),
     ):
