@@ -91,7 +91,7 @@ def view(
     from dpsql.privacy.secret import default_secret_path
     from dpsql.published.public_rows import histogram_version
 
-    if missing := [package for package in ("matplotlib", "jinja2") if find_spec(package) is None]:
+    if missing := [package for package in ("jinja2",) if find_spec(package) is None]:
         raise ConfigError(
             f"dpsql view draws with {missing[0]}, which is not installed: pip install 'dpsql[notebooks]'"
         )

@@ -1,42 +1,46 @@
 """The page of a histogram: one HTML text with its style, its script and its pictures inside; it asks for nothing from anywhere.
 
-Keys are what people sent: the template escapes every text, pictures are images (nothing in them can run), and the page's own policy allows
-its one script and no other. `Markup` and
-`Drawing`, which are not escaped, are this package's own style and script, and drawings made of numbers alone.
+Keys are what people sent: the template escapes every text, and the page's own policy allows its one script and no other. `Markup` and `Drawing`,
+which are not escaped, are this package's own style and script, drawings made of numbers alone, and a format whose arguments are escaped.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dpsql.description import DUE, END, START, Measure, Published
+from dpsql.description import DUE, END, START, Protects, Published
 from dpsql.parsed_query import Reading
 from dpsql.published.public_rows import PublicRows
-from dpsql.text import number
+from dpsql.published.words import appears
+from dpsql.text import number, plural
 from dpsql.times import duration
-from dpsql.view import charts
+from dpsql.view.csv_text import csv_text
+from dpsql.view.drawings import Drawing, columns
+from dpsql.view.plain_table import explanation
+from dpsql.view.series import Series, growth, over_windows
 from dpsql.view.standing import Standing
 from dpsql.view.table import (
+    MOST_IN_ORDER,
     WindowTable,
     finished,
-    grouped_by,
+    known_numbers,
     levels,
-    measures,
     table,
     window_before,
 )
-from dpsql.view.words import TIME, heads, left_out, of_lists, printable
+from dpsql.view.words import TIME, left_out, of_lists, scale_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,15 +50,18 @@ MOST_WINDOWS = 12
 ROWS_ELSEWHERE = 50
 """Windows that can be picked besides the one that is shown first, and how many keys each has: a page stays small."""
 
-SHOWN_OF_LIST = (
-    "the largest that stand out of the noise; a missing one is not zero, and can be asked for"
-)
-CHART_WINDOWS = 120
+DRAWN_ROWS = 15
+WIDE_LETTERS = 130
+NARROW_LETTERS = 34
+"""Letters below a picture, on wide and on narrow screens."""
+
+STATES = {"running": "live", "stopped": "stopped", "published": "released from stored input"}
+ONE_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class Card:
-    """One figure above the charts; `share` of a bar below it."""
+    """A fact about the whole table; `share` of a bar below it."""
 
     head: str
     value: str
@@ -64,30 +71,47 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A chart as an image, for wide and for narrow screens, and what is said below it."""
+class Slot:
+    """A place for one column of a picture, which a value that is missing leaves empty; `screens` that have room for its label."""
 
-    source: str
-    narrow: str
-    caption: str
+    label: str
+    text: str
+    drawing: Drawing
+    screens: str
 
 
 @dataclass(frozen=True)
-class Section:
-    """An aggregate and its charts."""
+class Columns:
+    """The columns of a picture, with the numbers at both ends of their scale."""
 
-    head: str
-    pictures: tuple[Picture, ...]
+    slots: tuple[Slot, ...]
+    low: str
+    high: str
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One window's table, with what is said of it; `start` names it in the picker."""
+    """One window's pictures and table; `start` names it in the picker, `choice` is what the picker says."""
 
     start: str
+    choice: str
     title: str
     headline: str
     table: WindowTable
+    columns: Columns | None
+    series: tuple[Series, ...]
+    csv: str
+    csv_is_marked: bool
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """Facts that all panels of a page share."""
+
+    standing: Standing
+    all_rows: PublicRows
+    reading: Reading | None
+    listed: bool
 
 
 def page(
@@ -122,89 +146,108 @@ def page(
     ).from_string(_asset("page.html"))
     window = PublicRows.of_frame(rows)
     history = window if all_rows is None else PublicRows.of_frame(all_rows)
-    panels = _all_panels(standing, window, history, most_rows, reading)
+    contents = _Contents(standing, history, reading, listed)
+    panels = _all_panels(contents, window, most_rows)
     sets = window.description.sets
-    chart_rows = (
-        (levels(window)[0],) * 2 if sets else (window, history)
-    )  # cells of several levels have no common scale
     return template.render(
-        policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup(_asset("page.css")),
         script=Markup(script),
         refresh_seconds=refresh_seconds,
         standing=standing,
-        lead=_lead(standing, window, passed, listed),
+        lead=_lead(standing, passed, listed),
         listed=listed,
-        cards=_cards(standing, window, listed),
-        said=of_lists(standing.published) if listed else left_out(standing.published),
-        sections=[
-            section
-            for measure in measures(window)
-            if (section := _section(measure, *chart_rows)).pictures
-        ],
+        cards=_cards(standing, listed),
+        explanation=explanation(standing.published),
+        windows=[] if sets else _series_of(history, over_windows),
         panels=panels,
         picked=panels if sets else sorted(panels, key=lambda panel: panel.start, reverse=True),
         picker="Grouped by" if sets else "Window",
+        drawn_rows=DRAWN_ROWS,
     )
 
 
-def _all_panels(
-    standing: Standing,
-    rows: PublicRows,
-    all_rows: PublicRows,
-    most_rows: int,
-    reading: Reading | None,
-) -> list[Panel]:
+def _all_panels(contents: _Contents, rows: PublicRows, most_rows: int) -> list[Panel]:
     """Return the panel of the window that is shown first, then those of other windows, the newest first; or those of the levels of a CUBE."""
     if rows.description.sets:
-        return [_panel(standing, level, all_rows, most_rows, reading) for level in levels(rows)]
-    panels = [_panel(standing, rows, all_rows, most_rows, reading)]
+        return [_panel(contents, level, most_rows) for level in levels(rows)]
+    panels = [_panel(contents, rows, most_rows)]
+    all_rows = contents.all_rows
     if all_rows.description.windows:
         starts = all_rows.frame[START]
         other_starts = starts[starts != rows.frame[START].iloc[0]].unique()
         newest = sorted(other_starts, reverse=True)[:MOST_WINDOWS]
         few = min(most_rows, ROWS_ELSEWHERE)
-        panels += [
-            _panel(standing, all_rows.where(starts == start), all_rows, few, reading)
-            for start in newest
-        ]
+        panels += [_panel(contents, all_rows.where(starts == start), few) for start in newest]
     return panels
 
 
-ONCE = "All records, released once"
-
-
-def _panel(
-    standing: Standing,
-    window: PublicRows,
-    all_rows: PublicRows,
-    most_rows: int,
-    reading: Reading | None,
-) -> Panel:
+def _panel(contents: _Contents, window: PublicRows, most_rows: int) -> Panel:
+    all_rows = contents.all_rows
+    published = window.description
     ended = bool(finished(window, all_rows.frame[DUE].max()).all())
-    horizon = (
-        _last(standing) if standing.published.windows else None
-    )  # a table has grown for as long as it has
-    window_table = table(
-        window, window_before(all_rows, window) if ended else None, horizon, most_rows, reading
-    )
-    if not window.description.windows:
-        names = ", ".join(window_table.names) or "nothing: all records"
-        title = ONCE if window.description.once else "The whole table"
-        return Panel(
-            names,
-            names if window.description.sets else title,
-            _headline(window_table),
-            window_table,
-        )
-    first = window.frame.iloc[0]
-    title = f"{first[START]:{TIME}} to {first[END]:{TIME}} UTC"
+    # A table has grown for as long as it has
+    horizon = _last(contents.standing) if published.windows else None
+    earlier_window = window_before(all_rows, window) if ended else None
+    window_table = table(window, earlier_window, horizon, most_rows, contents.reading)
+    when = _when(contents.standing, window)
+    choice = when if ended else f"{when}, unfinished"
+    start = ""
+    if published.windows:
+        start = f"{window.frame[START].iloc[0]:%Y-%m-%dT%H:%M:%S}"
+    if published.sets:
+        choice = ", ".join(window_table.names) or "nothing: all records"
+        start = choice
+    series = _series_of(window, growth)
+    if published.sets:
+        series += _series_of(window, over_windows)
+    csv, is_marked = csv_text(window_table.shown_rows)
     return Panel(
-        f"{first[START]:%Y-%m-%dT%H:%M:%S}",
-        title if ended else f"{title}, unfinished",
-        _headline(window_table),
-        window_table,
+        start=start,
+        choice=choice,
+        title=f"{_subject(window_table, contents.listed)}, {when}",
+        headline=_headline(window_table),
+        table=window_table,
+        columns=_columns(window_table),
+        series=tuple(series),
+        csv=f"data:text/csv;charset=utf-8,{quote(csv)}",
+        csv_is_marked=is_marked,
     )
+
+
+def _series_of(rows: PublicRows, draw: Any) -> list[Series]:
+    """Return the lines of each aggregate of which there are some."""
+    drawn = [draw(rows, alias) for alias in rows.description.amounts]
+    return [series for series in drawn if series]
+
+
+def _subject(window_table: WindowTable, listed: bool) -> str:
+    """Return `Editors, edits per channel`; lists are of their values."""
+    numbers = ", ".join(dict.fromkeys(head.name for head in window_table.heads))
+    keys = ", ".join(window_table.names)
+    text = f"{numbers} per {keys}" if keys and not listed else numbers
+    return (text[:1].upper() + text[1:]).replace("_", " ")
+
+
+def _when(standing: Standing, window: PublicRows) -> str:
+    """Return `12 September 2015`, or which hours of it."""
+    if window.description.once:
+        return "all records"
+    if not window.description.windows:
+        return f"all records up to {_day(standing.trigger_time)} {standing.trigger_time:%H:%M}"
+    first = window.frame.iloc[0]
+    start = first[START].to_pydatetime()
+    end = first[END].to_pydatetime()
+    last = end - timedelta(microseconds=1)
+    if start.time() == end.time() and start.hour == start.minute == 0:
+        return _day(start) if end - start == ONE_DAY else f"{_day(start)} to {_day(last)}"
+    if start.date() == last.date():
+        return f"{_day(start)}, {start:%H:%M} to {end:%H:%M}"
+    return f"{_day(start)} {start:%H:%M} to {_day(end)} {end:%H:%M}"
+
+
+def _day(moment: datetime) -> str:
+    return f"{moment.day} {moment:%B %Y}"
 
 
 def _headline(window_table: WindowTable) -> str:
@@ -215,67 +258,96 @@ def _headline(window_table: WindowTable) -> str:
         return "Nothing here is larger than its own noise"
     first = window_table.rows[0]
     if not window_table.names:
-        return f"{window_table.heads[0][0]}: {first.cells[0].text}"
+        return f"{window_table.heads[0].name}: {first.cells[0].text}"
     if not window_table.ranked_by or not window_table.first:
         return ""
-    column, (alias, cap) = next(
-        (i, head)
-        for i, head in enumerate(window_table.heads)
-        if head[0] == printable(window_table.ranked_by)
-    )
-    head_text = f"{alias} ({cap})" if cap else alias
+    head = window_table.heads[window_table.main_column]
+    head_text = f"{head.name} ({head.detail})" if head.detail else head.name
     if window_table.all_tied:
         return f"{head_text}: no key can be told apart from another"
     words = (
         "is first" if window_table.first.place == "1" else "is largest, but others may be larger"
     )
-    return f"{head_text}: {', '.join(window_table.first.keys)} {words}, {window_table.first.cells[column].text}"
+    keys = ", ".join(window_table.first.keys)
+    if window_table.ordered_key:
+        keys = f"{window_table.names[0]} {keys}"
+    value = window_table.first.cells[window_table.main_column].text
+    # A key in another direction keeps to itself
+    return Markup("{}: <bdi>{}</bdi> {}, {}").format(head_text, keys, words, value)
 
 
-def _lead(standing: Standing, rows: PublicRows, passed: str, listed: bool) -> str:
-    first = rows.frame.iloc[0]
-    state = {
-        "running": "live",
-        "stopped": "stopped",
-        "published": "released from stored input",
-    }.get(standing.state or "", "")
-    grows = "" if standing.ended else f"; unfinished, so far up to {standing.trigger_time:{TIME}}"
-    window = f"The whole table at {standing.trigger_time:{TIME}} UTC"
-    window = ONCE if rows.description.once else window
-    if rows.description.windows:
-        window = f"Window {first[START]:{TIME}} to {first[END]:{TIME}} UTC{grows}"
-    subject = "The largest values, private" if listed else "A private histogram"
-    return f"{subject}. {window}{f'; {state}' if state else ''}. {passed}".rstrip()
+def _columns(window_table: WindowTable) -> Columns | None:
+    """Return the columns of keys that have an order of their own; None of other keys, and of few."""
+    name = window_table.ordered_key
+    alias = window_table.main_alias
+    rows = window_table.shown_rows
+    if name is None or alias is None or len(rows.frame) < 3:
+        return None
+    values, stderrs = known_numbers(rows, alias)
+    drawings, (low, high) = columns(values, stderrs)
+    positions = _positions([*rows.frame[name]])
+    texts = [row.cells[window_table.main_column].text for row in window_table.rows]
+    labels = [row.keys[0] for row in window_table.rows]
+    count = positions[-1] + 1
+    longest = max(map(len, labels)) + 1
+    wide, narrow = (-(-count * longest // room) for room in (WIDE_LETTERS, NARROW_LETTERS))
+    slots = [Slot("", "", Drawing(), "")] * count
+    for place, label, text, drawing in zip(positions, labels, texts, drawings, strict=True):
+        screens = "all" if place % narrow == 0 else "wide" if place % wide == 0 else ""
+        slots[place] = Slot(label, text, drawing, screens)
+    return Columns(tuple(slots), *scale_texts(low, high))
 
 
-def _cards(standing: Standing, rows: PublicRows, listed: bool) -> list[Card]:
+def _positions(keys: Sequence[Any]) -> list[int]:
+    """Return the places of ascending keys: a number or day that is missing leaves a gap, if all of them have room."""
+    numbers = [place for key in keys if (place := _whole_number(key)) is not None]
+    if len(numbers) < len(keys) or numbers[-1] - numbers[0] >= MOST_IN_ORDER:
+        return [*range(len(keys))]
+    return [place - numbers[0] for place in numbers]
+
+
+def _whole_number(key: Any) -> int | None:
+    if isinstance(key, Integral):
+        return int(key)
+    return key.toordinal() if isinstance(key, date) and not isinstance(key, datetime) else None
+
+
+def _lead(standing: Standing, passed: str, listed: bool) -> str:
+    subject = "The largest values, private" if listed else "Private numbers"
+    state = STATES.get(standing.state or "", "")
+    grows = "" if standing.ended else f"unfinished, so far up to {standing.trigger_time:{TIME}}"
+    parts = ", ".join(part for part in (state, grows) if part)
+    return f"{subject}{f': {parts}' if parts else ''}. Times are UTC. {passed}".rstrip()
+
+
+def _cards(standing: Standing, listed: bool) -> list[Card]:
+    """Return who is protected, what noise is, what is left out, when this was made; of a live run how far it is; and the budget."""
+    published = standing.published
+    noise, *limits = of_lists(published) if listed else left_out(published)
+    runs = published.protects
+    missing = [appears(run, published) for run in runs[-1:] if run.units_needed is not None]
+    missing += ["A missing key is not zero."] if published.selects else []
+    cards = [*_protection_cards(published), Card("Noise", "added to every number", noise)]
+    if sentences := [*limits, *missing]:
+        rare = "rare keys, and " if missing else ""
+        cards.append(Card("Left out", f"{rare}records beyond limits", " ".join(sentences)))
+    if standing.state == "running":
+        cards += [_trigger_card(standing), _lag_card(standing)]
+    else:
+        state = STATES.get(standing.state or "", "")
+        once = "once, over all records" if published.once else state
+        cards.append(Card("Made", f"{standing.commit_time:{TIME}} UTC", once))
+    return [*cards, *_budget_cards(standing)]
+
+
+def _trigger_card(standing: Standing) -> Card:
     horizon = _last(standing)
-    horizon_text = f" of {horizon:,}" if horizon else ""
-    keys = int((rows.frame["trigger"] == standing.triggers).sum())
-    cards = [_keys_card(rows.description, keys, listed), *_promise_cards(standing)]
-    if rows.description.once:
-        return [*cards, Card("Released", "once", f"written {standing.commit_time:{TIME}} UTC")]
-    trigger_card = Card(
+    return Card(
         "Trigger",
-        f"{standing.triggers:,}{horizon_text}",
+        f"{standing.triggers:,}{f' of {horizon:,}' if horizon else ''}",
         f"{standing.trigger_time:{TIME}} UTC",
         share=standing.triggers / horizon if horizon else None,
     )
-    return [*cards, trigger_card, _lag_card(standing)]
-
-
-def _keys_card(published: Published, keys: int, listed: bool) -> Card:
-    if not published.keys:
-        period = f" per {'window' if published.windows else 'trigger'}"
-        return Card("Keys", "none", f"one row{'' if published.once else period}")
-    if published.sets:
-        return Card("Cells shown", f"{keys:,}", "all there are, records or not")
-    chosen = (
-        "with enough people; a missing key is not zero"
-        if published.selects
-        else "all that are listed, records or not"
-    )
-    return Card("Keys shown", f"{keys:,}", SHOWN_OF_LIST if listed else chosen)
 
 
 def _last(standing: Standing) -> int | None:
@@ -287,8 +359,6 @@ def _last(standing: Standing) -> int | None:
 
 def _lag_card(standing: Standing) -> Card:
     commit_text = f"newest trigger written {standing.commit_time:{TIME}} UTC"
-    if standing.replayed:
-        return Card("Input", "stored", f"stored input, so nothing is late; {commit_text}")
     overdue = standing.overdue
     if overdue is not None and overdue > standing.interval:
         return Card(
@@ -297,29 +367,39 @@ def _lag_card(standing: Standing) -> Card:
             f"the next trigger has not come; {commit_text}",
             warn=True,
         )
-    next_one = (
-        f"; next {standing.trigger_time + standing.interval:{TIME}}" if overdue is not None else ""
-    )
+    next_one = f"; next {standing.trigger_time + standing.interval:{TIME}}"
     return Card("Lag", _length(max(standing.late, timedelta(0))), f"{commit_text}{next_one}")
 
 
-def _promise_cards(standing: Standing) -> Iterator[Card]:
-    windows = standing.published.windows
-    promises = standing.published.protects
-    for run_number, run in enumerate(promises, 1):
-        span = "once" if standing.published.once else "for ever"
-        span = f"per {duration(windows.size_us)}" if windows and run.period == "WINDOW" else span
+def _protection_cards(published: Published) -> Iterator[Card]:
+    """Yield who is protected, and by how much, of each run."""
+    runs = published.protects
+    for run_number, run in enumerate(runs, 1):
+        several = f", run {run_number} of {len(runs)}" if len(runs) > 1 else ""
+        units = ", ".join(run.units)
         yield Card(
-            "Promise" if len(promises) == 1 else f"Promise of run {run_number} of {len(promises)}",
-            f"epsilon {run.epsilon:g}",
-            f"{span}, delta {run.delta:g}; unit: {', '.join(run.units) or 'one row, not one person'}",
+            f"Protected{several}",
+            f"each {units}" if units else "each row, not each person",
+            f"{_period(run, published)}epsilon {run.epsilon:g}, delta {run.delta:g}",
         )
+
+
+def _period(run: Protects, published: Published) -> str:
+    if not run.units:
+        return ""
+    windows = published.windows
+    if windows and run.period == "WINDOW":
+        return f"all that one {', '.join(run.units)} does in {duration(windows.size_us)}: "
+    return f"all that one {', '.join(run.units)} ever does: "
+
+
+def _budget_cards(standing: Standing) -> Iterator[Card]:
     budget = standing.budget
     if budget is None:
         return
     week = next((total for total in budget.totals if total.days == 7), None)
     if week is not None:
-        runs = f"{len(budget.lines)} run{'' if len(budget.lines) == 1 else 's'} of ledger {budget.ledger}"
+        runs = f"{plural(len(budget.lines), 'run')} of ledger {budget.ledger}"
         runs += (
             f"; not in it: {budget.rows_only[0]} that protect rows only"
             if budget.rows_only[0]
@@ -343,56 +423,6 @@ def _promise_cards(standing: Standing) -> Iterator[Card]:
             f"of epsilon {cap.epsilon:g} per {cap.days:g} days; {remainder_text}",
             share=cap.spent_share,
         )
-
-
-def _section(measure: Measure, rows: PublicRows, all_rows: PublicRows) -> Section:
-    """Return the pictures of what has several points in time: windows, triggers of the window that is shown."""
-    alias = measure.alias
-    cap = heads(rows.description).get(alias)
-    unit = f"{alias}\n({cap})" if cap else alias
-    chart_calls = []
-    if all_rows.description.windows:
-        closed = all_rows.where(finished(all_rows))
-        if _comes_again(closed, START):
-            starts = closed.frame[START]
-            newest = sorted(starts.unique())[-CHART_WINDOWS:]
-            chart_calls.append(
-                (charts.over_windows, closed.where(starts >= newest[0]), "window by window")
-            )
-    if _comes_again(rows, "trigger"):
-        chart_calls.append((charts.growth, rows, "trigger by trigger"))
-    return Section(
-        printable(alias),
-        tuple(
-            _picture(draw, chart_rows.frame, alias, unit, f"{alias}, {progress}")
-            for draw, chart_rows, progress in chart_calls
-        ),
-    )
-
-
-def _comes_again(rows: PublicRows, when: str) -> bool:
-    """Tell whether some key has two points in time: one alone makes no line."""
-    names = grouped_by(rows)
-    points = rows.frame[when].nunique()
-    if names:
-        points = rows.frame.groupby(names, dropna=False)[when].nunique().max()
-    return bool(points > 1)
-
-
-def _picture(
-    draw: Callable[..., charts.Chart], rows: pd.DataFrame, alias: str, unit: str, title: str
-) -> Picture:
-    """Return a chart as wide as a page, and one as wide as a phone, of which each browser shows one."""
-    sources = []
-    caption = ""
-    for narrow in (False, True):
-        chart = draw(rows, alias, unit=unit, title=title, narrow=narrow)
-        svg = io.BytesIO()
-        caption = " ".join(chart.get_supxlabel().split())
-        chart.supxlabel("")
-        chart.savefig(svg, format="svg", metadata={"Date": None}, transparent=True)
-        sources.append(f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}")
-    return Picture(sources[0], sources[1], caption)
 
 
 def _length(span: timedelta) -> str:

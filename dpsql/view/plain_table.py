@@ -172,9 +172,13 @@ class OpenedTable(PlainRows):
 
     def explain(self) -> str:
         """Return what is promised, how rows are to be read, and what each column is."""
-        published = PublicRows.of_frame(self.all_rows).description
-        columns = [f"{name}: {text}" for name, text in words.columns(published)]
-        return "\n".join((*words.promises(published), *left_out(published), *columns))
+        return "\n".join(explanation(PublicRows.of_frame(self.all_rows).description))
+
+
+def explanation(published: Published) -> tuple[str, ...]:
+    """Return what a table says of itself, a line each: what is promised, how rows are to be read, what each column is."""
+    columns = [f"{name}: {text}" for name, text in words.columns(published)]
+    return (*words.promises(published), *left_out(published), *columns)
 
 
 def plain_table(rows: PublicRows, reading: Reading) -> tuple[pd.DataFrame, list[str]]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsql.description import DUE, END, START, Measure, Published, Role
+from dpsql.description import DUE, END, START, Measure, Role
 from dpsql.errors import LakeError
 from dpsql.parsed_query import AggregateFunction, Reading
 from dpsql.published.public_rows import PublicRows
-from dpsql.published.words import TOO_FEW
 from dpsql.text import Z95
 from dpsql.view import words
+from dpsql.view.cells import NONE, Cell, Head, quantile_columns
 from dpsql.view.difference import between_windows, difference, places
-from dpsql.view.drawings import Drawing, intervals, trend
+from dpsql.view.drawings import NO_DRAWING, intervals, trend
 from dpsql.view.reading import as_read, has_oldest_first, is_ordered
 from dpsql.view.words import (
     absent,
@@ -25,6 +27,7 @@ from dpsql.view.words import (
     key_text,
     printable,
     says_nothing,
+    silence,
     text_of,
 )
 
@@ -33,6 +36,8 @@ from dpsql.view.words import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dpsql.udfs.columns import Float
 
 
 def measures(rows: PublicRows) -> list[Measure]:
@@ -96,6 +101,8 @@ def size_order(rows: PublicRows) -> dict[str, bool]:
         return {size: False}
     if published.amounts:
         return {published.stderr(published.amounts[0]): True}
+    if published.quantiles:
+        return dict.fromkeys(published.names(Role.RANK_STDERR)[:1], True)
     return dict.fromkeys(published.fitted[:1], False)
 
 
@@ -113,6 +120,25 @@ def growing_aliases(rows: PublicRows) -> list[str]:
     return [measure.alias for measure in window_measures if measure.within is None] or [
         measure.alias for measure in window_measures
     ]
+
+
+def known_numbers(rows: PublicRows, alias: str) -> tuple[Float, Float]:
+    """Return the values of an aggregate and their standard errors; NaN where a value says nothing."""
+    values, stderrs = rows.numbers(alias)
+    limit = silence(alias, rows.description)[1]
+    return np.where(stderrs < limit, values, np.nan), np.where(stderrs < limit, stderrs, np.nan)
+
+
+MOST_IN_ORDER = 60
+
+
+def ordered_key(rows: PublicRows) -> str | None:
+    """Return the key by which rows stand in its own order: it is a number or a time, it stands alone, and it has few values."""
+    names = grouped_by(rows)
+    if len(names) != 1 or is_ordered(rows) or len(rows.frame) > MOST_IN_ORDER:
+        return None
+    values = rows.frame[names[0]].dropna()
+    return names[0] if len(values) and isinstance(values.iloc[0], Number | date) else None
 
 
 # Which rows of a histogram a person wants first: each window's newest trigger, finished windows
@@ -226,26 +252,6 @@ def passed_over(rows: PublicRows, window: PublicRows) -> str:
 # since the window before.
 
 
-NONE = -1e300
-"""The size of a NULL: below all."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A released value, remarks on it, its drawing and its way there.
-
-    `size` orders the column; `small`: the value is below its own error; `has_changed`: clearly, since the window before.
-    """
-
-    text: str
-    size: float
-    small: bool
-    remarks: tuple[str, ...]
-    interval: Drawing
-    trend: Drawing
-    has_changed: bool = False
-
-
 @dataclass(frozen=True)
 class Row:
     """A key's line; `place`: which places it can have among the keys of its window, `2–4`."""
@@ -261,7 +267,7 @@ class WindowTable:
 
     Args:
         names: of the key columns.
-        heads: aggregates, and what the bounds cap in each.
+        heads: of the columns of numbers.
         rows: a line for each key.
         all_rows: how many keys there are.
         ranked_by: the aggregate that places are of; None: there are no places.
@@ -271,10 +277,14 @@ class WindowTable:
         has_changes: some value has clearly changed since the window before.
         stands_out: some value is larger than its own error.
         order: how rows are ordered, in words.
+        ordered_key: as of the function of this name.
+        main_alias: the aggregate that a picture shows; None where there are quantiles alone.
+        main_column: its column; of quantiles the last.
+        shown_rows: the rows as they were released.
     """
 
     names: tuple[str, ...]
-    heads: tuple[tuple[str, str], ...]
+    heads: tuple[Head, ...]
     rows: tuple[Row, ...]
     all_rows: int
     ranked_by: str | None
@@ -284,6 +294,10 @@ class WindowTable:
     has_changes: bool
     stands_out: bool
     order: str
+    ordered_key: str | None
+    main_alias: str | None
+    main_column: int
+    shown_rows: PublicRows
 
 
 @dataclass(frozen=True)
@@ -312,35 +326,42 @@ def table(
         most_rows: rows of the table.
         reading: as for `as_read`.
     """
-    measure_names = measures(window)
     context = _context(window, previous_window, horizon)
     ordered, ranking = ranked(context.newest)
     matching_rows = as_read(ordered, reading)
     top_rows = matching_rows.with_frame(matching_rows.frame.head(most_rows))
+    own_order = ordered_key(context.newest)
+    if own_order:
+        top_rows = top_rows.with_frame(top_rows.frame.sort_values(own_order))
     top_index = top_rows.frame.index
     ranked_by, place_ranges = places_shown(window, top_index)
-    has_trends = bool(measure_names) and window.frame["trigger"].nunique() > 1
-    trend_paths = _paths(window, top_rows, context) if has_trends else [None] * len(top_index)
-    cells = [_cells(measure, top_rows, trend_paths, context) for measure in measure_names]
-    cells += [_range_cells(name, top_rows) for name in window.description.quantiles]
+    columns = _columns(window, top_rows, context, bool(place_ranges))
+    heads = tuple(head for head, _ in columns)
+    cells = [column for _, column in columns]
     table_lines = _lines(top_rows, cells, place_ranges, context)
     all_cells = [cell for column in cells for cell in column]
     line_by_index = dict(zip(top_index, table_lines, strict=True))
     index = ordered.frame.index
     are_all_tied = {place_ranges.get(number) for number in top_index} == {f"1–{len(index)}"}
+    amounts = window.description.amounts
+    main_alias = ranking or next(iter(amounts), None)
+    drawn_columns = [number for number, head in enumerate(heads) if head.has_drawings]
     return WindowTable(
         names=tuple(map(printable, context.names)),
-        heads=_heads(window.description),
+        heads=heads,
         rows=tuple(table_lines),
         all_rows=len(matching_rows.frame),
         ranked_by=ranked_by if place_ranges else None,
         first=line_by_index.get(index[0]) if len(index) else None,
         all_tied=len(index) > 1 and are_all_tied,
-        has_trends=has_trends,
+        has_trends=any(cell.trend for cell in all_cells),
         has_changes=any(cell.has_changed for cell in all_cells),
-        stands_out=not measure_names
-        or not all(cell.small or cell.size == NONE for cell in all_cells),
-        order=_order_text(window, ranking),
+        stands_out=not amounts or not all(cell.small or cell.size == NONE for cell in all_cells),
+        order=_order_text(window, ranking, own_order),
+        ordered_key=own_order,
+        main_alias=main_alias,
+        main_column=amounts.index(main_alias) if main_alias else next(iter(drawn_columns), 0),
+        shown_rows=top_rows,
     )
 
 
@@ -358,11 +379,24 @@ def _context(
     return _Context(names, window.newest, previous_rows, last_trigger)
 
 
-def _heads(published: Published) -> tuple[tuple[str, str], ...]:
-    """Return the aggregates, those with numbers first, and what the bounds cap in each."""
+def _columns(
+    window: PublicRows, rows: PublicRows, context: _Context, has_places: bool
+) -> list[tuple[Head, list[Cell]]]:
+    """Return the columns of numbers: aggregates with what the bounds cap in each, then quantiles."""
+    published = window.description
     caps = words.heads(published)
-    aliases = [*published.amounts, *published.quantiles]
-    return tuple((printable(alias), caps.get(alias, "")) for alias in aliases)
+    trend_paths: Sequence[PublicRows | None] = [None] * len(rows.frame)
+    if published.amounts and not published.once and window.frame["trigger"].nunique() > 1:
+        trend_paths = paths(window, rows)
+    columns = []
+    for measure in measures(window):
+        cells = _cells(measure, rows, trend_paths, context)
+        if has_places:
+            cells = _placed(measure, cells, rows, context.newest)
+        columns.append((Head(printable(measure.alias), caps.get(measure.alias, "")), cells))
+    for name in published.quantiles:
+        columns += quantile_columns(name, rows)
+    return columns
 
 
 def _lines(
@@ -378,27 +412,29 @@ def _lines(
     return lines
 
 
-def _paths(window: PublicRows, rows: PublicRows, context: _Context) -> list[PublicRows | None]:
-    """Return, for each of the rows, all that its key has released in the window, by trigger."""
-    names = context.names
-    frame = window.frame
+def paths(all_rows: PublicRows, rows: PublicRows) -> list[PublicRows]:
+    """Return, for each of the rows, all rows of its key, in order of time."""
+    names = grouped_by(rows)
+    frame = all_rows.frame
     key = frame["trigger"] * 0
     if names:
         key = frame.groupby(names, dropna=False, sort=False).ngroup()
-    groups = frame.sort_values("trigger").groupby(key)
-    paths = {number: window.with_frame(path) for number, path in groups}
-    return [paths.get(key[index]) for index in rows.frame.index]
+    groups = frame.sort_values(all_rows.description.release).groupby(key)
+    path_by_key = {number: all_rows.with_frame(path) for number, path in groups}
+    return [path_by_key[key[index]] for index in rows.frame.index]
 
 
 def _cells(
-    measure: Measure, rows: PublicRows, paths: Sequence[PublicRows | None], context: _Context
+    measure: Measure, rows: PublicRows, trend_paths: Sequence[PublicRows | None], context: _Context
 ) -> list[Cell]:
     """Return the cells of an aggregate, one for each of the rows."""
     alias = measure.alias
     published = rows.description
-    drawings = intervals(*rows.numbers(alias), measure.within)
+    drawings = intervals(*known_numbers(rows, alias), measure.within)
     cells = []
-    for drawing, path, row in zip(drawings, paths, rows.frame.to_dict("records"), strict=True):
+    for drawing, path, row in zip(
+        drawings, trend_paths, rows.frame.to_dict("records"), strict=True
+    ):
         text, small = aggregate_text(row, alias, published)
         remarks = [
             f"{ending} {text_of(row, column, published)}"
@@ -406,41 +442,53 @@ def _cells(
         ]
         change = _change(row, alias, context)
         remarks += change
-        way = Drawing()
+        way = NO_DRAWING
         if path is not None:
             triggers = path.frame["trigger"].to_numpy(np.int64)
-            way = trend(triggers, *path.numbers(alias), context.horizon, measure.within)
+            way = trend(triggers, *known_numbers(path, alias), context.horizon)
         is_silent = absent(row[alias]) or says_nothing(row, alias, published)
         size = NONE if is_silent else float(row[alias])
-        picture = Drawing() if is_silent else drawing
-        cells.append(Cell(text, size, small, tuple(remarks), picture, way, bool(change)))
+        cells.append(Cell(text, size, small, tuple(remarks), drawing, way, bool(change)))
     return cells
 
 
-def _range_cells(name: str, rows: PublicRows) -> list[Cell]:
-    """Return the cells of a column of quantiles, one for each of the rows."""
-    published = rows.description
-    column = next(column for column in published.display_columns if column.name == name)
-    texts = [text_of(row, column, published) for row in rows.frame.to_dict("records")]
-    return [
-        Cell(text, NONE, text.startswith(("?", TOO_FEW)), (), Drawing(), Drawing())
-        for text in texts
-    ]
+def _placed(
+    measure: Measure, cells: Sequence[Cell], rows: PublicRows, newest: PublicRows
+) -> list[Cell]:
+    """Return the cells of an aggregate with the places that keys have by it; averages have none."""
+    if measure.within is not None:
+        return [*cells]
+    index = rows.frame.index
+    spans = places_shown(newest, index, measure.alias)[1]
+    return [replace(cell, place=spans[i]) for i, cell in zip(index, cells, strict=True)]
 
 
-def _order_text(window: PublicRows, ranking: str | None) -> str:
+def _order_text(window: PublicRows, ranking: str | None, own_order: str | None) -> str:
     """Say how the rows of a table are ordered."""
     if is_ordered(window):
         return "in the order that the query asks for"
+    if own_order:
+        return f"by {printable(own_order)}, upwards"
     if ranking:
         return f"by {printable(ranking)}, the largest first"
     return "the smallest error first, which is where most records are"
 
 
-def places_shown(window: PublicRows, shown_index: pd.Index) -> tuple[str | None, dict[Any, str]]:
-    """Return what the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places."""
+def places_shown(
+    window: PublicRows, shown_index: pd.Index, alias: str | None = None
+) -> tuple[str | None, dict[Any, str]]:
+    """Return what the keys of one window are ranked by, and from which to which place each of the shown rows can be; None where they have no places.
+
+    Args:
+        window: its rows.
+        shown_index: of the shown rows.
+        alias: the aggregate that places are of; as `size_of` unless given.
+    """
     published = window.description
     ordered, ranked_by = ranked(window.newest)
+    if alias is not None:
+        frame = ordered.frame.sort_values(alias, ascending=False, kind="stable")
+        ordered, ranked_by = ordered.with_frame(frame), alias
     index = ordered.frame.index
     # A total is no rival of its parts, and of a prediction nobody knows how far it is off
     if not ranked_by or not published.keys or published.sets or published.predicts:

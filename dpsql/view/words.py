@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from datetime import timedelta
 from numbers import Integral
 from typing import Any
@@ -116,6 +116,21 @@ def quantiles_text(
     rank_error = Z95 * rank_stderr
     if rank_error >= MOST_RANK_ERROR:
         return TOO_FEW
+    texts = quantile_texts(values, rank_error, bounds)
+    mark = "? " if is_rough(values, rank_error) else ""
+    return f"{mark}{', '.join(texts)}; ranks ± {rank_error:.2g} (share of rows)"
+
+
+def is_rough(values: Any, rank_error: float) -> bool:
+    """Tell whether ranks are off by more than half a step from one quantile to the next."""
+    parts = len(values) - 1 if isinstance(values, Sized) else QUARTERS
+    return rank_error > 0.5 / parts
+
+
+def quantile_texts(
+    values: Any, rank_error: float, bounds: tuple[float, float] | None = None
+) -> list[str]:
+    """Return each quantile with the digits that its rank allows; arguments as for `quantiles_text`."""
     import numpy as np  # slow to import, and `dpsql status` has no quantiles
 
     from dpsql.udfs.measure.quantiles import LEAVES
@@ -123,7 +138,6 @@ def quantiles_text(
     is_array = isinstance(values, Iterable)
     quantiles = np.array(values if is_array else [values], np.float64)
     low, high = (quantiles[0], quantiles[-1]) if is_array else bounds or (0.0, 0.0)
-    parts = len(quantiles) - 1 if is_array else QUARTERS
     errors = np.array([(high - low) * rank_error])
     if is_array:
         ranks = np.linspace(0, 1, len(quantiles))
@@ -134,9 +148,7 @@ def quantiles_text(
     errors = np.maximum(errors, (high - low) / LEAVES)
     if is_array:
         errors[[0, -1]] = 0.0  # the bounds, which are declared
-    texts = map(amount, quantiles.tolist(), errors.tolist())
-    mark = "? " if rank_error > 0.5 / parts else ""
-    return f"{mark}{', '.join(texts)}; ranks ± {rank_error:.2g} (share of rows)"
+    return [*map(amount, quantiles.tolist(), errors.tolist())]
 
 
 def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str:
@@ -151,14 +163,22 @@ def text_of(row: Mapping[Any, Any], column: Column, published: Published) -> str
             else amount(value, Z95 * row[published.stderr(alias)], is_count)
         )
     if ranks := published.columns_of(alias, Role.RANK_STDERR):
-        early = published.windows is not None and row["trigger"] < published.windows.triggers
-        bounds = next(
-            (measure.bounds for measure in published.measures if measure.alias == alias), None
-        )
-        return quantiles_text(value, row[ranks[0]], AT_END if early else TOO_FEW, bounds)
+        null = null_of_quantiles(row, published)
+        return quantiles_text(value, row[ranks[0]], null, bounds_of(alias, published))
     if alias in published.fitted:
         return f"{value:,.6g}"
     return marked(row, alias, published)
+
+
+def null_of_quantiles(row: Mapping[Any, Any], published: Published) -> str:
+    """Return what is said where there are no quantiles: too few rows, or the window goes on."""
+    early = published.windows is not None and row["trigger"] < published.windows.triggers
+    return AT_END if early else TOO_FEW
+
+
+def bounds_of(alias: str, published: Published) -> tuple[float, float] | None:
+    """Return what the values of an aggregate are clamped to."""
+    return next((measure.bounds for measure in published.measures if measure.alias == alias), None)
 
 
 def amount(value: float, error: float, is_count: bool = False) -> str:
@@ -178,6 +198,11 @@ def amount(value: float, error: float, is_count: bool = False) -> str:
         return f"{value:.2g}"
     size, name = next((size, name) for size, name in UNITS if error >= size / 10 or size == 1)
     return f"{(round(float(value), decimals) + 0.0) / size:,.{max(0, decimals + round(math.log10(size)))}f}{name}"
+
+
+def scale_texts(low: float, high: float) -> tuple[str, str]:
+    """Return the ends of a scale, which may be a few percent off."""
+    return amount(low, (high - low) / 20), amount(high, (high - low) / 20)
 
 
 # What the contribution bounds of a run leave out, in words: an error bar knows nothing of it.

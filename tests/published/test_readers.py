@@ -235,7 +235,7 @@ def test_a_null_is_said_in_words(
         read(tmp_path, "show", "q", "--all").stdout,
         repr(answer),
         answer._repr_html_(),
-        page.read_text(),
+        page.read_text().split("<details>")[0],
     ]
     for text in map(html.unescape, shown):
         assert why in text and "NULL" not in text and "nan" not in text.lower().replace(name, ""), (

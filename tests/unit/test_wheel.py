@@ -171,7 +171,7 @@ OTHERS = (
 ANSWERS = ("init", "explain", "tune", "try", "budget", "status", "show")
 """Commands that are never refused here; the others have no run to work on, or no two keys to compare."""
 NEEDS_EXTRA = (
-    "dpsql view draws with matplotlib, which is not installed: pip install 'dpsql[notebooks]'\n"
+    "dpsql view draws with jinja2, which is not installed: pip install 'dpsql[notebooks]'\n"
 )
 
 

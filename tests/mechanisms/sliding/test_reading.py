@@ -131,7 +131,7 @@ def test_the_page_shows_it_below_its_value(released: pd.DataFrame) -> None:
     moment = last["trigger_time"].iloc[0].to_pydatetime()
     published = PublicRows.of_frame(released).description
     text = page(Standing("edits", moment, None, published, 1, moment, moment), last)
-    assert "edits_smoothed" not in text
+    assert ">edits_smoothed<" not in text
     assert text.count('soft">smoothed ' if "edits_smoothed" in last else 'soft">measured ') == len(
         last
     )
