@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dpsql.published.sketches import PublishedSketch
     from dpsql.sources.config import Source, Sources, load_sources
     from dpsql.streaming.handle import Handle
+    from dpsql.tuning import Tuned, tune
     from dpsql.view import charts  # noqa: F401
     from dpsql.view.plain_table import OpenedTable
 
@@ -38,7 +39,9 @@ __all__ = [
     "Session",
     "Source",
     "Sources",
+    "Tuned",
     "__version__",
+    "ask",
     "latest",
     "load_sources",
     "query",
@@ -46,6 +49,7 @@ __all__ = [
     "session",
     "sketch",
     "start",
+    "tune",
 ]
 
 
@@ -84,6 +88,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         exports = {name: version("dpsql")}
+    elif name in ("Tuned", "tune"):
+        from dpsql import tuning
+
+        exports = {"Tuned": tuning.Tuned, "tune": tuning.tune}
     elif name == "charts":
         from dpsql.view import charts
 
@@ -171,6 +179,21 @@ def sketch(
     return open_sketch(
         Lake(lake), name, None if window is None else microseconds(window), alias=alias
     )
+
+
+def ask(lake: str, name: str, sql: str, max_error: float | str | None = None) -> pd.DataFrame:
+    """Answer a question about the published tables of a CUBE, from the public part of a lake alone, for no budget.
+
+    Args:
+        lake: the lake's folder.
+        name: the query's name in the lake.
+        sql, max_error: as of `Answer.ask`.
+    """
+    from dpsql.lake.runs import Lake
+    from dpsql.published.cubes import open_marginals
+    from dpsql.published.questions import answer_frame
+
+    return answer_frame(open_marginals(Lake(lake), name), sql, max_error)
 
 
 def open(path: str) -> OpenedTable:  # `dpsql.open`: nobody imports it by itself

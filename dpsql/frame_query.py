@@ -115,14 +115,10 @@ class Answer(PlainRows):
             LakeError: the query has no CUBE, ROLLUP or GROUPING SETS.
             DataError: no table covers the question well enough.
         """
-        import pandas as pd  # slow to import
-
-        from dpsql.published.questions import answer
+        from dpsql.published.questions import answer_frame  # slow to import
 
         released = pa.Table.from_pandas(self.all_rows, preserve_index=False)
-        marginals = newest_tables(released, self.query.published)
-        limit = None if max_error is None else str(max_error)
-        return pd.DataFrame(answer(marginals, sql, limit).rows)
+        return answer_frame(newest_tables(released, self.query.published), sql, max_error)
 
     def plot(self) -> Chart:
         """Draw the largest keys of the first aggregate with their 95% errors."""

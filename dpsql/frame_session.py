@@ -6,7 +6,6 @@ Nothing is split beforehand. What was spent is in the ledger beside the secret, 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -26,6 +25,7 @@ from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.budget import Budget, CapState, Total, budget_of, spent_text
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret, default_secret_path
+from dpsql.progress import show_note
 from dpsql.published.public_rows import frame_of
 from dpsql.sources.caps import Cap, read_caps
 from dpsql.sources.config import Source, Sources
@@ -112,7 +112,7 @@ class Session:
         query, table = self._planned(sql, options)
         until_us = release_time(query, until)
         result = run_frame(query, table, self.secret, run_id, until_us=until_us, ledger=self.ledger)
-        print(spent_text(self._budget(query), "cap= in dpsql.session"), file=sys.stderr)
+        show_note(spent_text(self._budget(query), "cap= in dpsql.session"))
         rows = frame_of(result.histogram, query.published)
         return Answer(rows, query, result.drops, result.cells)
 
@@ -251,7 +251,7 @@ def _loaded(file: str | Path | None) -> Secret:
     is_new = not os.path.lexists(path)
     secret = Secret.load(path)
     if is_new:
-        print(f"created secret {path} and a new ledger: nothing spent so far", file=sys.stderr)
+        show_note(f"created secret {path} and a new ledger: nothing spent so far")
     return secret
 
 

@@ -28,6 +28,11 @@ def progress_line(records: int) -> Callable[[float], None]:
     return show
 
 
+def show_note(text: str) -> None:
+    """Print a sentence on stderr; in a notebook, which shows stderr as if something were wrong, on stdout."""
+    print(text, file=sys.stdout if _is_in_a_notebook() else sys.stderr)
+
+
 def _is_in_a_notebook() -> bool:
     """Whether a kernel runs this process; a program may import the kernel's package without one."""
     ipython = sys.modules.get("IPython")

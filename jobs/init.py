@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dpsql.jobs.declaration import FileRecords
 
 NEXT = """\
-made {conf}: sources.yaml, queries, and a day of Wikipedia edits that are public. Next{where}:
+made {conf}: sources.yaml, queries, and a day of Wikipedia edits that are public; and notebooks about that day. Next{where}:
   dpsql explain conf/queries/demo.sql
   dpsql try conf/queries/demo.sql --until 2015-09-13 --compare
   dpsql run conf/queries/demo.sql --lake lake --until-caught-up --until 2015-09-13"""
@@ -36,7 +36,7 @@ made conf/sources.yaml and conf/queries/first.sql. Look at both, then:
 def init(place: Path, unit: str | None, time: str | None, name: str | None) -> None:
     """Declare FILE in conf/sources.yaml with a budget, and write a first query; of a folder, its data files are one FILE.
 
-    Without FILE make DIR/conf (default: here) with a sources.yaml, queries and a day of public data, to try things with.
+    Without FILE make DIR/conf (default: here) with a sources.yaml, queries and a day of public data, to try things with; and DIR/notebooks.
 
     \b
     dpsql init orders.csv --unit customer
@@ -57,10 +57,12 @@ def _make_example(folder: Path) -> None:
     from dpsql import jars
 
     conf = folder / "conf"
-    if conf.exists():
-        raise ConfigError(
-            f"{conf} is there already: give another folder, like `dpsql init private`"
-        )
+    notebooks = folder / "notebooks"
+    for target in (conf, notebooks):
+        if target.exists():
+            raise ConfigError(
+                f"{target} is there already: give another folder, like `dpsql init private`"
+            )
     with reporting_os_errors(str(conf), ConfigError):
         conf.mkdir(parents=True)
         (conf / "sources.yaml").write_text(
@@ -70,6 +72,11 @@ def _make_example(folder: Path) -> None:
             shutil.copytree(
                 jars.CONF / name, conf / name, ignore=shutil.ignore_patterns("__pycache__")
             )
+        shutil.copytree(
+            jars.CONF.parent / "notebooks",
+            notebooks,
+            ignore=shutil.ignore_patterns(".ipynb_checkpoints"),
+        )
     click.echo(NEXT.format(conf=conf, where="" if folder == Path() else f", in {folder}"))
 
 

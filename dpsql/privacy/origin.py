@@ -62,7 +62,9 @@ def origin_of(
         files: what is read in the source's name instead of its own path.
         level: of its promise.
     """
-    return Origin(ledger_id, places(source, files), declared_cap(source, level), source.apart_from)
+    # Nothing of a frame says where it came from: whose records they are, its caller says.
+    reads = (f"frame {source.ledger}",) if source.of_frame else places(source, files)
+    return Origin(ledger_id, reads, declared_cap(source, level), source.apart_from)
 
 
 def declared_cap(

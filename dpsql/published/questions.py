@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsql.errors import DataError
 from dpsql.published.cubes import PublishedMarginals
 from dpsql.sql.question import per_cell, read_question
 from dpsql.text import Z95
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_ROWS = 1_000
 
@@ -29,6 +32,16 @@ class QuestionAnswer:
     column: str
     rows: list[dict[str, Any]]
     with_null: tuple[str, ...]
+
+
+def answer_frame(
+    marginals: PublishedMarginals, text: str, max_error: float | str | None = None
+) -> pd.DataFrame:
+    """Answer a question in SQL by a frame; arguments and errors as of `answer`."""
+    import pandas as pd  # slow to import
+
+    limit = None if max_error is None else str(max_error)
+    return pd.DataFrame(answer(marginals, text, limit).rows)
 
 
 def answer(

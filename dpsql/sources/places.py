@@ -2,7 +2,7 @@
 
 A place is a text: `path /data/visits` (links resolved), `file 2049:131` (device and inode: it finds hard links and renamed folders),
 `file 2049:977:1767225600000000000` (a file in the folder, with the time of its last change, because numbers are used again),
-`uri s3://bucket/visits`, `topic visits`, `topics REGEX`, `table shop.visits`, `options DIGEST`. A copy of the data is another place:
+`uri s3://bucket/visits`, `topic visits`, `topics REGEX`, `table shop.visits`, `options DIGEST`, `frame PEOPLE`. A copy of the data is another place:
 nothing can tell that it is of the same people but its owner.
 """
 
@@ -26,7 +26,7 @@ FIRST_FILES = 20
 """Files of a folder that are told by their own numbers: enough to know a folder of links to them."""
 PASSED_OVER = (".", "_")
 """How names begin that Spark does not read, as those of logs."""
-ONE_TEXT = ("file ", "options ")
+ONE_TEXT = ("file ", "options ", "frame ")
 """Places that are the same only if their texts are."""
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.errors import DataError
-from dpsql.local.record_reader import RowReader
+from dpsql.local.frames import arrow_table
+from dpsql.local.record_reader import RowReader, check_frame, query_words
 from dpsql.local.sources import source_files
+from dpsql.udfs.columns import plain_rows
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import NO_RECORD
 
@@ -72,6 +75,26 @@ def read_sample(
             )
         if progress:
             progress(count)
+    return _sample(query, reader, tables)
+
+
+def frame_sample(query: Query, frame: Any) -> Sample:
+    """Return the records of a frame as a sample.
+
+    Args:
+        query: from `dpsql.compile` or `Session.plan`.
+        frame: with the columns of the source.
+
+    Raises:
+        DataError: the frame does not fit the query, or has no record of it.
+    """
+    records = arrow_table(frame, query_words(query.plan))
+    check_frame(query, records)
+    reader = RowReader(query.plan, query.sources, NO_SALT, {})
+    return _sample(query, reader, [plain_rows(reader.frame(records))])
+
+
+def _sample(query: Query, reader: RowReader, tables: Sequence[pa.Table]) -> Sample:
     rows = pa.concat_tables(tables) if tables else None
     code = rows["drop"].to_numpy() if rows is not None else np.zeros(0, np.int8)
     drops = {
@@ -79,7 +102,7 @@ def read_sample(
     }
     if rows is None or not (code == 0).any():
         raise DataError(
-            f"the sample has no record of `{query.parsed.stream}` that the query reads ({count:,} rows in all)"
+            f"the sample has no record of `{query.parsed.stream}` that the query reads ({len(code):,} rows in all)"
         )
     rows = rows.filter(code == 0).combine_chunks()
     public = reader.public_groups(query.source)

@@ -38,7 +38,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's colours, which the colour-blind can tell apart."""
 
 WIDTH = 7.2
-CAPTION = 118
+CAPTION = 104
 LABEL = 40
 PANEL_LABELS = (40, 26, 20)
 SEARCHED = 40
@@ -83,7 +83,7 @@ class Chart(Figure):
             "\n".join(textwrap.wrap(caption, CAPTION)),
             x=0.01,
             ha="left",
-            fontsize=8,
+            fontsize=9,
             color="#444444",
         )
         return self

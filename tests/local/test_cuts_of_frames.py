@@ -19,6 +19,7 @@ from dpsql.local.feeder import Buckets, run_batches
 from dpsql.local.local_run import _records
 from dpsql.local.record_reader import RowReader
 from dpsql.privacy.secret import Secret
+from dpsql.progress import show_note
 from dpsql.sources.config import Source, Sources
 from dpsql.udfs.columns import plain_rows
 from tests.sweeps import sweep
@@ -161,6 +162,8 @@ def test_what_is_kept_of_a_notebook_says_nothing_of_the_records(
     assert len(shown) == 2 and all(texts[-1] == "" for texts in shown)
     assert not any("30" in text or "3,000" in text for texts in shown for text in texts)
     assert not capsys.readouterr().err
+    show_note("spent")
+    assert capsys.readouterr() == ("spent\n", ""), "in red it would pass for an error"
 
 
 def test_a_program_that_imports_a_kernel_is_not_a_notebook(

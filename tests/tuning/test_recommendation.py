@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
@@ -66,6 +67,30 @@ def test_expected_errors_are_those_of_the_engine() -> None:
         for norm, tolerance in (("l_1", 0.08), ("l_2", 0.12), ("l_inf", 0.3)):
             mean = np.mean([run["columns"][alias][norm] for run in found])
             assert column[norm] == pytest.approx(mean, rel=tolerance), (alias, norm)
+
+
+def test_a_frame_is_tuned_as_its_file() -> None:
+    """Catches: another recommendation in Python than on the command line; settings without their best one."""
+    tuned = dpsql.tune(dpsql.compile(QUERY, SOURCES), pd.read_parquet(WIKI))
+    best = search(bench())
+    assert tuned.sql == edited(bench(), best)
+    measured = bench().measure(best)
+    rows = tuned.settings.set_index("option")
+    assert rows.loc["best", ["error", "keys", "kept"]].tolist() == [
+        measured.cost,
+        measured.keys_kept,
+        measured.kept,
+    ]
+    assert rows.loc["as written", "error"] == bench().measure(bench().written).cost >= measured.cost
+    options = {
+        "max_rows_contributed",
+        "max_rows_per_group",
+        "max_groups_contributed",
+        "epsilon",
+        "trigger_interval",
+    }
+    assert {*rows.index} == {"as written", "best"} | options
+    assert 24 in rows.loc["trigger_interval", "value"].tolist(), "releases, not microseconds"
 
 
 def test_the_recommendation_is_nearly_the_best_for_other_users() -> None:

@@ -31,7 +31,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             symlinks=True,
             ignore=shutil.ignore_patterns("__pycache__"),
         )
-    shutil.copytree(CHECKOUT / "conf", source / "conf")
+    for room in ("conf", "notebooks"):
+        shutil.copytree(CHECKOUT / room, source / room)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, source)
     words = [
@@ -99,6 +100,12 @@ def test_every_module_and_the_types_are_in_it(installed: Path) -> None:
         for path in (installed / "dpsql" / "conf").rglob("*")
         if path.is_file()
     } == conf
+    notebooks = [
+        path.relative_to(CHECKOUT)
+        for path in (CHECKOUT / "notebooks").rglob("*")
+        if path.is_file() and ".ipynb_checkpoints" not in path.parts
+    ]
+    assert [path for path in notebooks if not (installed / "dpsql" / path).is_file()] == []
     assert {
         path.name for path in (installed / "dpsql" / "view").iterdir() if path.suffix != ".py"
     } == {"page.css", "page.html", "page.js"}
