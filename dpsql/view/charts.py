@@ -10,7 +10,6 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,8 @@ from dpsql.published.public_rows import PublicRows
 from dpsql.published.words import TOO_FEW
 from dpsql.text import Z95
 from dpsql.view.plain_table import as_histogram
-from dpsql.view.table import grouped_by, levels, measures, places_shown, ranked
+from dpsql.view.series import HALF_DAY, MONTHS, at_times, first_row, largest
+from dpsql.view.table import grouped_by, known_numbers, levels, measures, places_shown, ranked
 from dpsql.view.words import TIME, absent, printable, says_nothing
 
 if TYPE_CHECKING:
@@ -41,15 +41,12 @@ WIDTH = 7.2
 CAPTION = 104
 LABEL = 40
 PANEL_LABELS = (40, 26, 20)
-SEARCHED = 40
-"""Characters of a key: beside a bar, above a panel where there are so many in a row; and keys that are looked at for a line."""
+"""Characters of a key: beside a bar, and above a panel where there are so many in a row."""
 MOST_MARKERS = 60
 """Points of a line; more hide the band behind it."""
 SCREEN_DPI = 75
 """Pixels of a screen per inch of a chart; the picture has twice as many."""
 
-HALF_DAY = timedelta(hours=12)
-MONTHS = timedelta(days=300)
 NUMBERS = StrMethodFormatter("{x:,.10g}")
 
 
@@ -129,7 +126,6 @@ def growth(
     keys: int = 6,
     unit: str | None = None,
     title: str | None = None,
-    narrow: bool = False,
     level: str | Sequence[str] | None = None,
 ) -> Chart:
     """Return the largest keys of the newest window, trigger by trigger: a panel for each, with its 95% error band.
@@ -140,7 +136,6 @@ def growth(
         keys: how many keys, the largest at the last trigger.
         unit: what the values count; the column's name unless given.
         title: above the chart.
-        narrow: for a phone: half as wide, with fewer panels in a row.
         level: of a CUBE, the key columns that its rows are grouped by; the first of one column unless given.
     """
     rows, level_text = _drawable(histogram, column, keys, level)
@@ -165,7 +160,6 @@ def growth(
         unit,
         title,
         f"{_span(rows)}.{begins}{level_text}",
-        narrow,
     )
 
 
@@ -175,7 +169,6 @@ def over_windows(
     keys: int = 6,
     unit: str | None = None,
     title: str | None = None,
-    narrow: bool = False,
     level: str | Sequence[str] | None = None,
 ) -> Chart:
     """Return the largest keys of the newest window, window by window: a panel for each, with its 95% error band.
@@ -203,7 +196,6 @@ def over_windows(
         unit,
         title,
         caption,
-        narrow,
     )
 
 
@@ -309,16 +301,15 @@ def _panels(
     unit: str | None,
     title: str | None,
     caption: str,
-    narrow: bool,
 ) -> Chart:
     """Return small multiples: the same time for every key, whose name stands above its line, and a scale of its own, or the largest flattens the
     others."""
     names = grouped_by(rows)
-    lines = _with_a_line(rows, when, keys)
-    labels, width = (PANEL_LABELS[1:], WIDTH / 2) if narrow else (PANEL_LABELS, WIDTH)
-    panel_columns = min(len(labels), max(1, len(lines)))
+    times = sorted(rows.frame[when].unique())
+    lines = largest(rows, when, keys)
+    panel_columns = min(len(PANEL_LABELS), max(1, len(lines)))
     panel_rows = -(-max(1, len(lines)) // panel_columns)
-    figure = Chart(width, 1.3 + 1.55 * panel_rows)
+    figure = Chart(WIDTH, 1.3 + 1.55 * panel_rows)
     figure.suptitle(
         figure.drawable(
             title or f"{_literal_text(column)} per {_literal_text(', '.join(names) or 'window')}"
@@ -328,10 +319,10 @@ def _panels(
         fontsize=11,
     )
     grid = figure.subplots(panel_rows, panel_columns, squeeze=False)
-    for axes, (row, line) in zip(grid.flat, lines, strict=False):
-        label = figure.drawable(_label(row, names, labels[panel_columns - 1]))
-        _draw_panel(axes, rows, column, line, label)
-        _set_times(axes, span, narrow)
+    for axes, path in zip(grid.flat, lines, strict=False):
+        label = _label(first_row(path), names, PANEL_LABELS[panel_columns - 1])
+        _draw_panel(axes, at_times(path, when, times), column, figure.drawable(label))
+        _set_times(axes, span)
         axes.tick_params(labelsize=7.5)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     for axes in list(grid.flat)[len(lines) :]:
@@ -351,9 +342,10 @@ def _smoothed(rows: PublicRows, column: str) -> str | None:
     return name if name in rows.frame and column in rows.description.amounts else None
 
 
-def _draw_panel(axes: Axes, rows: PublicRows, column: str, line: pd.DataFrame, label: str) -> None:
+def _draw_panel(axes: Axes, rows: PublicRows, column: str, label: str) -> None:
     """Draw a key's values by time, with the band of their error and the key above."""
-    values, stderrs = rows.with_frame(line).numbers(column)
+    line = rows.frame
+    values, stderrs = known_numbers(rows, column)
     errors = Z95 * stderrs
     low = values - errors
     high = values + errors
@@ -378,12 +370,11 @@ def _draw_panel(axes: Axes, rows: PublicRows, column: str, line: pd.DataFrame, l
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
 
 
-def _set_times(axes: Axes, span: tuple[Any, Any], narrow: bool) -> None:
+def _set_times(axes: Axes, span: tuple[Any, Any]) -> None:
     """Let the axis of a panel show a span of time and name its two ends."""
     begin, end = span if span[0] < span[1] else (span[0] - HALF_DAY, span[1] + HALF_DAY)
     length = end - begin
     form = "%d %b %H:%M" if length < 6 * HALF_DAY else "%d %b" if length < MONTHS else "%b %Y"
-    form = form.replace(" %H", "\n%H") if narrow else form
     axes.set_xlim(begin - length / 40, end + length / 40)
     axes.set_xticks([begin, begin + length / 2, end], [f"{begin:{form}}", "", f"{end:{form}}"])
     # At the edges they grow inwards, so that those of two panels never meet
@@ -393,28 +384,6 @@ def _set_times(axes: Axes, span: tuple[Any, Any], narrow: bool) -> None:
 
 def _within(rows: PublicRows, column: str) -> tuple[float, float] | None:
     return next(measure.within for measure in measures(rows) if measure.alias == column)
-
-
-def _with_a_line(
-    rows: PublicRows, when: str, keys: int
-) -> list[tuple[dict[Any, Any], pd.DataFrame]]:
-    """Return the largest keys of the last time, each with what it has at each time; keys of one point come last, for they make no line."""
-    names = grouped_by(rows)
-    points = rows.frame[when]
-    ordered = ranked(rows.where(points == points.max()))[0]
-    times = sorted(points.unique())
-    lines = []
-    for row in ordered.frame.head(SEARCHED).to_dict("records"):
-        key_rows = rows.frame
-        for name in names:
-            key_rows = key_rows[
-                key_rows[name].isna() if absent(row[name]) else key_rows[name] == row[name]
-            ]
-        lines.append(
-            (row, key_rows.drop_duplicates(when, keep="last").set_index(when).reindex(times))
-        )
-    lines.sort(key=lambda line: line[1]["trigger"].count() < 2)  # which is stable
-    return lines[:keys]
 
 
 def _bars_title(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from dpsql.published.public_rows import PublicRows
 from dpsql.view.drawings import Drawing, way
 from dpsql.view.table import finished, grouped_by, known_numbers, paths, ranked
 from dpsql.view.words import key_text, printable, scale_texts
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST_KEYS = 6
 SEARCHED = 40
@@ -62,8 +59,7 @@ def over_windows(rows: PublicRows, alias: str) -> Series | None:
     closed = rows.where(finished(rows)).newest
     if published.windows is None or closed.frame.empty:
         return None
-    closed = closed.with_frame(closed.frame.reset_index(drop=True))
-    key_rows = _largest(closed, closed.last_window, START)
+    key_rows = largest(closed, START)
     starts = sorted(closed.frame[START].unique())
     count = max(FEWEST_POINTS, MOST_POINTS // len(key_rows))
     is_cut = len(starts) > count
@@ -89,19 +85,32 @@ def growth(window: PublicRows, alias: str) -> Series | None:
     if published.windows:
         begin = frame[START].min()
         end = max(frame[END].max(), end)
-    newest = window.where(frame[DUE] == dues[-1])
     sentences = [SELECTED] if published.selects else []
-    key_rows = _largest(window, newest, DUE)
+    key_rows = largest(window, DUE)
     return _series(alias, "trigger by trigger", key_rows, DUE, dues, (begin, end), sentences)
 
 
-def _largest(rows: PublicRows, last_rows: PublicRows, when: str) -> list[PublicRows]:
-    """Return the rows of each of the largest keys; keys of one point come last, for they make no line."""
-    ordered = ranked(last_rows)[0]
+def largest(rows: PublicRows, when: str, keys: int = MOST_KEYS) -> list[PublicRows]:
+    """Return the rows of each of the largest keys of the last time; keys of one point come last, for they make no line."""
+    unique = rows.with_frame(rows.frame.reset_index(drop=True))
+    points = unique.frame[when]
+    ordered = ranked(unique.where(points == points.max()))[0]
     searched = ordered.with_frame(ordered.frame.head(SEARCHED))
-    key_rows = paths(rows, searched)
+    key_rows = paths(unique, searched)
     key_rows.sort(key=lambda path: path.frame[when].nunique() < 2)  # which is stable
-    return key_rows[:MOST_KEYS]
+    return key_rows[:keys]
+
+
+def first_row(rows: PublicRows) -> dict[Any, Any]:
+    """Return the first of some rows, with None for NULL."""
+    row: dict[Any, Any] = rows.frame.head(1).to_dict("records")[0]
+    return row
+
+
+def at_times(path: PublicRows, when: str, times: list[Any]) -> PublicRows:
+    """Return the rows of one key by some times, of which it may lack some."""
+    frame = path.frame.drop_duplicates(when, keep="last")
+    return path.with_frame(frame.set_index(when).reindex(times))
 
 
 def _series(
@@ -141,11 +150,10 @@ def _line(path: PublicRows, alias: str, when: str, times: list[Any], across: np.
     """Return the line of one key at some times."""
     published = path.description
     names = grouped_by(path)
-    first = path.frame.iloc[0].to_dict()
-    frame: pd.DataFrame = path.frame.drop_duplicates(when, keep="last")
-    at_times = path.with_frame(frame.set_index(when).reindex(times))
+    row = first_row(path)
+    points = at_times(path, when, times)
     guess = published.extra_columns(alias).get(SMOOTHED)
-    guesses = None if guess is None else at_times.frame[guess.name].to_numpy(np.float64)
-    drawing, (low, high) = way("series", across, *known_numbers(at_times, alias), guesses)
-    keys = tuple(key_text(first, name, published) for name in names)
+    guesses = None if guess is None else points.frame[guess.name].to_numpy(np.float64)
+    drawing, (low, high) = way("series", across, *known_numbers(points, alias), guesses)
+    keys = tuple(key_text(row, name, published) for name in names)
     return KeyLine(keys, drawing, *scale_texts(low, high))

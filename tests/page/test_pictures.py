@@ -134,6 +134,18 @@ def test_numbers_and_days_stand_in_their_own_order() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("keys", "dtype"), [(["b", None], "string[pyarrow]"), ([16, None], "int64[pyarrow]")]
+)
+def test_null_is_a_key_like_others(keys: list[object], dtype: str) -> None:
+    """Catches: a NULL of Arrow's own types that ends a line, a picture or the rows as CSV."""
+    rows = published({day: {"a": 500.0, "b": 900.0} for day in (0, 1)})
+    values = [keys[int(key == "b")] for key in rows["page"]]
+    rows = said(rows.assign(page=pd.array(values, dtype=dtype)))
+    text = page(standing(rows), rows[rows["window_start"] == DAYS[1]], all_rows=rows)
+    assert text.count("<bdi>NULL</bdi>") >= 3 and "n: " in seen(text)
+
+
 def test_many_numbers_stand_by_size() -> None:
     many = published({0: {str(i): 100.0 + i for i in range(MOST_IN_ORDER + 1)}})
     rows = many.astype({"page": "int64"})
