@@ -1,6 +1,6 @@
 """What a trigger costs beside another commit of dpsql, and beside plain counts: all take turns on one machine.
 
-    git worktree add /tmp/before COMMIT && (cd /tmp/before && make setup)
+    git worktree add /tmp/before COMMIT && (cd /tmp/before && make setup)   # and this folder's processes.py, if its own is another
     python benchmarks/triggers.py --before /tmp/before
     python benchmarks/triggers.py --before /tmp/before --rows 1000 --turns 12
 
@@ -279,7 +279,7 @@ class Variant:
         self.plain = name in PLAIN
         command = [
             sys.executable if checkout == CHECKOUT else str(checkout / ".venv/bin/python"),
-            str(Path(__file__).resolve()),
+            str(checkout / "benchmarks/triggers.py"),
         ]
         command += ["--serve", name, "--stream", str(stream), "--scratch", str(scratch)]
         command += ["--buckets", *map(str, buckets)] if buckets else []

@@ -50,7 +50,7 @@ def test_expected_errors_are_those_of_the_engine() -> None:
     expected = bench().measure(bench().written)
     runs = [
         try_query(query, {}, run_id=f"{n:032x}", secret=Secret(b"t" * 32), compare=True).comparison
-        for n in range(4)
+        for n in range(12)
     ]
     found = [run for run in runs if run is not None]
     assert dict(expected.dropped) == {
@@ -61,10 +61,11 @@ def test_expected_errors_are_those_of_the_engine() -> None:
     assert expected.keys_kept == pytest.approx(
         np.mean([run["keys_kept"] for run in found]), abs=1.0
     )
-    # A count near its threshold is a little further off than one whose noise has not chosen it
+    # A run's l_2 of editors has a standard deviation of 6%, so that of this mean is 2%; over 120 runs the two are equal within 0.6%.
+    # The expected largest error is a median, which the mean of the runs exceeds by 9%.
     for alias, column in expected.columns.items():
         assert column["true"] == pytest.approx(float(found[0]["true_histogram"][alias].abs().sum()))
-        for norm, tolerance in (("l_1", 0.08), ("l_2", 0.12), ("l_inf", 0.3)):
+        for norm, tolerance in (("l_1", 0.08), ("l_2", 0.08), ("l_inf", 0.3)):
             mean = np.mean([run["columns"][alias][norm] for run in found])
             assert column[norm] == pytest.approx(mean, rel=tolerance), (alias, norm)
 

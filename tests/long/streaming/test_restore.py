@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -26,6 +27,7 @@ from dpsql.lake.savepoints import take_savepoint
 from dpsql.local.verification import verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.published.public_rows import read_histogram
 from dpsql.streaming.published_table import PublishedTable
 from dpsql.udfs.bucket_state import BucketFiles
 from tests.streaming.conftest import DAY, START, BrokenOff, break_off, run_file
@@ -317,6 +319,66 @@ def test_what_is_read_again_counts_once(case: Any, write: Any, visits: Any) -> N
     path.write_text(json.dumps({**json.loads(path.read_text()), "void": []}))
     doubled.go(END)
     assert doubled.histogram() != whole.histogram()
+
+
+ONE_KEY = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, max_groups_contributed = 1{options})
+  page, COUNT(DISTINCT user_id) AS people
+FROM visits
+GROUP BY {keys}
+"""
+"""The sum that chooses keys is the count: it has no noise of its own."""
+
+
+def one_page_each(table: pa.Table) -> pa.Table:
+    """Keep of each day one visit of a user, so that all pages have as many users."""
+    pages = table["page"].to_pylist()
+    users = table["user_id"].to_pylist()
+    is_kept = [int(user[1:]) % 3 == int(page[1:]) for user, page in zip(users, pages, strict=True)]
+    return table.filter(pa.array(is_kept))
+
+
+def test_counts_without_own_noise_are_restored(case: Any, write: Any, visits: Any) -> None:
+    """Catches: a state that loses the end of key selection's path, the only noise that such counts have."""
+    table = one_page_each(visits(users=240))
+    write(table, 4)
+    windows = ONE_KEY.format(
+        options=", trigger_interval = INTERVAL 12 HOURS", keys="window(ts, '1 day'), page"
+    )
+    whole = case(windows, options=OPTIONS)
+    restored = case(windows, options=OPTIONS)
+    whole.go(END)
+    restored.go(MIDDLE)
+    run_file(restored)
+    saved = take_savepoint(restored.lake, "demo", "middle")
+    groups = pd.read_parquet(saved.folder / "groups")
+    assert {"noise", "v0"} <= {*groups} and "p0" not in groups
+    assert set(groups["selected_at"]) == {1}
+    lose_release(restored)
+    assert restore.restore(restored.lake, "demo", savepoint="middle").batches["release"] >= 0
+    restored.go(END)
+    assert len(whole.histogram()) == 12
+    assert restored.histogram() == whole.histogram() == restored.of_local_engine(table)
+    assert verified(restored)
+
+
+def test_one_release_without_own_noise_is_restored(case: Any, write: Any, visits: Any) -> None:
+    """Catches: a one-time release that counts records twice, or none, after its state was restored."""
+    table = one_page_each(visits(users=240, days=1))
+    write(table, 4)
+    one = case(ONE_KEY.format(options="", keys="page"), max_users=1_000, max_keys=1_000)
+    run_file(one)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(BrokenOff):
+        patch.setattr("dpsql.streaming.context.RunContext.release", break_off)
+        one.go(None)
+    take_savepoint(one.lake, "demo", "read")
+    lose(one, "admission")
+    restore.restore(one.lake, "demo", savepoint="read")
+    one.go(None)
+    order = [("page", "ascending")]
+    expected = one.locally(table, one.query.until_us(None)).sort_by(order).to_pylist()
+    assert read_histogram(one.lake, "demo").sort_by(order).to_pylist() == expected
+    assert len(expected) == 3 and verified(one)
 
 
 def test_a_restore_that_breaks_off_changes_nothing_and_is_done_again(

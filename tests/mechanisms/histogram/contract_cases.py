@@ -12,7 +12,7 @@ from dpsql.parsed_query import (
     Quantiles,
     WindowSpec,
 )
-from tests.property.plans import CAPPED, COUNT, DAY, FEW, HOUR, ROWS, query, source
+from tests.property.plans import CAPPED, COUNT, DAY, FEW, HOUR, ROWS, USERS, query, source
 
 SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.0))
 QUARTILES = Quantiles("quartiles", AggregateFunction.APPROX_QUANTILES, "seconds", (0.0, 60.0), 4)
@@ -21,6 +21,14 @@ LOUD = {
     "max_rows_contributed": 3,
     "max_rows_per_group": 2,
     "max_groups_contributed": 2,
+}
+ONE_KEY = {"max_rows_contributed": 1, "max_rows_per_group": 1, "max_groups_contributed": 1}
+"""Counts of these are the sums that choose keys: they have no noise, and no path, of their own."""
+ONCE = {
+    "event_time": ONE_TIME,
+    "window": None,
+    "trigger_interval_us": DAY,
+    "contribution_period": ContributionPeriod.STREAM,
 }
 UNCOUNTED = {"max_rows_contributed": math.inf, "max_rows_per_group": math.inf}
 PLANS = {
@@ -51,15 +59,7 @@ PLANS = {
         query(**LOUD, carry_windows=3, aggregates=(QUARTILES, COUNT)), source()
     ),
     "carried": make_plan(query(**LOUD, carry_windows=3), source()),
-    "once": make_plan(
-        query(
-            **LOUD,
-            event_time=ONE_TIME,
-            window=None,
-            trigger_interval_us=DAY,
-            contribution_period=ContributionPeriod.STREAM,
-            aggregates=(COUNT, SPREAD),
-        ),
-        source(),
-    ),
+    "once": make_plan(query(**LOUD, **ONCE, aggregates=(COUNT, SPREAD)), source()),
+    "one key": make_plan(query(**LOUD | ONE_KEY, aggregates=(USERS, COUNT)), source()),
+    "one key once": make_plan(query(**LOUD | ONE_KEY, **ONCE, aggregates=(USERS,)), source()),
 }
