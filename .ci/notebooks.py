@@ -79,6 +79,8 @@ def publish(folder: Path) -> None:
     command = [sys.executable, "-m", "dpsql.jobs.cli", *words]
     subprocess.run(command, cwd=folder, env=environment, check=True)
     shutil.copytree(folder / "lake" / "public" / "editors", TABLE)
+    for log in (TABLE / "_delta_log").glob("*.json"):
+        log.write_text(without_names(log.read_text(), folder))
 
 
 def main(*prefixes: str) -> None:

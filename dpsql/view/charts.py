@@ -185,7 +185,11 @@ def over_windows(
         if published.selects
         else ""
     )
-    caption = f"All {starts.nunique():,} windows, each at its newest trigger.{missing}{level_text}"
+    is_sliding = published.windows.slide_us < published.windows.size_us
+    early = " The first ones may begin before the records do." if is_sliding else ""
+    caption = (
+        f"All {starts.nunique():,} windows, each at its newest trigger.{early}{missing}{level_text}"
+    )
     return _panels(
         rows.newest,
         column,

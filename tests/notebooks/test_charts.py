@@ -210,6 +210,12 @@ def test_many_windows_are_a_line_without_markers(windows: int) -> None:
     assert list(smoothed.get_ydata()) == [100.5] * len(starts)
     said = " ".join(chart.get_supxlabel().split())
     assert f"All {len(starts)} windows" in said and "the smoothed value, a better guess" in said
+    assert "begin before" not in said
+    published = PublicRows.of_frame(told(frame)).description
+    assert published.windows is not None
+    sliding = replace(published, windows=replace(published.windows, slide_us=published.windows.size_us // 2))
+    frame.attrs[PROPERTY] = sliding.text()
+    assert "The first ones may begin before the records do" in " ".join(charts.over_windows(frame, "edits").get_supxlabel().split()), "a false rise"
 
 
 def test_what_cannot_be_drawn_is_said() -> None:
