@@ -258,7 +258,9 @@ def _headline(window_table: WindowTable) -> str:
         return "Nothing here is larger than its own noise"
     first = window_table.rows[0]
     if not window_table.names:
-        return f"{window_table.heads[0].name}: {first.cells[0].text}"
+        amounts = window_table.shown_rows.description.amounts
+        cells = zip(window_table.heads, first.cells, amounts, strict=False)
+        return "; ".join(f"{head.name}: {cell.text}" for head, cell, _ in cells)
     if not window_table.ranked_by or not window_table.first:
         return ""
     head = window_table.heads[window_table.main_column]

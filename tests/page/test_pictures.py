@@ -70,6 +70,17 @@ def test_a_picture_comes_first_and_the_explanation_last() -> None:
     assert len(text) < 100_000, "32 keys are a small page"
 
 
+def test_numbers_without_keys_begin_with_their_lines() -> None:
+    """Catches: a headline of one of several numbers; a page without keys that has no picture above its table."""
+    rows = published({0: {"a": 900.0}}).drop(columns="page")
+    rows = rows.assign(m=7.0, m_stderr=1.0)
+    rows.attrs[PROPERTY] = described(rows.columns).text()
+    text = page(standing(rows), rows)
+    assert "n: 900.0 ± 9.8; m: 7.0 ± 2.0" in seen(text) and "N, m, 1 March 2024" in seen(text)
+    assert text.count('<svg class="series"') == 2
+    assert text.index('<svg class="series"') < text.index('class="cards"') < text.index("<table>")
+
+
 @pytest.mark.parametrize("ranks", [0.02, 0.2, 0.4, 0.6])
 def test_quantiles_have_a_cell_each(ranks: float) -> None:
     """Catches: declared bounds shown as data; ranks that allow anything shown as numbers; no mark where they are half a step off."""

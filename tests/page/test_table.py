@@ -266,7 +266,7 @@ def test_each_level_of_a_cube_has_a_list_of_its_own() -> None:
     table_text = text.split("<details>")[0].replace("data:text/csv", "")
     assert ">grouping_id<" not in table_text
     lines = [re.findall(r'<p class="key"><bdi>([^<]*)<', panel) for panel in panels]
-    assert lines == [["y", "x"], ["2", "1"], ["y, 2", "y, 1", "x, 2", "x, 1"], ["all records"]]
+    assert lines == [["y", "x"], ["2", "1"], ["y, 2", "y, 1", "x, 2", "x, 1"], []]
 
 
 def test_quantiles_stand_beside_numbers_and_alone() -> None:
