@@ -186,11 +186,8 @@ def constants(data: Path) -> list[str]:
             print(stream.name, triggers, flush=True)
     best = min(pairs, key=lambda pair: sum(math.log(each[pair].l_1) for each in found.values()))
     ours = (SELECTION_SHARE, SELECTION_DECAY)
-    # Less for keys would make l_1 smaller where counts contain their sum, and lose keys
-    print(
-        f"best l_1 for all: share {best[0]:g}, decay {best[1]:g}; planned: {ours[0]:g}, {ours[1]:g}"
-    )
-    out = [f"| | {ours[0]:g}, {ours[1]:g}: planned for all | best of each | |", "|---|---|---|---|"]
+    assert best == ours, best  # else the planner has the wrong ones
+    out = [f"| | {ours[0]:g}, {ours[1]:g}: best for all | best of each | |", "|---|---|---|---|"]
     for (name, triggers), each in found.items():
         mine = min(pairs, key=lambda pair: each[pair].l_1)
         cells = [f"{f.keys:,.0f} / {f.l_1:,.0f} / {f.l_2:,.0f}" for f in (each[ours], each[mine])]
