@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from dpsql.text import number
+
+
+@dataclass(frozen=True)
+class FigureBar:
+    """The error of a figure of what the limits leave out.
+
+    Args:
+        name: of the figure.
+        bound: what one unit adds in one period, at most.
+        stderr: standard error.
+        half_width: of the 95% interval.
+    """
+
+    name: str
+    bound: int
+    stderr: float
+    half_width: float
 
 
 @dataclass(frozen=True)
@@ -16,7 +35,8 @@ class Limits:
         max_users, max_keys: declared for the source.
         pairs: of window and key.
         defaults: options that the query does not write; None: it does.
-        left_out: figures that tell what the limits leave out.
+        left_out: figures of what the limits leave out.
+        no_figures: why there are none.
     """
 
     max_rows_contributed: int | None
@@ -27,7 +47,8 @@ class Limits:
     max_spells_contributed: int | None = None
     pairs: int | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    left_out: Sequence[Any] | None = None
+    left_out: Sequence[FigureBar] = ()
+    no_figures: str = ""
 
 
 def defaults_text(limits: Limits, key: str) -> str:
@@ -78,9 +99,42 @@ def allowance(limits: Limits, unit: Sequence[str], span: str, key: str) -> str:
     return f"at most C = {rows:,} records {count}{more}"
 
 
+def allowance_sentences(
+    limits: Limits, count: str, key: str, once: bool, is_long: bool
+) -> Iterator[str]:
+    """Yield how many records of a unit count (`count`), and what becomes of further ones; `is_long`: for the whole stream."""
+    yield f"{count[0].upper()}{count[1:]}."
+    if not further(limits, key):
+        return
+    chosen = "A random choice of each unit's records counts" if once else "The earliest count"
+    long = ", however long the query runs" if is_long else ""
+    yield f"{chosen}; further ones are dropped{long}, and counted for the operator."
+
+
 def further(limits: Limits, key: str, once: bool = False) -> str:
     """Say what becomes of further records; nothing where all count."""
     if limits.max_rows_contributed is None and not key:
         return ""
     chosen = " Which of a unit's rows count is up to a keyed hash." if once else ""
     return f"{chosen} Further records are dropped; the error bars do not show that."
+
+
+def estimate_text(limits: Limits, key: str, once: bool) -> str:
+    """Say what is estimated of what the limits leave out, with its error; nothing where nothing is."""
+    names = {
+        "units": "units",
+        "pairs_left_out": f"left-out values of {key}",
+        "rows_left_out": "left-out records",
+        "values_clamped": "clamped values",
+    }
+    bars = [
+        f"{names[each.name]} ± {number(each.half_width)}"
+        for each in limits.left_out
+        if each.name in names
+    ]
+    if not bars:
+        return ""
+    subject = "the release" if once else "each window"
+    return (
+        f"{subject} comes with a private estimate of what the limits left out: {', '.join(bars)}."
+    )

@@ -17,7 +17,10 @@ PROPERTY = "dpsql.table"
 
 VERSION = 2
 CELLS_ENDING = "sketch"
-"""The table of cells beside the public table of a query: `NAME.sketch`."""
+LEFT_OUT_ENDING = "left_out"
+"""The tables beside the public table of a query: of cells, `NAME.sketch`, and of what the limits left out, `NAME.left_out`."""
+LEFT_OUT_ATTRIBUTE = "dpsql.left_out"
+"""Where a frame of pandas has the rows of `NAME.left_out`, as JSON text. (A frame there would end `concat`, `merge` and `to_parquet`.)"""
 START = "window_start"
 END = "window_end"
 DUE = "trigger_time"
@@ -32,13 +35,14 @@ ADDITIVE = (AggregateFunction.COUNT_ROWS, AggregateFunction.COUNT, AggregateFunc
 
 class Rows(StrEnum):
     """The kind of one row: a group; a release of lists; a row of cells; a cell of one of several
-    tables; a cell of a fitted table."""
+    tables; a cell of a fitted table; figures of what the limits left out."""
 
     HISTOGRAM = "HISTOGRAM"
     LISTS = "LISTS"
     CELLS = "CELLS"
     CUBE = "CUBE"
     SYNTHETIC = "SYNTHETIC"
+    LEFT_OUT = "LEFT_OUT"
 
 
 class Role(StrEnum):

@@ -12,8 +12,16 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from dpsql.allowance import Limits, allowance, defaults_text, further
+from dpsql.allowance import (
+    Limits,
+    allowance,
+    allowance_sentences,
+    defaults_text,
+    estimate_text,
+    further,
+)
 from dpsql.description import STDERR
+from dpsql.explained_times import When, live_runs, times, times_in_short
 from dpsql.text import WIDTH, Z95, aligned, number, percent, plural, wrapped
 from dpsql.times import duration
 
@@ -71,40 +79,6 @@ class Guarantee:
     def span(self) -> str:
         """How long the contribution limits of a unit last."""
         return f"in {duration(self.period_us)}" if self.period_us else "in the whole stream"
-
-
-@dataclass(frozen=True, kw_only=True)
-class When:
-    """The windows and triggers.
-
-    Args:
-        event_time: column of the records; None: none is read, and all records are released once.
-        window_us, slide_us: of windows; None: the whole table is released as it is.
-        trigger_us: time between triggers.
-        releases: triggers of a window, or of a table; None: there is no last one.
-        start, end: of a table, due times of trigger 0 and the last one.
-        lateness_us: how long after its end a window takes records.
-        ahead_us: how far ahead of the clock a record may be.
-        panes: slides of a window that is added up from panes.
-        poll_us: how often a live run polls its source; None: the query cannot run live.
-    """
-
-    event_time: str | None
-    window_us: int | None
-    slide_us: int | None
-    trigger_us: int
-    releases: int | None
-    start: str | None = None
-    end: str | None = None
-    lateness_us: int
-    ahead_us: int
-    panes: int | None = None
-    poll_us: int | None
-
-    @property
-    def once(self) -> bool:
-        """Whether all records are released together, one time."""
-        return self.event_time is None
 
 
 @dataclass(frozen=True)
@@ -241,12 +215,14 @@ class BudgetShares:
 
     Args:
         mu: of all Gaussian noise; 0 where noise is discrete Laplace.
+        figures_share: share of mu^2 for figures of what the limits leave out.
         selection_share: share of mu^2 that selects keys.
         noisy_numbers: of a group, which share the rest; None: they share it unequally.
         delta_noise, delta_threshold, delta_hash: what delta is for.
     """
 
     mu: float
+    figures_share: float = 0.0
     selection_share: float = 0.0
     noisy_numbers: int | None
     delta_noise: float
@@ -300,7 +276,7 @@ class Explanation:
         sections = {
             "In short": [*_short(self)],
             "What is promised": [*_promise(self), *notes.protects],
-            "When": [*_when(self.when), *notes.when, *_live(self.when)],
+            "When": [*times(self.when), *notes.when, *live_runs(self.when)],
             "Limits": [*_limits(self), *notes.limits],
             "Which keys are released": [*_keys(self), *notes.keys],
             "How exact the numbers are": [*_columns(self), *notes.columns],
@@ -316,10 +292,11 @@ def _short(e: Explanation) -> Iterator[str]:
     lines = {
         "Protected": f"{e.subject}: epsilon {p.epsilon:g}, delta {p.delta:g}{', once' if once else ''}.",
         "Adds up to": _adds_up(p, once),
-        "When": _when_in_short(e.when),
+        "When": times_in_short(e.when),
         "Keys": _keys_in_short(e),
         "Noise": _noise(e),
         "Limits": f"{_allowance(e)}.{further(e.limits, e.keys.name, once)}",
+        "Left out": estimate_text(e.limits, e.keys.name, once),
         "Defaults": defaults_text(e.limits, e.keys.name),
     }
     for name, text in lines.items():
@@ -347,16 +324,6 @@ def _adds_up(p: Guarantee, once: bool) -> str:
             "a cap on the source limits it."
         )
     return f"epsilon {', '.join(costs)}, for someone active all the time.{careful}"
-
-
-def _when_in_short(w: When) -> str:
-    interval = f"every {duration(w.trigger_us)}"
-    if w.once:
-        return "once, over all existing records."
-    if w.window_us is None:
-        return f"the whole table, {interval}."
-    released = f"one {interval}, each released once" if w.panes else f"released {interval}"
-    return f"windows of {duration(w.window_us)}, {released}."
 
 
 def _keys_in_short(e: Explanation) -> str:
@@ -418,46 +385,6 @@ def _promise(e: Explanation) -> Iterator[str]:
     yield f"Not hidden: {clock}the operator's own metrics (exact totals per micro-batch of the rows that WHERE keeps)."
 
 
-def _when(w: When) -> Iterator[str]:
-    interval = f"every {duration(w.trigger_us)}"
-    if w.once:
-        yield "Once, over all records that exist when the run starts. No event time is read, so records of any time count."
-        return
-    if w.window_us is None:
-        end = f", the last at {w.end}" if w.end else ""
-        often = "without an end" if w.releases is None else f"{w.releases:,} times"
-        yield f"The whole table, {interval} from {w.start} on, {often}{end}."
-        return
-    slide = f", one every {duration(w.slide_us or 0)}," if w.slide_us != w.window_us else ""
-    late = f", with {duration(w.lateness_us)} for late records" if w.lateness_us else ""
-    released = f", released {interval}{late}: {plural(w.releases or 0, 'release')} per window."
-    if w.panes:
-        released = f". Each is released once, at its end{late}."
-    yield f"Windows of {duration(w.window_us)}{slide} by {w.event_time} (UTC){released}"
-    if w.panes:
-        yield (
-            f"A window is {w.panes} panes of {duration(w.trigger_us)}. A record counts in its own "
-            "pane while that is open. Windows add up panes, so no record is copied into several windows."
-        )
-        yield "The first window begins at the declared start of the stream. There is no last one."
-    else:
-        yield "A record counts from the first trigger after its event time."
-    yield f"Dropped: records of a closed {'pane' if w.panes else 'window'}, and records more than {duration(w.ahead_us)} ahead of the clock."
-
-
-def _live(w: When) -> Iterator[str]:
-    if w.once:
-        return
-    if w.poll_us is None:
-        yield "This query cannot run live: its triggers are not at whole milliseconds. Stored input: --until-caught-up."
-        return
-    yield (
-        "Live runs, not --until-caught-up, assume that every micro-batch takes less time than the "
-        f"polling interval (--interval, by default {duration(w.poll_us)}). A longer one delays the "
-        "clock and may change which late records of others count; the run then says so."
-    )
-
-
 def _allowance(e: Explanation) -> str:
     span = "" if e.when.once else e.protects.span
     return allowance(e.limits, e.protects.unit, span, e.keys.name)
@@ -466,16 +393,12 @@ def _allowance(e: Explanation) -> str:
 def _limits(e: Explanation) -> Iterator[str]:
     limits = e.limits
     if e.protects.unit:
-        sentence = _allowance(e)
         is_long = not (e.protects.period_us or e.when.once)
-        long = ", however long the query runs" if is_long else ""
-        yield f"{sentence[0].upper()}{sentence[1:]}."
-        if further(limits, e.keys.name):
-            chosen = "A random choice of each unit's records counts"
-            chosen = chosen if e.when.once else "The earliest count"
-            yield f"{chosen}; further ones are dropped{long}, and counted for the operator."
+        yield from allowance_sentences(limits, _allowance(e), e.keys.name, e.when.once, is_long)
     else:
         yield f"One event is one row, in one {'pane of one key' if e.when.panes else 'key'}."
+    if limits.no_figures:
+        yield f"No estimate of what the limits leave out: {limits.no_figures}."
     if limits.pairs:
         yield f"At most {limits.pairs:,} pairs of window and key count; further ones add nothing."
     bounded = [column for column in e.columns if column.bounds]
@@ -570,12 +493,16 @@ def _shares(e: Explanation) -> Iterator[str]:
         return
     is_counted = any(column.on_selection for column in e.columns)
     chooses = "chooses keys and counts their units" if is_counted else "for key selection"
-    if not b.noisy_numbers:
-        yield f"All of mu^2 {chooses}."
-        return
-    share = percent((1 - b.selection_share) / b.noisy_numbers)
-    selected = f"{percent(b.selection_share)} {chooses}, " if b.selection_share else ""
-    yield f"Shares of mu^2: {selected}{share} for each noisy number of a group ({b.noisy_numbers})."
+    share_each = (1 - b.figures_share - b.selection_share) / max(1, b.noisy_numbers)
+    parts = {
+        "for what the limits leave out": b.figures_share,
+        chooses: b.selection_share,
+        f"for each noisy number of a group ({b.noisy_numbers})": share_each
+        if b.noisy_numbers
+        else 0.0,
+    }
+    shares = [f"{percent(share)} {purpose}" for purpose, share in parts.items() if share]
+    yield f"Shares of mu^2: {', '.join(shares)}."
 
 
 def _budget(e: Explanation) -> Iterator[str]:

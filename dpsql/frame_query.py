@@ -77,6 +77,13 @@ class Answer(PlainRows):
         return self.query.reading
 
     @property
+    def left_out(self) -> pd.DataFrame:
+        """The figures of what the limits left out, a row per finished window, each with its stderr; no row where the query has none."""
+        import pandas as pd  # slow to import
+
+        return pd.DataFrame(PublicRows.of_frame(self.all_rows).left_out)
+
+    @property
     def spent(self) -> PrivacyLoss:
         """The epsilon and delta that this answer promises, and so costs, per unit and contribution period."""
         return PrivacyLoss(self.query.plan.epsilon, self.query.plan.delta)

@@ -113,7 +113,7 @@ class Session:
         until_us = release_time(query, until)
         result = run_frame(query, table, self.secret, run_id, until_us=until_us, ledger=self.ledger)
         show_note(spent_text(self._budget(query), "cap= in dpsql.session"))
-        rows = frame_of(result.histogram, query.published)
+        rows = frame_of(result.histogram, query.published, result.left_out)
         return Answer(rows, query, result.drops, result.cells)
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpsql.description import START
+from dpsql.description import START, Role
 from dpsql.errors import DataError
 from dpsql.jobs.options import INSTANT, json_option, lake_option, name_argument
 from dpsql.jobs.terminal import note, print_json, print_table
@@ -16,9 +16,9 @@ from dpsql.view.words import TIME
 if TYPE_CHECKING:
     from dpsql.description import Published
     from dpsql.published.public_rows import PublicRows
-    from dpsql.view.difference import Difference
+    from dpsql.view.difference import Difference, Of
 
-    Comparison = tuple[str, str, float, Difference | None]
+    Comparison = tuple[str, str, float, Difference | None, Of | None]
 
 NEAR = 3
 """Published keys that are named when one is not found."""
@@ -62,7 +62,7 @@ def compare(
         raise click.UsageError("at most two keys can be compared")
     rows = _released(name, lake_folder)
     columns = _columns(rows.description, name, column)
-    from dpsql.view.table import one_window
+    from dpsql.view.table import known_shortfall, one_window
 
     window = one_window(rows, name, window_us)
     published = rows.description
@@ -80,16 +80,17 @@ def compare(
     if len(keys) == 2:
         other_row = _row(window.newest, keys[1])
         comparisons = [
-            _against(published, row, other_row, alias, keys[1], 0.0) for alias in columns
+            _against(published, row, other_row, alias, keys[1], 0.0, known_shortfall(window, alias))
+            for alias in columns
         ]
-        _print(keys[0], row, comparisons, published, as_json)
+        _print(keys[0], row, comparisons, window, as_json)
         return
     comparisons = [line for alias in columns for line in _changes(rows, row, alias)]
     if not comparisons:
         raise DataError(
             f"{keys[0] or name!r} has no trigger or window before this one that it could be compared with"
         )
-    _print(keys[0], row, comparisons, published, as_json)
+    _print(keys[0], row, comparisons, window, as_json)
 
 
 def _released(name: str, lake_folder: str) -> PublicRows:
@@ -161,12 +162,13 @@ def _against(
     alias: str,
     name: str,
     correlation: float | None,
+    share: float | None,
 ) -> Comparison:
-    """Compare a column of two rows.
+    """Compare a column of two rows; `share`: of `dpsql.view.difference.shortfall`.
 
     Returns:
         The column, with what it is compared, that one's value, and the difference: None where a value is NULL, says
-        nothing or is not measured.
+        nothing or is not measured; and of which records it is one.
     """
     from dpsql.view.difference import difference
     from dpsql.view.words import absent, says_nothing
@@ -176,21 +178,17 @@ def _against(
         absent(each[alias]) or absent(each[error]) or says_nothing(each, alias, published)
         for each in (row, other_row)
     ):
-        return alias, name, float("nan"), None
+        return alias, name, float("nan"), None, None
+    own_value = float(row[alias])
     value = float(other_row[alias])
-    return (
-        alias,
-        name,
-        value,
-        difference(
-            float(row[alias]), float(row[error]), value, float(other_row[error]), correlation
-        ),
-    )
+    change = difference(own_value, float(row[error]), value, float(other_row[error]), correlation)
+    return alias, name, value, change, change.verdict(min(own_value, value), share)
 
 
 def _changes(rows: PublicRows, row: Mapping[Any, Any], alias: str) -> list[Comparison]:
     """Compare with the trigger before in this window, and with the window before at the same trigger, or its newest."""
-    from dpsql.view.difference import between_triggers, between_windows
+    from dpsql.view.difference import between_triggers, between_windows, larger_share
+    from dpsql.view.table import known_shortfall
 
     published = rows.description
     windows = published.windows
@@ -205,7 +203,9 @@ def _changes(rows: PublicRows, row: Mapping[Any, Any], alias: str) -> list[Compa
             published, alias, int(row["trigger"]), int(earlier["trigger"])
         )
         comparisons.append(
-            _against(published, row, earlier, alias, f"trigger {earlier['trigger']}", correlation)
+            _against(
+                published, row, earlier, alias, f"trigger {earlier['trigger']}", correlation, None
+            )
         )
     if windows:
         window_before = rows.where(frame[START] < row[START]).last_window
@@ -215,9 +215,10 @@ def _changes(rows: PublicRows, row: Mapping[Any, Any], alias: str) -> list[Compa
             when = f"{twin[START]:{TIME}}" + (
                 "" if twin["trigger"] == row["trigger"] else f", trigger {twin['trigger']}"
             )
-            comparisons.append(
-                _against(published, row, twin, alias, when, between_windows(published))
-            )
+            correlation = between_windows(published)
+            pair = (rows.where(frame[START] == start) for start in (row[START], twin[START]))
+            share = larger_share(known_shortfall(window, alias) for window in pair)
+            comparisons.append(_against(published, row, twin, alias, when, correlation, share))
     return comparisons
 
 
@@ -238,12 +239,15 @@ def _print(
     key: str,
     row: Mapping[Any, Any],
     comparisons: Sequence[Comparison],
-    published: Published,
+    window: PublicRows,
     as_json: bool,
 ) -> None:
     from dpsql.published.words import TOO_FEW
     from dpsql.text import Z95
+    from dpsql.view.left_out import estimates
     from dpsql.view.words import amount, left_out
+
+    published = window.description
 
     if as_json:
         print_json([_document(key, row, *line) for line in comparisons])
@@ -256,7 +260,7 @@ def _print(
     subject = key or "all records"
     click.echo(subject if published.once else f"{subject}: {place}")
     lines = []
-    for alias, name, value, difference in comparisons:
+    for alias, name, value, difference, scope in comparisons:
         if difference is None:
             lines.append(
                 (
@@ -270,11 +274,7 @@ def _print(
             )
             continue
         error = Z95 * difference.stderr
-        verdict = (
-            ("larger" if difference.value > 0 else "smaller")
-            if difference.real()
-            else "may be noise"
-        )
+        verdict = _verdict(scope, difference.value, published)
         bar = f"{'at most ' if difference.at_most else ''}± {amount(error, error)}"
         own_text, other_text = (amount(number, error) for number in (float(row[alias]), value))
         lines.append(
@@ -283,15 +283,32 @@ def _print(
     print_table(("column", "against", "this", "that", "difference", ""), lines)
     bounded = (
         [AT_MOST]
-        if any(difference and difference.at_most for *_, difference in comparisons)
+        if any(difference and difference.at_most for *_, difference, _ in comparisons)
         else []
     )
     for sentence in (
         NOISE,
         *bounded,
-        *left_out(published)[1:],
+        *left_out(published, estimates(window))[1:],
     ):  # what no error covers: keys can differ in what bounds leave out
         click.echo(sentence)
+
+
+def _verdict(scope: Of | None, value: float, published: Published) -> str:
+    """Say whether a difference is real, and of which records it is one."""
+    from dpsql.view.difference import AMONG_COUNTED, Of
+
+    if scope is None:
+        return "may be noise"
+    direction = "larger" if value > 0 else "smaller"
+    if scope is Of.ALL:
+        return direction
+    run = published.protects[-1] if published.protects else None
+    keys = ", ".join(published.names(Role.KEY))
+    limits = ""
+    if run and run.units and run.max_groups and keys:
+        limits = f" (at most {run.max_groups:,} values of {keys} per {', '.join(run.units)})"
+    return f"{direction} {AMONG_COUNTED}{limits}"
 
 
 def _document(
@@ -301,6 +318,7 @@ def _document(
     name: str,
     value: float,
     difference: Difference | None,
+    scope: Of | None,
 ) -> dict[str, Any]:
     document = {"key": key, "trigger": int(row["trigger"]), "column": alias, "against": name}
     if difference is None:
@@ -312,4 +330,5 @@ def _document(
         "stderr": difference.stderr,
         "at_most": difference.at_most,
         "real": difference.real(),
+        "of": scope,
     }

@@ -126,6 +126,7 @@ class _Selection:
 def _document(selection: _Selection) -> dict[str, Any]:
     from dpsql.published import words
     from dpsql.published.public_rows import own_reading
+    from dpsql.view.left_out import estimates, of_shown_windows
     from dpsql.view.reading import as_read
     from dpsql.view.standing import live_notes
     from dpsql.view.words import left_out
@@ -136,7 +137,8 @@ def _document(selection: _Selection) -> dict[str, Any]:
     return {
         "name": selection.name,
         "live": list(live_notes(selection.lake, selection.name)),
-        "errors": [*left_out(published), *_unread(condition, published)],
+        "errors": [*left_out(published, estimates(rows)), *_unread(condition, published)],
+        "left_out": of_shown_windows(rows),
         "promises": [asdict(run) for run in published.protects],
         "columns": dict(words.columns(published)),
         "rows": records(rows.frame, published),
@@ -149,6 +151,7 @@ def _print(selection: _Selection, limit: int) -> None:
     from dpsql.published import words
     from dpsql.published.public_rows import PublicTable, own_reading
     from dpsql.times import now_us
+    from dpsql.view.left_out import estimates
     from dpsql.view.reading import as_read
     from dpsql.view.standing import live_notes
     from dpsql.view.table import growing_aliases, passed_over
@@ -165,7 +168,8 @@ def _print(selection: _Selection, limit: int) -> None:
         print_table(("column", "is"), words.columns(published))
         click.echo()
     if rows.frame.empty:
-        click.echo(why_nothing(published, STATUS))
+        for sentence in (why_nothing(published, STATUS), *estimates(rows)):
+            click.echo(sentence)
         if is_running(lake.private(selection.name)):
             click.echo(
                 f"It is running; the next trigger is at {next_trigger(published, now_us())}."

@@ -15,9 +15,11 @@ from dpsql.jobs.terminal import console
 from dpsql.published.public_rows import PublicRows
 from dpsql.published.words import AT_END, TOO_FEW
 from dpsql.text import Z95
+from dpsql.view.difference import AMONG_COUNTED
+from dpsql.view.left_out import estimates
 from dpsql.view.plain_table import NO_LIST, lines_of, value_text
 from dpsql.view.reading import has_oldest_first, is_ordered
-from dpsql.view.table import finished, in_order, places_shown, size_order
+from dpsql.view.table import finished, in_order, known_shortfall, places_shown, size_order
 from dpsql.view.words import (
     TIME,
     absent,
@@ -124,7 +126,7 @@ def print_histogram(
         _number(table, column.name, caps.get(column.name, ""))
     ranked_by, places = places_shown(window, top_rows.index) if window else (None, {})
     if ranked_by:
-        _number(table, "place", f"by {ranked_by}" if len(published.amounts) > 1 else "")
+        _number(table, "place", _of_places(window, ranked_by))
     ended = finished(rows, clock)
     is_small = dict.fromkeys((False, True), False)
     for index, row in zip(top_rows.index, top_rows.to_dict("records"), strict=True):
@@ -140,12 +142,20 @@ def print_histogram(
         (SMALL, is_small[False]),
         (VAGUE, is_small[True]),
         (BELOW_ZERO, has_negative),
-        *((sentence, True) for sentence in left_out(published)),
+        *((sentence, True) for sentence in left_out(published, estimates(rows))),
         (PLACES, bool(ranked_by)),
         (MISSING, published.selects),
         (_more(len(ordered.frame), limit), True),
     )
     _foot(terminal, [sentence for sentence, applies in sentences if applies])
+
+
+def _of_places(window: PublicRows | None, ranked_by: str) -> str:
+    """Say by what keys have places, and of which records."""
+    by = f"by {printable(ranked_by)}"
+    if window is None or known_shortfall(window, ranked_by) is not None:
+        return by if window and len(window.description.amounts) > 1 else ""
+    return f"{by} {AMONG_COUNTED}"
 
 
 def _newest_first(rows: PublicRows) -> PublicRows:
@@ -163,8 +173,11 @@ def _dimmed(cell: str) -> Text:
     return Text(cell, style="dim" if says_little else "")
 
 
-def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
-    """Print private and true values, key by key, then in a sentence for each aggregate what the difference is made of."""
+def print_comparison(
+    comparison: Mapping[str, Any], limit: int, figures: Sequence[str] = ()
+) -> None:
+    """Print private and true values, key by key, then in a sentence for each aggregate what the difference is made of; `figures`: of what the
+    limits left out, in words."""
     from dpsql.local.comparison import SIDES  # slow to import
 
     compared = PublicRows.of_frame(comparison["compared"])
@@ -192,7 +205,7 @@ def print_comparison(comparison: Mapping[str, Any], limit: int) -> None:
     sentences = [_sentence(alias, made_of) for alias, made_of in comparison["made_of"].items()]
     for line in (released_share, *sentences):
         terminal.print(line, markup=False)
-    _foot(terminal, [*left_out(published), _more(len(rows), limit)])
+    _foot(terminal, [*left_out(published, figures), _more(len(rows), limit)])
 
 
 def _sentence(alias: str, made_of: Mapping[str, float]) -> str:

@@ -175,24 +175,30 @@ def _document(query: Query, trial: TryResult) -> dict[str, Any]:
 
     released = PublicRows.of_frame(trial.histogram)
     rows = records(as_read(released, query.reading).frame, query.published)
+    left_out = {"left_out": released.left_out}
     if not trial.comparison:
-        return {"rows": rows}
+        return {"rows": rows, **left_out}
     # the two histograms say what is compared
     comparison = {name: value for name, value in trial.comparison.items() if name != "compared"}
     comparison["true_histogram"] = records(comparison["true_histogram"])
-    return {"comparison": comparison, "rows": rows}
+    return {"comparison": comparison, "rows": rows, **left_out}
 
 
 def _print(query: Query, trial: TryResult, limit: int, counts_file: str, is_written: bool) -> None:
     """Print the comparison, or the released rows unless they are in a file."""
     from dpsql.jobs.tables import print_comparison, print_histogram  # slow to import
     from dpsql.published.public_rows import PublicRows
+    from dpsql.view.left_out import estimates
     from dpsql.view.reading import as_read
     from dpsql.view.words import why_nothing
 
     if trial.comparison:
-        print_comparison(trial.comparison, limit)
+        print_comparison(trial.comparison, limit, estimates(PublicRows.of_frame(trial.histogram)))
     elif trial.histogram.empty:
-        click.echo(why_nothing(query.published, counts_file))
+        for sentence in (
+            why_nothing(query.published, counts_file),
+            *estimates(PublicRows.of_frame(trial.histogram)),
+        ):
+            click.echo(sentence)
     elif not is_written:
         print_histogram(as_read(PublicRows.of_frame(trial.histogram), query.reading), limit)

@@ -40,6 +40,9 @@ NO_SEQUENCE = -(1 << 62)
 CLOSED = b"closed_us"
 """In the metadata of a table: the time up to which the bucket has closed the grid."""
 
+LEFT_OUT = pa.field("left_out", pa.binary())
+"""Column of released rows: figures of what the limits left out, little-endian integers, in a row that has no group; empty in every other row."""
+
 BATCH = pa.field("batch", pa.int64())
 """Column of the micro-batch that contributions came in."""
 

@@ -18,10 +18,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.release_plan import ReleasePlan
-from dpsql.udfs.stage import Clock, Stage, StateFile, Tick, run_bucket
+from dpsql.udfs.stage import LEFT_OUT, Clock, Stage, StateFile, Tick, run_bucket
 from dpsql.udfs.task_files import ContributionFiles, ContributionRows, ReleasedFiles
 
 Frames = Iterable[pd.DataFrame]
@@ -140,12 +141,13 @@ class WorkerRelease:
         file, released = run_bucket(
             self.stage, self.files, bucket, sequence, rows, plan.ticks, self.noise_key
         )
-        pairs = _pairs(released)
-        if not pairs:
+        if not released.num_rows:
             return file.counting(pairs=[], ticks=[], released=None)
         file_name = self.released.write(released, bucket)
         return file.counting(
-            pairs=pairs, ticks=sorted({tick.closed_us for tick in plan.ticks}), released=file_name
+            pairs=_pairs(released),
+            ticks=sorted({tick.closed_us for tick in plan.ticks}),
+            released=file_name,
         )
 
 
@@ -248,12 +250,12 @@ def _column(series: pd.Series, field: pa.Field) -> pa.Array:
 
 
 def _pairs(rows: pa.Table) -> list[list[int]]:
-    """Return every (window, trigger) with its number of rows."""
-    sizes = (
-        rows.select(["window", "trigger"])
-        .group_by(["window", "trigger"])
-        .aggregate([([], "count_all")])
-    )
+    """Return every (window, trigger) with its number of rows of groups: figures of what the limits left out are of none."""
+    is_group = pa.repeat(1, rows.num_rows)
+    if LEFT_OUT.name in rows.column_names:
+        is_group = pc.equal(pc.binary_length(rows[LEFT_OUT.name]), 0).cast(pa.int64())
+    columns = {"window": rows["window"], "trigger": rows["trigger"], "rows": is_group}
+    sizes = pa.table(columns).group_by(["window", "trigger"]).aggregate([("rows", "sum")])
     return [
-        list(row.values()) for row in sizes.select(["window", "trigger", "count_all"]).to_pylist()
+        list(row.values()) for row in sizes.select(["window", "trigger", "rows_sum"]).to_pylist()
     ]

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsql import record
-from dpsql.description import CELLS_ENDING
+from dpsql.description import CELLS_ENDING, LEFT_OUT_ENDING
 from dpsql.errors import LakeError
 from dpsql.files import ObjectPath, Place, create_file, reporting_os_errors
-from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, cells_path, has_begun, read_run
+from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, has_begun, neighbour, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger, cap_for
 from dpsql.privacy.origin import origin_of
@@ -138,7 +138,7 @@ def run_of(name: str, run_id: str, query: Query, secret: Secret, ledger_id: str)
         tables=shape.state,
         first_window_us=query.facts(None).first_window_us,
         ledger_id=ledger_id,
-        beside=(CELLS_ENDING,) if shape.sketch else (),
+        beside=tuple(ending for ending, _ in shape.neighbours),
     )
 
 
@@ -200,11 +200,14 @@ def _close(private: Place) -> None:
         private.chmod(0o700)
 
 
+ENDINGS = (CELLS_ENDING, LEFT_OUT_ENDING)
+
+
 def _tables(lake: Lake, name: str) -> Iterator[Place]:
     """Yield whatever a run leaves behind besides run.json (a crash may leave a hidden temporary file)."""
     histogram = lake.histogram(name)
     private = lake.private(name)
-    for path in (histogram, cells_path(histogram)):
+    for path in (histogram, *(neighbour(histogram, ending) for ending in ENDINGS)):
         if path.exists() or os.path.islink(str(path)):
             yield path
     if private.exists():

@@ -109,14 +109,19 @@ class ListedRun:
 
 def public_tables(histogram: Place, run: Run) -> dict[str, Place]:
     """Return all public tables of a run: what they are called in messages, and where they are; the histogram is the last that a tick is written to."""
-    return {ending: histogram.parent / f"{histogram.name}.{ending}" for ending in run.beside} | {
+    return {ending: neighbour(histogram, ending) for ending in run.beside} | {
         "histogram": histogram
     }
 
 
+def neighbour(histogram: Place, ending: str) -> Place:
+    """Return a table beside the public table of a query."""
+    return histogram.parent / f"{histogram.name}.{ending}"
+
+
 def cells_path(histogram: Place) -> Place:
     """Return the table of cells beside the public table of a query."""
-    return histogram.parent / f"{histogram.name}.{CELLS_ENDING}"
+    return neighbour(histogram, CELLS_ENDING)
 
 
 def has_begun(lake: Lake, name: str) -> bool:

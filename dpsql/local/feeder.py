@@ -28,6 +28,7 @@ from dpsql.mechanisms.protocol import Plan, RunFacts
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.progress import progress_line
+from dpsql.published.left_out import last_windows, left_out_rows
 from dpsql.published.public_rows import shown_frame
 from dpsql.published.rows import cell_rows, published_rows
 from dpsql.published.sketches import ReleasedCells
@@ -72,12 +73,14 @@ class LocalResult:
         drops: how many records were dropped, by reason.
         records: how many were read.
         cells: of a sketch; None of other queries.
+        left_out: rows of the table of figures of what the limits left out; None where there are none.
     """
 
     histogram: pa.Table
     drops: dict[str, int] = field(repr=False)
     records: int = field(repr=False)
     cells: ReleasedCells | None = None
+    left_out: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -268,7 +271,19 @@ def run_batches(
     kinds = key_types() if callable(key_types) else key_types
     drops = {reason: feeder.drops[reason] for reason in registry.shape(plan).drops}
     histogram = published_table(plan, released, kinds)
-    return LocalResult(histogram, drops, feeder.records, _cells(plan, released, kinds))
+    cells = _cells(plan, released, kinds)
+    return LocalResult(histogram, drops, feeder.records, cells, recomputed_figures(plan, released))
+
+
+def recomputed_figures(plan: Plan, released: Sequence[pa.Table]) -> pa.Table | None:
+    """Return the figures of what the limits left out; None where a plan has none."""
+    shape = registry.shape(plan)
+    if not shape.left_out:
+        return None
+    rows = pa.concat_tables(released)
+    horizon = shape.schedule.grid.horizon
+    windows = {shape.schedule.offset_us} if plan.query.once else last_windows(rows, horizon)
+    return left_out_rows(rows, windows, shape.schedule, shape.left_out)
 
 
 def _cells(
@@ -316,10 +331,8 @@ def run_local(
         BudgetError: the source's cap would be exceeded, or there is no ledger.
         LakeError: the run id has seen another input, or is another run's.
     """
-    return shown_frame(
-        run_frame(query, frame, secret, run_id, until_us, buckets, ledger).histogram,
-        query.published,
-    )
+    result = run_frame(query, frame, secret, run_id, until_us, buckets, ledger)
+    return shown_frame(result.histogram, query.published, result.left_out)
 
 
 def run_frame(
@@ -406,7 +419,7 @@ def try_query(
         count=len(batches),
     )
     comparison = truth.compare(result.histogram, result.drops, reader.key_types) if truth else None
-    frame = shown_frame(result.histogram, query.published)
+    frame = shown_frame(result.histogram, query.published, result.left_out)
     return TryResult(
         frame, result.histogram, result.drops, reader.misfits, result.records, comparison
     )

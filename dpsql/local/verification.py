@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.compiled import Query
-from dpsql.description import DUE, START
+from dpsql.description import DUE, LEFT_OUT_ENDING, START
 from dpsql.errors import DataError, DpsqlError, LakeError, SparkOnly
 from dpsql.files import Place
 from dpsql.lake.catch_up import live_pins, read_catch_up
@@ -28,11 +28,11 @@ from dpsql.lake.engine_file import FILE as ENGINE_FILE
 from dpsql.lake.opening import check_binding
 from dpsql.lake.read_files import listed_details
 from dpsql.lake.restore_points import Tables, tables_of
-from dpsql.lake.runs import Lake, Run, cells_path
+from dpsql.lake.runs import Lake, Run, cells_path, neighbour
 from dpsql.lake.spark_checkpoint import source_entries
 from dpsql.local.connection import connect
 from dpsql.local.feed_commits import Commits, changes, read_commits
-from dpsql.local.feeder import Feeder, Progress, published_table
+from dpsql.local.feeder import Feeder, Progress, published_table, recomputed_figures
 from dpsql.local.record_reader import RowReader
 from dpsql.local.sources import InputFile, in_folders, local_path, source_files
 from dpsql.mechanisms import public_groups
@@ -163,6 +163,7 @@ def verify_run(
         released = _replay(ticks, feeder, reader, missing, query.source, progress, as_parquet)
     pairs = [(published, published_table(query.plan, released, reader.key_types))]
     pairs += _cells(lake, name, query, released)
+    pairs += _left_out(lake, name, query, released)
     if run.first_window_us is not None:  # earlier windows are another run's
         pairs = [
             (_from(published, run.first_window_us), recomputed) for published, recomputed in pairs
@@ -223,6 +224,18 @@ def _cells(
     with _reading(lake.private(name)):
         cells = read_rows(cells_path(lake.histogram(name)))
     return [(cells, cell_rows(pa.concat_tables(released), query.shape.schedule, sketch))]
+
+
+def _left_out(
+    lake: Lake, name: str, query: Query, released: Sequence[pa.Table]
+) -> list[tuple[pa.Table, pa.Table]]:
+    """Return the figures of what the limits left out, published and recomputed; nothing of queries without."""
+    recomputed = recomputed_figures(query.plan, released)
+    if recomputed is None:
+        return []
+    with _reading(lake.private(name)):
+        figures = read_rows(neighbour(lake.histogram(name), LEFT_OUT_ENDING))
+    return [(figures, recomputed)]
 
 
 def _static_inputs(query: Query, as_parquet: AsParquet | None) -> Mapping[str, Sequence[Path]]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from dpsql.description import (
     ADDITIVE,
-    CELLS_ENDING,
     DUE,
     END,
     START,
@@ -78,7 +77,7 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
                 delta=plan.delta,
             ),
         ),
-        neighbours=((CELLS_ENDING, Rows.CELLS),) if shape.sketch else (),
+        neighbours=shape.neighbours,
         once=query.once,
     )
 

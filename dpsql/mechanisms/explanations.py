@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from dpsql.description import RANK_STDERR
 from dpsql.errors import InputError
+from dpsql.explained_times import When
 from dpsql.explanation import (
     WEEK,
     BudgetShares,
@@ -18,7 +19,6 @@ from dpsql.explanation import (
     Guarantee,
     JointCost,
     Keys,
-    When,
     gaussian,
 )
 from dpsql.parsed_query import (
@@ -159,9 +159,12 @@ def growing(query: ParsedQuery[Any]) -> tuple[str, ...]:
 def budget(plan: Any, noisy_numbers: int | None) -> BudgetShares:
     """Return what the budget of a plan with Gaussian noise is spent on."""
     selection = getattr(plan, "selection", None)
+    left_out = getattr(plan, "left_out", None)
+    figures_share = left_out.share if left_out else 0.0
     return BudgetShares(
         mu=plan.mu,
-        selection_share=selection.share if selection else 0.0,
+        figures_share=figures_share,
+        selection_share=selection.share * (1 - figures_share) if selection else 0.0,
         noisy_numbers=noisy_numbers,
         delta_noise=plan.delta_noise,
         delta_threshold=plan.delta_threshold if selection else 0.0,

@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from dpsql.description import RANK_STDERR, STDERR, NoiseKind, Role, Sets, SketchShape
+from dpsql.description import (
+    CELLS_ENDING,
+    LEFT_OUT_ENDING,
+    RANK_STDERR,
+    STDERR,
+    NoiseKind,
+    Role,
+    Rows,
+    Sets,
+    SketchShape,
+)
 from dpsql.explanation import Explanation
 from dpsql.parsed_query import BOUNDED, Aggregate, ParsedQuery, Percentile, Quantiles
 from dpsql.privacy.cost import Cost
@@ -27,6 +37,7 @@ from dpsql.sources.config import Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dpsql.parts.left_out import FigurePlan
     from dpsql.sql.draft import Draft, Option
     from dpsql.sql.parse import Rule
     from dpsql.udfs.keys import PublicGroups
@@ -166,6 +177,7 @@ class Shape:
         drops: why a record may be dropped, in the order in which that is told.
         forgets_us: windows that begin so long after a record do not depend on it; None: everything later does.
         sketch: of the second public table, which has cells; None: there is none.
+        left_out: figures of what the limits leave out; where there are some they have a public table of their own.
         feed: the stream is one of changes, whose images are records with `row`, `seq` and `kind`.
     """
 
@@ -181,6 +193,13 @@ class Shape:
     sketch: SketchShape | None = None
     feed: Feed | None = None
     carries: bool = False
+    left_out: tuple[FigurePlan, ...] = ()
+
+    @property
+    def neighbours(self) -> tuple[tuple[str, Rows], ...]:
+        """Endings of the names of the public tables beside the histogram, with what their rows are."""
+        cells = ((CELLS_ENDING, Rows.CELLS),) if self.sketch else ()
+        return (*cells, *(((LEFT_OUT_ENDING, Rows.LEFT_OUT),) if self.left_out else ()))
 
     def columns_of(self, alias: str) -> tuple[PublicColumn, ...]:
         """Return the columns of one aggregate."""

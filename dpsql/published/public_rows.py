@@ -9,18 +9,27 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.description import PROPERTY, START, Published, Role, parse_description
+from dpsql.description import (
+    LEFT_OUT_ATTRIBUTE,
+    LEFT_OUT_ENDING,
+    PROPERTY,
+    START,
+    Published,
+    Role,
+    parse_description,
+)
 from dpsql.errors import DataError, LakeError, NothingPublished
 from dpsql.files import Place, reason
 from dpsql.lake.delta_rows import read_rows
-from dpsql.lake.runs import Lake, read_run
+from dpsql.lake.runs import Lake, neighbour, read_run
 from dpsql.parsed_query import AS_RELEASED, Reading
+from dpsql.published.left_out import as_records
 from dpsql.record import parse
 
 # Rows of public tables as pandas frames that lose nothing, and that carry what their table says
@@ -94,6 +103,12 @@ class PublicRows:
         return replace(self.where(frame["trigger"] == newest), is_newest=True)
 
     @property
+    def left_out(self) -> list[dict[str, Any]]:
+        """Rows of figures of what the limits left out, of all windows of the table that have some."""
+        records: list[dict[str, Any]] = json.loads(self.frame.attrs.get(LEFT_OUT_ATTRIBUTE, "[]"))
+        return records
+
+    @property
     def visible(self) -> pd.DataFrame:
         """The frame without columns that say nothing."""
         return self.frame.drop(columns=self.description.hidden, errors="ignore")
@@ -115,7 +130,9 @@ class PublicRows:
         return values, stderrs
 
 
-def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
+def frame_of(
+    rows: pa.Table, published: Published, left_out: pa.Table | None = None
+) -> pd.DataFrame:
     """Make a frame whose Parquet file pandas can read again.
 
     Key columns are Arrow-backed, as `int64[pyarrow]`: type and NULL stay, whatever the other keys are. Arrays are lists of Python's own values. All
@@ -124,6 +141,7 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
     Args:
         rows: of the table, perhaps of some columns.
         published: what it says of itself.
+        left_out: rows of the table of figures beside it.
     """
     import pandas as pd  # slow to import
 
@@ -142,12 +160,17 @@ def frame_of(rows: pa.Table, published: Published) -> pd.DataFrame:
         return column.to_pandas()
 
     frame = pd.DataFrame({name: series(name) for name in rows.column_names})
+    if left_out is not None:
+        figures = left_out.drop_columns(published.hidden)
+        frame.attrs[LEFT_OUT_ATTRIBUTE] = json.dumps(as_records(figures))
     return PublicRows.describe(frame, published).frame
 
 
-def shown_frame(rows: pa.Table, published: Published) -> pd.DataFrame:
+def shown_frame(
+    rows: pa.Table, published: Published, left_out: pa.Table | None = None
+) -> pd.DataFrame:
     """Make a frame of what people are shown: without the times of a one-time release, which are of nothing."""
-    return PublicRows(frame_of(rows, published), published).visible
+    return PublicRows(frame_of(rows, published, left_out), published).visible
 
 
 def write_parquet(rows: pa.Table, published: Published, path: Path) -> None:
@@ -302,7 +325,19 @@ def own_reading(lake: Lake, name: str) -> Reading | None:
 def all_rows(lake: Lake, name: str) -> PublicRows:
     """Return the rows of every trigger; raises as `read_histogram`."""
     rows = read_histogram(lake, name)
-    return PublicRows.of_frame(frame_of(rows, described(lake.histogram(name))))
+    published = described(lake.histogram(name))
+    return PublicRows.of_frame(frame_of(rows, published, _read_left_out(lake, name, published)))
+
+
+def _read_left_out(lake: Lake, name: str, published: Published) -> pa.Table | None:
+    """Read the figures of what the limits left out, where a table of them is beside the histogram."""
+    from dpsql.lake.delta_tables import exists  # slow to import
+
+    if LEFT_OUT_ENDING not in dict(published.neighbours):
+        return None
+    path = neighbour(lake.histogram(name), LEFT_OUT_ENDING)
+    with readable(path):
+        return read_rows(path) if exists(path) else None
 
 
 def newest(lake: Lake, name: str) -> PublicRows:

@@ -15,6 +15,7 @@ from dpsql.parsed_query import AS_RELEASED, ParsedQuery
 from dpsql.schedule import Schedule
 from dpsql.udfs.keys import decode
 from dpsql.udfs.sketch.reading import unpack
+from dpsql.udfs.stage import LEFT_OUT
 
 # Value bytes of a key (`dpsql.udfs.keys`) as values of its type.
 
@@ -184,8 +185,22 @@ def published_rows(
     Returns:
         The columns of the public table, in order.
     """
+    if LEFT_OUT.name in released.column_names:
+        released = released.filter(pc.equal(pc.binary_length(released[LEFT_OUT.name]), 0))
     rows = released.combine_chunks()
     rows = rows.take(pc.sort_indices(rows, sort_keys=ORDER))
+    output = times_of(rows, schedule)
+    keys = typed_keys(query, rows["key_bytes"], key_types) if query.output_keys else {}
+    for name in query.columns_in_order:
+        if name in keys:
+            output[name] = keys[name]
+        for column in (candidate for candidate in columns if candidate.aggregate == name):
+            output[column.name] = _public_values(rows, column, query, key_types)
+    return pa.table(output)
+
+
+def times_of(rows: pa.Table, schedule: Schedule) -> dict[str, Any]:
+    """Return the columns that say when released rows are of."""
     grid = schedule.grid
     windows = schedule.windows
     window = rows["window"].to_numpy()
@@ -197,13 +212,7 @@ def published_rows(
     )
     output["trigger"] = pa.array(trigger.astype(np.int32 if windows else np.int64))
     output["trigger_time"] = _times(window + trigger * grid.trigger_us)
-    keys = typed_keys(query, rows["key_bytes"], key_types) if query.output_keys else {}
-    for name in query.columns_in_order:
-        if name in keys:
-            output[name] = keys[name]
-        for column in (candidate for candidate in columns if candidate.aggregate == name):
-            output[column.name] = _public_values(rows, column, query, key_types)
-    return pa.table(output)
+    return output
 
 
 def _public_values(

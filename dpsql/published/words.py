@@ -20,6 +20,17 @@ NAMED = {
 }
 """Columns of the roles TIME and BESIDE, by their names, or by the endings of these."""
 
+MEANINGS = {
+    "units": "units of which a record counts",
+    "units_over": "units of which a record is left out",
+    "pairs": "pairs of a unit and a key that count",
+    "pairs_left_out": "further pairs, of which no record counts",
+    "rows": "records that count",
+    "rows_left_out": "records that came in time and do not count",
+    "values_clamped": "records that count and whose value was moved to a bound",
+}
+"""Figures of what the limits left out."""
+
 WORDS = {
     Role.KEY: "key; NULL is a key, too",
     Role.SET: "which keys the row is not grouped by, a bit for each",
@@ -162,6 +173,8 @@ def _release_number(published: Published) -> str:
 
 
 def _value(column: Column, published: Published) -> str:
+    if published.rows is Rows.LEFT_OUT:
+        return f"noisy number of {MEANINGS[column.name]}"
     (measure,) = (each for each in published.measures if each.alias == column.of)
     bounds_prefix = "to which one unit adds" if measure.per_group else "of values from"
     bounds = (

@@ -39,6 +39,7 @@ from dpsql.sources.config import Source
 from dpsql.streaming import failures, file_columns, formats, released, sources
 from dpsql.streaming.admission import AdmissionSink, Clocks, known_clocks
 from dpsql.streaming.footers import Units, check_units
+from dpsql.streaming.left_out_table import TablesWithFigures
 from dpsql.streaming.microbatches import Sink, Stepping, drain
 from dpsql.streaming.progress import Summary, Tally, malformed_question
 from dpsql.streaming.published_table import PublishedTable
@@ -300,9 +301,10 @@ class RunContext:
         return sources.read_at_once(stream) if self.query.parsed.once else stream
 
     def _histogram(self, key_types: tuple[T.DataType, ...]) -> PublishedTable:
-        """Return the public table of the run, or both of a sketch."""
+        """Return the public table of the run, or both of a sketch, or of one that says what its limits left out."""
         query = self.query
         kind = PublishedTable if query.shape.sketch is None else SketchTables
+        kind = TablesWithFigures if query.shape.left_out else kind
         return kind(
             self.histogram_path,
             self.tables.histogram_application,

@@ -29,6 +29,7 @@ from dpsql.parsed_query import ParsedQuery
 from dpsql.published import words
 from dpsql.published.rows import published_rows
 from dpsql.streaming.released import Pair, ReleasedRows
+from dpsql.udfs.stage import LEFT_OUT
 
 KINDS = {
     "INT": T.IntegerType(),
@@ -193,9 +194,8 @@ class PublishedTable:
             table = self.public(released.table(None if has_all else due))
             if delta_tables.committed(delta_tables.newest(self.path), *next(iter(mark.items()))):
                 return
-            self.open_to_readers(
-                delta_tables.append_files(self.path, [sorted_file(self.path, table)], mark)
-            )
+            files = [sorted_file(self.path, table)] if table.num_rows else []
+            self.open_to_readers(delta_tables.append_files(self.path, files, mark))
             return
         frame = self._published_form(released.frame())
         if not has_all:
@@ -213,6 +213,8 @@ class PublishedTable:
     def _published_form(self, released: DataFrame) -> DataFrame:
         """Return keys decoded to their types, times as TIMESTAMP, NaN as NULL; `dpsql_key` keeps the key's bytes for sorting."""
         query = self.query
+        if self.shape.left_out:
+            released = released.where(f"length({LEFT_OUT.name}) = 0")
         grid = self.shape.schedule.grid
         windows = self.shape.schedule.windows
         decoded = {

@@ -92,7 +92,7 @@ class ReleaseSink:
             self.plans.keep(batch, plan)
         hand_over(frame, plan, self._versions.versions_before(batch))
         files = reports(frame)
-        pairs = _rows_by_pair(files)
+        pairs = _rows_by_pair(files, self.histogram.query.once)
         closed_before_us = self._closed_before(batch)
         names = tuple(file.counted["released"] for file in files if file.counted["released"])
         released = ReleasedRows(frame.sparkSession, self.released, names)
@@ -157,9 +157,13 @@ class ReleaseSink:
         return due
 
 
-def _rows_by_pair(files: Iterable[StateFile]) -> dict[Pair, int]:
-    """Return the number of rows that the tasks of a micro-batch have released, by window and trigger."""
+def _rows_by_pair(files: Iterable[StateFile], with_empty: bool) -> dict[Pair, int]:
+    """Return the number of rows of groups that the tasks of a micro-batch have released, by window and trigger.
+
+    Where no group of a window is released, nobody learns that it was there; but of all records that are released once, everybody knows
+    (`with_empty`).
+    """
     pairs = Counter[Pair]()
     for window, trigger, rows in (entry for file in files for entry in file.counted["pairs"]):
         pairs[window, trigger] += rows
-    return pairs
+    return {pair: rows for pair, rows in pairs.items() if rows or with_empty}

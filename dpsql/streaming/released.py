@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from dpsql.files import Place
 from dpsql.streaming.workers import TYPES
 from dpsql.udfs.bucket_state import filesystem
+from dpsql.udfs.stage import LEFT_OUT
 
 FOLDER = "released"
 """In the private folder of a run."""
@@ -47,6 +49,16 @@ class ReleasedRows:
                     if pairs is None
                     else [parquet.schema_arrow.empty_table(), *_of_pairs(parquet, pairs)]
                 )
+        return pa.concat_tables(parts)
+
+    def figures(self) -> pa.Table:
+        """Return the rows that have figures of what the limits left out, and no group."""
+        system, root = filesystem(str(self.folder))
+        parts = []
+        for name in self.names:
+            with system.open_input_file(f"{root}/{name}") as file:
+                rows = pq.ParquetFile(file).read(["window", "trigger", LEFT_OUT.name])
+            parts.append(rows.filter(pc.greater(pc.binary_length(rows[LEFT_OUT.name]), 0)))
         return pa.concat_tables(parts)
 
     def frame(self) -> DataFrame:

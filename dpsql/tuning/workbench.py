@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsql.compiled import Query
 from dpsql.errors import ConfigError
@@ -36,6 +37,7 @@ from dpsql.tuning.sample import Sample
 from dpsql.udfs.columns import Bool, Float, Int
 from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
+from dpsql.udfs.intake.left_out import BEFORE_TRIGGERS
 from dpsql.udfs.measure.output_columns import OutputColumn, combine
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.stage import Clock
@@ -253,7 +255,7 @@ class Workbench:
         rows = self.sample.rows
         intake, release = stages(plan, self.sample.public)
         bounded = intake.step(intake.empty(), rows, Clock(), bytes(32))
-        contributions = bounded.rows
+        contributions = bounded.rows.filter(pc.field("trigger") > BEFORE_TRIGGERS)
         group = self._true.index.get_indexer(
             pd.MultiIndex.from_arrays(
                 [contributions[name].to_numpy() for name in ("window", "key")]

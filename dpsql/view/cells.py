@@ -47,11 +47,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a column: the aggregate, what stands below it (what the bounds cap, or which quantile), and whether its cells have drawings."""
+    """The head of a column: the aggregate, what stands below it (what the bounds cap, or which quantile), whether its cells have drawings, and of which
+    records its places are, in words."""
 
     name: str
     detail: str
     has_drawings: bool = True
+    among: str = ""
 
 
 MOST_QUANTILES = 9

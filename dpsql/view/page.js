@@ -38,7 +38,7 @@ function order() {
     if (line) line.textContent = head.classList.contains("number") ? `by ${name}, the ${direction > 0 ? "smallest" : "largest"} first` : `by ${name}, ${direction > 0 ? "upwards" : "downwards"}`;
     if (!ranked) continue;
     const placed = rows[0].cells[column].dataset.place;
-    ranked.textContent = placed ? name : heads[0].dataset.ranked;
+    ranked.textContent = placed ? name + head.dataset.among : heads[0].dataset.ranked;
     for (const row of rows) row.cells[0].textContent = (placed ? row.cells[column] : row.cells[0]).dataset.place;
   }
 }

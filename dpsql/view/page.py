@@ -28,6 +28,7 @@ from dpsql.text import number, plural
 from dpsql.times import duration
 from dpsql.view.csv_text import csv_text
 from dpsql.view.drawings import Drawing, columns
+from dpsql.view.left_out import estimates
 from dpsql.view.plain_table import explanation
 from dpsql.view.series import Series, growth, over_windows
 from dpsql.view.standing import Standing
@@ -97,6 +98,7 @@ class Panel:
     choice: str
     title: str
     headline: str
+    estimates: tuple[str, ...]
     table: WindowTable
     columns: Columns | None
     series: tuple[Series, ...]
@@ -157,7 +159,7 @@ def page(
         standing=standing,
         lead=_lead(standing, passed, listed),
         listed=listed,
-        cards=_cards(standing, listed),
+        cards=_cards(standing, listed, panels[0].estimates),
         explanation=explanation(standing.published),
         windows=[] if sets else _series_of(history, over_windows),
         panels=panels,
@@ -207,6 +209,7 @@ def _panel(contents: _Contents, window: PublicRows, most_rows: int) -> Panel:
         choice=choice,
         title=f"{_subject(window_table, contents.listed)}, {when}",
         headline=_headline(window_table),
+        estimates=estimates(window),
         table=window_table,
         columns=_columns(window_table),
         series=tuple(series),
@@ -267,9 +270,9 @@ def _headline(window_table: WindowTable) -> str:
     head_text = f"{head.name} ({head.detail})" if head.detail else head.name
     if window_table.all_tied:
         return f"{head_text}: no key can be told apart from another"
-    words = (
-        "is first" if window_table.first.place == "1" else "is largest, but others may be larger"
-    )
+    words = "is largest, but others may be larger"
+    if window_table.first.place == "1":
+        words = f"is first{head.among}"
     keys = ", ".join(window_table.first.keys)
     if window_table.ordered_key:
         keys = f"{window_table.names[0]} {keys}"
@@ -322,10 +325,11 @@ def _lead(standing: Standing, passed: str, listed: bool) -> str:
     return f"{subject}{f': {parts}' if parts else ''}. Times are UTC. {passed}".rstrip()
 
 
-def _cards(standing: Standing, listed: bool) -> list[Card]:
-    """Return who is protected, what noise is, what is left out, when this was made; of a live run how far it is; and the budget."""
+def _cards(standing: Standing, listed: bool, figures: Sequence[str]) -> list[Card]:
+    """Return who is protected, what noise is, what is left out, when this was made; of a live run how far it is; and the budget. `figures`: what
+    the first window says of what its limits left out."""
     published = standing.published
-    noise, *limits = of_lists(published) if listed else left_out(published)
+    noise, *limits = of_lists(published) if listed else left_out(published, figures)
     runs = published.protects
     missing = [appears(run, published) for run in runs[-1:] if run.units_needed is not None]
     missing += ["A missing key is not zero."] if published.selects else []

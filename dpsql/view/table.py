@@ -17,8 +17,17 @@ from dpsql.published.public_rows import PublicRows
 from dpsql.text import Z95
 from dpsql.view import words
 from dpsql.view.cells import NONE, Cell, Head, quantile_columns
-from dpsql.view.difference import between_windows, difference, places
+from dpsql.view.difference import (
+    AMONG_COUNTED,
+    Of,
+    between_windows,
+    difference,
+    larger_share,
+    places,
+    shortfall,
+)
 from dpsql.view.drawings import NO_DRAWING, intervals, trend
+from dpsql.view.left_out import has_units, of_window
 from dpsql.view.reading import as_read, has_oldest_first, is_ordered
 from dpsql.view.words import (
     absent,
@@ -271,6 +280,7 @@ class WindowTable:
         rows: a line for each key.
         all_rows: how many keys there are.
         ranked_by: the aggregate that places are of; None: there are no places.
+        among: of which records these are, in words.
         first: the line of the largest key, if it is shown.
         all_tied: no key can be told apart from any other.
         has_trends: there is more than one trigger in this window.
@@ -288,6 +298,7 @@ class WindowTable:
     rows: tuple[Row, ...]
     all_rows: int
     ranked_by: str | None
+    among: str
     first: Row | None
     all_tied: bool
     has_trends: bool
@@ -302,12 +313,14 @@ class WindowTable:
 
 @dataclass(frozen=True)
 class _Context:
-    """Facts that the cells of a window are compared with; `previous_rows`: those of the window before, by key."""
+    """Facts that the cells of a window are compared with; `previous_rows`: those of the window before, by key. `shares`: of each aggregate, how
+    much larger true numbers of both windows may be (`known_shortfall`)."""
 
     names: list[str]
     newest: PublicRows
     previous_rows: Mapping[tuple[Any, ...], Mapping[Any, Any]]
     horizon: int
+    shares: Mapping[str, float | None]
 
 
 def table(
@@ -352,6 +365,7 @@ def table(
         rows=tuple(table_lines),
         all_rows=len(matching_rows.frame),
         ranked_by=ranked_by if place_ranges else None,
+        among=_among(window, ranked_by) if ranked_by else "",
         first=line_by_index.get(index[0]) if len(index) else None,
         all_tied=len(index) > 1 and are_all_tied,
         has_trends=any(cell.trend for cell in all_cells),
@@ -371,12 +385,16 @@ def _context(
     """Return what the cells of a window are compared with; arguments as for `table`."""
     names = grouped_by(window)
     previous_rows = {}
+    shares = {}
     if previous_window is not None:
         records = previous_window.newest.frame.to_dict("records")
         previous_rows = {_key(row, names): row for row in records}
+        for alias in window.description.amounts:
+            pair = known_shortfall(window, alias), known_shortfall(previous_window, alias)
+            shares[alias] = larger_share(pair)
     triggers = window.frame["trigger"]
     last_trigger = horizon or int(triggers.max() if len(triggers) else 1)
-    return _Context(names, window.newest, previous_rows, last_trigger)
+    return _Context(names, window.newest, previous_rows, last_trigger, shares)
 
 
 def _columns(
@@ -393,7 +411,9 @@ def _columns(
         cells = _cells(measure, rows, trend_paths, context)
         if has_places:
             cells = _placed(measure, cells, rows, context.newest)
-        columns.append((Head(printable(measure.alias), caps.get(measure.alias, "")), cells))
+        among = _among(window, measure.alias)
+        head = Head(printable(measure.alias), caps.get(measure.alias, ""), among=among)
+        columns.append((head, cells))
     for name in published.quantiles:
         columns += quantile_columns(name, rows)
     return columns
@@ -494,12 +514,31 @@ def places_shown(
     if not ranked_by or not published.keys or published.sets or published.predicts:
         return None, {}
     last_position = int(index.get_indexer(shown_index).max(initial=0))
-    best, worst = places(*ordered.numbers(ranked_by), last_position + 1)
+    share = known_shortfall(window, ranked_by) or 0.0
+    best, worst = places(*ordered.numbers(ranked_by), last_position + 1, share)
     place_ranges = zip(index[: len(best)], best, worst, strict=True)
     return ranked_by, {
         i: f"{first_place}" if first_place == last_place else f"{first_place}–{last_place}"
         for i, first_place, last_place in place_ranges
     }
+
+
+def _among(window: PublicRows, alias: str) -> str:
+    """Say of which records the places of an aggregate are; nothing where they are of all."""
+    return "" if known_shortfall(window, alias) is not None else f" {AMONG_COUNTED}"
+
+
+def known_shortfall(window: PublicRows, alias: str) -> float | None:
+    """Return how much larger the true numbers of a window may be (`dpsql.view.difference.shortfall`); None: nobody knows, and places and
+    differences are among the records that count."""
+    published = window.description
+    measure = next(each for each in published.measures if each.alias == alias)
+    start = None
+    if published.windows:
+        if window.frame.empty:
+            return None
+        start = window.frame[START].iloc[0].to_pydatetime()
+    return shortfall(of_window(window, start), measure, has_units(published))
 
 
 def _change(row: Mapping[Any, Any], alias: str, context: _Context) -> list[str]:
@@ -516,10 +555,13 @@ def _change(row: Mapping[Any, Any], alias: str, context: _Context) -> list[str]:
         previous_row[error],
         between_windows(published),
     )
-    if not change.real(len(context.newest.frame)):
+    smaller = min(float(row[alias]), float(previous_row[alias]))
+    verdict = change.verdict(smaller, context.shares.get(alias), len(context.newest.frame))
+    if verdict is None:
         return []
     half_width = Z95 * change.stderr
-    arrow = "▲" if change.value > 0 else "▼"
+    arrows = "▲▼" if verdict is Of.ALL else "△▽"
+    arrow = arrows[change.value < 0]
     return [f"{arrow} {amount(abs(change.value), half_width)} ± {amount(half_width, half_width)}"]
 
 

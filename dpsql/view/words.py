@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import timedelta
 from numbers import Integral
 from typing import Any
 
-from dpsql.description import Column, Protects, Published, Role
+from dpsql.description import Column, Protects, Published, Role, Rows
 from dpsql.parsed_query import SKETCHES, AggregateFunction
 from dpsql.published.words import AT_END, TOO_FEW, appears, null_of
 from dpsql.text import Z95
@@ -219,6 +219,8 @@ LISTED = (
 LEFT_OUT = "What is beyond is left out of these numbers: true ones can be much larger, above all where few units do much."
 EITHER_SIDE = "Averages, deviations and quantiles are of the records that count: true ones can be larger or smaller."
 
+NOISE_OF_FIGURES = "± is 95% of the noise. What one unit adds to a figure has a limit, too: true ones can be larger."
+
 FITTED = "It is biased, without a bound, so what is read from it has no error bar: `dpsql ask` gives answers that have one."
 
 
@@ -242,8 +244,8 @@ def heads(published: Published) -> dict[str, str]:
     return caps
 
 
-def left_out(published: Published) -> tuple[str, ...]:
-    """Return the sentences below a table of noisy numbers."""
+def left_out(published: Published, figures: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the sentences below a table of noisy numbers; `figures`: what is estimated of what the limits left out, if it is."""
     predicted = (PREDICTED,) if published.predicts else ()
     run = published.protects[-1] if published.protects else None
     if published.fit is not None:
@@ -257,10 +259,13 @@ def left_out(published: Published) -> tuple[str, ...]:
         measure.additive or measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, *SKETCHES)
         for measure in published.measures
     ]
-    words = [LEFT_OUT] * (any(grows) or not grows) + [EITHER_SIDE] * (not all(grows))
+    if published.rows is Rows.LEFT_OUT:
+        return (NOISE_OF_FIGURES,)
+    can_grow = (any(grows) or not grows) and not figures
+    words = [LEFT_OUT] * can_grow + [EITHER_SIDE] * (not all(grows))
     if run is not None:
         words.insert(0, _allowance(run, published))
-    return (NOISE_ONLY, " ".join(words), *predicted)
+    return (NOISE_ONLY, " ".join(words), *figures, *predicted)
 
 
 def of_lists(published: Published) -> tuple[str, ...]:

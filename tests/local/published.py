@@ -9,14 +9,16 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from dpsql.compiled import Query
+from dpsql.description import LEFT_OUT_ENDING
 from dpsql.lake.catch_up import CatchUp, finish
 from dpsql.lake.engine_file import Engine, Part, write_engine
 from dpsql.lake.manifest import Manifest
-from dpsql.lake.runs import Lake, Run
-from dpsql.local.feeder import Feeder, published_table
+from dpsql.lake.runs import Lake, Run, neighbour
+from dpsql.local.feeder import Feeder, published_table, recomputed_figures
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.privacy.secret import Secret
+from dpsql.published.left_out import of_left_out
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.stage import OPERATORS, Clock
 from tests.described import write
@@ -93,6 +95,10 @@ def publish(
         published_table(query.plan, released, reader.key_types),
         query.published,
     )
+    figures = recomputed_figures(query.plan, released)
+    if figures is not None:
+        path = neighbour(lake.histogram(run.name), LEFT_OUT_ENDING)
+        write(path, figures, of_left_out(query.published, query.shape.left_out))
     write_deltalake(
         str(private / "contributions"),
         pa.Table.from_pylist(

@@ -15,6 +15,7 @@ from dpsql.description import Fit, Published
 from dpsql.errors import QueryError
 from dpsql.published import words
 from dpsql.published.cubes import of_fit
+from dpsql.published.left_out import of_left_out
 from dpsql.published.rows import of_cells
 from dpsql.sources.config import Source, load_sources
 from dpsql.times import microseconds
@@ -139,6 +140,7 @@ def tables() -> dict[Path, Published]:
     accepted = {golden.stem: golden for golden in goldens("accepted")}
     cube = compiled(accepted["marginals_cube"])
     lists = compiled(accepted["sketch_user"])
+    people = compiled(accepted["people_of_the_demo"])
     assert lists.shape.sketch is not None
     found = (
         compiled(accepted["panes_event"]).published,
@@ -146,6 +148,7 @@ def tables() -> dict[Path, Published]:
         of_cells(lists.published, lists.shape.sketch, [("url", "string")]),
         cube.published,
         of_fit(cube.published, Fit("cube", "views", 1000)),
+        of_left_out(people.published, people.shape.left_out),
     )
     return {TABLES / f"{published.rows}.json": published for published in found}
 

@@ -12,7 +12,7 @@ from dpsql.mechanisms.registry import MECHANISMS
 from tests.unit.structure import plant
 from tests.unit.test_project import CHECKOUT, Violations, imported, is_below, modules
 
-GROUND = "allowance description errors explanation files parsed_query record schedule sources text times typed_values"
+GROUND = "allowance description errors explained_times explanation files parsed_query record schedule sources text times typed_values"
 GROUND = {f"dpsql.{name}" for name in GROUND.split()}
 """What every room may import."""
 

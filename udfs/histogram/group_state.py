@@ -71,6 +71,7 @@ class ReleaseState(State):
     pending: `window, trigger, key, weight, users, v0..` (rounds: `user`): increments of triggers that have not closed.
     seen: `window, key, round, user`: who counts in a group's current round (empty without rounds); sorted by (window, key, user).
     memory, evidence: where windows prove keys together (`dpsql.udfs.histogram.memory`). leaves: of quantiles (`dpsql.udfs.histogram.quantiles`).
+    figures: of what the limits leave out (`dpsql.udfs.histogram.figures`).
     """
 
     groups: pa.Table
@@ -79,6 +80,7 @@ class ReleaseState(State):
     memory: pa.Table | None = None
     evidence: pa.Table | None = None
     leaves: pa.Table | None = None
+    figures: pa.Table | None = None
 
 
 @dataclass(frozen=True)

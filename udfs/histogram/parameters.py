@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dpsql.udfs.grid import Grid
+from dpsql.udfs.histogram.figures import FigureNoise
 from dpsql.udfs.histogram.group_state import StateLayout
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.measure.output_columns import OutputColumn, released_columns
 from dpsql.udfs.noise.perturbation import PerturbationParameters
+from dpsql.udfs.stage import LEFT_OUT
 from dpsql.udfs.table.leaves import QuantileTree
 
 
 @dataclass(frozen=True)
 class ReleaseParameters:
-    """Concrete numbers of the step; it holds no secret. Either `selection` or `public` is given."""
+    """Concrete numbers of the step; it holds no secret. Either `selection` or `public` is given; `figures`: of what the limits leave out."""
 
     grid: Grid
     selection: SelectionParameters | None
@@ -26,6 +28,7 @@ class ReleaseParameters:
     columns: tuple[OutputColumn, ...]
     public: PublicGroups | None = None
     quantiles: tuple[QuantileTree, ...] = ()
+    figures: FigureNoise | None = None
 
     @property
     def layout(self) -> StateLayout:
@@ -40,9 +43,14 @@ class ReleaseParameters:
         return self.selection is not None and self.selection.window_tests is not None
 
     @property
-    def gives(self) -> pa.Schema:
-        """Columns of released rows."""
+    def of_groups(self) -> pa.Schema:
+        """Columns of released rows of groups."""
         return released_columns(self.columns)
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Columns of released rows: of groups, and where they are told figures of what is left out."""
+        return self.of_groups.append(LEFT_OUT) if self.figures else self.of_groups
 
     def for_bucket(self, bucket: int, buckets: int) -> ReleaseParameters:
         """Return the parameters with the public groups of one bucket only."""

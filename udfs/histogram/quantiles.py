@@ -77,7 +77,7 @@ def read_off(rows: pa.Table, leaves: pa.Table, p: ReleaseParameters, noise_key: 
     """Return released rows with their quantiles; NaN before a window's last trigger."""
     columns = {
         name: np.full(rows.num_rows, np.nan)
-        for name in p.gives.names
+        for name in p.of_groups.names
         if name not in rows.column_names
     }
     window, key = read_columns(rows, ("window", "key"))
@@ -98,8 +98,8 @@ def read_off(rows: pa.Table, leaves: pa.Table, p: ReleaseParameters, noise_key: 
             for name, values in q.read_off(counts, noise, ONCE).items():
                 columns[name][groups] = values
     return pa.table(
-        {name: columns[name] if name in columns else rows[name] for name in p.gives.names},
-        schema=p.gives,
+        {name: columns[name] if name in columns else rows[name] for name in p.of_groups.names},
+        schema=p.of_groups,
     )
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import match, read_columns
 from dpsql.udfs.contributions import contributions
-from dpsql.udfs.histogram import carrying, group_state, memory, quantiles
+from dpsql.udfs.histogram import carrying, figures, group_state, memory, quantiles
+from dpsql.udfs.histogram.figures import close_figures, no_figures, with_figures, without_figures
 from dpsql.udfs.histogram.group_state import (
     ReleaseState,
     add_groups,
@@ -72,7 +73,10 @@ def release(
 
 
 def _add_rows(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> ReleaseState:
-    """Add rows to the state; those of leaves are kept apart."""
+    """Add rows to the state; those of figures and of leaves are kept apart."""
+    if state.figures is not None:
+        amounts, rows = with_figures(state.figures, rows)
+        state = dataclasses.replace(state, figures=amounts)
     if state.leaves is None:
         return add_rows(state, rows, p.layout)
     is_leaf = rows["leaf"].to_numpy() > 0
@@ -85,7 +89,9 @@ def _add_rows(state: ReleaseState, rows: pa.Table, p: ReleaseParameters) -> Rele
 def empty_release_state(p: ReleaseParameters) -> ReleaseState:
     """Return the state of a bucket that has seen nothing."""
     state = dataclasses.replace(
-        empty_state(p.layout), leaves=no_leaves(p.quantiles) if p.quantiles else None
+        empty_state(p.layout),
+        leaves=no_leaves(p.quantiles) if p.quantiles else None,
+        figures=no_figures() if p.figures else None,
     )
     return dataclasses.replace(state, **empty_memory()) if p.carries else state
 
@@ -97,12 +103,17 @@ def _close(
     new_state, released = (carrying.close if p.carries else _close_apart)(
         state, closed_us, p, noise_key
     )
-    if state.leaves is None:
+    if state.leaves is not None:
+        released = read_off(released, state.leaves, p, noise_key)
+        leaves = of_open_windows(state.leaves, closed_us, p.grid)
+        new_state = dataclasses.replace(new_state, leaves=leaves)
+    if state.figures is None or p.figures is None:
         return new_state, [released]
-    leaves = of_open_windows(state.leaves, closed_us, p.grid)
-    return dataclasses.replace(new_state, leaves=leaves), [
-        read_off(released, state.leaves, p, noise_key)
-    ]
+    amounts, of_windows = close_figures(
+        state.figures, state.closed_us, closed_us, p.grid, p.figures, p.gives, noise_key
+    )
+    new_state = dataclasses.replace(new_state, figures=amounts)
+    return new_state, [without_figures(released), of_windows]
 
 
 def _close_apart(
@@ -173,7 +184,8 @@ class HistogramRelease(Release):
     @property
     def tables(self) -> Mapping[str, StateTable]:
         """Tables of groups; and of keys, where windows prove them together."""
-        return release_tables(self.parameters.carries, bool(self.parameters.quantiles))
+        p = self.parameters
+        return release_tables(p.carries, bool(p.quantiles), bool(p.figures))
 
     @property
     def takes(self) -> pa.Schema:
@@ -194,10 +206,12 @@ class HistogramRelease(Release):
         return release(ReleaseState(**state), rows, ticks, self.parameters, noise_key).stepped()
 
 
-def release_tables(carries: bool, ranks: bool) -> Mapping[str, StateTable]:
-    """Return what the release keeps; `carries`: windows prove keys together; `ranks`: there are quantiles."""
+def release_tables(carries: bool, ranks: bool, estimates: bool) -> Mapping[str, StateTable]:
+    """Return what the release keeps; `carries`: windows prove keys together; `ranks`: there are quantiles; `estimates`: figures of
+    what the limits leave out."""
     return (
         group_state.TABLES
         | (memory.TABLES if carries else {})
         | (quantiles.TABLES if ranks else {})
+        | (figures.TABLES if estimates else {})
     )

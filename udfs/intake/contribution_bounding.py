@@ -35,6 +35,7 @@ from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.group_sums import GroupFill
 from dpsql.udfs.intake.leaf_counts import with_leaves
+from dpsql.udfs.intake.left_out import FigureLimits, Verdicts, add_figures
 from dpsql.udfs.intake.timeliness import count_drops, open_copies, timely
 from dpsql.udfs.intake.user_state import (
     GROUPS,
@@ -77,6 +78,7 @@ class BoundingParameters:
         public_keys: sorted key hashes that may appear; None: any key.
         first_window_us: windows that start earlier do not exist; None: all do.
         increments: one per perturbation.
+        figures: of what the limits leave out; None: none.
     """
 
     grid: Grid
@@ -89,6 +91,12 @@ class BoundingParameters:
     by_user: bool = False
     public_keys: tuple[int, ...] | None = None
     first_window_us: int | None = None
+    figures: FigureLimits | None = None
+
+    @property
+    def most_stored_rows(self) -> float:
+        """C, at which a unit keeps one entry and nothing more is asked about it; infinite where figures of it can still grow."""
+        return math.inf if self.figures else self.max_rows
 
     @property
     def max_group_copies(self) -> int:
@@ -128,19 +136,22 @@ class BoundingParameters:
 
 @dataclass(frozen=True)
 class Admission:
-    """New state, the admitted increments summed by (window, trigger, key), how many records were dropped and why, and a new state of sums."""
+    """New state, the admitted increments summed by (window, trigger, key), how many records were dropped and why, a new state of sums, and the
+    figures of what is left out (`dpsql.udfs.intake.left_out`)."""
 
     state: pa.Table
     contributions: pa.Table
     drops: dict[str, int]
     sums: pa.Table | None = None
+    left_out: pa.Table | None = None
 
 
 @dataclass(frozen=True)
 class Records:
     """Records of one micro-batch, by user and in order of arrival; one value per record.
 
-    `increments` has one column per perturbation; `key_bytes` one value per distinct key.
+    `increments` has one column per perturbation; `key_bytes` one value per distinct key. `is_clamped`: the value is beyond its bounds (where that
+    is counted).
     """
 
     period: Int
@@ -149,19 +160,13 @@ class Records:
     key: Numbered
     increments: list[Int]
     key_bytes: pa.Array
+    is_clamped: Bool
 
 
 @dataclass(frozen=True)
-class RowVerdicts:
-    """Outcome of the row limits, one value per record.
+class RowVerdicts(Verdicts):
+    """Outcome of the row limits; `ordinal`: of each record among the user's admitted ones."""
 
-    `is_first`: the record is admitted, and the first of its user with its key; `key_rank`: of that key among the user's;
-    `ordinal`: of the record among the user's admitted ones.
-    """
-
-    is_admitted: Bool
-    is_first: Bool
-    key_rank: Int
     ordinal: Int
 
 
@@ -220,6 +225,9 @@ def admit(
     records = keep_timely_records(rows, user_counts, clock, p, drops)
     group_fill = fill_groups(records, sums, clock, p) if p.per_group else None
     verdicts, user_counts = apply_row_limits(user_counts, records, group_fill, clock, p, drops)
+    left_out = None
+    if p.figures:
+        user_counts, left_out = add_figures(user_counts, verdicts, p.figures, records.is_clamped)
     copies = copy_into_open_windows(records, verdicts.is_admitted, clock, p)
     if group_fill:
         group_fill = group_fill.select_copies(verdicts.is_admitted[group_fill.record])
@@ -232,7 +240,7 @@ def admit(
     weights, increments = compute_amounts(records, verdicts, ranked_copies, group_fill, p)
     contributions = sum_by_group(records, ranked_copies, weights, increments, p)
     user_counts = forget(user_counts, clock.closed_us, p.grid, p.renews)
-    return Admission(user_counts, contributions, drops, sums)
+    return Admission(user_counts, contributions, drops, sums, left_out)
 
 
 def keep_timely_records(
@@ -247,8 +255,11 @@ def keep_timely_records(
     key = read_numbers(rows, "key")
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     increments = [rule.increments(rows) for rule in p.increments]
+    is_clamped = np.zeros(len(ts), bool)
+    if p.figures and p.figures.clamps:
+        is_clamped = np.logical_or.reduce([rule.is_clamped(rows) for rule in p.increments])
     order = sort_by_arrival(period, user, ts, key, increments)
-    is_used_up = used_up(users, period[order], user.take(order), p.max_rows)
+    is_used_up = used_up(users, period[order], user.take(order), p.most_stored_rows)
     has_rows_left = count_drops(is_used_up, "over_max_rows", drops)
     if not has_rows_left.all():
         order = order[has_rows_left]
@@ -259,6 +270,7 @@ def keep_timely_records(
         key.take(order),
         [column[order] for column in increments],
         name_keys(rows["key_bytes"], key),
+        is_clamped[order],
     )
 
 
@@ -340,10 +352,10 @@ def apply_row_limits(
     count_drops(within_groups & ~has_capacity, "over_bounds_per_group", drops)
     count_drops(within_groups & has_capacity & ~within_key, "over_max_rows_per_group", drops)
     is_admitted = within_group & has_rows_left
-    verdicts = RowVerdicts(is_admitted, is_first & is_admitted, rank, ordinal)
+    verdicts = RowVerdicts(pairs, is_admitted, is_first & is_admitted, rank, ordinal)
     if clock.is_last:
         return verdicts, users
-    return verdicts, merge(users, KEYS, pairs, is_admitted, p.counts_rows, p.max_rows)
+    return verdicts, merge(users, KEYS, pairs, is_admitted, p.counts_rows, p.most_stored_rows)
 
 
 def copy_into_open_windows(
@@ -370,7 +382,7 @@ def rank_groups(
     all_copies = np.ones(len(record), bool)
     if p.groups_are_keys:
         is_first = verdicts.is_first[record]
-        rank = verdicts.key_rank[record]
+        rank = verdicts.rank[record]
         return (
             RankedCopies(
                 record,

@@ -12,6 +12,7 @@ import pyarrow as pa
 from dpsql.udfs.contributions import contributions
 from dpsql.udfs.intake import group_sums, user_state
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
+from dpsql.udfs.intake.left_out import figure_contributions
 from dpsql.udfs.stage import Clock, Intake, Stepped, Tables, counted_drops
 from dpsql.udfs.state_table import StateTable
 
@@ -53,9 +54,12 @@ class AdmissionStage(Intake):
         """Admit records by `admit`; counted: `drops`, how many records were dropped and why."""
         admission = admit(state["users"], rows, clock, self.parameters, state.get("sums"))
         sums = {} if admission.sums is None else {"sums": admission.sums}
+        rows = admission.contributions
+        if admission.left_out is not None:
+            rows = pa.concat_tables([rows, figure_contributions(admission.left_out, rows.schema)])
         return Stepped(
             state if clock.is_last else {"users": admission.state} | sums,
-            admission.contributions,
+            rows,
             counted_drops(admission.drops),
         )
 

@@ -24,6 +24,7 @@ from dpsql.mechanisms.explanations import (
     times,
 )
 from dpsql.mechanisms.protocol import bounds_told
+from dpsql.parts.left_out import OF_ONE_ROW
 from dpsql.parts.sums import NoisySum
 from dpsql.parts.whole_table import schedule, triggers
 from dpsql.sources.config import Source
@@ -31,6 +32,15 @@ from dpsql.text import number, percent
 from dpsql.times import duration
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.table.leaves import QuantileTree
+
+
+def _no_figures(plan: TablePlan) -> str:
+    """Return why nothing is told of what the limits leave out."""
+    if plan.changes:
+        return "rows that end make room for others"
+    if not plan.query.privacy_unit:
+        return OF_ONE_ROW
+    return "a table without windows has none yet"
 
 
 def explanation(plan: TablePlan, source: Source) -> Explanation:
@@ -46,6 +56,7 @@ def explanation(plan: TablePlan, source: Source) -> Explanation:
             max_users=source.max_users,
             max_keys=source.max_keys,
             max_spells_contributed=changes.max_spells_contributed if changes else None,
+            no_figures=_no_figures(plan),
         ),
         keys=_keys(plan),
         columns=tuple(_column(plan, column, source) for column in plan.columns),

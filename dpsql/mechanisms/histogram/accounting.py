@@ -23,6 +23,7 @@ from dpsql.mechanisms.histogram.plan import (
     SelectionPlan,
 )
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
+from dpsql.parts.left_out import FigurePlan
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.noise_costs import factorisation, levels, response_and_column
 from dpsql.sources.config import Source
@@ -117,6 +118,9 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
         raise AccountingError(
             "perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection"
         )
+    figure_streams = [figure.noise_stream for figure in plan.left_out.figures]
+    if len({*noise_streams, *figure_streams, 0}) <= len(noise_streams) + len(figure_streams):
+        raise AccountingError("a figure shares its noise with another number")
     if plan.windows_per_record != -(-plan.query.windows.size_us // plan.query.windows.slide_us):
         raise AccountingError(
             f"the plan copies a record into {plan.windows_per_record} windows, the query into another number"
@@ -130,6 +134,7 @@ def check(plan: PrivacyPlan, source: Source) -> Spent:
 def _ratios(plan: PrivacyPlan) -> list[float]:
     """Return the sensitivity over sigma of every mechanism, for one contribution period."""
     ratios = [_ratio(p, plan) for p in plan.perturbations]
+    ratios += [_figure_ratio(figure, plan) for figure in plan.left_out.figures]
     return ratios + (
         [_selection_ratio(plan.selection, plan, _times_counted(plan))] if plan.selection else []
     )
@@ -254,6 +259,27 @@ def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
         # c records of every group, in as many groups as the rows allow: sum of n_g^2 <= c * sum of n_g.
         per_user = math.sqrt(plan.windows_per_record * c * rows) * largest
     return per_user * factorisation(p.counter, steps)[0] / p.sigma
+
+
+def _figure_ratio(figure: FigurePlan, plan: PrivacyPlan) -> float:
+    """Return what one unit adds to a figure of what the limits leave out, over sigma.
+
+    Raises:
+        AccountingError: a unit would add to it in several windows, or more than is known of.
+    """
+    query = plan.query
+    choices = query.asked
+    renews = query.once or query.contribution_period is ContributionPeriod.WINDOW
+    if not query.privacy_unit or not renews or plan.windows_per_record > 1:
+        raise AccountingError("figures of what is left out are for a unit that is in one window")
+    keys = _groups(plan)
+    rows = min(
+        choices.max_rows_contributed, choices.max_groups_contributed * choices.max_rows_per_group
+    )
+    # Whether it counts, whether it is over; what counts of it; what does not, up to twice as many
+    bounds = {"units": 1.0, "units_over": 1.0, "pairs": keys, "pairs_left_out": 2 * keys}
+    bounds |= {"rows": rows, "rows_left_out": 2 * rows, "values_clamped": rows}
+    return bounds.get(figure.name, math.inf) / figure.sigma
 
 
 def _left_over_ratio(p: PerturbationPlan, plan: PrivacyPlan) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dpsql.allowance import Limits
+from dpsql.allowance import FigureBar, Limits
 from dpsql.explanation import ExplainedColumn, Explanation, Keys, Notes, UnitsNeeded
 from dpsql.mechanisms.explanations import (
     budget,
@@ -35,6 +35,7 @@ from dpsql.mechanisms.protocol import bounds_told
 from dpsql.parsed_query import CounterName
 from dpsql.schedule import by_window
 from dpsql.sources.config import Source
+from dpsql.text import Z95
 from dpsql.times import duration
 from dpsql.udfs.measure import quantiles
 
@@ -56,6 +57,11 @@ def explanation(plan: PrivacyPlan, source: Source) -> Explanation:
             max_users=source.max_users,
             max_keys=source.max_keys,
             pairs=plan.max_groups if counts_pairs else None,
+            left_out=tuple(
+                FigureBar(figure.name, figure.bound, figure.stderr, Z95 * figure.stderr)
+                for figure in plan.left_out.figures
+            ),
+            no_figures=plan.left_out.reason,
         ),
         keys=_keys(plan),
         columns=tuple(_column(plan, column) for column in plan.columns),

@@ -57,7 +57,9 @@ def shape(plan: PrivacyPlan) -> Shape:
         contributions=intake.gives,
         state={
             intake.operator: intake.tables,
-            HistogramRelease.operator: release_tables(plan.carries, bool(plan.trees)),
+            HistogramRelease.operator: release_tables(
+                plan.carries, bool(plan.trees), bool(plan.left_out.figures)
+            ),
         },
         columns=tuple(
             made
@@ -83,6 +85,7 @@ def shape(plan: PrivacyPlan) -> Shape:
         if parsed.contribution_period is ContributionPeriod.WINDOW
         else None,
         carries=plan.carries,
+        left_out=plan.left_out.figures,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parts.left_out import FigurePlans
 from dpsql.parts.sums import MadeOfSums, NoisySum, QuantileSum, as_stored
 
 # What a query asks of the histogram besides what every query says.
@@ -74,7 +75,7 @@ class SelectionPlan:
 
     Args:
         counter: the continual counter of the selection path.
-        share: share of mu^2 spent here.
+        share: share, spent here, of the mu^2 that figures of what is left out leave.
         weights: w_1..w_K in units of 2^-20 (integers, non-increasing, w_1 = 2^20: a unit's first key counts 1).
         sigma: standard deviation of the noise of one strategy step (noise multiplier times sensitivity), in people.
         sd: standard deviation of the noisy path at triggers 1..T, in people.
@@ -147,7 +148,8 @@ class PrivacyPlan(MadeOfSums, Plan):
     """The whole promise and how it is kept.
 
     `arguments` are the distinct argument expressions of the aggregates (Spark SQL), in order: record columns a0, a1, ...
-    `delta = delta_noise + delta_threshold + delta_hash` at most; `mu` is the total Gaussian-DP parameter.
+    `delta = delta_noise + delta_threshold + delta_hash` at most; `mu` is the total Gaussian-DP parameter. `left_out`: figures of what the limits
+    leave out.
     """
 
     mechanism: ClassVar[str] = "histogram"
@@ -161,6 +163,7 @@ class PrivacyPlan(MadeOfSums, Plan):
     delta_hash: float
     selection: SelectionPlan | None
     columns: tuple[ColumnPlan, ...]
+    left_out: FigurePlans
 
     @property
     def carries(self) -> bool:

@@ -55,6 +55,7 @@ from dpsql.parts.key_selection import (
     weight_norm,
     weights_in_people,
 )
+from dpsql.parts.left_out import mu_beside, plan_figures
 from dpsql.parts.sums import per_group_sensitivity
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
@@ -125,7 +126,7 @@ def carried_plan(
 # The planner: ParsedQuery and the source's declaration -> PrivacyPlan, with every number
 # concrete.
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 """Changes when the same query would get other noise; part of the query's identity."""
 
 USERS = "users"
@@ -168,29 +169,24 @@ def unnamed_plan(
 ) -> PrivacyPlan:
     """Plan a query as `make_plan` does, without an identity: enough for who compares many plans and
     runs none."""
-    horizon = -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
-    windows = -(-query.windows.size_us // query.windows.slide_us)
-    groups = windows * int(
-        min(query.asked.max_rows_contributed, query.asked.max_groups_contributed)
-    )
-    meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
-    delta_hash = _hash_charge(query, source, groups, meet)
+    sizes = _sizes_of(query, source)
+    delta_hash = _hash_charge(query, source, sizes.groups, sizes.meet)
     delta_left = query.delta - delta_hash
     delta_threshold = delta_left * THRESHOLD_DELTA_SHARE if query.selects else 0.0
     delta_noise = (delta_left - delta_threshold) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
-    sizes = _Sizes(query, source, horizon, windows, groups, meet)
     if share is None:
         share = _share_for_selection(query)
     if decay is None:
         decay = PAPER_DECAY if query.asked.counter is CounterName.HONAKER else SELECTION_DECAY
-    noise = _noise(sizes, share, decay, mu, delta_threshold * (1 - 1e-12))
+    figures = plan_figures(query, source.max_users, mu, 1 + _count_numbers(sizes, frozenset()))
+    noise = _noise(sizes, share, decay, mu_beside(figures, mu), delta_threshold * (1 - 1e-12))
     arguments = _arguments(query)
     return PrivacyPlan(
         query=query,
-        horizon=horizon,
-        windows_per_record=windows,
-        max_groups=groups,
+        horizon=sizes.horizon,
+        windows_per_record=sizes.windows,
+        max_groups=sizes.groups,
         epsilon=query.epsilon,
         delta=query.delta,
         delta_noise=delta_noise,
@@ -199,6 +195,7 @@ def unnamed_plan(
         mu=mu,
         selection=noise.selection,
         columns=_columns(sizes, arguments, noise),
+        left_out=figures,
         arguments=arguments,
         identity="",
     )
@@ -293,6 +290,15 @@ class _Sizes:
         if rule == USERS:
             return left_over(weights, 1, math.inf)
         return left_over(weights, int(self.per_group), self.copies)
+
+
+def _sizes_of(query: ParsedQuery[HistogramChoices], source: Source) -> _Sizes:
+    choices = query.asked
+    horizon = -(-(query.windows.size_us + query.allowed_lateness_us) // query.trigger_interval_us)
+    windows = -(-query.windows.size_us // query.windows.slide_us)
+    groups = windows * int(min(choices.max_rows_contributed, choices.max_groups_contributed))
+    meet = windows > 1 and query.contribution_period is ContributionPeriod.WINDOW
+    return _Sizes(query, source, horizon, windows, groups, meet)
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,19 @@ from dpsql.mechanisms.histogram.plan import (
     QuantilePlan,
     ReleaseRule,
 )
-from dpsql.parsed_query import ContributionPeriod
+from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.parts.sums import bare, output_column
 from dpsql.udfs.contributions import WEIGHT_UNIT
 from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.histogram.figures import FigureNoise
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.memory import CarriedParameters
 from dpsql.udfs.histogram.parameters import ReleaseParameters
 from dpsql.udfs.histogram.release import HistogramRelease
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
+from dpsql.udfs.intake.left_out import FIGURES
 from dpsql.udfs.intake.stages import AdmissionStage, RowStage
-from dpsql.udfs.keys import PublicGroups
+from dpsql.udfs.keys import PublicGroups, encode
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.noise.perturbation import PerturbationParameters
 from dpsql.udfs.table.leaves import QuantileTree
@@ -77,6 +79,7 @@ def bounding_parameters(
         by_user=query.asked.release is ReleaseRule.RESELECT and plan.selection is not None,
         public_keys=tuple(sorted(public.keys)) if public else None,
         first_window_us=public.first_window_us if public else first_window_us,
+        figures=plan.left_out.limits,
     )
 
 
@@ -121,7 +124,33 @@ def release_parameters(
         for column in plan.columns
     )
     return ReleaseParameters(
-        grid(plan), selection, perturbations, columns, public, quantile_noise(plan)
+        grid(plan),
+        selection,
+        perturbations,
+        columns,
+        public,
+        quantile_noise(plan),
+        _figure_noise(plan, public),
+    )
+
+
+def _figure_noise(plan: PrivacyPlan, public: PublicGroups | None) -> FigureNoise | None:
+    figures = plan.left_out.figures
+    if not figures:
+        return None
+    once = counter(CounterName.BLT, 1)
+    every_window_from = NO_CLOCK if plan.carries else None
+    if plan.query.once:
+        every_window_from = plan.query.windows.offset_us
+    return FigureNoise(
+        tuple(FIGURES.index(figure.name) for figure in figures),
+        tuple(
+            PerturbationParameters(figure.noise_stream, once, figure.sigma, 1.0)
+            for figure in figures
+        ),
+        public.first_window_us if public else every_window_from,
+        plan.query.once,
+        encode([None] * len(plan.query.keys)),
     )
 
 

@@ -59,7 +59,11 @@ def explanation(plan: MarginalsPlan, source: Source) -> Explanation:
     return Explanation(
         protects=protects(plan, account(plan, source)),
         when=times(query, schedule(query, plan.start_us), query.asked.max_triggers),
-        limits=Limits(*bounds_told(query), max_users=source.max_users),
+        limits=Limits(
+            *bounds_told(query),
+            max_users=source.max_users,
+            no_figures="a record of a CUBE counts in cells of many tables",
+        ),
         keys=Keys(
             how="public",
             names=tuple(key.name for key in query.keys),

@@ -29,7 +29,12 @@ def explanation(plan: SketchPlan, source: Source) -> Explanation:
     return Explanation(
         protects=protects(plan, account(plan, source), overlap),
         when=times(query, by_window(grid(plan)), plan.triggers),
-        limits=Limits(*choices.limits, max_users=source.max_users, max_keys=source.max_keys),
+        limits=Limits(
+            *choices.limits,
+            max_users=source.max_users,
+            max_keys=source.max_keys,
+            no_figures="a sketch counts values that no key names",
+        ),
         keys=Keys(
             how="selected" if plan.unknown_keys else "public" if choices.lists else "none",
             names=(choices.value,),

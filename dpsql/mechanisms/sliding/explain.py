@@ -25,6 +25,7 @@ from dpsql.mechanisms.sliding import stages
 from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, PaneGrouping, SlidingPlan
 from dpsql.parsed_query import Aggregate, CounterName
+from dpsql.parts.left_out import reason_for_none
 from dpsql.sources.config import Source
 from dpsql.times import duration
 
@@ -39,7 +40,9 @@ def explanation(plan: SlidingPlan, source: Source) -> Explanation:
         when=replace(
             times(query, stages.schedule(plan), 1, plan.panes), lateness_us=plan.lateness_us
         ),
-        limits=Limits(*bounds_told(query), max_users=source.max_users),
+        limits=Limits(
+            *bounds_told(query), max_users=source.max_users, no_figures=reason_for_none(query)
+        ),
         keys=listed_keys(query),
         columns=tuple(_column(plan, aggregate, parts) for aggregate, parts in columns),
         budget=BudgetShares(
