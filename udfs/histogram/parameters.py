@@ -53,7 +53,7 @@ class ReleaseParameters:
         return self.of_groups.append(LEFT_OUT) if self.figures else self.of_groups
 
     def for_bucket(self, bucket: int, buckets: int) -> ReleaseParameters:
-        """Return the parameters with the public groups of one bucket only."""
-        if self.public is None:
-            return self
-        return dataclasses.replace(self, public=self.public.for_bucket(bucket, buckets))
+        """Return the parameters with the public groups of one bucket only, and figures of windows without records in the one that has all figures."""
+        public = self.public and self.public.for_bucket(bucket, buckets)
+        figures = self.figures and self.figures.for_bucket(bucket, buckets)
+        return dataclasses.replace(self, public=public, figures=figures)

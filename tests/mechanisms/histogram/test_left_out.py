@@ -292,8 +292,9 @@ def test_figures_tell_what_the_limits_took(tmp_path: object) -> None:
         assert abs(row[name] - exact) < 5 * row[f"{name}_stderr"]
 
 
-def test_listed_keys_have_figures_in_windows_without_records() -> None:
-    """Catches: windows whose figures are missing, which tells that nobody came."""
+@pytest.mark.parametrize("buckets", [(1, 1), (2, 3)])
+def test_listed_keys_have_figures_in_windows_without_records(buckets: tuple[int, int]) -> None:
+    """Catches: windows whose figures are missing, which tells that nobody came, or are told by every bucket, with noise of the same cells."""
     query = compiled(
         PEOPLE,
         "max_groups_contributed = 1, public_groups = (SELECT page FROM pages)",
@@ -301,7 +302,7 @@ def test_listed_keys_have_figures_in_windows_without_records() -> None:
     )
     public = PublicGroups((5, 8), (encode([b"a"]), encode([b"b"])), 0)
     intake, release = query.mechanism.stages(query.plan, query.facts(public))
-    feeder = Feeder((intake, release), KEY)
+    feeder = Feeder((intake, release), KEY, buckets)
     released = feeder.tick(DAY)
     feeder.micro_batch(
         records(np.arange(4), np.full(4, 5), np.zeros(4), np.full(4, 2 * DAY)).select(
