@@ -201,15 +201,15 @@ def test_a_published_trigger_is_never_published_otherwise(
     other = case(folder="other")
     one.go()
     again = case(folder="other")
-    other.lake.histogram("demo").parent.mkdir(parents=True)
-    one.lake.histogram("demo").rename(other.lake.histogram("demo"))
+    other.lake.root.mkdir(parents=True, exist_ok=True)
+    one.lake.histogram("demo").parent.rename(other.lake.histogram("demo").parent)
     before = other.histogram()
     with pytest.raises(ReleaseConflict, match="nothing was written"):
         other.go()
     assert other.histogram() == before
     # the same input is published already, just so
-    again.lake.histogram("demo").parent.mkdir(parents=True)
-    other.lake.histogram("demo").rename(again.lake.histogram("demo"))
+    again.lake.root.mkdir(parents=True, exist_ok=True)
+    other.lake.histogram("demo").parent.rename(again.lake.histogram("demo").parent)
     write(visits(days=1), folder="other")
     assert again.go().rows == 0
     assert again.histogram() == before
