@@ -88,6 +88,8 @@ def reason_for_none(query: ParsedQuery[Any]) -> str:
         return "a unit's limits are for the whole stream"
     if choices.counter is CounterName.HONAKER or choices.release == "RESELECT":
         return "rounds have none"
+    if choices.carry_windows > 1:
+        return "windows prove keys together, and have rows without records"
     return ""
 
 

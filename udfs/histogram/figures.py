@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Int, int_fields, match, read_columns, run_sums, sort_runs
-from dpsql.udfs.grid import NO_CLOCK, Grid
+from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake.left_out import BEFORE_TRIGGERS, FIGURES_KEY
 from dpsql.udfs.noise.exact_paths import Redraw
 from dpsql.udfs.noise.path_error import trust
@@ -33,8 +33,7 @@ class FigureNoise:
     Args:
         numbers: of each, among `dpsql.udfs.intake.left_out.FIGURES`.
         noise: of each; of one step.
-        every_window_from: windows without a record have released rows, too, those that start at this time or later; NO_CLOCK: once a record has
-            come. None: they have none.
+        every_window_from: windows without records have released rows, too, those that start at this time or later; None: they have none.
         once: all records are in the first of these windows, and no other one is told.
         no_key: what stands for the key of a row that has figures: NULL in every column.
     """
@@ -91,8 +90,6 @@ def close_figures(
     windows = np.unique(figures["window"].to_numpy())
     ended = windows[grid.closed_triggers(windows, closed_us) == grid.horizon]
     first = p.every_window_from
-    if first == closed_before_us == NO_CLOCK:
-        first = int(windows[0]) if len(windows) else None
     if first is not None:
         later_us = grid.trigger_us * (grid.horizon - 1)
         times = closed_before_us - later_us, closed_us - later_us

@@ -139,9 +139,7 @@ def _figure_noise(plan: PrivacyPlan, public: PublicGroups | None) -> FigureNoise
     if not figures:
         return None
     once = counter(CounterName.BLT, 1)
-    every_window_from = NO_CLOCK if plan.carries else None
-    if plan.query.once:
-        every_window_from = plan.query.windows.offset_us
+    every_window_from = plan.query.windows.offset_us if plan.query.once else None
     return FigureNoise(
         tuple(FIGURES.index(figure.name) for figure in figures),
         tuple(
