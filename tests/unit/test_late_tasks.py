@@ -59,6 +59,7 @@ class Histogram:
 
     def __init__(self, schedule: Any) -> None:
         self.schedule = schedule
+        self.query = SimpleNamespace(once=False)
         self.rows = list[str]()
         self.triggers = schedule.points
         self.trigger_time = lambda pair: schedule.due_us(*pair)
