@@ -82,7 +82,7 @@ def test_plain_bars_are_found() -> None:
 
     with mock.patch.object(perturbation, "interval_of", plain):
         assert holds_too_seldom(inside(plan(1, 4), -2, "at once", 3), 0.95)
-        assert holds_too_seldom(inside(plan(24, 1), -1, "slow", 3), 0.925)
+        assert holds_too_seldom(inside(plan(24, 1), -2, "slow", 3), 0.925)
 
 
 def test_most_keys_are_far_from_their_threshold_and_have_plain_bars() -> None:
