@@ -116,17 +116,17 @@ class LeftOut:
 
     @property
     def units(self) -> str:
-        """Whose records they are."""
+        """Return the units in words, like `units (user_id)`."""
         return f"units ({', '.join(self.run.units)})"
 
     @property
     def max_keys(self) -> float:
-        """K, of one unit."""
+        """Return K, how many keys of one unit may count."""
         return min(self.run.max_groups or math.inf, self.run.max_rows or math.inf)
 
     @property
     def max_rows(self) -> float:
-        """R, of one unit."""
+        """Return R, how many records of one unit may count."""
         groups = self.run.max_groups or math.inf
         per_key = self.run.max_rows_per_group or math.inf
         return min(self.run.max_rows or math.inf, groups * per_key)

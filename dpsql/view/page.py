@@ -330,6 +330,7 @@ def _cards(standing: Standing, listed: bool, figures: Sequence[str]) -> list[Car
     the first window says of what its limits left out."""
     published = standing.published
     noise, *limits = of_lists(published) if listed else left_out(published, figures)
+    limits = [sentence for sentence in limits if sentence not in figures]  # a panel has its own
     runs = published.protects
     missing = [appears(run, published) for run in runs[-1:] if run.units_needed is not None]
     missing += ["A missing key is not zero."] if published.selects else []
