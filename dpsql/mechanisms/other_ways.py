@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpsql.parsed_query import ContributionPeriod, CounterName, ParsedQuery
+from dpsql.parts.left_out import FIGURES_OF_ROWS, share_of
 from dpsql.privacy.cost import gamma, touched_in_days
 from dpsql.privacy.curve import epsilon_of, total_mu
 from dpsql.sql.time_rules import MOST_PANES, SUMS
@@ -44,6 +45,11 @@ class Ways:
     def event(self) -> bool:
         """Whether one row is protected, and no unit: it has no period."""
         return not self.query.privacy_unit
+
+    @property
+    def renews(self) -> bool:
+        """Whether a unit's limits are for each window anew."""
+        return not self.event and self.query.contribution_period is ContributionPeriod.WINDOW
 
     @property
     def panes(self) -> int:
@@ -86,10 +92,13 @@ class Ways:
                 // self.query.trigger_interval_us
             ),
         )
+        # Windows of their own that do not slide say what their limits leave out
+        figures = FIGURES_OF_ROWS if panes == 1 and self.renews else 0
+        mu_of_copies = mu * math.sqrt(1 - share_of(figures))
         return {
             "panes": math.sqrt(panes * discrete_laplace(self.query.epsilon / self.rows).variance),
             "window_sqrt": rows * of_window / mu,
-            "copies": rows * math.sqrt(panes) * column_norm(counts) * path_sd(counts)[-1] / mu,
+            "copies": rows * math.sqrt(panes) * column_norm(counts) * path_sd(counts)[-1] / mu_of_copies,
         }
 
     def month(self) -> dict[str, float]:
@@ -97,7 +106,7 @@ class Ways:
         empty where one period has them all."""
         window = self.query.windows
         n = touched_in_days(MONTH, window.size_us, window.offset_us)
-        if self.event or self.query.contribution_period is ContributionPeriod.STREAM or n < 2:
+        if not self.renews or n < 2:
             return {}
         mu2 = total_mu(self.query.epsilon, self.delta) ** 2
         meet = 2.0 if self.panes > 1 else 1.0

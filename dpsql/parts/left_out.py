@@ -23,6 +23,8 @@ from dpsql.udfs.intake.left_out import FigureLimits
 SHARE = 0.01
 MOST_SHARES = 0.05
 """Shares of mu^2: of one figure, and of all together at most."""
+FIGURES_OF_ROWS = 4
+"""Of a query that counts records: units, units over a limit, records, and those left out."""
 LEAST_UNITS = 40
 """Deviations of a count of units: where a source has fewer units, no figure would say anything."""
 OF_ONE_ROW = "one row is protected, and none is refused"
@@ -62,7 +64,7 @@ class FigurePlans:
     @property
     def share(self) -> float:
         """Share of mu^2 of all together."""
-        return len(self.figures) * _share(len(self.figures))
+        return share_of(len(self.figures))
 
     @property
     def limits(self) -> FigureLimits | None:
@@ -125,7 +127,7 @@ def plan_figures(query: ParsedQuery[Any], max_users: int, mu: float, first: int)
     bounds = {} if reason else bounds_of(query)
     if not bounds:
         return FigurePlans(reason=reason or "they leave nothing out")
-    share = _share(len(bounds))
+    share = share_of(len(bounds)) / len(bounds)
     if max_users < LEAST_UNITS / (mu * math.sqrt(share)):
         return FigurePlans(reason=f"{max_users:,} units are too few")
     figures = tuple(
@@ -145,5 +147,6 @@ def mu_beside(plans: FigurePlans, mu: float) -> float:
     return round_down(mu * math.sqrt(1 - plans.share)) if plans.figures else mu
 
 
-def _share(figures: int) -> float:
-    return min(SHARE, MOST_SHARES / max(1, figures))
+def share_of(figures: int) -> float:
+    """Return the share of mu^2 that so many figures take together."""
+    return min(figures * SHARE, MOST_SHARES)

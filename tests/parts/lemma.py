@@ -161,7 +161,17 @@ def of_windows(plan: PrivacyPlan) -> Charge:
         e = presences(weights, False)
         mu2 = (f[plan.selection.counter] / plan.selection.sigma) ** 2 * e
         total += Charge(mu2, 2 * mu2 if meet else mu2)
+    for figure in plan.left_out.figures:
+        total += of_figure(figure.name, figure.sigma, *bounds)
     return total
+
+
+def of_figure(name: str, sigma: float, rows: float, per_key: float, keys: float) -> Charge:
+    """One sum of a window, released once: 1 for a unit, its pairs or its records, and twice as many of those left out."""
+    what = name.removesuffix("_left_out")
+    most = {"pairs": min(rows, keys)}.get(what, min(rows, keys * per_key))
+    bound = 1.0 if what.startswith("units") else most * (1 if what == name else 2)
+    return Charge((bound / sigma) ** 2, (bound / sigma) ** 2)
 
 
 def of_table(plan: TablePlan) -> Charge:

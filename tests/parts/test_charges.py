@@ -116,6 +116,13 @@ SLIPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         "_per_group",
         lambda real, p, *a: real(replace(p, lower=0), *a),
     ),
+    "windows: what is left out counts as what is there": (
+        of_windows,
+        "_figure_ratio",
+        lambda real, figure, plan: real(
+            replace(figure, name=figure.name.removesuffix("_left_out")), plan
+        ),
+    ),
     "tables: of bounds per group the upper one": (
         of_tables,
         "group_ratio",

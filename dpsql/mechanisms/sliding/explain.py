@@ -25,7 +25,7 @@ from dpsql.mechanisms.sliding import stages
 from dpsql.mechanisms.sliding.accounting import account
 from dpsql.mechanisms.sliding.plan import MeasurementPlan, PaneGrouping, SlidingPlan
 from dpsql.parsed_query import Aggregate, CounterName
-from dpsql.parts.left_out import reason_for_none
+from dpsql.parts.left_out import OF_ONE_ROW
 from dpsql.sources.config import Source
 from dpsql.times import duration
 
@@ -35,13 +35,14 @@ def explanation(plan: SlidingPlan, source: Source) -> Explanation:
     query = plan.query
     cost = account(plan, source)
     columns = zip(query.aggregates, stages.parts(plan), strict=True)
+    no_figures = "windows are made of panes" if query.privacy_unit else OF_ONE_ROW
     return Explanation(
         protects=protects(plan, cost, plan.panes > 1),
         when=replace(
             times(query, stages.schedule(plan), 1, plan.panes), lateness_us=plan.lateness_us
         ),
         limits=Limits(
-            *bounds_told(query), max_users=source.max_users, no_figures=reason_for_none(query)
+            *bounds_told(query), max_users=source.max_users, no_figures=no_figures
         ),
         keys=listed_keys(query),
         columns=tuple(_column(plan, aggregate, parts) for aggregate, parts in columns),
