@@ -98,7 +98,11 @@ class Ways:
         return {
             "panes": math.sqrt(panes * discrete_laplace(self.query.epsilon / self.rows).variance),
             "window_sqrt": rows * of_window / mu,
-            "copies": rows * math.sqrt(panes) * column_norm(counts) * path_sd(counts)[-1] / mu_of_copies,
+            "copies": rows
+            * math.sqrt(panes)
+            * column_norm(counts)
+            * path_sd(counts)[-1]
+            / mu_of_copies,
         }
 
     def month(self) -> dict[str, float]:

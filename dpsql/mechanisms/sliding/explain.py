@@ -41,9 +41,7 @@ def explanation(plan: SlidingPlan, source: Source) -> Explanation:
         when=replace(
             times(query, stages.schedule(plan), 1, plan.panes), lateness_us=plan.lateness_us
         ),
-        limits=Limits(
-            *bounds_told(query), max_users=source.max_users, no_figures=no_figures
-        ),
+        limits=Limits(*bounds_told(query), max_users=source.max_users, no_figures=no_figures),
         keys=listed_keys(query),
         columns=tuple(_column(plan, aggregate, parts) for aggregate, parts in columns),
         budget=BudgetShares(
