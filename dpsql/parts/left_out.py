@@ -24,7 +24,7 @@ SHARE = 0.01
 MOST_SHARES = 0.05
 """Shares of mu^2: of one figure, and of all together at most."""
 FIGURES_OF_ROWS = 4
-"""Of a query that counts records: units, units over a limit, records, and those left out."""
+"""Figures of a query that counts records: units, units over a limit, records, and those left out."""
 LEAST_UNITS = 40
 """Deviations of a count of units: where a source has fewer units, no figure would say anything."""
 OF_ONE_ROW = "one row is protected, and none is refused"
