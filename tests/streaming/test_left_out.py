@@ -3,13 +3,17 @@
 from datetime import datetime
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from dpsql.description import LEFT_OUT_ENDING
+import dpsql
+from dpsql.description import LEFT_OUT_ENDING, PROPERTY, parse_description
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.runs import neighbour
 from dpsql.local.verification import verify_run
+from dpsql.published import words
 from dpsql.published.public_rows import all_rows
 from tests.streaming.conftest import DAY, START, BrokenOff, break_off, run_file
 
@@ -18,6 +22,12 @@ SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, max_groups
   page, COUNT(DISTINCT user_id) AS people
 FROM visits
 GROUP BY window(ts, '1 day'), page
+"""
+HOURLY = """
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, max_groups_contributed = 2, trigger_interval = INTERVAL 1 HOUR)
+  page AS channel, COUNT(DISTINCT user_id) AS editors
+FROM visits
+GROUP BY window(ts, '1 day'), channel
 """
 ONCE = """
 SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 20, delta = 1e-6, max_groups_contributed = 2)
@@ -69,3 +79,36 @@ def test_a_release_of_nothing_has_figures(case: Any, write: Any, visits: Any) ->
     (row,) = figures_of(one)
     assert abs(row["units"]) < 5 * row["units_stderr"]
     assert is_recomputed(one)
+
+
+def by_both(one: Any, path: str, select: str) -> list[Any]:
+    """What DuckDB and Spark answer to a query about a Delta table, which it calls t."""
+    t = duckdb.read_parquet(DeltaTable(path).file_uris())
+    one.spark.read.format("delta").load(path).createOrReplaceTempView("t")
+    by_duckdb = duckdb.sql(select).to_arrow_table().to_pylist()
+    assert t.columns == one.spark.table("t").columns
+    return [by_duckdb, one.spark.sql(select).toArrow().to_pylist()]
+
+
+def test_other_engines_add_up_and_describe_the_tables(case: Any, write: Any, visits: Any) -> None:
+    """Catches: a filter that does not give one row per window and key; figures that only dpsql reads; a column without a comment."""
+    write(visits(days=2), parts=2)
+    one = case(HOURLY, **UNITS)
+    run_file(one)
+    one.go()
+    newest = dpsql.latest(str(one.lake.root), "demo")
+    assert newest["window_start"].nunique() == 2
+    public = one.lake.histogram("demo")
+    paths = [str(public), str(neighbour(public, LEFT_OUT_ENDING))]
+    total = [{"editors": int(newest["editors"].sum())}]
+    filtered = "SELECT CAST(sum(editors) AS BIGINT) AS editors FROM t WHERE trigger = 24"
+    assert by_both(one, paths[0], filtered) == [total, total]
+    figures = [{"units": row["units"], "pairs": row["pairs"]} for row in figures_of(one)]
+    ordered = "SELECT units, pairs FROM t ORDER BY window_start"
+    assert len(figures) == 2 and by_both(one, paths[1], ordered) == [figures, figures]
+    for path in paths:
+        published = parse_description(DeltaTable(path).metadata().configuration[PROPERTY])
+        assert published is not None
+        rows = one.spark.sql(f"DESCRIBE TABLE delta.`{path}`").collect()
+        comments = {row.col_name: row.comment for row in rows}
+        assert comments == dict(words.columns(published)) and all(comments.values())
