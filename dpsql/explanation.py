@@ -494,10 +494,11 @@ def _shares(e: Explanation) -> Iterator[str]:
     is_counted = any(column.on_selection for column in e.columns)
     chooses = "chooses keys and counts their units" if is_counted else "for key selection"
     share_each = (1 - b.figures_share - b.selection_share) / max(1, b.noisy_numbers)
+    each_number = f"for each noisy number of a group ({b.noisy_numbers})"
     parts = {
         "for what the limits leave out": b.figures_share,
         chooses: b.selection_share,
-        f"for each noisy number of a group ({b.noisy_numbers})": share_each
+        each_number if b.noisy_numbers > 1 else "for the noisy number of a group": share_each
         if b.noisy_numbers
         else 0.0,
     }

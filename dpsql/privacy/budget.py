@@ -136,10 +136,11 @@ def spent_text(budget: Budget, cap_place: str, query_limit: float | None = None)
         query_limit: the epsilon that a policy lets one query ask for; None: any.
     """
     count = len(budget.lines)
-    forever = sum(line.period == "STREAM" for line in budget.lines)
+    over_all_records = sum(line.period == "STREAM" for line in budget.lines)
     runs = f"{count:,} run{'' if count == 1 else 's'}"
-    if forever:
-        runs += f" ({forever:,} for ever)"
+    if over_all_records:
+        part = f"{over_all_records:,} over all records"
+        runs += " over all records" if over_all_records == count else f" ({part})"
     if cap := budget.cap:
         length = f"{cap.days:g} day{'' if cap.days == 1 else 's'}" if cap.days else "row"
         epsilon_text = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import timedelta
 from numbers import Integral
@@ -21,17 +22,69 @@ MOST_DECIMALS = 6
 MOST_RANK_ERROR = 0.5
 """Share of all rows: quantiles whose ranks are so far off say nothing."""
 QUARTERS = 4
+ZERO_WIDTH_NON_JOINER = "\u200c"
+ZERO_WIDTH_JOINER = "\u200d"
+VIRAMA = 9
+"""Combining class of signs that take a consonant's vowel away."""
 TIME = "%Y-%m-%d %H:%M"
 """UTC."""
 
 
 def printable(value: Any) -> str:
-    """Return a key as text: control characters are shown, not obeyed."""
+    """Return a key as text: control characters are shown, not obeyed, but for joiners that a word is spelled with."""
     if isinstance(value, bytes):
         return "0x" + value.hex()
+    text = str(value)
+    if text.isprintable():
+        return text
     return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
+        c if c.isprintable() or _is_spelling(text, i) else c.encode("unicode_escape").decode()
+        for i, c in enumerate(text)
     )
+
+
+def _is_spelling(text: str, place: int) -> bool:
+    """Tell whether a character is a joiner that changes how the letters at both sides are written; elsewhere two keys would look the same.
+
+    Source: RFC 5892, A.1 and A.2; letters of both sides are of one script here. Further, Malayalam ends words with a joiner, and Bengali
+    and Kannada have one before the virama.
+    """
+    joiner = text[place]
+    if joiner not in (ZERO_WIDTH_NON_JOINER, ZERO_WIDTH_JOINER) or place == 0:
+        return False
+    previous = text[place - 1]
+    following = text[place + 1 : place + 2] or " "
+    script = _script(previous)
+    if script == "ARABIC":
+        can_join = _has_form(previous, "INITIAL") and _has_form(following, "FINAL")
+        return joiner == ZERO_WIDTH_NON_JOINER and can_join
+    has_one_script = script == _script(following)
+    if _is_virama(following):
+        return joiner == ZERO_WIDTH_JOINER and previous.isalpha() and has_one_script
+    is_after_virama = _is_virama(previous) and _script(text[: place - 1][-1:]) == script
+    is_inside = has_one_script and following.isalpha()
+    can_end = script == "MALAYALAM" and joiner == ZERO_WIDTH_JOINER
+    is_at_end = can_end and following.isprintable() and not following.isalnum()
+    return is_after_virama and (is_inside or is_at_end)
+
+
+def _is_virama(character: str) -> bool:
+    return unicodedata.combining(character) == VIRAMA
+
+
+def _script(character: str) -> str:
+    """Return the first word of a letter's or mark's name; nothing for all others."""
+    is_part_of_word = character != "" and unicodedata.category(character)[0] in "LM"
+    return unicodedata.name(character, "").partition(" ")[0] if is_part_of_word else ""
+
+
+def _has_form(letter: str, form: str) -> bool:
+    """Tell whether an Arabic letter is written otherwise at this place of a word, where it joins its neighbour."""
+    try:
+        unicodedata.lookup(f"{unicodedata.name(letter, '')} {form} FORM")
+    except KeyError:
+        return False
+    return True
 
 
 def absent(value: Any) -> bool:

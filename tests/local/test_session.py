@@ -141,11 +141,11 @@ def test_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _right(answer)
     said = capsys.readouterr().err
     assert f"created secret {tmp_path / 's'} and a new ledger: nothing spent so far" in said
-    assert "Spent so far on these units: 1 run (1 for ever), epsilon" in said
+    assert "Spent so far on these units: 1 run over all records, epsilon" in said
     assert answer.spent == (4, answer.query.plan.delta)
     dpsql.query(COUNT, FRAME, unit="user", epsilon=4, secret=tmp_path / "s")
     said = capsys.readouterr().err
-    assert "created" not in said and "2 runs (2 for ever)" in said
+    assert "created" not in said and "2 runs over all records" in said
 
 
 def test_options_beside_the_text_are_those_of_the_text(opened: Callable[..., Session]) -> None:

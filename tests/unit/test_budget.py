@@ -10,7 +10,7 @@ from dp_accounting import get_epsilon_gaussian
 from scipy.stats import norm
 
 from dpsql.errors import BudgetError
-from dpsql.privacy.budget import budgets, describe, facts
+from dpsql.privacy.budget import budgets, describe, facts, spent_text
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, gaussian_delta, total
 from dpsql.privacy.curve import total_mu
 from dpsql.privacy.ledger import Ledger
@@ -105,6 +105,18 @@ def test_the_text_says_who_what_and_what_is_left() -> None:
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert len(document["runs"]) == 12
     assert "No cap is declared" in describe(budgets(lines)[0])
+
+
+def test_runs_over_all_records_are_counted() -> None:
+    """Catches: `1 run (1 for ever)`, and a count of such runs where there are others."""
+    over_all = [costing(ONE, run_id=f"{number:032x}", period="STREAM") for number in range(2)]
+    for lines, words in (
+        (over_all[:1], "units: 1 run over all records, epsilon"),
+        (over_all, "units: 2 runs over all records, epsilon"),
+        ([ONE, *over_all], "units: 3 runs (2 over all records), epsilon"),
+        ([ONE], "units: 1 run, epsilon"),
+    ):
+        assert words in spent_text(budgets(lines)[0], "cap=")
 
 
 def test_a_cap_without_runs_and_failures_beyond_a_cap() -> None:

@@ -28,6 +28,7 @@ from dpsql.view.words import (
     left_out,
     measured,
     next_trigger,
+    printable,
     quantiles_text,
     text_of,
     why_nothing,
@@ -335,6 +336,27 @@ def test_a_row_that_is_not_grouped_by_a_key_says_all() -> None:
     assert key_text({"channel": None}, "channel", several) == "all"
     assert key_text({"channel": None}, "channel", one) == "NULL"
     assert key_text({"channel": "a\n"}, "channel", several) == "a\\n"
+
+
+@pytest.mark.parametrize(
+    "key", ["می\u200cخواهم", "क्\u200dष", "क्\u200cष", "র\u200d্যাব", "അവന\u0d4d\u200d", "ශ්\u200dරී ලංකා"]
+)
+def test_joiners_of_a_spelling_are_text(key: str) -> None:
+    """Catches: a Persian, Hindi, Bengali, Malayalam or Sinhala word with an escape in it."""
+    assert printable(key) == key
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("pay\u200dpal", "\u200dक", "क\u200dष", "क्\u200d\u200dष", "क्\u200d", "का\u200d\u094d", "क्\u200d\u093e", "क्\u200da", "क्\u200c", "a्\u200dक"),
+        *("می\u200dخ", "ا\u200cم", "م\u200c", "م\u200c\u200cم", "م\u202eم", "क्\u2066ष", "क्\u200bष"),
+        *("क्\u00adष", "\u200d", "\u200c", "1\u200d1"),
+    ],
+)  # fmt: skip
+def test_other_format_characters_are_shown(key: str) -> None:
+    """Catches: two keys that look alike, or a text that turns what follows it around."""
+    assert printable(key) != key and printable(key).isprintable()
 
 
 CLAUSE = (
