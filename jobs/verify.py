@@ -58,7 +58,7 @@ def verify(
     as_parquet = spark_reader(query)
     with ProgressBar(may_be_told(query.source)) as bar:
         verification = verify_run(lake, name, run, query, secret, bar.records, as_parquet)
-    text = f"identical: all {verification.published:,} published rows were recomputed"
+    text = f"identical: all {verification.published:,} published rows of its tables were recomputed"
     if not verification.published + verification.recomputed:
         text = "nothing is compared: no row is published, and none was recomputed"
     if not verification.identical:
