@@ -155,14 +155,15 @@ class Query:
         """
         plan = self.plan
         grid = self.shape.schedule.grid
+        size_us, offset_us = plan.period or (grid.window_us, grid.offset_us)
         return Line(
             ledger=self.source.ledger,
             source=self.source.name,
             unit=self.source.privacy_unit,
             cost=self.mechanism.account(plan, self.source),
             period=self.parsed.contribution_period.value,
-            size_us=grid.window_us,
-            offset_us=grid.offset_us,
+            size_us=size_us,
+            offset_us=offset_us,
             declared_epsilon=plan.epsilon,
             declared_delta=plan.delta,
             query_identity=plan.identity,

@@ -171,13 +171,14 @@ class Protects:
     """The guarantee of one run: whom, in which period, how much of theirs is in the table (C, c,
     G), and how many noisy sums a group has.
 
-    `units_needed`: units that bring a key to its threshold at a window's last trigger (where triggers do not end: at the first); none: keys are
+    `period_us`: how long contribution limits last before they renew; None: for ever. `units_needed`:
+    units that bring a key to its threshold at a window's last trigger (where triggers do not end: at the first); none: keys are
     listed. `rows_end`: rows of the table that is counted can go.
     """
 
     level: str
     units: tuple[str, ...]
-    period: str
+    period_us: int | None
     max_rows: int | None
     max_rows_per_group: int | None
     max_groups: int | None

@@ -64,6 +64,7 @@ class Guarantee:
         epsilon, delta: of one unit in one period, or of one event.
         cost: the same as the accountant computed it.
         totals: of several.
+        rows_end: what a unit begins in a period is protected, with all that happens to it later.
     """
 
     unit: tuple[str, ...]
@@ -74,6 +75,7 @@ class Guarantee:
     delta: float
     cost: Mapping[str, Any]
     totals: tuple[JointCost, ...]
+    rows_end: bool = False
 
     @property
     def span(self) -> str:
@@ -264,6 +266,10 @@ class Explanation:
             return f"one row of {protects.stream} (not one person)"
         if self.when.once:
             return f"everything of one {unit}, in all records"
+        if protects.rows_end and protects.period_us:
+            return (
+                f"all rows that one {unit} begins {protects.span}, with what happens to them later"
+            )
         return f"everything that one {unit} does {protects.span}"
 
     def json(self) -> dict[str, Any]:
@@ -320,7 +326,7 @@ def _adds_up(p: Guarantee, once: bool) -> str:
     if max(week) > CAREFUL:
         careful = (
             f" CAREFUL: more than {CAREFUL:g} in 7 days promises little to someone active all the "
-            "time. Longer windows, a smaller epsilon, or contribution_period = STREAM make it less; "
+            f"time. Longer {'periods' if p.rows_end else 'windows'}, a smaller epsilon, or contribution_period = STREAM make it less; "
             "a cap on the source limits it."
         )
     return f"epsilon {', '.join(costs)}, for someone active all the time.{careful}"

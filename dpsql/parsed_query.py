@@ -64,10 +64,11 @@ class PrivacyLevel(StrEnum):
 
 
 class ContributionPeriod(StrEnum):
-    """When a user's allowance (C, c, G) renews."""
+    """When a user's allowance (C, c, G) renews: with every window, never, or after a duration, where rows end."""
 
     WINDOW = "WINDOW"
     STREAM = "STREAM"
+    DURATION = "DURATION"
 
 
 class Basis(StrEnum):

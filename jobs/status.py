@@ -11,7 +11,7 @@ import click
 from dpsql.errors import LakeError
 from dpsql.jobs.options import SPAN, json_option, lake_option
 from dpsql.jobs.terminal import print_json, print_table
-from dpsql.parsed_query import ONE_TIME
+from dpsql.parsed_query import ONE_TIME, ContributionPeriod
 from dpsql.times import duration
 
 if TYPE_CHECKING:
@@ -100,11 +100,9 @@ def _facts(lake: Lake, name: str) -> dict[str, Any]:
     try:
         plan = read_run(lake, name).plan
         query = plan["query"]
-        period = (
-            query["window"]["size_us"]
-            if query["window"] and query["contribution_period"] == "WINDOW"
-            else None
-        )
+        period = query.get("period_us")
+        if query["window"] and query["contribution_period"] == ContributionPeriod.WINDOW:
+            period = query["window"]["size_us"]
         facts |= {"source": query["stream"], "privacy_unit": query["privacy_unit"]}
         facts |= {"epsilon": plan["epsilon"], "delta": plan["delta"], "period_us": period}
         newest, rows = newest_trigger(lake, name)

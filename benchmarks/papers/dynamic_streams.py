@@ -1,17 +1,17 @@
 """Tables whose rows end, made of two real streams, through both steps of a plan; epsilon = 6, delta = 1e-9.
 
-    python benchmarks/papers/dynamic_streams.py DATA       DATA: a folder with `nasa-http-day` and `wikiticker` (docs/accuracy.md)
+    python benchmarks/papers/dynamic_streams.py DATA       DATA: a folder with `nasa-http-day`, `wikiticker`, `online-retail` (docs/accuracy.md)
 
 nasa-http-day: hosts that are present, that is, have asked for something in the last 10 minutes, one trigger a minute; error of COUNT(DISTINCT unit) for
 each max_spells_contributed. wikiticker: an edit is a row for 4 hours, 16 triggers; wikis that are selected and shown at the last trigger.
-The contribution period is the whole stream, C = 4 on wikiticker: who has begun four rows in that day begins none that counts.
+The contribution period is the whole stream, C = 4 on wikiticker: who has begun four rows in that day begins none that counts. online-retail: a line of
+an invoice is a row for 30 days; C = 8 for ever, and in 30 days; exact numbers of what counts at the last trigger, a year after the first.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from dpsql.mechanisms.dynamic.plan import TablePlan  # noqa: E402
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
 from dpsql.udfs.columns import Int, sort_order  # noqa: E402
+from dpsql.udfs.dynamic.versions import UNCOUNTED  # noqa: E402
 from dpsql.udfs.intake.contribution_bounding import mix  # noqa: E402
 from dpsql.udfs.keys import PublicGroups  # noqa: E402
 from dpsql.udfs.stage import BEGIN, END, Clock, Tick  # noqa: E402
@@ -53,6 +54,24 @@ def read(path: Path) -> tuple[Int, Int, list[str], Int]:
     )
 
 
+def images(unit: Int, key: Int | None, key_bytes: pa.BinaryArray, begin: Int, end: Int) -> pa.Table:
+    """Images of rows, one from `begin` to `end` each."""
+    size = len(unit)
+    ids = np.zeros(size, np.int64) if key is None else mix(key).view(np.int64)
+    return pa.table(
+        {
+            "drop": np.zeros(2 * size, np.int8),
+            "user": np.tile(mix(unit).view(np.int64), 2),
+            "row": np.tile(np.arange(size), 2),
+            "seq": np.repeat([0, 1], size),
+            "ts": np.concatenate([begin, end]),
+            "key": np.tile(ids, 2),
+            "kind": np.repeat(np.array([BEGIN, END], np.int8), size),
+            "key_bytes": pa.concat_arrays([key_bytes, key_bytes]),
+        }
+    )
+
+
 def released(
     plan: TablePlan, unit: Int, key: Int, names: list[str], begin: Int, end: Int, last: int
 ) -> list[pa.Table]:
@@ -60,28 +79,12 @@ def released(
     nobody = PublicGroups((0,), (b"",), plan.start_us) if plan.selection is None else None
     intake, release = stages(plan, nobody)
     until = plan.start_us + last * plan.query.trigger_interval_us
-    row = np.arange(len(unit))
-    size = len(unit)
-    ids = mix(key).view(np.int64) if plan.selection else np.zeros(size, np.int64)
     encoded = pa.array(
         [name.encode() for name in names] if plan.selection else [b""] * len(names), pa.binary()
     ).take(pa.array(key))
-    table: dict[str, Any] = {
-        "drop": np.zeros(2 * size, np.int8),
-        "user": np.tile(mix(unit).view(np.int64), 2),
-    }
-    table |= {
-        "row": np.tile(row, 2),
-        "seq": np.repeat([0, 1], size),
-        "ts": np.concatenate([begin, end]),
-        "key": np.tile(ids, 2),
-    }
-    table |= {
-        "kind": np.repeat(np.array([BEGIN, END], np.int8), size),
-        "key_bytes": pa.concat_arrays([encoded, encoded]),
-    }
-    images = pa.table(table).select(intake.takes.names)
-    added = intake.step(intake.empty(), images, Clock(plan.start_us, int(begin.max())), b"").rows
+    feed = images(unit, key if plan.selection else None, encoded, begin, end)
+    feed = feed.select(intake.takes.names)
+    added = intake.step(intake.empty(), feed, Clock(plan.start_us, int(begin.max())), b"").rows
     added = added.append_column("batch", pa.array(np.zeros(added.num_rows, np.int64)))
     keys = [number.to_bytes(32, "big") for number in range(1, RUNS + 1)]
     return [release.step(release.empty(), added, [Tick(0, until)], each).rows for each in keys]
@@ -93,6 +96,34 @@ def there(begin: Int, end: Int, start: int, interval: int, last: int) -> Int:
     for times, sign in ((begin, 1), (end, -1)):
         np.add.at(change, np.minimum((times - start) // interval + 1, last + 1), sign)
     return np.cumsum(change)[1 : last + 1]
+
+
+def retail(data: Path) -> None:
+    """Rows and customers that count at the last trigger, without noise, for ever and by periods."""
+    unit, key, _, ts = read(data / "online-retail")
+    interval = 60 * MINUTE
+    start = int(ts.min()) // interval * interval
+    until = start + (int((ts.max() - start) // interval) + 1) * interval
+    life = 30 * 24 * interval
+    for period_us in (None, life):
+        query = plans.query(
+            feed=plans.FEED,
+            aggregates=(COUNT,),
+            trigger_interval_us=interval,
+            max_rows_contributed=8,
+            period_us=period_us,
+        )
+        intake, _ = stages(make_plan(query, plans.source(start_us=start)))
+        feed = images(unit, key, pa.array([b""] * len(unit), pa.binary()), ts, ts + life)
+        feed = feed.filter(pa.array(feed["ts"].to_numpy() < until)).select(intake.takes.names)
+        live = intake.step(intake.empty(), feed, Clock(start, until), b"").state["live"]
+        user = live["user"].to_numpy()
+        is_counted = live["slot"].to_numpy() != UNCOUNTED
+        span = "in 30 days" if period_us else "for ever"
+        print(
+            f"online-retail, C = 8 {span}: {is_counted.sum():,} of {len(user):,} live rows count, "
+            f"of {len(np.unique(user[is_counted])):,} of {len(np.unique(user)):,} customers"
+        )
 
 
 def presences(unit: Int, ts: Int, gap: int) -> tuple[Int, Int, Int]:
@@ -160,3 +191,4 @@ def wikis(data: Path) -> None:
 if __name__ == "__main__":
     nasa(Path(sys.argv[1]))
     wikis(Path(sys.argv[1]))
+    retail(Path(sys.argv[1]))

@@ -66,7 +66,7 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
             Protects(
                 level=str(query.protects),
                 units=query.privacy_unit,
-                period=str(query.contribution_period),
+                period_us=plan.period[0] if plan.period else None,
                 max_rows=bounds[0],
                 max_rows_per_group=bounds[1],
                 max_groups=bounds[2],

@@ -21,18 +21,10 @@ from dpsql.explanation import (
     Keys,
     gaussian,
 )
-from dpsql.parsed_query import (
-    DEVIATIONS,
-    Aggregate,
-    ContributionPeriod,
-    ParsedQuery,
-    Percentile,
-    PerGroup,
-    Quantiles,
-)
+from dpsql.parsed_query import DEVIATIONS, Aggregate, ParsedQuery, Percentile, PerGroup, Quantiles
 from dpsql.parts.increments import sums_of
 from dpsql.parts.sums import Summed
-from dpsql.privacy.cost import Cost, touched_in_days
+from dpsql.privacy.cost import Cost, Overlap, touched_in_days
 from dpsql.privacy.curve import epsilon_of
 from dpsql.schedule import Schedule, polling_interval
 from dpsql.text import percent
@@ -49,19 +41,15 @@ RANKS = 4
 """Number of a unit's keys whose weight is told."""
 
 
-def renews(query: ParsedQuery[Any]) -> bool:
-    """Tell whether the limits of a unit renew with every period."""
-    return bool(query.privacy_unit) and query.contribution_period is ContributionPeriod.WINDOW
-
-
 def protects(plan: Any, cost: Cost, windows_meet: bool = False) -> Guarantee:
     """Return the guarantee of a plan; `windows_meet`: windows overlap."""
     query = plan.query
-    meet = windows_meet and renews(query)
+    period = plan.period if query.privacy_unit else None
+    meet = windows_meet and period is not None
     return Guarantee(
         unit=query.privacy_unit,
         stream=query.stream,
-        period_us=query.windows.size_us if renews(query) else None,
+        period_us=period[0] if period else None,
         meet=meet,
         epsilon=plan.epsilon,
         delta=plan.delta,
@@ -73,12 +61,10 @@ def protects(plan: Any, cost: Cost, windows_meet: bool = False) -> Guarantee:
 def _totals(plan: Any, cost: Cost, meet: bool) -> Iterator[JointCost]:
     query = plan.query
     delta_noise = plan.delta - cost.failure
-    if renews(query):
-        window = query.windows
-        counts = {
-            span: touched_in_days(days, window.size_us, window.offset_us)
-            for days, span in DAYS.items()
-        }
+    if query.privacy_unit and plan.period:
+        year = {365: "any 365 days in a row"} if cost.overlap is Overlap.TOGETHER else {}
+        spans = DAYS | year
+        counts = {span: touched_in_days(days, *plan.period) for days, span in spans.items()}
         for span, count in (({"one window": 2} if meet else {}) | counts).items():
             yield total(span, count, cost, count * delta_noise)
     elif not query.privacy_unit:

@@ -21,7 +21,14 @@ from dpsql.description import (
     SketchShape,
 )
 from dpsql.explanation import Explanation
-from dpsql.parsed_query import BOUNDED, Aggregate, ParsedQuery, Percentile, Quantiles
+from dpsql.parsed_query import (
+    BOUNDED,
+    Aggregate,
+    ContributionPeriod,
+    ParsedQuery,
+    Percentile,
+    Quantiles,
+)
 from dpsql.privacy.cost import Cost
 from dpsql.schedule import Schedule
 from dpsql.sources.change_feed import Feed
@@ -66,6 +73,13 @@ class Plan:
     mu: float
     arguments: tuple[str, ...]
     identity: str
+
+    @property
+    def period(self) -> tuple[int, int] | None:
+        """Length and offset of the contribution periods, in microseconds; None: one is for ever."""
+        if self.query.contribution_period is not ContributionPeriod.WINDOW:
+            return None
+        return self.query.windows.size_us, self.query.windows.offset_us
 
 
 @dataclass(frozen=True)

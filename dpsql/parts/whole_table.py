@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpsql.parsed_query import ParsedQuery
+from dpsql.parsed_query import ContributionPeriod, ParsedQuery
 from dpsql.parts.sums import as_stored
 from dpsql.schedule import Eras, Schedule
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, column_norm
 from dpsql.udfs.table.grid import LAST_STEP, TableGrid
 
+CENTURY_US = 36_525 * 86_400_000_000
 STEPS = (1, 10, 100, 1_000, 10_000)
 
 
 def grid(query: ParsedQuery[Any], start_us: int) -> TableGrid:
-    """Return the times at which a plan releases."""
-    return TableGrid.from_start(start_us, query.trigger_interval_us, query.asked.max_triggers)
+    """Return the times at which a plan releases; where allowances renew for a century, so that sums of all periods fit 64 bits."""
+    interval_us = query.trigger_interval_us
+    last = query.asked.max_triggers
+    if last is None and query.contribution_period is ContributionPeriod.DURATION:
+        last = min(LAST_STEP, CENTURY_US // interval_us)
+    return TableGrid.from_start(start_us, interval_us, last)
 
 
 def schedule(query: ParsedQuery[Any], start_us: int) -> Schedule:

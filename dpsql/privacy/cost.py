@@ -35,6 +35,7 @@ class Overlap(StrEnum):
 
     NONE: two periods share no group, so their shifts are in different places.
     WINDOWS: periods are as long as sliding windows, so a window meets up to two of them and their shifts meet in its groups.
+    TOGETHER: rows of all periods stay in the same groups for as long as they live, so the shifts of n periods meet for ever.
     STREAM: there is one period, for ever.
     EVENTS: what is protected is one row, and n of one person meet wherever they like: n times epsilon, n times mu.
     SUM: a sum over periods that have been counted already; it knows nothing of further ones.
@@ -42,6 +43,7 @@ class Overlap(StrEnum):
 
     NONE = "NONE"
     WINDOWS = "WINDOWS"
+    TOGETHER = "TOGETHER"
     STREAM = "STREAM"
     EVENTS = "EVENTS"
     SUM = "SUM"
@@ -60,6 +62,8 @@ class Cost:
         mu2_shared, failure_shared: what each of two or more periods costs; more than one alone where they meet in a group.
         floor: of one event: how probable it is, in the world without it, that a value which only it brings passes a floor test. `failure` is
             that probability as mu shifts it (docs/privacy/sketch.md, theorem 23), so for n events both grow.
+        failures: of periods whose rows meet: (n, failure of n periods together), n ascending from 2 on. For numbers between two the larger one
+            holds, for larger ones nothing is promised.
     """
 
     protects: PrivacyLevel
@@ -70,6 +74,7 @@ class Cost:
     mu2_shared: float
     failure_shared: float
     floor: float = 0.0
+    failures: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         single = (self.mu2, self.failure)
@@ -80,6 +85,12 @@ class Cost:
             self.protects is PrivacyLevel.EVENT
         ) and self.overlap is not Overlap.SUM:
             raise ValueError("rows add up as EVENTS, and nothing else does")
+        counts = [1, *(n for n, _ in self.failures)]
+        listed = [self.failure, *(failure for _, failure in self.failures)]
+        if counts != sorted(set(counts)) or listed != sorted(listed):
+            raise ValueError("more periods cannot fail less")
+        if self.failures and self.overlap is not Overlap.TOGETHER:
+            raise ValueError("failures of several periods are listed where their rows meet")
         if self.floor and self.overlap is not Overlap.EVENTS:
             raise ValueError("units pay for their floor tests by failure alone")
         if self.overlap is Overlap.WINDOWS:
@@ -112,14 +123,20 @@ class Cost:
         if self.overlap is Overlap.EVENTS:
             mu2 = n * n * self.mu2
             failure = shifted(n * self.floor, n * self.mu)
+        elif self.overlap is Overlap.TOGETHER:
+            mu2 = n * n * self.mu2
+            failure = next((failure for count, failure in self.failures if count >= n), 1.0)
         else:
             mu2 = n * self.mu2_shared
             failure = n * self.failure_shared
         return Cost(self.protects, mu2, n * self.epsilon, failure, Overlap.SUM, mu2, failure)
 
     def document(self) -> dict[str, Any]:
-        """Return the cost as JSON; without `floor` where there is none, as all costs were once."""
-        return {name: value for name, value in asdict(self).items() if name != "floor" or value}
+        """Return the cost as JSON; without `floor` and `failures` where there are none, as all costs were once."""
+        optional = ("floor", "failures")
+        return {
+            name: value for name, value in asdict(self).items() if name not in optional or value
+        }
 
     def delta(self, epsilon: float) -> float:
         """Return the smallest delta at which one period is (epsilon, delta)-protected; below the

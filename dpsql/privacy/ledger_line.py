@@ -1,8 +1,8 @@
 """A line of the budget ledger: what one run may spend on one privacy unit, as a value and as JSON.
 
 Lines of version 2 say what several contribution periods cost (`dpsql.privacy.cost`). Those of version 3 say besides what a floor test costs several
-events; they are written where there is such a test, so that a line without is not read as one that has it. A line of another
-version stops all spending: it may have spent more than could be read from it.
+events, those of version 4 how periods fail whose rows meet; they are written where there is such a thing, so that a line without is not read as one
+that has it. A line of another version stops all spending: it may have spent more than could be read from it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dpsql.sources.config import Cap
 
 SCHEMA_VERSION = 2
 WITH_FLOOR = 3
+WITH_FAILURES = 4
 
 
 class UnknownLineVersion(ValueError):
@@ -32,7 +33,7 @@ class Line:
     Args:
         ledger, source, unit: whose budget: the ledger's name, the source's name, the privacy unit's columns.
         cost: of one contribution period, and of several.
-        period: `WINDOW` or `STREAM`; when the allowance renews.
+        period: `WINDOW`, `STREAM` or `DURATION`; when the allowance renews.
         size_us, offset_us: the contribution period's grid, in microseconds (of no meaning for `STREAM`).
         declared_epsilon, declared_delta: what the query asks for, for one contribution period.
         query_identity, run_id: which plan, which run.
@@ -80,11 +81,14 @@ def cost_in_period(lines: Iterable[Line], cap: Cap) -> Cost:
 
 def document(line: Line) -> dict[str, Any]:
     """Return a line as JSON."""
-    return {
-        **asdict(line),
-        "cost": line.cost.document(),
-        "version": WITH_FLOOR if line.cost.floor else SCHEMA_VERSION,
-    }
+    return {**asdict(line), "cost": line.cost.document(), "version": _version(line.cost)}
+
+
+def _version(cost: Cost) -> int:
+    """Return the version of the lines that have such a cost."""
+    if cost.failures:
+        return WITH_FAILURES
+    return WITH_FLOOR if cost.floor else SCHEMA_VERSION
 
 
 def line_from(content: Mapping[str, Any]) -> Line:
@@ -96,21 +100,22 @@ def line_from(content: Mapping[str, Any]) -> Line:
     """
     version = content["version"]
     fields = {name: value for name, value in content.items() if name != "version"}
-    if version not in (SCHEMA_VERSION, WITH_FLOOR):
-        reads = f"this one reads versions {SCHEMA_VERSION} and {WITH_FLOOR}"
+    if version not in (SCHEMA_VERSION, WITH_FLOOR, WITH_FAILURES):
+        reads = f"this one reads versions {SCHEMA_VERSION} to {WITH_FAILURES}"
         raise UnknownLineVersion(
             f"version {version!r} was written by another release of dpsql; {reads}. Nothing is spent beside it"
         )
     if "origin" not in fields:
         raise ValueError("no origin")
     line: Line = record.parse(fields, Line)
-    if (version == WITH_FLOOR) != (line.cost.floor > 0):
-        raise ValueError("a floor belongs to version 3")
+    if version != _version(line.cost):
+        raise ValueError("a floor belongs to version 3, and listed failures to version 4")
     if line.size_us <= 0 or min(line.declared_epsilon, line.declared_delta) < 0:
         raise ValueError("an amount below 0")
     overlaps = {
         ContributionPeriod.STREAM: (Overlap.STREAM,),
         ContributionPeriod.WINDOW: (Overlap.NONE, Overlap.WINDOWS),
+        ContributionPeriod.DURATION: (Overlap.TOGETHER,),
     }
     if line.cost.overlap not in (
         (Overlap.EVENTS,)

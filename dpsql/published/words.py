@@ -129,10 +129,13 @@ def columns(published: Published) -> list[tuple[str, str]]:
 
 def _promise(run: Protects, published: Published) -> str:
     period = "in all records" if published.once else "for ever"
-    if run.period == "WINDOW" and (window := published.windows):
-        period = f"in {'' if window.slide_us == window.size_us else 'a period of '}{duration(window.size_us)}"
+    if run.period_us:
+        window = published.windows
+        is_window = window is not None and window.slide_us == window.size_us
+        period = f"in {'' if is_window else 'a period of '}{duration(run.period_us)}"
+    verb = "begins" if run.rows_end and run.period_us else "does"
     protected = (
-        f"everything that one {', '.join(run.units)} does {period}"
+        f"everything that one {', '.join(run.units)} {verb} {period}"
         if run.units
         else "one row, not one person"
     )

@@ -20,6 +20,7 @@ from dpsql.sql.values import (
     read_columns,
     read_duration_option,
     read_number,
+    read_period,
     read_query,
     read_whole,
     read_word,
@@ -342,11 +343,13 @@ MAX_GROUPS_CONTRIBUTED = whole_option(
     MOST_ROWS,
     _groups,
 )
-CONTRIBUTION_PERIOD = word_option(
+CONTRIBUTION_PERIOD = Option(
+    "contribution_period",
+    read_period,
     "contribution_period = STREAM",
-    "`WINDOW`: allowance and promise are per window (sliding: per period as long as one); `STREAM`: for ever",
+    "`WINDOW`: allowance and promise are per window (sliding: per period as long as one); `STREAM`: for ever; of a change feed also a duration, as "
+    "in `'30 days'`: for all rows that a unit begins within it",
     "`WINDOW`; without a window `STREAM`",
-    ContributionPeriod,
     default=lambda draft: (
         ContributionPeriod.STREAM if draft.windowless else ContributionPeriod.WINDOW
     ),

@@ -210,6 +210,7 @@ RULES: tuple[Rule, ...] = (
     row_local.known_columns,
     *from_rules.RULES,
     time_rules.window_over_changes,
+    time_rules.duration_of_windows,
     time_rules.second_window,
     time_rules.other_windows,
     time_rules.window_in_list,
@@ -238,13 +239,14 @@ def build(draft: Draft, mechanism: str, choices: Any) -> ParsedQuery[Any]:
         raise AssertionError("a rule let a query without stream or window pass")
     value = draft.value
     event = value("privacy_level") is PrivacyLevel.EVENT
+    period = ContributionPeriod.STREAM if event else value("contribution_period")
     max_ahead_us = None if draft.once else draft.stream.max_ahead_us
     return ParsedQuery(
         mechanism=mechanism,
         epsilon=value("epsilon"),
         delta=value("delta"),
         privacy_unit=() if event else draft.stream.privacy_unit,
-        contribution_period=ContributionPeriod.STREAM if event else value("contribution_period"),
+        contribution_period=ContributionPeriod.DURATION if isinstance(period, int) else period,
         event_time=ONE_TIME if draft.once else quoted(_event_time(draft)),
         window=_window(*draft.window_times) if draft.window_times else None,
         trigger_interval_us=value("trigger_interval"),

@@ -29,7 +29,7 @@ from dpsql.sql.values import (
     is_column,
     read_duration,
 )
-from dpsql.times import show_duration
+from dpsql.times import UNITS_US, show_duration
 
 EVENT_TIMES = (*TIME_TYPES, exp.DType.DATE)
 
@@ -353,7 +353,57 @@ def spells_of_changes(draft: Draft) -> Iterator[Problem]:
         )
 
 
-FEED_RULES = (interval_given, change_passed, one_row_each, spells_of_changes)
+def period_of_changes(draft: Draft) -> Iterator[Problem]:
+    """Reject a duration as contribution period where it is no number of triggers, or where units are counted, who are present across periods."""
+    entry = draft.entry("contribution_period")
+    period_us = draft.value("contribution_period")
+    interval_us = draft.value("trigger_interval")
+    if entry is None or not isinstance(period_us, int) or not _is_feed(draft):
+        return
+    if period_us < 1 or (interval_us and period_us % interval_us):
+        longer_us = (
+            (max(period_us, 0) // interval_us + 1) * interval_us if interval_us else UNITS_US["day"]
+        )
+        yield problem(
+            entry.value_span,
+            "A contribution period is a multiple of trigger_interval",
+            f"write contribution_period = '{show_duration(longer_us)}'",
+        )
+    stream = "write contribution_period = STREAM, or leave it out"
+    for call in draft.calls:
+        if call.function is AggregateFunction.COUNT_DISTINCT_UNIT:
+            yield problem(
+                call.item.span,
+                "Units are counted for ever only: they are present across contribution periods",
+                stream,
+            )
+    least = draft.entry("min_privacy_units_per_group")
+    if least and draft.value(least.name) > 1:
+        yield problem(
+            least.value_span,
+            "With periods a key's units are counted once per period, so this many may be one unit",
+            f"{stream}; or leave min_privacy_units_per_group out",
+        )
+
+
+def duration_of_windows(draft: Draft) -> Iterator[Problem]:
+    """Reject a duration as contribution period where rows do not end; a rule of every query."""
+    entry = draft.entry("contribution_period")
+    is_duration = isinstance(draft.value("contribution_period"), int)
+    if entry and is_duration and draft.stream and not _is_feed(draft):
+        words = "STREAM" if draft.windowless else "WINDOW or STREAM"
+        yield problem(
+            entry.value_span,
+            f"A duration is for tables whose rows end, and those of {draft.stream.name} do not",
+            f"write contribution_period = {words}, or leave it out",
+        )
+
+
+def _is_feed(draft: Draft) -> bool:
+    return draft.stream is not None and draft.stream.change_feed is not None
+
+
+FEED_RULES = (interval_given, change_passed, one_row_each, spells_of_changes, period_of_changes)
 
 
 # Rules on queries without a window: a table as it is at every `trigger_interval`. Mechanisms
@@ -411,8 +461,11 @@ def stream_period(draft: Draft) -> Iterator[Problem]:
     is_window = draft.value("contribution_period") == ContributionPeriod.WINDOW
     if entry and draft.windowless and is_window:
         message = "The query has no window that a contribution period could be as long as"
+        duration_text = ", or a duration like '30 days'" if _is_feed(draft) else ""
         yield problem(
-            entry.value_span, message, "write contribution_period = STREAM, or leave it out"
+            entry.value_span,
+            message,
+            f"write contribution_period = STREAM{duration_text}, or leave it out",
         )
 
 

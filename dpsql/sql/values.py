@@ -13,6 +13,7 @@ from typing import TypeGuard
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
+from dpsql.parsed_query import ContributionPeriod
 from dpsql.sql.text import Span, token_span
 from dpsql.times import UNITS_US
 
@@ -195,6 +196,20 @@ def read_word(entry: Given, values: type[StrEnum], foreign: dict[str, str]) -> S
     listed = " or ".join(filter(None, (", ".join(accepted_words[:-1]), accepted_words[-1])))
     hint = suggest(text, accepted_words, f"write {listed}")
     raise Misread(f"The value of {entry.name} must be {listed}", hint)
+
+
+def read_period(entry: Given) -> ContributionPeriod | int:
+    """Return WINDOW or STREAM, or a duration in microseconds."""
+    words = [ContributionPeriod.WINDOW, ContributionPeriod.STREAM]
+    text = entry.words[0].text.upper() if len(entry.words) == 1 else ""
+    if text in words:
+        return ContributionPeriod(text)
+    if any(character.isdigit() for word in entry.words for character in word.text):
+        return read_duration(entry.words)
+    raise Misread(
+        f"The value of {entry.name} must be WINDOW, STREAM or a duration",
+        suggest(text, words, "write STREAM, WINDOW or '30 days'"),
+    )
 
 
 def read_columns(entry: Given, example: str) -> tuple[exp.Column, ...]:

@@ -387,16 +387,16 @@ def _protection_cards(published: Published) -> Iterator[Card]:
         yield Card(
             f"Protected{several}",
             f"each {units}" if units else "each row, not each person",
-            f"{_period(run, published)}epsilon {run.epsilon:g}, delta {run.delta:g}",
+            f"{_period(run)}epsilon {run.epsilon:g}, delta {run.delta:g}",
         )
 
 
-def _period(run: Protects, published: Published) -> str:
+def _period(run: Protects) -> str:
     if not run.units:
         return ""
-    windows = published.windows
-    if windows and run.period == "WINDOW":
-        return f"all that one {', '.join(run.units)} does in {duration(windows.size_us)}: "
+    verb = "begins" if run.rows_end else "does"
+    if run.period_us:
+        return f"all that one {', '.join(run.units)} {verb} in {duration(run.period_us)}: "
     return f"all that one {', '.join(run.units)} ever does: "
 
 

@@ -340,12 +340,10 @@ def _allowance(run: Protects, published: Published) -> str:
     max_per_key = _per_key(run)
     max_groups = run.max_groups or max_records
     period = "" if published.once else " in the whole stream"
-    if run.period == "WINDOW" and (window := published.windows):
-        period = (
-            f" in {duration(window.size_us)}"
-            if window.slide_us != window.size_us
-            else " in a window"
-        )
+    if run.period_us:
+        window = published.windows
+        is_window = window is not None and window.slide_us == window.size_us
+        period = " in a window" if is_window else f" in {duration(run.period_us)}"
     of_key = "" if key == "value" else f" of {key}"
     if run.max_rows is None and not key:
         return f"All records of one {', '.join(run.units)} count{period}."

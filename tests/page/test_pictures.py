@@ -230,7 +230,7 @@ def test_cards_are_words() -> None:
     """Catches: trigger and lag of a run that is over; several promises under one head."""
     rows = published({0: {"a": 900.0}})
     run = Protects(
-        level="USER", units=("user_id",), period="STREAM", max_rows=8, max_rows_per_group=None, max_groups=2,
+        level="USER", units=("user_id",), period_us=None, max_rows=8, max_rows_per_group=None, max_groups=2,
         sums=1, units_needed=22, rows_end=False, epsilon=2.0, delta=1e-9,
     )  # fmt: skip
     of_rows = dataclasses.replace(run, units=(), level="EVENT", units_needed=None)
@@ -298,7 +298,7 @@ def test_scales_of_lines_and_limits_of_lists_are_told() -> None:
     assert "trigger by trigger, each with a scale of its own from zero." in text
     assert "Each line has a scale of its own." in text
     run = Protects(
-        level="USER", units=("user_id",), period="WINDOW", max_rows=4, max_rows_per_group=2, max_groups=None,
+        level="USER", units=("user_id",), period_us=3_600_000_000, max_rows=4, max_rows_per_group=2, max_groups=None,
         sums=1, units_needed=None, rows_end=False, epsilon=2.0, delta=1e-9,
     )  # fmt: skip
     told = dataclasses.replace(PublicRows.of_frame(rows).description, protects=(run,))

@@ -169,6 +169,32 @@ def test_the_contents_of_a_delta_table_on_both_engines(
     assert any(row["quartiles"] for row in published.to_pylist())
 
 
+def test_allowances_that_renew_on_both_engines(case: Any, accounts: Accounts) -> None:
+    """Few rows of a user count in three days, and more of them as periods pass. Catches: an engine that does not know of periods, and a ledger that does
+    not."""
+    sql = SQL.replace(
+        "max_rows_contributed = 8, max_rows_per_group = 4", "max_rows_contributed = 1"
+    )
+    sql = sql.replace(", COUNT(DISTINCT user_id) AS owners", "")
+    counted = {}
+    for name, period in (("renews", "'3 days'"), ("once", "STREAM")):
+        one = case(
+            sql.replace("trigger_interval", f"contribution_period = {period}, trigger_interval"),
+            path=str(accounts.path),
+            primary_key=("account",),
+            options=PIECES,
+            **DECLARED,
+        )
+        assert one.go(START + 11 * DAY).triggers == 11
+        published = read_histogram(one.lake, "demo")
+        found = verify_run(one.lake, "demo", one.run_id, one.query, one.secret)
+        assert (found.identical, found.published) == (True, published.num_rows)
+        assert count_differences(published, one.locally(accounts.feed(), START + 11 * DAY)) == 0
+        last = [row for row in published.to_pylist() if row["trigger"] == 11]
+        counted[name] = sum(row["accounts"] for row in last)
+    assert counted["renews"] > counted["once"] + 50
+
+
 def test_an_interval_tree_on_both_engines(case: Any, accounts: Accounts) -> None:
     """Catches: a column of contributions or state that one engine loses; a level that a restart forgets."""
     sql = (

@@ -207,7 +207,7 @@ def test_a_line_with_a_floor_says_another_version(tmp_path: Path) -> None:
             ledger.lines()
 
 
-@pytest.mark.parametrize("version", [1, 4])
+@pytest.mark.parametrize("version", [1, 5])
 def test_a_line_of_another_release_stops_all_spending(tmp_path: Path, version: int) -> None:
     """Nobody here knows what it has spent."""
     ledger = Ledger(tmp_path)

@@ -34,7 +34,7 @@ from dpsql.udfs.dynamic.versions import (
 from dpsql.udfs.intake import contribution_bounding
 from dpsql.udfs.intake.leaf_counts import with_leaves
 from dpsql.udfs.stage import END, NO_RECORD, Clock, Tables
-from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.table.grid import FOR_EVER, Periods, TableGrid
 
 DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row", "replayed")
 """Reasons of an intake; the last: an end of a row that is not there, and an image whose place in the feed is not after its row's newest."""
@@ -51,6 +51,7 @@ class FeedParameters:
         increments: one per perturbation.
         copies: rows have no primary key.
         ended_rows_kept_us: how long the places of rows that have ended are kept.
+        periods: after which the allowance of a unit renews.
         public_keys: sorted key hashes that may count; None: any key.
         by_level: tell also from which node of an interval tree it is that rows end (`dpsql.udfs.dynamic.interval_tree`).
     """
@@ -65,10 +66,11 @@ class FeedParameters:
     public_keys: tuple[int, ...] | None = None
     by_level: bool = False
     ended_rows_kept_us: int = 0
+    periods: Periods = FOR_EVER
 
     @property
     def bounds(self) -> VersionBounds:
-        """Bounds of the versions of one unit."""
+        """Bounds of the versions that one unit begins in one period."""
         return VersionBounds(
             self.max_rows,
             self.max_rows_per_group,
@@ -114,7 +116,8 @@ def admit_changes(
     images, drops["too_far_ahead"] = read_images(rows, clock, p.increments, p.copies)
     known = known_rows(state, images, clock.closed_us)
     names = rows["key_bytes"].take(images.record)
-    version_cut = cut_versions(images, _triggers(images, clock, p.grid), names, known, p.copies)
+    trigger = _triggers(images, clock, p.grid)
+    version_cut = cut_versions(images, trigger, p.periods.of(trigger), names, known, p.copies)
     drops["unknown_row"] = version_cut.unknown
     drops["replayed"] = version_cut.replayed
     pairs = count_pairs(state, version_cut.versions)
@@ -125,8 +128,12 @@ def admit_changes(
     ended = state["ended"]
     if not p.copies:
         ended = update_ended(ended, images, known.ended, live, clock, p.ended_rows_kept_us)
+    next_trigger = np.array([p.grid.closed(clock.closed_us) + 1])
+    open_period = int(p.periods.of(next_trigger)[0])
     return ChangeAdmission(
-        update_tables(state, ended, known.positions, live, versions, events, present.pairs),
+        update_tables(
+            state, ended, known.positions, live, versions, events, present.pairs, open_period
+        ),
         _sum_by_key(versions, _key_changes(events, present, p), p),
         {reason: drops[reason] for reason in DROP_REASONS},
     )

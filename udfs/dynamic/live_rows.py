@@ -36,10 +36,11 @@ from dpsql.udfs.state_table import StateTable
 TABLES = {
     "live": StateTable(("user", "row", "copy"), "user"),
     "ended": StateTable(("user", "row"), "user"),
-    "presences": StateTable(("user", "key"), "user"),
-    "slots": StateTable(("user", "key", "slot"), "user"),
+    "presences": StateTable(("user", "period", "key"), "user"),
+    "slots": StateTable(("user", "period", "key", "slot"), "user"),
 }
 ENDED = ("user", "row", "seq", "until")
+PAIR = ("user", "period", "key")
 PRESENCE = ("rows", "live", "spells", "rank", "until")
 TAKEN = -1
 """Instead of the trigger from which on a slot is free."""
@@ -48,8 +49,9 @@ TAKEN = -1
 def schemas(values: int) -> dict[str, pa.Schema]:
     """Return the schemas of all tables.
 
-    live: a row of it (`row`, and which of its equal copies), the key and increments that it began with, the trigger and place in the
-    feed of that, and its slot. ended: as in `Places`. presences: of a unit in a key, as in `Pairs`. slots: when each is free.
+    live: a row of it (`row`, and which of its equal copies), the key and increments that it began with, the contribution period, trigger and
+    place in the feed of that, and its slot. ended: as in `Places`. presences: of a unit in a key by what it began in a period, as in `Pairs`.
+    slots: when each is free.
     """
     int64 = pa.int64()
     live = [
@@ -57,16 +59,24 @@ def schemas(values: int) -> dict[str, pa.Schema]:
         ("row", int64),
         ("copy", pa.int32()),
         ("key", int64),
+        ("period", int64),
         ("key_bytes", pa.binary()),
         ("slot", pa.int32()),
     ]
     live += [("begin", int64), ("seq", int64), *((f"v{j}", int64) for j in range(values))]
     presences = [
         ("user", int64),
+        ("period", int64),
         ("key", int64),
         *((name, int64 if name == "until" else pa.int32()) for name in PRESENCE),
     ]
-    slots = [("user", int64), ("key", int64), ("slot", pa.int32()), ("free_from", int64)]
+    slots = [
+        ("user", int64),
+        ("period", int64),
+        ("key", int64),
+        ("slot", pa.int32()),
+        ("free_from", int64),
+    ]
     return {
         "live": pa.schema(live),
         "ended": pa.schema(int_fields(ENDED)),
@@ -82,7 +92,8 @@ def empty_state(values: int) -> Tables:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Units in keys, by unit and key.
+    """Units in keys by what they began in one contribution period: by unit, period and key. A unit has an allowance per period, so "of its unit" is
+    of its unit in its period throughout.
 
     One value per pair: `of_user`, the number of its unit; `is_known`, whether a version of it has counted before; `rows` versions of it have counted,
     `live` of them do; the unit has been present `spells` times, the last time as its `rank`-th (0: too often to count); `until`, the last
@@ -92,6 +103,7 @@ class Pairs:
     """
 
     user: Int
+    period: Int
     key: Int
     of_version: Int
     of_user: Int
@@ -198,24 +210,27 @@ def _is_expired(table: pa.Table, units: Int, unit_times: Int, closed_us: int) ->
 
 
 def count_pairs(state: Tables, versions: Versions) -> Pairs:
-    """Group versions by unit and key, with what the state has of these."""
-    order, starts = sort_runs(versions.user, versions.key)
+    """Group versions by unit, period and key, with what the state has of these."""
+    order, starts = sort_runs(versions.user, versions.period, versions.key)
     user = versions.user[order][starts]
+    period = versions.period[order][starts]
     key = versions.key[order][starts]
-    presences = {name: state["presences"][name].to_numpy() for name in ("user", "key", *PRESENCE)}
-    state_row = match([user, key], [presences["user"], presences["key"]])
+    presences = {name: state["presences"][name].to_numpy() for name in (*PAIR, *PRESENCE)}
+    known_pairs = [presences[name] for name in PAIR]
+    state_row = match([user, period, key], known_pairs)
     is_known = state_row >= 0
     stored = {name: np.zeros(len(user), np.int64) for name in PRESENCE}
     for name in PRESENCE:
         stored[name][is_known] = presences[name][state_row[is_known]]
 
-    is_new_user = run_starts(user)
-    low, high = find([user[is_new_user]], [presences["user"]])
+    is_new_user = run_starts(user, period)
+    low, high = find([user[is_new_user], period[is_new_user]], known_pairs[:2])
     table = state["slots"]
-    first, end = find([user, key], read_columns(table, ("user", "key")))
+    first, end = find([user, period, key], read_columns(table, PAIR))
     slot_rows = span_rows(first, end)
     return Pairs(
         user=user,
+        period=period,
         key=key,
         of_version=unsort(order, np.cumsum(starts) - 1),
         of_user=np.cumsum(is_new_user) - 1,
@@ -240,8 +255,9 @@ def update_tables(
     versions: Versions,
     events: Events,
     new_pairs: Pairs,
+    open_period: int,
 ) -> Tables:
-    """Return the tables with what is known now.
+    """Return the tables with what is known now. Of a period in which nothing can begin any more only the pairs of live versions are kept.
 
     Args:
         state: as it was; `live_rows`: where it had live versions that images name.
@@ -249,15 +265,21 @@ def update_tables(
         live_now: the versions that are live now.
         versions, events: what happened, of versions that count.
         new_pairs: units in keys as they are now.
+        open_period: the first in which a version can still begin.
     """
     live_now = live_now.take(sort_order(live_now.user, live_now.row, live_now.copy))
     live = {name: getattr(live_now, name) for name in (*INTS, "key_bytes")} | {
         f"v{j}": column for j, column in enumerate(live_now.values)
     }
-    has_counted = new_pairs.rows > 0
-    presences = {name: getattr(new_pairs, name)[has_counted] for name in ("user", "key", *PRESENCE)}
-    new_rows = {"live": live, "presences": presences, "slots": _slots(versions, events, new_pairs)}
-    replaced = {"live": live_rows, **new_pairs.state_rows}
+    is_kept = (new_pairs.rows > 0) & ((new_pairs.period >= open_period) | (new_pairs.live > 0))
+    presences = {name: getattr(new_pairs, name)[is_kept] for name in (*PAIR, *PRESENCE)}
+    slots = _slots(versions, events, new_pairs)
+    is_open = slots["period"] >= open_period
+    slots = {name: column[is_open] for name, column in slots.items()}
+    new_rows = {"live": live, "presences": presences, "slots": slots}
+    replaced = {"live": live_rows}
+    for name, rows in new_pairs.state_rows.items():
+        replaced[name] = np.concatenate([rows, _closed(state[name], open_period)])
     tables = {
         name: _replace_rows(
             state[name], replaced[name], new_rows[name], len(TABLES[name].sorted_by)
@@ -265,6 +287,14 @@ def update_tables(
         for name in new_rows
     }
     return {name: ({"ended": ended} | tables)[name] for name in TABLES}
+
+
+def _closed(table: pa.Table, open_period: int) -> Int:
+    """Return where a table has pairs of closed periods that no live version needs."""
+    is_closed = table["period"].to_numpy() < open_period
+    if "live" in table.column_names:
+        is_closed &= table["live"].to_numpy() == 0
+    return np.flatnonzero(is_closed)
 
 
 def _slots(versions: Versions, events: Events, new_pairs: Pairs) -> dict[str, Int]:
@@ -280,8 +310,7 @@ def _slots(versions: Versions, events: Events, new_pairs: Pairs) -> dict[str, In
     slot = slot[order]
     last = np.append(run_starts(pair, slot)[1:], True) if len(order) else np.zeros(0, bool)
     return {
-        "user": new_pairs.user[pair[last]],
-        "key": new_pairs.key[pair[last]],
+        **{name: getattr(new_pairs, name)[pair[last]] for name in PAIR},
         "slot": slot[last],
         "free_from": free_from[order][last],
     }

@@ -53,8 +53,10 @@ def spells(versions: Versions, events: Events, pairs: Pairs, counted_spells: int
     until = _latest(np.where(opens | (sign == END), trigger, 0), pairs.until[pair], pair)
 
     user = pairs.of_user[pairs.of_version[events.version]]
-    opened_spells = running_count(unsort(order, opens), run_starts(user))
-    ordinal = (pairs.spells_of_user[user] + opened_spells)[order]
+    # A unit's events are in the order in which they are taken, and of its periods mixed
+    by_user = sort_order(user)
+    opened = running_count(unsort(order, opens)[by_user], run_starts(user[by_user]))
+    ordinal = (pairs.spells_of_user[user] + unsort(by_user, opened))[order]
     # The rank of a spell is its opening's, and of one that was open before, the one that is known of the pair.
     rank = np.where(opens, np.where(ordinal <= counted_spells, ordinal, 0), pairs.rank[pair])
     rank = rank[np.maximum.accumulate(np.where(opens | starts, np.arange(len(order)), 0))]
@@ -95,7 +97,8 @@ NEVER = 1 << 62
 
 @dataclass(frozen=True)
 class VersionBounds:
-    """Per privacy unit: C, c, G; weights w_1..w_S of its spells in units of 2^-20; sorted keys that may count (None: any); the last trigger."""
+    """Per privacy unit and contribution period: C, c, G; weights w_1..w_S of its spells in units of 2^-20; sorted keys that may
+    count (None: any); the last trigger."""
 
     max_rows: int
     max_rows_per_group: int

@@ -138,18 +138,20 @@ UNCOUNTED = -2
 NO_SLOT = -1
 """Instead of a slot: the version does not count; it counts and needs none, because a key has room for all."""
 
-INTS = ("user", "row", "copy", "key", "slot", "begin", "seq")
+INTS = ("user", "row", "copy", "key", "period", "slot", "begin", "seq")
 """The whole numbers of a version."""
 
 
 @dataclass(frozen=True)
 class Versions:
-    """Row versions, one value each. `copy`: which of the equal copies of its row; `begin`: the trigger of its begin (0: it does not count)."""
+    """Row versions, one value each. `copy`: which of the equal copies of its row; `period`: the contribution period that it began in;
+    `begin`: the trigger of its begin (0: it does not count)."""
 
     user: Int
     row: Int
     copy: Int
     key: Int
+    period: Int
     key_bytes: pa.ChunkedArray
     slot: Int
     begin: Int
@@ -219,13 +221,14 @@ class VersionCut:
 
 
 def cut_versions(
-    feed: Images, trigger: Int, names: pa.ChunkedArray, known: KnownRows, copies: bool
+    feed: Images, trigger: Int, period: Int, names: pa.ChunkedArray, known: KnownRows, copies: bool
 ) -> VersionCut:
     """Follow every row through a micro-batch.
 
     Args:
         feed: images, unit by unit in the order in which they are taken.
         trigger: the first that each image can have.
+        period: that this trigger is in.
         names: the key bytes of each image.
         known: rows that images name, as the state has them.
         copies: rows have no primary key; a begin is always another copy, and an end takes the copy that began last.
@@ -258,7 +261,12 @@ def cut_versions(
         np.concatenate([np.full(int(ends.sum()), END), np.full(len(new_images), BEGIN)]),
         trigger[place // 2],
     )
-    new = _new(ordered.take(new_images), copy[new_images], names.take(order[new_images]))
+    new = _new(
+        ordered.take(new_images),
+        copy[new_images],
+        period[order[new_images]],
+        names.take(order[new_images]),
+    )
     return VersionCut(
         replace(_append(stored, new), seq=seq),
         events.take(sort_order(place)),
@@ -345,10 +353,19 @@ def _previous(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.roll(column, 1)
 
 
-def _new(feed: Images, copy: Int, names: pa.ChunkedArray) -> Versions:
-    slot = np.full(len(copy), UNCOUNTED)
-    begin = np.zeros(len(copy), np.int64)
-    return Versions(feed.user, feed.row, copy, feed.key, names, slot, begin, feed.seq, feed.values)
+def _new(feed: Images, copy: Int, period: Int, names: pa.ChunkedArray) -> Versions:
+    return Versions(
+        user=feed.user,
+        row=feed.row,
+        copy=copy,
+        key=feed.key,
+        period=period,
+        key_bytes=names,
+        slot=np.full(len(copy), UNCOUNTED),
+        begin=np.zeros(len(copy), np.int64),
+        seq=feed.seq,
+        values=feed.values,
+    )
 
 
 def _append(stored: Versions, new: Versions) -> Versions:

@@ -17,6 +17,27 @@ LATEST_US = 1 << 61
 
 
 @dataclass(frozen=True)
+class Periods:
+    """Contribution periods of a table whose rows end; a version is in that of the trigger that it begins at by itself.
+
+    Args:
+        length: triggers of each; as it is one period is for ever.
+        before: triggers of the first one that lie before the run's start.
+    """
+
+    length: int = 1 << 62
+    before: int = 0
+
+    def of(self, trigger: Int) -> Int:
+        """Return the number of the period that each trigger is in."""
+        return (trigger - 1 + self.before) // self.length
+
+
+FOR_EVER = Periods()
+"""One period."""
+
+
+@dataclass(frozen=True)
 class TableGrid(Grid):
     """Triggers start + i * trigger_us, i = 1, 2, ...: one window, whose start is `offset_us`.
 

@@ -35,9 +35,12 @@ from dpsql.sources.config import Source
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.table.grid import LAST_STEP
 
+PERIODS = tuple(sorted({1 << k for k in range(1, 21)} | {3 << k for k in range(20)}))
+"""Numbers of periods of which the failure is told; of others that of the next larger one."""
+
 
 def account(plan: TablePlan, source: Source) -> Cost:
-    """Return what a plan costs one privacy unit, for ever: there is one contribution period.
+    """Return what a plan costs one privacy unit in one contribution period, which usually is for ever, and in several.
 
     Raises:
         AccountingError: the recomputed mu or delta is larger than what the plan or the query says.
@@ -50,7 +53,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
         if choices.max_triggers is None
         else factorisation(CounterName.BLT, choices.max_triggers)
     )
-    norm = column_norm(BltInf()) if finite is None else finite[0]
+    norm, path_sd = (column_norm(BltInf()), None) if finite is None else finite
     if plan.changes and finite is not None:
         _check_that_rows_may_end(choices.max_triggers or 0)
     groups = int(min(choices.max_rows_contributed, choices.max_groups_contributed))
@@ -63,9 +66,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
     threshold = 0.0
     if plan.selection is not None:
         ratios.append(_selection_ratio(plan.selection, counts, plan.changes is not None, norm))
-        threshold = groups * _threshold_failure(
-            plan, plan.selection, None if finite is None else finite[1]
-        )
+        threshold = groups * _threshold_failure(plan, plan.selection, path_sd, 1)
     mu = math.sqrt(math.fsum(ratio**2 for ratio in ratios))
     noise = gaussian_delta(mu, plan.epsilon)
     ids = _id_failure(plan, source, groups)
@@ -79,25 +80,51 @@ def account(plan: TablePlan, source: Source) -> Cost:
     check_promise(plan, recomputed)
     if not query.privacy_unit:
         return Cost(PrivacyLevel.EVENT, mu**2, 0.0, 0.0, Overlap.EVENTS, mu**2, 0.0)
+    if plan.period is None:
+        return Cost(
+            PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids
+        )
+    failures = dict[int, float]()
+    for n in PERIODS:
+        failures[n] = n * ids
+        if plan.selection is not None:
+            failures[n] += n * groups * _threshold_failure(plan, plan.selection, path_sd, n)
     return Cost(
-        PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids
+        PrivacyLevel.USER,
+        mu**2,
+        0.0,
+        threshold + ids,
+        Overlap.TOGETHER,
+        mu**2,
+        threshold + ids,
+        failures=tuple((n, failure) for n, failure in failures.items() if failure < 1),
     )
 
 
 def _check_numbering(plan: TablePlan) -> None:
-    """Refuse a plan of several periods, of sums that share noise, or of keys that nothing selects.
+    """Refuse a plan of periods that do not add up, of sums that share noise, or of keys that nothing selects.
 
     Raises:
         AccountingError: the plan is one of these.
     """
-    if plan.query.contribution_period is not ContributionPeriod.STREAM:
-        raise AccountingError("a table without windows has one contribution period, STREAM")
+    is_stream = plan.query.contribution_period is ContributionPeriod.STREAM
+    if is_stream != (plan.period is None) or plan.periods.length < 1:
+        raise AccountingError("a table without windows has one contribution period, or a length")
+    if plan.period and (isinstance(plan, TreePlan) or _counts_units(plan)):
+        raise AccountingError("units, and rounds of an interval tree, are counted for ever only")
     if [p.noise_stream for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
         raise AccountingError(
             "perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection"
         )
     if plan.selection is None and plan.query.selects:
         raise AccountingError("the plan releases unknown keys without selecting them")
+
+
+def _counts_units(plan: TablePlan) -> bool:
+    """Tell whether a number depends on how many units are present: what one does in two periods is not the sum of what it does in each."""
+    functions = {column.aggregate.function for column in plan.columns}
+    is_asked = AggregateFunction.COUNT_DISTINCT_UNIT in functions
+    return is_asked or plan.query.asked.min_privacy_units_per_group > 1
 
 
 def _selection_ratio(selection: TableSelectionPlan, counts: int, ends: bool, norm: float) -> float:
@@ -111,9 +138,10 @@ def _selection_ratio(selection: TableSelectionPlan, counts: int, ends: bool, nor
 
 
 def _threshold_failure(
-    plan: TablePlan, selection: TableSelectionPlan, path_sd: Sequence[float] | None
+    plan: TablePlan, selection: TableSelectionPlan, path_sd: Sequence[float] | None, periods: int
 ) -> float:
-    """Return the probability that a group of one unit is ever selected; `path_sd` is None without a last trigger."""
+    """Return the probability that a group of one unit, with what it began in so many periods, is ever selected; `path_sd` is None without a last
+    trigger."""
     choices = plan.query.asked
     end = _ends(selection.first, selection.thresholds, choices.max_triggers or LAST_STEP)
     deviations = (
@@ -121,7 +149,7 @@ def _threshold_failure(
         if path_sd is None
         else [path_sd[trigger - 1] for trigger in end]
     )
-    min_weight = choices.min_privacy_units_per_group * selection.weights[0]
+    min_weight = choices.min_privacy_units_per_group * periods * selection.weights[0]
     return _failures(
         selection.sigma, selection.first, end, deviations, selection.thresholds, min_weight
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from dpsql.allowance import Limits
@@ -49,7 +50,7 @@ def explanation(plan: TablePlan, source: Source) -> Explanation:
     changes = plan.changes
     is_tree = isinstance(plan, TreePlan)
     return Explanation(
-        protects=protects(plan, account(plan, source)),
+        protects=replace(protects(plan, account(plan, source)), rows_end=changes is not None),
         when=times(query, schedule(query, plan.start_us), query.asked.max_triggers),
         limits=Limits(
             *bounds_told(query),
@@ -143,9 +144,24 @@ def _versions(plan: TablePlan, changes: ChangeChoices) -> tuple[str, ...]:
         "A record is a row version: an insert begins one, a delete ends one, an update does both; an update of columns that the query "
         "does not read does neither. c limits versions with one key at the same time.",
         "A row does not count if its key had no remaining capacity when it began. Rows that count stop counting when they end.",
+        _after_the_last(changes),
         f"S = {spells} times a unit is counted as present in a key. A presence ends when all its rows there have ended; after S of them "
         "its rows still count, but not the unit.",
         f"Told apart: {rows}",
+    )
+
+
+def _after_the_last(changes: ChangeChoices) -> str:
+    """Say what becomes of a unit that has used up its allowance."""
+    rows = changes.max_rows_contributed
+    if changes.period_us is None:
+        return (
+            f"Once {rows:,} versions of a unit have counted, nothing that it begins later counts, whatever has ended; contribution_period = '30 days' "
+            "renews that."
+        )
+    return (
+        f"Limits are for what a unit begins within {duration(changes.period_us)} by the triggers that rows count from. Then they renew, and what began "
+        "before still counts until it ends. A row that does not count when it begins never will, until it is changed in a later period."
     )
 
 
@@ -227,9 +243,11 @@ def why_missing(plan: TablePlan) -> str:
     if weights[-1] < weights[0]:
         lines.append(f"     Of a unit's keys the first counts in full, {', '.join(shares)}.")
     if plan.changes:
+        period_us = plan.changes.period_us
+        span = f"within {duration(period_us)}" if period_us else "however long the query runs"
         lines += [
             f"     A unit's row versions after its first {choices.max_rows_contributed:,} (C), rows that began while {choices.max_rows_per_group:,} were there",
-            f"     with that key (c), and keys after its first {choices.max_groups_contributed:,} (G) are not counted, however long the query runs;",
+            f"     with that key (c), and keys after its first {choices.max_groups_contributed:,} (G) are not counted, {span};",
             f"     nor is the unit itself after {plan.changes.max_spells_contributed:,} times of presence in keys (S).",
             "",
             "  3. Rows that have ended: the table is released as it is then. WHERE, a join without a match, no privacy unit.",

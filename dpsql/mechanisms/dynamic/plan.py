@@ -11,6 +11,7 @@ from dpsql.parts.sums import MadeOfSums, NoisySum, QuantileSum
 from dpsql.sources.change_feed import Feed
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
+from dpsql.udfs.table.grid import FOR_EVER, Periods
 
 # What a query asks of a table without windows besides what every query says.
 
@@ -31,11 +32,15 @@ class TableChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeChoices(TableChoices):
-    """The choices about a table whose rows end; `max_spells_contributed`: times of presence of one
-    unit that count, over all keys."""
+    """The choices about a table whose rows end.
+
+    `max_spells_contributed`: times of presence of one unit that count, over all keys. `period_us`: how long a contribution period lasts; None: for
+    ever.
+    """
 
     max_spells_contributed: int
     feed: Feed
+    period_us: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +105,23 @@ class TablePlan(MadeOfSums, Plan):
     def changes(self) -> ChangeChoices | None:
         """The choices about a table whose rows end; None: it only grows."""
         return self.query.asked if isinstance(self.query.asked, ChangeChoices) else None
+
+    @property
+    def period(self) -> tuple[int, int] | None:
+        """Length and offset of the contribution periods: they begin with a trigger; None: one is for ever."""
+        if self.changes is None or self.changes.period_us is None:
+            return None
+        return self.changes.period_us, self.start_us % self.query.trigger_interval_us
+
+    @property
+    def periods(self) -> Periods:
+        """The contribution periods, in triggers; the first may have begun before the run."""
+        if self.period is None:
+            return FOR_EVER
+        length_us, offset_us = self.period
+        interval_us = self.query.trigger_interval_us
+        before_us = (self.start_us - offset_us) % length_us
+        return Periods(length_us // interval_us, before_us // interval_us)
 
     @property
     def counter(self) -> Counter | BltInf:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from dpsql.errors import ConfigError
 from dpsql.mechanisms.dynamic.plan import (
     ChangeChoices,
@@ -33,7 +35,7 @@ from dpsql.parts.key_selection import (
     thresholds,
 )
 from dpsql.parts.sums import per_group_sensitivity
-from dpsql.parts.whole_table import document, norm_of, reach_of
+from dpsql.parts.whole_table import document, grid, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.udfs.contributions import Increment
@@ -194,7 +196,7 @@ def make_plan(query: ParsedQuery[TableChoices], source: Source) -> TablePlan:
         source: the declaration of the stream it reads.
 
     Returns:
-        A plan that spends at most (query.epsilon, query.delta) on all that one privacy unit ever does.
+        A plan that spends at most (query.epsilon, query.delta) on all that one privacy unit begins in one contribution period: usually ever.
 
     Raises:
         ConfigError: the source declares no start, the id hash would cost over 10% of delta, or clamps or noise could overflow.
@@ -295,8 +297,9 @@ def _columns(
     plan: TablePlan, source: Source, bounds: TableBounds, norm: float, mu: float
 ) -> tuple[TableColumnPlan, ...]:
     query = plan.query
+    most_rows = bounds.rows * _most_periods(plan)
     clamps = [
-        of_width(source, 1 if isinstance(a, PerGroup) else bounds.rows) for a in query.aggregates
+        of_width(source, 1 if isinstance(a, PerGroup) else most_rows) for a in query.aggregates
     ]
     increments = [
         [] if isinstance(a, Quantiles) else increments_of(a, plan.arguments, c)
@@ -321,7 +324,7 @@ def _columns(
                     sensitivity,
                     part,
                     _largest_deviation(plan.counter),
-                    source.max_users * bounds.rows,
+                    source.max_users * most_rows,
                 )
             )
         for increment in parts:
@@ -335,6 +338,12 @@ def _columns(
             perturbations.append(perturbation)
         columns.append(TableColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
+
+
+def _most_periods(plan: TablePlan) -> int:
+    """Return how many contribution periods a run can have: of each the rows of a unit may be there at the last trigger."""
+    last = np.array([grid(plan.query, plan.start_us).horizon])
+    return int(plan.periods.of(last)[0]) + 1
 
 
 def _largest_deviation(chosen: Counter | BltInf) -> float:

@@ -43,7 +43,13 @@ def read_choices(draft: Draft) -> TableChoices:
     feed = Feed(
         stream.change_feed, stream.primary_key, ENDED_ROWS_KEPT_US if kept_us is None else kept_us
     )
-    return kind(**settings, max_spells_contributed=spells, feed=feed)
+    period = draft.value("contribution_period")
+    return kind(
+        **settings,
+        max_spells_contributed=spells,
+        feed=feed,
+        period_us=period if isinstance(period, int) else None,
+    )
 
 
 # What a query over a table without windows may not say, besides what no query may.
@@ -63,6 +69,13 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
             entry.name_span,
             "The paper does not select keys",
             "list them with public_groups, or leave mechanism out",
+        )
+    period = draft.entry("contribution_period")
+    if period and isinstance(draft.value(period.name), int):
+        yield problem(
+            period.name_span,
+            "The paper's promise is for ever",
+            "leave contribution_period out, or mechanism",
         )
     if last := draft.entry("max_triggers"):
         yield problem(

@@ -69,6 +69,7 @@ def feed_parameters(
         public_keys=tuple(sorted(public.keys)) if public else None,
         by_level=isinstance(plan, TreePlan),
         ended_rows_kept_us=choices.feed.ended_rows_kept_us,
+        periods=plan.periods,
     )
 
 

@@ -15,7 +15,6 @@ from dpsql.mechanisms.explanations import (
     noisy_column,
     protects,
     quantile_notes,
-    renews,
     times,
 )
 from dpsql.mechanisms.histogram.accounting import cost
@@ -48,7 +47,7 @@ def explanation(plan: PrivacyPlan, source: Source) -> Explanation:
     query = plan.query
     selection = plan.selection
     overlap = plan.windows_per_record > 1
-    counts_pairs = query.privacy_unit and (overlap or not renews(query)) and not query.once
+    counts_pairs = query.privacy_unit and (overlap or plan.period is None) and not query.once
     return Explanation(
         protects=protects(plan, cost(plan, source), overlap),
         when=times(query, by_window(grid(plan)), plan.horizon),

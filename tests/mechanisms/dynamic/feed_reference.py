@@ -34,6 +34,7 @@ class Version:
     values: tuple[int, ...]
     begin: int
     seq: int
+    period: int
     slot: int | None
     counted: bool
     end: int | None = None
@@ -42,6 +43,7 @@ class Version:
 @dataclass
 class Spell:
     key: int
+    period: int
     begin: int
     rank: int
     end: int | None = None
@@ -221,9 +223,10 @@ def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
             there[-1].seq = max(there[-1].seq, image.seq)
             return
         _end(unit, there[-1], trigger)
-    version = Version(image.row, image.key, image.values, trigger, image.seq, None, False)
+    period = (trigger - 1 + p.periods.before) // p.periods.length
+    version = Version(image.row, image.key, image.values, trigger, image.seq, period, None, False)
     unit.versions.append(version)
-    counted = [v for v in unit.versions if v.counted]
+    counted = [v for v in unit.versions if v.counted and v.period == period]
     keys = {v.key for v in counted}
     over = {"not_a_public_group": p.public_keys is not None and image.key not in p.public_keys}
     over |= {"window_closed": trigger > p.grid.horizon, "over_max_rows": len(counted) >= p.max_rows}
@@ -252,29 +255,19 @@ def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
         version.begin = max(trigger, free[version.slot])
     version.counted = True
     if not any(v.key == image.key and v.end is None for v in counted):
+        spells = [spell for spell in unit.spells if spell.period == period]
         before = max(
-            (
-                spell.end
-                for spell in unit.spells
-                if spell.key == image.key and spell.end is not None
-            ),
+            (spell.end for spell in spells if spell.key == image.key and spell.end is not None),
             default=0,
         )
-        unit.spells.append(Spell(image.key, max(version.begin, before), len(unit.spells) + 1))
+        begin = max(version.begin, before)
+        unit.spells.append(Spell(image.key, period, begin, len(spells) + 1))
 
 
 def _end(unit: History, version: Version, trigger: int) -> None:
     version.end = max(trigger, version.begin) if version.counted else trigger
-    if version.counted and not any(
-        v.counted and v.key == version.key and v.end is None for v in unit.versions
-    ):
-        spell = next(
-            spell for spell in unit.spells if spell.key == version.key and spell.end is None
-        )
-        spell.end = max(
-            [
-                v.end
-                for v in unit.versions
-                if v.counted and v.key == version.key and v.end is not None
-            ]
-        )
+    pair = version.period, version.key
+    mine = [v for v in unit.versions if v.counted and (v.period, v.key) == pair]
+    if version.counted and not any(v.end is None for v in mine):
+        spell = next(s for s in unit.spells if (s.period, s.key) == pair and s.end is None)
+        spell.end = max(v.end for v in mine if v.end is not None)

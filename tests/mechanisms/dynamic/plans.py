@@ -21,7 +21,8 @@ def source(**changes: Any) -> Source:
 
 
 def query(**changes: Any) -> ParsedQuery[TableChoices]:
-    """The table per page, every hour, C = 4; any field can be changed. With a `feed` its rows end; with `tree`, too, by an interval tree."""
+    """The table per page, every hour, C = 4; any field can be changed. With a `feed` its rows end, and with `period_us` a unit's allowance renews; with
+    `tree`, too, by an interval tree."""
     rows = changes.get("max_rows_contributed", 4)
     fields: dict[str, Any] = {
         "max_rows_contributed": rows,
@@ -46,6 +47,9 @@ def query(**changes: Any) -> ParsedQuery[TableChoices]:
     feed = changes.pop("feed", None)
     tree = changes.pop("tree", False)
     spells = changes.pop("max_spells_contributed", rows)
-    ends = {"feed": feed, "max_spells_contributed": spells} if feed else {}
+    period_us = changes.pop("period_us", None)
+    if period_us:
+        changes = {"contribution_period": ContributionPeriod.DURATION} | changes
+    ends = {"feed": feed, "max_spells_contributed": spells, "period_us": period_us} if feed else {}
     kind = TableChoices if feed is None else TreeChoices if tree else ChangeChoices
     return plans.parsed(plans.COMMON | fields | ends | changes, "dynamic", kind)

@@ -15,7 +15,7 @@ from dpsql.udfs.contributions import Increment
 from dpsql.udfs.dynamic.changes import ChangeAdmission, FeedParameters, admit_changes
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.stage import Clock, Tables
-from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.table.grid import Periods, TableGrid
 from tests.mechanisms.dynamic.feed_reference import NOWHERE, Image, Sums, histories, sums
 from tests.sweeps import sweep
 
@@ -119,6 +119,7 @@ BOUNDS = st.fixed_dictionaries(
         "copies": st.booleans(),
         "ended_rows_kept_us": st.sampled_from([0, 5, 1000]),
         "public_keys": st.sampled_from([None, (1, 3)]),
+        "periods": st.sampled_from([Periods(), Periods(), Periods(2), Periods(5, 3)]),
         "grid": st.sampled_from(
             [TableGrid.from_start(3, 2), TableGrid.from_start(3, 2, 9), TableGrid.from_start(-7, 5)]
         ),
@@ -314,6 +315,7 @@ def test_large_feeds_are_followed_as_the_plain_reading_does(number: int) -> None
         copies=bool(number % 2),
         ended_rows_kept_us=chance.choice([0, 6, 1000]),
         public_keys=chance.choice([None, (1, 3)]),
+        periods=chance.choice([Periods(), Periods(1), Periods(4, 2)]),
         grid=chance.choice([TableGrid.from_start(3, 2), TableGrid.from_start(3, 2, 9)]),
     )
 
