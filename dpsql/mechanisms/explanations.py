@@ -162,7 +162,7 @@ def falling(weights: Sequence[int], first: str) -> Iterator[str]:
     """Say that later keys of a unit count less, if they do; `first`: what counts in full."""
     if weights[-1] < weights[0]:
         share = percent(weights[-1] / weights[0])
-        yield f"For key selection a unit's {first} counts in full, later ones less and less; number {len(weights)} counts {share} of the first."
+        yield f"For key selection a unit's {first} counts in full, later ones less; number {len(weights)} counts {share}."
 
 
 def column(

@@ -377,10 +377,10 @@ def period_of_changes(draft: Draft) -> Iterator[Problem]:
                 "Units are counted for ever only: they are present across contribution periods",
                 stream,
             )
-    least = draft.entry("min_privacy_units_per_group")
-    if least and draft.value(least.name) > 1:
+    min_units = draft.entry("min_privacy_units_per_group")
+    if min_units and draft.value(min_units.name) > 1:
         yield problem(
-            least.value_span,
+            min_units.value_span,
             "With periods a key's units are counted once per period, so this many may be one unit",
             f"{stream}; or leave min_privacy_units_per_group out",
         )

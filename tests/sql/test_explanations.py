@@ -5,6 +5,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -148,7 +149,7 @@ def test_the_guarantee_is_the_accountants(name: str) -> None:
     protects = explained(name).protects
     cost = query.mechanism.account(query.plan, query.source)
     assert (protects.epsilon, protects.delta) == (query.parsed.epsilon, query.parsed.delta)
-    assert protects.cost == {**cost.document(), "floor": cost.floor}
+    assert protects.cost == asdict(cost)
     for total in protects.totals:
         joint = cost.periods(total.count)
         if total.epsilon is None:
@@ -163,9 +164,12 @@ def test_limits_and_times_are_the_querys(name: str) -> None:
     query = query_of(name)
     parsed = query.parsed
     said = explained(name)
-    renews = bool(parsed.privacy_unit) and parsed.contribution_period == "WINDOW"
+    period_us = parsed.windows.size_us if parsed.contribution_period == "WINDOW" else None
+    if parsed.contribution_period == "DURATION":
+        period_us = parsed.asked.period_us
+    renews = bool(parsed.privacy_unit) and period_us is not None
     assert said.protects.unit == parsed.privacy_unit
-    assert said.protects.period_us == (parsed.windows.size_us if renews else None)
+    assert said.protects.period_us == (period_us if renews else None)
     limits = said.limits
     asked = parsed.asked
     options = ("max_rows_contributed", "max_rows_per_group", "max_groups_contributed")
@@ -186,7 +190,7 @@ def test_limits_and_times_are_the_querys(name: str) -> None:
         assert said.when.releases == grid.horizon
     if parsed.privacy_unit:
         section = explained(name).text().split("\nLimits\n")[1].split("\n\n")[0]
-        period = f" in {duration(parsed.windows.size_us)}" if renews else " in the whole stream"
+        period = f" in {duration(period_us)}" if renews else " in the whole stream"
         period = "" if parsed.once else period
         for text in (
             " ".join(section.split()),

@@ -37,7 +37,7 @@ def random_plan(pick: random.Random) -> PrivacyPlan:
                 f"max_{name}": pick.randint(1, rows)
                 for name in ("rows_per_group", "groups_contributed")
             },
-            contribution_period=pick.choice(list(ContributionPeriod)),
+            contribution_period=pick.choice([ContributionPeriod.WINDOW, ContributionPeriod.STREAM]),
             trigger_interval_us=pick.choice([DAY, 6 * HOUR, HOUR]),
             allowed_lateness_us=pick.choice([0, HOUR, 3 * DAY]),
             min_privacy_units_per_group=pick.choice([1, 1, 7]),

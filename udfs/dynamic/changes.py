@@ -16,6 +16,7 @@ from dpsql.udfs.columns import Int, run_sums, sort_runs
 from dpsql.udfs.contributions import Increment, contributions
 from dpsql.udfs.dynamic.interval_tree import level_before
 from dpsql.udfs.dynamic.live_rows import (
+    TABLES,
     count_pairs,
     empty_state,
     known_rows,
@@ -27,6 +28,7 @@ from dpsql.udfs.dynamic.versions import (
     UNCOUNTED,
     Events,
     Images,
+    KnownRows,
     Versions,
     cut_versions,
     read_images,
@@ -117,26 +119,38 @@ def admit_changes(
     known = known_rows(state, images, clock.closed_us)
     names = rows["key_bytes"].take(images.record)
     trigger = _triggers(images, clock, p.grid)
-    version_cut = cut_versions(images, trigger, p.periods.of(trigger), names, known, p.copies)
-    drops["unknown_row"] = version_cut.unknown
-    drops["replayed"] = version_cut.replayed
+    version_cut = cut_versions(images, trigger, p.periods.numbers(trigger), names, known, p.copies)
+    drops.update(unknown_row=version_cut.unknown, replayed=version_cut.replayed)
     pairs = count_pairs(state, version_cut.versions)
     versions = admit_versions(version_cut.versions, version_cut.events, pairs, p.bounds, drops)
     events = count_events(versions, version_cut.events)
     present = spells(versions, events, pairs, len(p.weights))
     live = versions.take(version_cut.live)
-    ended = state["ended"]
-    if not p.copies:
-        ended = update_ended(ended, images, known.ended, live, clock, p.ended_rows_kept_us)
-    next_trigger = np.array([p.grid.closed(clock.closed_us) + 1])
-    open_period = int(p.periods.of(next_trigger)[0])
+    ended = {"ended": _ended(state, images, known, live, clock, p)}
+    tables = update_tables(
+        state, known.positions, live, versions, events, present.pairs, _open_period(clock, p)
+    )
     return ChangeAdmission(
-        update_tables(
-            state, ended, known.positions, live, versions, events, present.pairs, open_period
-        ),
+        {name: (ended | tables)[name] for name in TABLES},
         _sum_by_key(versions, _key_changes(events, present, p), p),
         {reason: drops[reason] for reason in DROP_REASONS},
     )
+
+
+def _ended(
+    state: Tables, images: Images, known: KnownRows, live: Versions, clock: Clock, p: FeedParameters
+) -> pa.Table:
+    """Return the places of rows that have ended, as they are now; copies have none."""
+    if p.copies:
+        return state["ended"]
+    kept_us = p.ended_rows_kept_us
+    return update_ended(state["ended"], images, known.ended, live, clock, kept_us)
+
+
+def _open_period(clock: Clock, p: FeedParameters) -> int:
+    """Return the first period in which a version can still begin."""
+    next_trigger = np.array([p.grid.closed(clock.closed_us) + 1])
+    return int(p.periods.numbers(next_trigger)[0])
 
 
 def _leave_out_marked(rows: pa.Table, drops: Counter[str]) -> pa.Table:

@@ -249,7 +249,6 @@ def count_pairs(state: Tables, versions: Versions) -> Pairs:
 
 def update_tables(
     state: Tables,
-    ended: pa.Table,
     live_rows: Int,
     live_now: Versions,
     versions: Versions,
@@ -257,11 +256,10 @@ def update_tables(
     new_pairs: Pairs,
     open_period: int,
 ) -> Tables:
-    """Return the tables with what is known now. Of a period in which nothing can begin any more only the pairs of live versions are kept.
+    """Return the tables of versions with what is known now. Of a period in which nothing can begin any more only the pairs of live versions are kept.
 
     Args:
         state: as it was; `live_rows`: where it had live versions that images name.
-        ended: the table of places of rows that have ended, as it is now.
         live_now: the versions that are live now.
         versions, events: what happened, of versions that count.
         new_pairs: units in keys as they are now.
@@ -280,13 +278,12 @@ def update_tables(
     replaced = {"live": live_rows}
     for name, rows in new_pairs.state_rows.items():
         replaced[name] = np.concatenate([rows, _closed(state[name], open_period)])
-    tables = {
+    return {
         name: _replace_rows(
             state[name], replaced[name], new_rows[name], len(TABLES[name].sorted_by)
         )
         for name in new_rows
     }
-    return {name: ({"ended": ended} | tables)[name] for name in TABLES}
 
 
 def _closed(table: pa.Table, open_period: int) -> Int:

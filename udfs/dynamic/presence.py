@@ -55,8 +55,8 @@ def spells(versions: Versions, events: Events, pairs: Pairs, counted_spells: int
     user = pairs.of_user[pairs.of_version[events.version]]
     # A unit's events are in the order in which they are taken, and of its periods mixed
     by_user = sort_order(user)
-    opened = running_count(unsort(order, opens)[by_user], run_starts(user[by_user]))
-    ordinal = (pairs.spells_of_user[user] + unsort(by_user, opened))[order]
+    spells_begun = running_count(unsort(order, opens)[by_user], run_starts(user[by_user]))
+    ordinal = (pairs.spells_of_user[user] + unsort(by_user, spells_begun))[order]
     # The rank of a spell is its opening's, and of one that was open before, the one that is known of the pair.
     rank = np.where(opens, np.where(ordinal <= counted_spells, ordinal, 0), pairs.rank[pair])
     rank = rank[np.maximum.accumulate(np.where(opens | starts, np.arange(len(order)), 0))]

@@ -22,15 +22,15 @@ class Periods:
 
     Args:
         length: triggers of each; as it is one period is for ever.
-        before: triggers of the first one that lie before the run's start.
+        offset: triggers of the first one that lie before the run's start.
     """
 
     length: int = 1 << 62
-    before: int = 0
+    offset: int = 0
 
-    def of(self, trigger: Int) -> Int:
+    def numbers(self, trigger: Int) -> Int:
         """Return the number of the period that each trigger is in."""
-        return (trigger - 1 + self.before) // self.length
+        return (trigger - 1 + self.offset) // self.length
 
 
 FOR_EVER = Periods()

@@ -143,10 +143,9 @@ def _versions(plan: TablePlan, changes: ChangeChoices) -> tuple[str, ...]:
     return (
         "A record is a row version: an insert begins one, a delete ends one, an update does both; an update of columns that the query "
         "does not read does neither. c limits versions with one key at the same time.",
-        "A row does not count if its key had no remaining capacity when it began. Rows that count stop counting when they end.",
+        "A row counts from its begin, if its key had remaining capacity then, until its end.",
         _after_the_last(changes),
-        f"S = {spells} times a unit is counted as present in a key. A presence ends when all its rows there have ended; after S of them "
-        "its rows still count, but not the unit.",
+        f"S = {spells} times a unit is counted as present in a key: until all its rows there have ended. Later its rows count, it does not.",
         f"Told apart: {rows}",
     )
 
@@ -155,14 +154,8 @@ def _after_the_last(changes: ChangeChoices) -> str:
     """Say what becomes of a unit that has used up its allowance."""
     rows = changes.max_rows_contributed
     if changes.period_us is None:
-        return (
-            f"Once {rows:,} versions of a unit have counted, nothing that it begins later counts, whatever has ended; contribution_period = '30 days' "
-            "renews that."
-        )
-    return (
-        f"Limits are for what a unit begins within {duration(changes.period_us)} by the triggers that rows count from. Then they renew, and what began "
-        "before still counts until it ends. A row that does not count when it begins never will, until it is changed in a later period."
-    )
+        return f"After {rows:,} versions of a unit none counts any more, whatever has ended; contribution_period = '30 days' renews C."
+    return f"The limits renew every {duration(changes.period_us)}, for rows that begin or change from then on."
 
 
 def _key_notes(plan: TablePlan) -> Iterator[str]:

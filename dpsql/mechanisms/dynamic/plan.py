@@ -120,8 +120,8 @@ class TablePlan(MadeOfSums, Plan):
             return FOR_EVER
         length_us, offset_us = self.period
         interval_us = self.query.trigger_interval_us
-        before_us = (self.start_us - offset_us) % length_us
-        return Periods(length_us // interval_us, before_us // interval_us)
+        begun_us = (self.start_us - offset_us) % length_us
+        return Periods(length_us // interval_us, begun_us // interval_us)
 
     @property
     def counter(self) -> Counter | BltInf:

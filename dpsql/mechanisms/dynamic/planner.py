@@ -343,7 +343,7 @@ def _columns(
 def _most_periods(plan: TablePlan) -> int:
     """Return how many contribution periods a run can have: of each the rows of a unit may be there at the last trigger."""
     last = np.array([grid(plan.query, plan.start_us).horizon])
-    return int(plan.periods.of(last)[0]) + 1
+    return int(plan.periods.numbers(last)[0]) + 1
 
 
 def _largest_deviation(chosen: Counter | BltInf) -> float:

@@ -223,7 +223,7 @@ def _take(unit: History, image: Image, trigger: int, p: FeedParameters) -> None:
             there[-1].seq = max(there[-1].seq, image.seq)
             return
         _end(unit, there[-1], trigger)
-    period = (trigger - 1 + p.periods.before) // p.periods.length
+    period = (trigger - 1 + p.periods.offset) // p.periods.length
     version = Version(image.row, image.key, image.values, trigger, image.seq, period, None, False)
     unit.versions.append(version)
     counted = [v for v in unit.versions if v.counted and v.period == period]

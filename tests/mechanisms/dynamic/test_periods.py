@@ -201,7 +201,7 @@ def test_a_first_period_that_began_before_the_run() -> None:
     triggers = np.arange(1, 2000)
     begins = plan.start_us + (triggers - 1) * HOUR
     expected = (begins - offset) // length - (plan.start_us - offset) // length
-    assert plan.periods.of(triggers).tolist() == expected.tolist()
+    assert plan.periods.numbers(triggers).tolist() == expected.tolist()
 
 
 def test_a_cost_with_other_periods_is_none() -> None:
