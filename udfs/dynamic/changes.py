@@ -28,7 +28,7 @@ from dpsql.udfs.dynamic.versions import (
     UNCOUNTED,
     Events,
     Images,
-    KnownRows,
+    Places,
     Versions,
     cut_versions,
     read_images,
@@ -126,7 +126,7 @@ def admit_changes(
     events = count_events(versions, version_cut.events)
     present = spells(versions, events, pairs, len(p.weights))
     live = versions.take(version_cut.live)
-    ended = {"ended": _ended(state, images, known, live, clock, p)}
+    ended = {"ended": _ended(state, images, known.ended, live, clock, p)}
     tables = update_tables(
         state, known.positions, live, versions, events, present.pairs, _open_period(clock, p)
     )
@@ -138,13 +138,13 @@ def admit_changes(
 
 
 def _ended(
-    state: Tables, images: Images, known: KnownRows, live: Versions, clock: Clock, p: FeedParameters
+    state: Tables, images: Images, places: Places, live: Versions, clock: Clock, p: FeedParameters
 ) -> pa.Table:
     """Return the places of rows that have ended, as they are now; copies have none."""
     if p.copies:
         return state["ended"]
     kept_us = p.ended_rows_kept_us
-    return update_ended(state["ended"], images, known.ended, live, clock, kept_us)
+    return update_ended(state["ended"], images, places, live, clock, kept_us)
 
 
 def _open_period(clock: Clock, p: FeedParameters) -> int:
