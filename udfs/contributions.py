@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Float, Int, int_fields
+from dpsql.udfs.columns import Float, Int, int_fields
 
 WEIGHT_UNIT = 2.0**-20
 """Weights and thresholds are integers in this unit."""
@@ -50,15 +50,21 @@ class Increment:
         """How many parts a unit of the grid has."""
         return max(FINE // max(-self.lower, self.upper), 1)
 
-    def is_clamped(self, rows: pa.Table) -> Bool:
-        """Tell which records have a value that is moved to a bound of rows, by half a step or more; squares are moved with their values."""
-        if self.rule not in ("sum", "leaf"):
-            return np.zeros(rows.num_rows, bool)
+    @property
+    def parts_of_half(self) -> int:
+        """How many parts half a unit has, at least."""
+        return (self.parts_of_unit + 1) // 2
+
+    def side_beyond(self, rows: pa.Table) -> Int:
+        """Return 1 where a record's value is above the bounds, by half a step or more, -1 where it is below, else 0; squares go with their values."""
+        rule = self.rule.removesuffix(PER_GROUP)
+        if rule not in ("sum", "leaf"):
+            return np.zeros(rows.num_rows, np.int64)
         x: Float = rows[f"a{self.argument}"].to_numpy()
-        lowest = 0 if self.rule == "leaf" else self.lower
+        lowest = 0 if rule == "leaf" else self.lower
         with np.errstate(over="ignore", invalid="ignore"):
             steps = np.rint((x - self.centre) / self.grid)
-            return (steps < lowest) | (steps > self.upper)
+            return (steps > self.upper).astype(np.int64) - (steps < lowest)
 
     def in_units(self, parts: Int) -> Int:
         """Round parts to units, half of one up; parts are not negative."""

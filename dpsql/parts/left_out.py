@@ -105,12 +105,14 @@ def bounds_of(query: ParsedQuery[Any]) -> dict[str, int]:
     functions = [aggregate.function for aggregate in query.aggregates]
     bounds = dict[str, int]()
     is_people = AggregateFunction.COUNT_DISTINCT_UNIT in functions or rows == math.inf
-    if query.keys and is_people:
+    are_per_group = {isinstance(each, PerGroup) for each in query.aggregates if each.bounds}
+    if query.keys and (is_people or True in are_per_group):
         bounds |= {"pairs": keys, "pairs_left_out": BEYOND * keys}
     if rows < math.inf:
         bounds |= {"rows": int(rows), "rows_left_out": BEYOND * int(rows)}
-        if any(each.bounds and not isinstance(each, PerGroup) for each in query.aggregates):
-            bounds["values_clamped"] = int(rows)
+    if are_per_group:
+        clamped_rows = int(rows) if False in are_per_group else 0
+        bounds["values_clamped"] = clamped_rows + keys * (True in are_per_group)
     return {"units": 1, "units_over": 1} | bounds if bounds else {}
 
 

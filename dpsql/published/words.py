@@ -27,7 +27,7 @@ MEANINGS = {
     "pairs_left_out": "further pairs, of which no record counts",
     "rows": "records that count",
     "rows_left_out": "records that came in time and do not count",
-    "values_clamped": "records that count and whose value was moved to a bound",
+    "values_clamped": "values of records, and sums of one unit in a group, that were moved to a bound",
 }
 """Figures of what the limits left out."""
 

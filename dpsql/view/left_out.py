@@ -26,7 +26,10 @@ FEW = "There are too few {} for an estimate of what the limits left out."
 FEW_IN_ALL = "At most {:,.0f} {} in all: too few to release, or the records do not fit the schema."
 KEYS = "{} of {} have more than {:,} values of {}"
 RECORDS = "{} of {} have more records than may count; {} of the records are left out."
-CLAMPED = "{} of the values that count were clamped to {}."
+CLAMPED = "{} of the {} were clamped to {}."
+VALUES = "values that count"
+SUMS = "sums of a unit and key"
+SUMS_OF_UNITS = "sums of a unit"
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,15 @@ class LeftOut:
         error = math.hypot(missing[1] * present[0], present[1] * missing[0]) / total**2
         return Share(missing[0] / total, error)
 
-    def ratio(self, name: str, base: str) -> Share | None:
-        """Return one figure as a share of another that it is a part of."""
+    def ratio(self, name: str, *bases: str) -> Share | None:
+        """Return one figure as a share of others that it is a part of, added up."""
         part = self.number(name)
-        total = self.number(base)
-        if part is None or total is None:
+        totals = [total for base in bases if (total := self.number(base))]
+        if part is None or len(totals) < len(bases):
             return None
-        size = max(1.0, total[0])
-        return Share(part[0] / size, math.hypot(part[1], part[0] / size * total[1]) / size)
+        size = max(1.0, sum(value for value, _ in totals))
+        error = math.hypot(*(error for _, error in totals))
+        return Share(part[0] / size, math.hypot(part[1], part[0] / size * error) / size)
 
     def shortfall(self) -> float:
         """Return the most that pairs left out are of pairs that count; infinite where nothing is known of them."""
@@ -143,8 +147,9 @@ class LeftOut:
             return
         yield from self._of_pairs(active)
         yield from self._of_rows(active)
-        if clamped := self.ratio("values_clamped", "rows"):
-            yield CLAMPED.format(str(clamped).capitalize(), self._bounds())
+        what, *bases = self._clamped()
+        if clamped := self.ratio("values_clamped", *bases):
+            yield CLAMPED.format(str(clamped).capitalize(), what, self._bounds())
 
     def _of_pairs(self, active: Share) -> Iterator[str]:
         pairs = self.share("pairs")
@@ -159,7 +164,8 @@ class LeftOut:
         share = str(active).capitalize()
         who_is_active = KEYS.format(share, self.units, self.max_keys, keys)
         if self.share("rows"):
-            yield f"The numbers of {', '.join(people)} above {_too_low(pairs)}."
+            if people:
+                yield f"The numbers of {', '.join(people)} above {_too_low(pairs)}."
         elif people:
             yield f"{who_is_active}; the counts above {_too_low(pairs)}."
         else:
@@ -181,6 +187,13 @@ class LeftOut:
         active = self.number("units_over") or (0.0, 0.0)
         if share and share.is_clear and missing[0] > max(1.0, active[0]) * limit / MOSTLY_FEW:
             yield VERY_ACTIVE.format(limit, "records" if name == "rows" else name)
+
+    def _clamped(self) -> tuple[str, ...]:
+        """Return what bounds clamp, in words, and the figures that count it."""
+        kinds = {measure.per_group for measure in self.published.measures if measure.bounds}
+        sums = ("pairs", SUMS) if self.published.names(Role.KEY) else ("units", SUMS_OF_UNITS)
+        chosen = [("rows", VALUES)] * (False in kinds) + [sums] * (True in kinds)
+        return " and ".join(words for _, words in chosen), *(name for name, _ in chosen)
 
     def _bounds(self) -> str:
         ends = {measure.bounds for measure in self.published.measures if measure.bounds}

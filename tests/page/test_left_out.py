@@ -25,6 +25,7 @@ OPTIONS = "epsilon = 2, delta = 1e-9, privacy_unit_column = user_id, max_groups_
 ROWS = ", max_rows_contributed = 6, max_rows_per_group = 4"
 PEOPLE = "COUNT(DISTINCT user_id) AS people"
 VIEWS = "COUNT(*) AS views"
+TOTAL_EACH = "SUM(seconds, contribution_bounds_per_group => (0, 60)) AS total_each"
 TOTAL = "SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total"
 
 
@@ -69,6 +70,21 @@ def test_rows_and_clamped_values() -> None:
         "About 10.0% (9.8 to 10.2%) of units (user_id) have more records than may count; at least 10% of the records are left out.",
         "About 20.0% (19.9 to 20.1%) of the values that count were clamped to 0 or 60.",
     ]
+
+
+def test_clamped_sums_are_of_pairs() -> None:
+    figures = {"units": 10_000, "units_over": 0, "pairs": 18_000, "pairs_left_out": 0}
+    lines = sentences(TOTAL_EACH, **figures, values_clamped=3_600)
+    assert lines[-1] == (
+        "About 20.0% (19.9 to 20.1%) of the sums of a unit and key were clamped to 0 or 60."
+    )
+    rows = {"rows": 18_000, "rows_left_out": 0}
+    lines = sentences(
+        f"{TOTAL}, {TOTAL_EACH}", OPTIONS + ROWS, **figures, **rows, values_clamped=3_600
+    )
+    assert lines[-1].startswith(
+        "About 10.0% (9.9 to 10.1%) of the values that count and sums of a unit and key were"
+    )
 
 
 def test_people_beside_rows_are_named() -> None:

@@ -15,7 +15,7 @@ from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, Quant
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sliding.plan import SlidingPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PerGroup
 from dpsql.privacy.cost import gamma
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, column_norm, counter
@@ -162,14 +162,23 @@ def of_windows(plan: PrivacyPlan) -> Charge:
         mu2 = (f[plan.selection.counter] / plan.selection.sigma) ** 2 * e
         total += Charge(mu2, 2 * mu2 if meet else mu2)
     for figure in plan.left_out.figures:
-        total += of_figure(figure.name, figure.sigma, *bounds)
+        clamps = {each.aggregate for each in plan.columns if each.aggregate.bounds}
+        kinds = {isinstance(each, PerGroup) for each in clamps}
+        total += of_figure(figure.name, figure.sigma, *bounds, kinds)
     return total
 
 
-def of_figure(name: str, sigma: float, rows: float, per_key: float, keys: float) -> Charge:
-    """One sum of a window, released once: 1 for a unit, its pairs or its records, and twice as many of those left out."""
+def of_figure(
+    name: str, sigma: float, rows: float, per_key: float, keys: float, kinds: set[bool]
+) -> Charge:
+    """One sum of a window, released once: 1 for a unit, its pairs or its records, and twice as many of those left out; values that are clamped are
+    of records, of pairs (`kinds`: per group), or of both."""
     what = name.removesuffix("_left_out")
-    most = {"pairs": min(rows, keys)}.get(what, min(rows, keys * per_key))
+    pairs = min(rows, keys)
+    records = min(rows, keys * per_key)
+    clamped = {False: records, True: pairs}
+    most = {"pairs": pairs, "values_clamped": sum(clamped[kind] for kind in kinds)}
+    most = most.get(what, records)
     bound = 1.0 if what.startswith("units") else most * (1 if what == name else 2)
     return Charge((bound / sigma) ** 2, (bound / sigma) ** 2)
 

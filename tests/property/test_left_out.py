@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.intake.left_out import FigureLimits
 from tests.property.streams import (
@@ -25,14 +28,18 @@ from tests.property.streams import (
     run_admission,
     table,
 )
-from tests.reference import Bounder, Record
+from tests.reference import Bounder, Record, brings, parts_of, period_of
 
-LIMITS = st.builds(FigureLimits, st.integers(0, 4), st.integers(0, 5))
+LIMITS = st.builds(FigureLimits, st.integers(0, 4), st.integers(0, 5), st.booleans())
 Figures = dict[tuple[int, str], int]
 
 
 def tumbling() -> st.SearchStrategy[BoundingParameters]:
-    return bounding(sliding=False) | bounding(sliding=False, rooms=True)
+    return bounding(sliding=False) | bounding(renews=True, sliding=False, rooms=True)
+
+
+def streams() -> st.SearchStrategy[list[Record]]:
+    return st.lists(records(), max_size=40) | st.lists(records(crowded=True), max_size=40)
 
 
 def figures(stream: Stream, p: BoundingParameters, buckets: int = 1) -> Figures:
@@ -55,13 +62,17 @@ def figures(stream: Stream, p: BoundingParameters, buckets: int = 1) -> Figures:
 def most(p: BoundingParameters, limits: FigureLimits) -> dict[str, float]:
     """The bounds, as docs/privacy/histogram.md has them."""
     rows = min(p.max_rows, p.max_groups * p.max_rows_per_group)
+    keys = min(p.max_rows, p.max_groups)
+    clamped = keys if p.per_group else 0
+    clamped += rows if any(rule.rule == "sum" for rule in p.increments) else 0
     return {
         "units": 1,
         "units_over": 1,
-        "pairs": min(p.max_rows, p.max_groups),
+        "pairs": keys,
         "pairs_left_out": limits.most_pairs,
         "rows": rows,
         "rows_left_out": limits.most_rows,
+        "values_clamped": clamped if limits.clamps else 0,
     }
 
 
@@ -90,7 +101,7 @@ def test_units_do_not_touch_each_other_and_have_bounds(
     assert figures(stream, p, buckets) == dict(whole)
 
 
-@given(st.lists(records(), max_size=40), tumbling(), LIMITS, st.data())
+@given(streams(), tumbling(), LIMITS, st.data())
 def test_cuts_do_not_matter(
     stream: list[Record], p: BoundingParameters, limits: FigureLimits, data: st.DataObject
 ) -> None:
@@ -102,7 +113,26 @@ def test_cuts_do_not_matter(
     assert figures(replay_stream(batches), p, data.draw(st.integers(1, 5))) == whole
 
 
-@given(st.lists(records(), max_size=40), bounding(renews=True, sliding=False), LIMITS)
+@given(
+    st.lists(records(crowded=True), max_size=40),
+    bounding(renews=True, sliding=False, rooms=True),
+    st.data(),
+)
+def test_a_group_is_cut_once(
+    stream: list[Record], p: BoundingParameters, data: st.DataObject
+) -> None:
+    """Catches: a group that is cut again in each micro-batch, or whose state forgets what it has refused."""
+    p = dataclasses.replace(p, figures=FigureLimits(2, 3, clamps=True))
+    cuts = data.draw(st.lists(st.integers(0, 25), min_size=2, max_size=6))
+    batches = cut_by_time(stream, cuts)
+    assert figures(replay_stream(batches), p) == plain(stream, p, p.figures)
+
+
+@given(
+    streams(),
+    bounding(renews=True, sliding=False) | bounding(renews=True, sliding=False, rooms=True),
+    LIMITS,
+)
 def test_figures_are_those_of_a_plain_loop(
     stream: list[Record], p: BoundingParameters, limits: FigureLimits
 ) -> None:
@@ -113,7 +143,8 @@ def test_figures_are_those_of_a_plain_loop(
 def plain(stream: Iterable[Record], p: BoundingParameters, limits: FigureLimits) -> Figures:
     """Count by the reference's admissions, one unit and period after the other."""
     timely = [r for r in stream if r.drop == 0 and r.ts <= 1 << 62]
-    counted = [each.record for each in Bounder(p).admit(timely, -(1 << 62), 1 << 62)]
+    bounder = Watcher(p)
+    counted = [each.record for each in bounder.admit(timely, -(1 << 62), 1 << 62)]
     of_unit = defaultdict[tuple[int, int], tuple[list[Record], list[Record]]](lambda: ([], []))
     for place, chosen in enumerate((timely, counted)):
         for r in chosen:
@@ -130,4 +161,51 @@ def plain(stream: Iterable[Record], p: BoundingParameters, limits: FigureLimits)
         if limits.most_rows:
             amounts |= {"rows": len(own_counted), "rows_left_out": min(lost, limits.most_rows)}
         totals.update({(period, name): int(amount) for name, amount in amounts.items()})
+    if limits.clamps:
+        of_rows = [rule for rule in p.increments if rule.rule == "sum"]
+        clamped = [r for r in counted if any(side_beyond(r, rule) for rule in of_rows)]
+        totals.update((period_of(r.ts, p), "values_clamped") for r in clamped)
+        totals.update((period, "values_clamped") for period, _, _ in cut_groups(bounder.summed, p))
     return {cell: amount for cell, amount in totals.items() if amount}
+
+
+@dataclass
+class Watcher(Bounder):
+    """Bounding that notes which records are of the sum of their group: those that count, and those for which it has no capacity."""
+
+    summed: list[Record] = field(default_factory=list)
+
+    def _within_bounds(self, record: Record, closed_us: int) -> bool:
+        refused = self.drops["over_bounds_per_group"]
+        key_rows = self.used[record.user, period_of(record.ts, self.p)].keys[record.key]
+        is_counted = super()._within_bounds(record, closed_us)
+        is_refused = self.drops["over_bounds_per_group"] > refused
+        if is_counted or (is_refused and key_rows < self.p.max_rows_per_group):
+            self.summed.append(record)
+        return is_counted
+
+
+def side_beyond(record: Record, rule: Increment) -> int:
+    """1 above the bounds, -1 below, by half a step or more."""
+    value = record.values[rule.argument] if "sum" in rule.rule else math.nan
+    if not math.isfinite(value):
+        return 0 if math.isnan(value) else (value > 0) - (value < 0)
+    steps = round((value - rule.centre) / rule.grid)
+    return (steps > rule.upper) - (steps < rule.lower)
+
+
+def cut_groups(summed: Iterable[Record], p: BoundingParameters) -> set[tuple[int, int, int]]:
+    """Periods, units and keys with half a unit more on a side than its bound, of any rule."""
+    totals = Counter[tuple[tuple[int, int, int], int, bool]]()
+    cut = set()
+    for r in summed:
+        group = period_of(r.ts, p), r.user, r.key
+        for j in p.per_group:
+            rule = p.increments[j]
+            brought = brings(r.values, rule)
+            side = group, j, brought < 0
+            totals[side] += abs(brought)
+            most = parts_of(rule) * (-rule.lower if brought < 0 else rule.upper)
+            if side_beyond(r, rule) or 2 * (totals[side] - most) >= parts_of(rule):
+                cut.add(group)
+    return cut

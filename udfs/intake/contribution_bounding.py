@@ -150,8 +150,8 @@ class Admission:
 class Records:
     """Records of one micro-batch, by user and in order of arrival; one value per record.
 
-    `increments` has one column per perturbation; `key_bytes` one value per distinct key. `is_clamped`: the value is beyond its bounds (where that
-    is counted).
+    `increments` has one column per perturbation; `key_bytes` one value per distinct key. Where it is counted what bounds do: `is_clamped`, the
+    value is beyond bounds of rows; `sides_beyond`, beyond which of each pair of bounds per group.
     """
 
     period: Int
@@ -161,13 +161,16 @@ class Records:
     increments: list[Int]
     key_bytes: pa.Array
     is_clamped: Bool
+    sides_beyond: list[Int] | None
 
 
 @dataclass(frozen=True)
 class RowVerdicts(Verdicts):
-    """Outcome of the row limits; `ordinal`: of each record among the user's admitted ones."""
+    """Outcome of the row limits; `ordinal`: of each record among the user's admitted ones; `has_part`: it counts, or would but for the bounds of
+    its group."""
 
     ordinal: Int
+    has_part: Bool
 
 
 @dataclass(frozen=True)
@@ -227,13 +230,20 @@ def admit(
     verdicts, user_counts = apply_row_limits(user_counts, records, group_fill, clock, p, drops)
     left_out = None
     if p.figures:
-        user_counts, left_out = add_figures(user_counts, verdicts, p.figures, records.is_clamped)
+        clamped = (records.is_clamped & verdicts.is_admitted).astype(np.int64)
+        if group_fill:
+            clamped += group_fill.is_cut & verdicts.has_part
+        user_counts, left_out = add_figures(user_counts, verdicts, p.figures, clamped)
     copies = copy_into_open_windows(records, verdicts.is_admitted, clock, p)
+    whole_fill = group_fill
     if group_fill:
         group_fill = group_fill.select_copies(verdicts.is_admitted[group_fill.record])
     ranked_copies, user_counts = rank_groups(user_counts, records, verdicts, copies, group_fill, p)
-    if group_fill:
-        sums = group_sums.updated(group_fill, ranked_copies.has_own_capacity)
+    if group_fill and whole_fill:
+        if p.figures:  # a record has one copy
+            sums = group_sums.updated(whole_fill, verdicts.has_part)
+        else:
+            sums = group_sums.updated(group_fill, ranked_copies.has_own_capacity)
         sums = group_sums.forget(sums, p.grid, clock.closed_us)
         group_fill = group_fill.select_copies(ranked_copies.is_kept)
     ranked_copies = ranked_copies.select_kept()
@@ -256,8 +266,12 @@ def keep_timely_records(
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     increments = [rule.increments(rows) for rule in p.increments]
     is_clamped = np.zeros(len(ts), bool)
+    sides_beyond = None
     if p.figures and p.figures.clamps:
-        is_clamped = np.logical_or.reduce([rule.is_clamped(rows) for rule in p.increments])
+        sides = [rule.side_beyond(rows) for rule in p.increments]
+        for side, rule in zip(sides, p.increments, strict=True):
+            is_clamped |= (side != 0) & (not rule.per_group)
+        sides_beyond = [sides[j] for j in p.per_group]
     order = sort_by_arrival(period, user, ts, key, increments)
     is_used_up = used_up(users, period[order], user.take(order), p.most_stored_rows)
     has_rows_left = count_drops(is_used_up, "over_max_rows", drops)
@@ -271,6 +285,7 @@ def keep_timely_records(
         [column[order] for column in increments],
         name_keys(rows["key_bytes"], key),
         is_clamped[order],
+        sides_beyond and [side[order] for side in sides_beyond],
     )
 
 
@@ -310,6 +325,7 @@ def fill_groups(
         records.key.take(record),
         [records.increments[j][record] for j in p.per_group],
         rules,
+        records.sides_beyond and [side[record] for side in records.sides_beyond],
     )
 
 
@@ -336,8 +352,11 @@ def apply_row_limits(
     is_new_user = run_starts(records.period, records.user.numbers)
     is_first = has_capacity & ~pairs.is_known & (pairs.occurrence == 1)
     rank = pairs.spread(pairs.user_entries + running_count(is_first, is_new_user), is_first)
+    is_over_capacity = ~has_capacity
     if fill and p.groups_are_keys:
-        has_capacity = has_capacity & pairs.stands_for(is_first, fill.exact_groups)
+        is_own_group = pairs.stands_for(is_first, fill.exact_groups)
+        is_over_capacity &= is_own_group
+        has_capacity = has_capacity & is_own_group
     # A bound as large as the user's own never bites first: such records are counted under max_rows below.
     within_groups = pairs.is_known | (rank <= p.max_groups) | (p.max_groups >= p.max_rows)
     within_key = (pairs.prior_rows + pairs.occurrence <= p.max_rows_per_group) | (
@@ -352,7 +371,10 @@ def apply_row_limits(
     count_drops(within_groups & ~has_capacity, "over_bounds_per_group", drops)
     count_drops(within_groups & has_capacity & ~within_key, "over_max_rows_per_group", drops)
     is_admitted = within_group & has_rows_left
-    verdicts = RowVerdicts(pairs, is_admitted, is_first & is_admitted, rank, ordinal)
+    # What comes after the c-th record of a key is refused whether it fits in or not.
+    has_rows_of_key = pairs.prior_rows + pairs.occurrence < p.max_rows_per_group
+    has_part = is_admitted | (is_over_capacity & within_groups & has_rows_of_key)
+    verdicts = RowVerdicts(pairs, is_admitted, is_first & is_admitted, rank, ordinal, has_part)
     if clock.is_last:
         return verdicts, users
     return verdicts, merge(users, KEYS, pairs, is_admitted, p.counts_rows, p.most_stored_rows)

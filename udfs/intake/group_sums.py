@@ -45,7 +45,8 @@ class GroupFill:
 
     `state` is as it was before. One value per group: `columns`, and `state_row`, its row in the state or -1. One value per copy: `record`,
     the number of its record; `group`, that of its group; `levels`, how full each capacity is after it; `increments` of each aggregate;
-    `is_refused`, where it adds nothing because a capacity is used up.
+    `is_refused`, where it adds nothing because a capacity is used up; `is_cut`, where it is the first with which its group has half a unit more
+    than a capacity (where that is asked).
     """
 
     state: pa.Table
@@ -56,6 +57,7 @@ class GroupFill:
     levels: list[Int]
     increments: list[Int]
     is_refused: Bool
+    is_cut: Bool
 
     @property
     def exact_groups(self) -> ExactGroups:
@@ -75,6 +77,7 @@ class GroupFill:
             levels=[level[is_chosen] for level in self.levels],
             increments=[increment[is_chosen] for increment in self.increments],
             is_refused=self.is_refused[is_chosen],
+            is_cut=self.is_cut[is_chosen],
         )
 
 
@@ -93,6 +96,7 @@ def fill(
     key: Numbered,
     values: Sequence[Int],
     rules: Sequence[Increment],
+    sides_beyond: Sequence[Int] | None = None,
 ) -> GroupFill:
     """Return what copies of records add to their groups.
 
@@ -102,6 +106,8 @@ def fill(
         period, user, window, key: of each copy.
         values: of each rule, what the copies bring, in parts of its larger bound.
         rules: those that have bounds per group.
+        sides_beyond: of each rule, where a copy's own value is beyond the bounds (`Increment.side_beyond`); None: nobody asks which groups are
+            cut. Where somebody does, a level of the state goes half a unit beyond its capacity.
     """
     order, starts = sort_runs(period, user.numbers, window, key.numbers)
     group = unsort(order, np.cumsum(starts) - 1)
@@ -112,8 +118,14 @@ def fill(
     increments = []
     adds = np.zeros(len(group), bool)
     meets_limit = np.zeros(len(group), bool)
+    was_cut = np.zeros(len(group), bool)
+    is_cut = np.zeros(len(group), bool)
     for j, (rule, value) in enumerate(zip(rules, values, strict=True)):
         signed = []
+        more = 0
+        if sides_beyond is not None:
+            more = rule.parts_of_half
+            value = value + more * sides_beyond[j]
         for side, (sign, bound) in enumerate(((1, rule.upper), (-1, -rule.lower))):
             # Row -1 is the last one, of a group that has added nothing.
             stored = np.append(state[f"room{2 * j + side}"].to_numpy(), 0)[state_row]
@@ -123,13 +135,24 @@ def fill(
             total += stored[group]
             level_before = np.minimum(total - amount, capacity)
             level = np.minimum(total, capacity)
-            levels.append(level)
+            levels.append(np.minimum(total, capacity + more))
             signed.append(rule.in_units(level) - rule.in_units(level_before))
             adds |= level > level_before
             meets_limit |= (amount > 0) & (capacity > 0) & (level_before == capacity)
+            if more:
+                was_cut |= total - amount >= capacity + more
+                is_cut |= total >= capacity + more
         increments.append(signed[0] - signed[1])
     return GroupFill(
-        state, group_columns, state_row, record, group, levels, increments, meets_limit & ~adds
+        state,
+        group_columns,
+        state_row,
+        record,
+        group,
+        levels,
+        increments,
+        meets_limit & ~adds,
+        is_cut & ~was_cut,
     )
 
 

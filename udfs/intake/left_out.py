@@ -1,8 +1,8 @@
 """Figures of what the contribution limits leave out of one bucket's records: sums over units, each held within a bound of its own.
 
 Guarantee: in one contribution period a unit adds at most 1 to `units` and to `units_over`, what counts of it to `pairs` and `rows`, at most
-`most_pairs` to `pairs_left_out`, `most_rows` to `rows_left_out`, and records that count to `values_clamped`. What it adds is a function of
-its own timely records of the period and of the clocks of their micro-batches, and adding never takes anything back.
+`most_pairs` to `pairs_left_out`, `most_rows` to `rows_left_out`, and to `values_clamped` records that count and one for each group. What it
+adds is a function of its own timely records of the period and of the clocks of their micro-batches, and adding never takes anything back.
 Source: docs/privacy/histogram.md.
 """
 
@@ -39,7 +39,7 @@ BEFORE_TRIGGERS = 0
 @dataclass(frozen=True)
 class FigureLimits:
     """The most that one unit adds in one period: `most_pairs` left out, where pairs of a unit and a key are counted (else 0), and `most_rows`
-    left out, where rows are (else 0); `clamps`: values are held within bounds, row by row."""
+    left out, where rows are (else 0); `clamps`: values, or sums of a unit in a group, are held within bounds."""
 
     most_pairs: int
     most_rows: int
@@ -49,7 +49,7 @@ class FigureLimits:
     def figures(self) -> tuple[str, ...]:
         """The figures that are counted."""
         pairs = FIGURES[2:4] if self.most_pairs else ()
-        rows = FIGURES[4:] if self.most_rows else ()
+        rows = FIGURES[4:6] if self.most_rows else ()
         return (*FIGURES[:2], *pairs, *rows, *FIGURES[6:] * self.clamps)
 
 
@@ -68,7 +68,7 @@ class Verdicts:
 
 
 def add_figures(
-    users: pa.Table, verdicts: Verdicts, limits: FigureLimits, is_clamped: Bool
+    users: pa.Table, verdicts: Verdicts, limits: FigureLimits, clamped: Int
 ) -> tuple[pa.Table, pa.Table]:
     """Count what one micro-batch adds to the figures.
 
@@ -76,7 +76,7 @@ def add_figures(
         users: the state of units.
         verdicts: of the timely records, by period and unit and in order of arrival.
         limits: what is counted.
-        is_clamped: the record's value is beyond the bounds.
+        clamped: what each record adds to `values_clamped`.
 
     Returns:
         The new state, and one row per period: `period`, and a column for each figure.
@@ -91,7 +91,7 @@ def add_figures(
         amounts["pairs"] += verdicts.is_first
         users = _add_refused_pairs(users, verdicts, limits, amounts)
     if limits.clamps:
-        amounts["values_clamped"] += verdicts.is_admitted & is_clamped
+        amounts["values_clamped"] += clamped
     periods, place = np.unique(period, return_inverse=True)
     sums = {
         name: np.bincount(place, column, len(periods)).astype(np.int64)

@@ -22,7 +22,7 @@ from dpsql.mechanisms.histogram.plan import (
     ReleaseRule,
     SelectionPlan,
 )
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
+from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PerGroup
 from dpsql.parts.left_out import FigurePlan
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.noise_costs import factorisation, levels, response_and_column
@@ -278,7 +278,11 @@ def _figure_ratio(figure: FigurePlan, plan: PrivacyPlan) -> float:
     )
     # Whether it counts, whether it is over; what counts of it; what does not, up to twice as many
     bounds = {"units": 1.0, "units_over": 1.0, "pairs": keys, "pairs_left_out": 2 * keys}
-    bounds |= {"rows": rows, "rows_left_out": 2 * rows, "values_clamped": rows}
+    bounds |= {"rows": rows, "rows_left_out": 2 * rows}
+    # Records whose value is moved to a bound, and groups whose sum is cut
+    bounded = [aggregate for aggregate in query.aggregates if aggregate.bounds]
+    of_groups = [isinstance(aggregate, PerGroup) for aggregate in bounded]
+    bounds["values_clamped"] = math.fsum([keys] * any(of_groups) + [rows] * (not all(of_groups)))
     return bounds.get(figure.name, math.inf) / figure.sigma
 
 

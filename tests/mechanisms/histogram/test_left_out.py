@@ -42,6 +42,7 @@ PEOPLE = "COUNT(DISTINCT user_id) AS people"
 VIEWS = "COUNT(*) AS views"
 TOTAL = "SUM(seconds, contribution_bounds_per_row => (0, 60)) AS total"
 TOTAL_EACH = "SUM(seconds, contribution_bounds_per_group => (0, 60)) AS total"
+COUNT_EACH = "COUNT(*, contribution_bounds_per_group => (0, 3)) AS counted"
 
 
 def compiled(
@@ -71,7 +72,8 @@ ROWS = {"rows": 6, "rows_left_out": 12}
         (VIEWS, UNITS | ROWS),
         (f"{PEOPLE}, {VIEWS}", UNITS | PAIRS | ROWS),
         (TOTAL, UNITS | ROWS | {"values_clamped": 6}),
-        (TOTAL_EACH, UNITS | ROWS),
+        (TOTAL_EACH, UNITS | PAIRS | ROWS | {"values_clamped": 2}),
+        (f"{TOTAL}, {COUNT_EACH}", UNITS | PAIRS | ROWS | {"values_clamped": 8}),
     ],
 )
 def test_a_query_has_the_figures_that_its_limits_make(
@@ -86,6 +88,11 @@ def test_counts_of_people_are_about_keys_alone() -> None:
     once = compiled(PEOPLE, "max_groups_contributed = 2", group="page")
     assert bounds(once) == UNITS | PAIRS
     assert bounds(compiled(PEOPLE, "max_groups_contributed = 1", group="window(ts, '1 day')")) == {}
+
+
+def test_sums_of_groups_without_keys_can_be_cut() -> None:
+    in_all = compiled(TOTAL_EACH, "max_groups_contributed = 1", group="window(ts, '1 day')")
+    assert bounds(in_all) == UNITS | {"values_clamped": 1}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +154,7 @@ def with_figures(plan: dpsql.PrivacyPlan, figures: Iterable[FigurePlan]) -> dpsq
 
 def test_the_accountant_knows_the_bounds_itself() -> None:
     """Catches: noise for half of what a unit adds, a figure that nobody bounds, noise that two numbers share."""
-    plan = compiled(f"{PEOPLE}, {VIEWS}").plan
+    plan = compiled(f"{PEOPLE}, {VIEWS}, {TOTAL_EACH}").plan
     accounting.check(plan, VISITS)
     figures = plan.left_out.figures
     half = [dataclasses.replace(each, sigma=each.sigma / 2) for each in figures[-1:]]
@@ -193,10 +200,17 @@ def totals(query: dpsql.Query, batches: list[pa.Table]) -> Counter[tuple[int, in
 
 
 @pytest.mark.parametrize("group", ["window(ts, '1 day'), page", "page"])
-@pytest.mark.parametrize("numbers", [PEOPLE, VIEWS, f"{PEOPLE}, {TOTAL}"])
+@pytest.mark.parametrize(
+    "numbers",
+    [PEOPLE, VIEWS, f"{PEOPLE}, {TOTAL}", TOTAL_EACH, COUNT_EACH, f"{TOTAL}, {COUNT_EACH}"],
+)
 def test_the_worst_neighbour_adds_its_bounds_and_no_more(numbers: str, group: str) -> None:
-    """Catches: a bound of the step that is not the accountant's; a unit that is counted again in each micro-batch."""
-    rows = "" if numbers == PEOPLE else "max_rows_contributed = 6, max_rows_per_group = 4, "
+    """Catches: a bound of the step that is not the accountant's; a unit, or a group that is cut, that is counted again in each micro-batch."""
+    rows = (
+        ""
+        if numbers in (PEOPLE, COUNT_EACH)
+        else "max_rows_contributed = 6, max_rows_per_group = 4, "
+    )
     query = compiled(numbers, f"{rows}max_groups_contributed = 2", group)
     generator = np.random.default_rng(3)
     others = [
@@ -214,7 +228,8 @@ def test_the_worst_neighbour_adds_its_bounds_and_no_more(numbers: str, group: st
     assert {number: n for number, n in added.items() if n and number != clamped} == {
         number: most for number, most in expected.items() if number != clamped
     }
-    assert 0 <= added[clamped] <= expected.get(clamped, 0)
+    least = 2 if numbers in (TOTAL_EACH, COUNT_EACH) else 0
+    assert least <= added[clamped] <= expected.get(clamped, 0)
 
 
 def test_noise_is_as_planned() -> None:
