@@ -285,6 +285,24 @@ def match(keys: Sequence[npt.NDArray[np.generic]], table: Sequence[npt.NDArray[n
     return np.where(low < high, low, -1)
 
 
+def mix(start: Int, *columns: Int) -> npt.NDArray[np.uint64]:
+    """Return a 64-bit mix (splitmix64's finaliser). Of a whole record it breaks ties of event time, differently for every user.
+
+    Only one user's own records are compared by it, so it needs no secrecy; it keeps ties independent of arrival
+    order and of the engine.
+    """
+    mixed = start.view(np.uint64).copy()
+    for column in columns:
+        mixed ^= column.view(np.uint64)
+        mixed *= np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(30)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(27)
+        mixed *= np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
 def int_fields(names: Iterable[str]) -> list[pa.Field]:
     """Return fields of 64-bit integers."""
     return [pa.field(name, pa.int64()) for name in names]

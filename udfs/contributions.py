@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dpsql.udfs.columns import Float, Int, int_fields
@@ -15,6 +16,7 @@ WEIGHT_UNIT = 2.0**-20
 FINE = 2**31
 """How many parts the larger of two bounds per group has, in which is counted how much of them a unit has used."""
 PER_GROUP = "_per_group"
+Side = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,16 @@ class Increment:
         """How many parts half a unit has, at least."""
         return (self.parts_of_unit + 1) // 2
 
-    def side_beyond(self, rows: pa.Table) -> Int:
+    def side_beyond(self, rows: pa.Table) -> Side:
         """Return 1 where a record's value is above the bounds, by half a step or more, -1 where it is below, else 0; squares go with their values."""
         rule = self.rule.removesuffix(PER_GROUP)
         if rule not in ("sum", "leaf"):
-            return np.zeros(rows.num_rows, np.int64)
+            return np.zeros(rows.num_rows, np.int8)
         x: Float = rows[f"a{self.argument}"].to_numpy()
         lowest = 0 if rule == "leaf" else self.lower
         with np.errstate(over="ignore", invalid="ignore"):
             steps = np.rint((x - self.centre) / self.grid)
-            return (steps > self.upper).astype(np.int64) - (steps < lowest)
+            return (steps > self.upper).astype(np.int8) - (steps < lowest)
 
     def in_units(self, parts: Int) -> Int:
         """Round parts to units, half of one up; parts are not negative."""

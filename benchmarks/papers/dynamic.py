@@ -31,8 +31,7 @@ if (
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
-from dpsql.udfs.columns import Int  # noqa: E402
-from dpsql.udfs.intake.contribution_bounding import mix  # noqa: E402
+from dpsql.udfs.columns import Int, mix  # noqa: E402
 from dpsql.udfs.keys import PublicGroups  # noqa: E402
 from dpsql.udfs.stage import Clock, Stage, Tables, Tick, run_bucket  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402

@@ -31,7 +31,7 @@ if (
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
-from dpsql.udfs.intake.contribution_bounding import mix  # noqa: E402
+from dpsql.udfs.columns import mix  # noqa: E402
 from dpsql.udfs.keys import PublicGroups  # noqa: E402
 from dpsql.udfs.stage import Clock, Tick  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402

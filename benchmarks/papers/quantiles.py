@@ -36,8 +36,7 @@ from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
 from dpsql.mechanisms.histogram.planner import make_plan as window_plan  # noqa: E402
 from dpsql.mechanisms.protocol import RunFacts  # noqa: E402
 from dpsql.parsed_query import AggregateFunction, Quantiles  # noqa: E402
-from dpsql.udfs.columns import Bool, Float, Int  # noqa: E402
-from dpsql.udfs.intake.contribution_bounding import mix  # noqa: E402
+from dpsql.udfs.columns import Bool, Float, Int, mix  # noqa: E402
 from dpsql.udfs.keys import PublicGroups  # noqa: E402
 from dpsql.udfs.measure import quantiles  # noqa: E402
 from dpsql.udfs.measure.quantiles import LEAVES  # noqa: E402

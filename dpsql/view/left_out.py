@@ -147,9 +147,7 @@ class LeftOut:
             return
         yield from self._of_pairs(active)
         yield from self._of_rows(active)
-        what, *bases = self._clamped()
-        if clamped := self.ratio("values_clamped", *bases):
-            yield CLAMPED.format(str(clamped).capitalize(), what, self._bounds())
+        yield from self._of_bounds()
 
     def _of_pairs(self, active: Share) -> Iterator[str]:
         pairs = self.share("pairs")
@@ -188,12 +186,15 @@ class LeftOut:
         if share and share.is_clear and missing[0] > max(1.0, active[0]) * limit / MOSTLY_FEW:
             yield VERY_ACTIVE.format(limit, "records" if name == "rows" else name)
 
-    def _clamped(self) -> tuple[str, ...]:
-        """Return what bounds clamp, in words, and the figures that count it."""
+    def _of_bounds(self) -> Iterator[str]:
+        """Say how many of the values, of the sums of a unit in a group, or of both are clamped."""
         kinds = {measure.per_group for measure in self.published.measures if measure.bounds}
         sums = ("pairs", SUMS) if self.published.names(Role.KEY) else ("units", SUMS_OF_UNITS)
         chosen = [("rows", VALUES)] * (False in kinds) + [sums] * (True in kinds)
-        return " and ".join(words for _, words in chosen), *(name for name, _ in chosen)
+        clamped = self.ratio("values_clamped", *(figure for figure, _ in chosen))
+        if clamped:
+            words = " and ".join(phrase for _, phrase in chosen)
+            yield CLAMPED.format(str(clamped).capitalize(), words, self._bounds())
 
     def _bounds(self) -> str:
         ends = {measure.bounds for measure in self.published.measures if measure.bounds}

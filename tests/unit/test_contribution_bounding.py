@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from dpsql.parts.key_selection import selection_weights
+from dpsql.udfs.columns import mix
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import contribution_bounding
-from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, admit, mix
+from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, admit
 from dpsql.udfs.intake.user_state import GROUPS
 from dpsql.udfs.stage import Clock
 from tests.property.streams import cells, replay_stream, run_admission, table

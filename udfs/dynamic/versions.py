@@ -14,13 +14,13 @@ from dpsql.udfs.columns import (
     Int,
     find,
     match,
+    mix,
     run_starts,
     run_sums,
     running_count,
     sort_order,
 )
 from dpsql.udfs.contributions import Increment
-from dpsql.udfs.intake.contribution_bounding import mix
 from dpsql.udfs.stage import BEGIN, END, NO_SEQUENCE, ORDERED, Clock
 
 # Images of a change feed: each says that a row of the table begins, or that it ends; folded, and

@@ -21,6 +21,7 @@ from dpsql.udfs.columns import (
     Bool,
     Int,
     Numbered,
+    mix,
     number_values,
     read_integers,
     read_numbers,
@@ -30,7 +31,7 @@ from dpsql.udfs.columns import (
     sort_order,
     sort_runs,
 )
-from dpsql.udfs.contributions import Increment
+from dpsql.udfs.contributions import Increment, Side
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
 from dpsql.udfs.intake.group_sums import GroupFill
@@ -40,6 +41,7 @@ from dpsql.udfs.intake.timeliness import count_drops, open_copies, timely
 from dpsql.udfs.intake.user_state import (
     GROUPS,
     KEYS,
+    Counted,
     Entries,
     count_entries,
     empty_state,
@@ -150,8 +152,8 @@ class Admission:
 class Records:
     """Records of one micro-batch, by user and in order of arrival; one value per record.
 
-    `increments` has one column per perturbation; `key_bytes` one value per distinct key. Where it is counted what bounds do: `is_clamped`, the
-    value is beyond bounds of rows; `sides_beyond`, beyond which of each pair of bounds per group.
+    `increments` has one column per perturbation, and so has `sides_beyond` (`Increment.side_beyond`), where it is counted what bounds clamp;
+    `key_bytes` one value per distinct key.
     """
 
     period: Int
@@ -160,8 +162,7 @@ class Records:
     key: Numbered
     increments: list[Int]
     key_bytes: pa.Array
-    is_clamped: Bool
-    sides_beyond: list[Int] | None
+    sides_beyond: list[Side]
 
 
 @dataclass(frozen=True)
@@ -228,26 +229,23 @@ def admit(
     records = keep_timely_records(rows, user_counts, clock, p, drops)
     group_fill = fill_groups(records, sums, clock, p) if p.per_group else None
     verdicts, user_counts = apply_row_limits(user_counts, records, group_fill, clock, p, drops)
-    left_out = None
-    if p.figures:
-        clamped = (records.is_clamped & verdicts.is_admitted).astype(np.int64)
-        if group_fill:
-            clamped += group_fill.is_cut & verdicts.has_part
-        user_counts, left_out = add_figures(user_counts, verdicts, p.figures, clamped)
+    user_counts, left_out = count_left_out(user_counts, records, verdicts, group_fill, p)
     copies = copy_into_open_windows(records, verdicts.is_admitted, clock, p)
-    whole_fill = group_fill
+    admitted_fill = None
     if group_fill:
-        group_fill = group_fill.select_copies(verdicts.is_admitted[group_fill.record])
-    ranked_copies, user_counts = rank_groups(user_counts, records, verdicts, copies, group_fill, p)
-    if group_fill and whole_fill:
-        if p.figures:  # a record has one copy
-            sums = group_sums.updated(whole_fill, verdicts.has_part)
+        admitted_fill = group_fill.select_copies(verdicts.is_admitted[group_fill.record])
+    ranked_copies, user_counts = rank_groups(
+        user_counts, records, verdicts, copies, admitted_fill, p
+    )
+    if group_fill and admitted_fill:
+        if p.figures:  # A record has one copy. Those that are refused for its group's bounds are of its sum, too.
+            sums = group_sums.updated(group_fill, verdicts.has_part)
         else:
-            sums = group_sums.updated(group_fill, ranked_copies.has_own_capacity)
+            sums = group_sums.updated(admitted_fill, ranked_copies.has_own_capacity)
         sums = group_sums.forget(sums, p.grid, clock.closed_us)
-        group_fill = group_fill.select_copies(ranked_copies.is_kept)
+        admitted_fill = admitted_fill.select_copies(ranked_copies.is_kept)
     ranked_copies = ranked_copies.select_kept()
-    weights, increments = compute_amounts(records, verdicts, ranked_copies, group_fill, p)
+    weights, increments = compute_amounts(records, verdicts, ranked_copies, admitted_fill, p)
     contributions = sum_by_group(records, ranked_copies, weights, increments, p)
     user_counts = forget(user_counts, clock.closed_us, p.grid, p.renews)
     return Admission(user_counts, contributions, drops, sums, left_out)
@@ -265,13 +263,9 @@ def keep_timely_records(
     key = read_numbers(rows, "key")
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     increments = [rule.increments(rows) for rule in p.increments]
-    is_clamped = np.zeros(len(ts), bool)
-    sides_beyond = None
+    sides_beyond = []
     if p.figures and p.figures.clamps:
-        sides = [rule.side_beyond(rows) for rule in p.increments]
-        for side, rule in zip(sides, p.increments, strict=True):
-            is_clamped |= (side != 0) & (not rule.per_group)
-        sides_beyond = [sides[j] for j in p.per_group]
+        sides_beyond = [rule.side_beyond(rows) for rule in p.increments]
     order = sort_by_arrival(period, user, ts, key, increments)
     is_used_up = used_up(users, period[order], user.take(order), p.most_stored_rows)
     has_rows_left = count_drops(is_used_up, "over_max_rows", drops)
@@ -284,8 +278,7 @@ def keep_timely_records(
         key.take(order),
         [column[order] for column in increments],
         name_keys(rows["key_bytes"], key),
-        is_clamped[order],
-        sides_beyond and [side[order] for side in sides_beyond],
+        [column[order] for column in sides_beyond],
     )
 
 
@@ -325,7 +318,7 @@ def fill_groups(
         records.key.take(record),
         [records.increments[j][record] for j in p.per_group],
         rules,
-        records.sides_beyond and [side[record] for side in records.sides_beyond],
+        [records.sides_beyond[j][record] for j in p.per_group if records.sides_beyond],
     )
 
 
@@ -345,13 +338,7 @@ def apply_row_limits(
     has_capacity = np.ones(len(records.ts), bool)
     if fill and p.only_per_group:
         has_capacity = fill.has_capacity(len(records.ts))
-    key_fingerprints = number_values(_fingerprint(records.key.values))
-    fingerprint = key_fingerprints.take(records.key.numbers)
-    entries = Entries(records.period, records.user, fingerprint)
-    pairs = count_entries(users, KEYS, entries, has_capacity)
-    is_new_user = run_starts(records.period, records.user.numbers)
-    is_first = has_capacity & ~pairs.is_known & (pairs.occurrence == 1)
-    rank = pairs.spread(pairs.user_entries + running_count(is_first, is_new_user), is_first)
+    pairs, is_first, rank = rank_keys(users, records, has_capacity)
     is_over_capacity = ~has_capacity
     if fill and p.groups_are_keys:
         is_own_group = pairs.stands_for(is_first, fill.exact_groups)
@@ -363,6 +350,7 @@ def apply_row_limits(
         p.max_rows_per_group >= p.max_rows
     )
     within_group = within_groups & has_capacity & within_key
+    is_new_user = run_starts(records.period, records.user.numbers)
     ordinal = pairs.user_rows + running_count(within_group, is_new_user)
     is_over = ordinal - within_group >= p.max_rows
     has_rows_left = count_drops(is_over, "over_max_rows", drops)
@@ -378,6 +366,41 @@ def apply_row_limits(
     if clock.is_last:
         return verdicts, users
     return verdicts, merge(users, KEYS, pairs, is_admitted, p.counts_rows, p.most_stored_rows)
+
+
+def rank_keys(users: pa.Table, records: Records, has_capacity: Bool) -> tuple[Counted, Bool, Int]:
+    """Count records against the keys of their users.
+
+    Returns:
+        The counts; which records are the first of a new key, of those that have capacity; and the rank of each record's key.
+    """
+    key_fingerprints = number_values(_fingerprint(records.key.values))
+    fingerprint = key_fingerprints.take(records.key.numbers)
+    entries = Entries(records.period, records.user, fingerprint)
+    pairs = count_entries(users, KEYS, entries, has_capacity)
+    is_new_user = run_starts(records.period, records.user.numbers)
+    is_first = has_capacity & ~pairs.is_known & (pairs.occurrence == 1)
+    rank = pairs.spread(pairs.user_entries + running_count(is_first, is_new_user), is_first)
+    return pairs, is_first, rank
+
+
+def count_left_out(
+    users: pa.Table,
+    records: Records,
+    verdicts: RowVerdicts,
+    fill: GroupFill | None,
+    p: BoundingParameters,
+) -> tuple[pa.Table, pa.Table | None]:
+    """Count what the limits leave out and what bounds cut, where there are figures of that; returned after the new state of users."""
+    if not p.figures:
+        return users, None
+    is_clamped = np.zeros(len(records.ts), bool)
+    for rule, side in zip(p.increments, records.sides_beyond, strict=False):
+        is_clamped |= (side != 0) & (not rule.per_group)
+    clamped = (is_clamped & verdicts.is_admitted).astype(np.int64)
+    if fill:
+        clamped += fill.is_cut & verdicts.has_part
+    return add_figures(users, verdicts, p.figures, clamped)
 
 
 def copy_into_open_windows(
@@ -565,21 +588,3 @@ def _counted_before(
 
 def _fingerprint(hashes: Int) -> npt.NDArray[np.uint32]:
     return (hashes.view(np.uint64) >> np.uint64(32)).astype(np.uint32)
-
-
-def mix(start: Int, *columns: Int) -> npt.NDArray[np.uint64]:
-    """Return a 64-bit mix (splitmix64's finaliser). Of a whole record it breaks ties of event time, differently for every user.
-
-    Only one user's own records are compared by it, so it needs no secrecy; it keeps ties independent of arrival
-    order and of the engine.
-    """
-    mixed = start.view(np.uint64).copy()
-    for column in columns:
-        mixed ^= column.view(np.uint64)
-        mixed *= np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(30)
-        mixed *= np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(27)
-        mixed *= np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
-    return mixed

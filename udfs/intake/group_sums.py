@@ -30,7 +30,7 @@ from dpsql.udfs.columns import (
     sort_runs,
     unsort,
 )
-from dpsql.udfs.contributions import Increment
+from dpsql.udfs.contributions import Increment, Side
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake.user_state import ExactGroups
 from dpsql.udfs.state_table import StateTable
@@ -96,7 +96,7 @@ def fill(
     key: Numbered,
     values: Sequence[Int],
     rules: Sequence[Increment],
-    sides_beyond: Sequence[Int] | None = None,
+    sides_beyond: Sequence[Side] = (),
 ) -> GroupFill:
     """Return what copies of records add to their groups.
 
@@ -106,7 +106,7 @@ def fill(
         period, user, window, key: of each copy.
         values: of each rule, what the copies bring, in parts of its larger bound.
         rules: those that have bounds per group.
-        sides_beyond: of each rule, where a copy's own value is beyond the bounds (`Increment.side_beyond`); None: nobody asks which groups are
+        sides_beyond: of each rule, where a copy's own value is beyond the bounds (`Increment.side_beyond`); none: nobody asks which groups are
             cut. Where somebody does, a level of the state goes half a unit beyond its capacity.
     """
     order, starts = sort_runs(period, user.numbers, window, key.numbers)
@@ -123,9 +123,9 @@ def fill(
     for j, (rule, value) in enumerate(zip(rules, values, strict=True)):
         signed = []
         more = 0
-        if sides_beyond is not None:
+        if sides_beyond:
             more = rule.parts_of_half
-            value = value + more * sides_beyond[j]
+            value = value + more * sides_beyond[j].astype(np.int64)
         for side, (sign, bound) in enumerate(((1, rule.upper), (-1, -rule.lower))):
             # Row -1 is the last one, of a group that has added nothing.
             stored = np.append(state[f"room{2 * j + side}"].to_numpy(), 0)[state_row]

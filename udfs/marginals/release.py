@@ -9,8 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Float, Int, run_sums, sort_runs
-from dpsql.udfs.intake.contribution_bounding import mix
+from dpsql.udfs.columns import Float, Int, mix, run_sums, sort_runs
 from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import NumberedGroups
 from dpsql.udfs.marginals.cells import Domains, MeasuredTables

@@ -282,7 +282,9 @@ def _figure_ratio(figure: FigurePlan, plan: PrivacyPlan) -> float:
     # Records whose value is moved to a bound, and groups whose sum is cut
     bounded = [aggregate for aggregate in query.aggregates if aggregate.bounds]
     of_groups = [isinstance(aggregate, PerGroup) for aggregate in bounded]
-    bounds["values_clamped"] = math.fsum([keys] * any(of_groups) + [rows] * (not all(of_groups)))
+    if of_groups:
+        clamped_rows = 0.0 if all(of_groups) else rows
+        bounds["values_clamped"] = clamped_rows + keys * any(of_groups)
     return bounds.get(figure.name, math.inf) / figure.sigma
 
 
