@@ -64,7 +64,7 @@ def pmwg(
             counts += np.bincount(place[size:t], minlength=cells)
             guess = guess * (size / t) + (1 - size / t) / cells
             size = t
-        f = _indicator(sizes, predicate)
+        f = indicator(sizes, predicate)
         true = float(f @ counts) / t
         guessed = float(f @ guess)
         xi = accuracy(t)
@@ -89,7 +89,8 @@ def pmwg(
     return f"PMWG as printed, alpha = {ALPHA}, delta = {delta:g}: {noise}; {seen}"
 
 
-def _indicator(sizes: Sequence[int], predicate: Product) -> np.ndarray:
+def indicator(sizes: Sequence[int], predicate: Product) -> np.ndarray:
+    """Return 1 for each cell that a predicate of products holds for, else 0."""
     out = np.ones(1)
     for key, n in enumerate(sizes):
         out = np.multiply.outer(out, predicate.get(key, np.ones(n))).ravel()

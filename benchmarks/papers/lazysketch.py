@@ -1,12 +1,15 @@
 """The sketches of LazySketch (arXiv 2507.03361) with the paper's own calibration, beside ours: same stream, same epsilon and delta.
 
     python benchmarks/papers/lazysketch.py [figures [seeds]]    # the table in docs/accuracy.md
+    python benchmarks/papers/lazysketch.py lists [draws]        # printed: lists of heavy values, by memory and epsilon
     python benchmarks/papers/lazysketch.py throughput           # the table in docs/performance.md; needs a C compiler
 
 `figures`: average relative error (ARE) on the 15 largest of 2^20 Zipf draws over 2^20 values, in the settings of the paper's figures (b) to (f):
 delta 1e-3, d = 3. The paper's algorithms in numpy, by the law of their counters' noise at the end of the stream; widths of 24 KB are 2000, 55 and
 33 columns, others in proportion. Ours: level EVENT, T = 100, the planner's noise, the product's hashing and estimates, and the widest power of two
-whose cells (40 bytes each) fit; the paper protects replaced events, ours added or removed ones. `throughput`: millions of records per CPU-second by
+whose cells (40 bytes each) fit; the paper protects replaced events, ours added or removed ones. `lists`: Zipf draws (exponent 1.1) of 312,000 values that
+everybody knows, 26.6 million of them, delta 1e-6, d = 5. Heavy are the 256 largest; a list has all values whose estimate reaches the smallest of them.
+ARE is of the 256, with their estimates. `throughput`: millions of records per CPU-second by
 width, d = 3: the paper's algorithms in C with 64-bit numbers for values, and the product's intake of events with encoded values, without Spark.
 """
 
@@ -38,6 +41,7 @@ from dpsql.mechanisms.sketch.stages import intake, shape  # noqa: E402
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery, PrivacyLevel, WindowSpec  # noqa: E402
 from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.sketch.estimates import estimate, joint  # noqa: E402
+from dpsql.udfs.sketch.hashing import CellShape  # noqa: E402
 from dpsql.udfs.stage import Clock  # noqa: E402
 
 UPDATES = UNIVERSE = 1 << 20
@@ -58,13 +62,13 @@ GRID = [
 ]
 
 
-def stream(skew: float, seed: int) -> np.ndarray:
+def stream(skew: float, seed: int, updates: int = UPDATES, universe: int = UNIVERSE) -> np.ndarray:
     """Values in order of arrival."""
-    weights = np.arange(1, UNIVERSE + 1.0) ** -skew
+    weights = np.arange(1, universe + 1.0) ** -skew
     return np.searchsorted(
         np.cumsum(weights / weights.sum()),
-        np.random.default_rng([seed, int(skew * 100)]).random(UPDATES),
-    ).clip(0, UNIVERSE - 1)
+        np.random.default_rng([seed, int(skew * 100)]).random(updates),
+    ).clip(0, universe - 1)
 
 
 def paper(
@@ -76,33 +80,35 @@ def paper(
     depth: int,
     epsilon: float,
     g: np.random.Generator,
+    universe: int = UNIVERSE,
+    delta: float = DELTA,
 ) -> np.ndarray:
     """Estimates of the largest values by CMS, CS (kind ""), or their Lazy or Punctual versions."""
-    values = np.arange(UNIVERSE)
-    sigma = math.sqrt(2 * math.log(1.25 / DELTA)) / epsilon
+    updates = len(x)
+    sigma = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
     rows = []
     for _ in range(depth):
-        at = g.integers(0, width, UNIVERSE)
-        sign = g.choice([-1.0, 1.0], UNIVERSE) if signed else np.ones(UNIVERSE)
+        at = g.integers(0, width, universe)
+        sign = g.choice([-1.0, 1.0], universe) if signed else np.ones(universe)
         cells = at[x]
         if (
             kind == "Lazy"
         ):  # column j is pushed at arrivals j, j + w, ..; what comes after its last push is not published
-            pushes = (UPDATES - np.arange(width)) // width + (np.arange(width) > 0)
+            pushes = (updates - np.arange(width)) // width + (np.arange(width) > 0)
             last = np.arange(width) + width * (pushes - (np.arange(width) > 0))
-            kept = np.arange(1, UPDATES + 1) <= last[cells]
+            kept = np.arange(1, updates + 1) <= last[cells]
             noise = np.array([int(p).bit_count() for p in pushes])
-            levels = (-(-UPDATES // width)).bit_length()
+            levels = (-(-updates // width)).bit_length()
         else:
-            kept = np.ones(UPDATES, bool)
-            noise = np.full(width, (UPDATES - 1).bit_count())
-            levels = UPDATES.bit_length()
+            kept = np.ones(updates, bool)
+            noise = np.full(width, (updates - 1).bit_count())
+            levels = updates.bit_length()
         table = np.bincount(cells[kept], weights=sign[x[kept]], minlength=width)
         if kind:
             table = table + g.normal(size=width) * sigma * np.sqrt(levels * 2 * depth) * np.sqrt(
                 noise
             )
-        rows.append(table[at[values[top]]] * sign[top])
+        rows.append(table[at[top]] * sign[top])
     return np.median(rows, axis=0) if signed else np.min(rows, axis=0)
 
 
@@ -134,6 +140,19 @@ def plan_of(epsilon: float, depth: int, width: int, delta: float = DELTA) -> Ske
     return make_plan(query, Source("s", "parquet"))
 
 
+def our_cells(
+    counts: np.ndarray, epsilon: float, kb: float, depth: int, g: np.random.Generator, delta: float
+) -> tuple[CellShape, np.ndarray, np.ndarray]:
+    """The shape, its noisy cells at the last trigger, and where the values with these counts are."""
+    width = 1 << int(math.log2(kb * 1000 / (CELL_BYTES * depth)))
+    plan = plan_of(epsilon, depth, width, delta)
+    of = shape(plan)
+    fields = of.fields(ROOT[:16], g.integers(-(1 << 63), 1 << 63, (len(counts), 4)))
+    noise = np.rint(g.normal(0, plan.cells[0].sd[-1], (depth, width))).astype(np.int64)
+    cells = noise + np.stack([of.sums(fields[row], counts) for row in range(depth)])
+    return of, cells, fields
+
+
 def ours(
     counts: np.ndarray,
     top: np.ndarray,
@@ -143,13 +162,9 @@ def ours(
     g: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Estimates of the largest values: each by itself, and together with the 256 largest."""
-    width = 1 << int(math.log2(kb * 1000 / (CELL_BYTES * depth)))
-    plan = plan_of(epsilon, depth, width)
-    of = shape(plan)
     present = np.flatnonzero(counts)
-    fields = of.fields(ROOT[:16], g.integers(-(1 << 63), 1 << 63, (len(present), 4)))
-    noise = np.rint(g.normal(0, plan.cells[0].sd[-1], (depth, width))).astype(np.int64)
-    cells = noise + np.stack([of.sums(fields[row], counts[present]) for row in range(depth)])
+    of, cells, fields = our_cells(counts[present], epsilon, kb, depth, g, DELTA)
+    width = cells.shape[1]
     best = np.searchsorted(present, np.argsort(-counts, kind="stable")[: min(256, width // 2)])
     return estimate(of, of.scores(cells, fields[:, best[: len(top)]])).astype(float), joint(
         of, cells, fields[:, best]
@@ -201,6 +216,44 @@ def figures(seeds: int) -> list[str]:
             + " |"
         )
     return lines
+
+
+HEAVY = 256
+KNOWN_VALUES = 312_000
+HEAVY_DELTA = 1e-6
+HEAVY_DEPTH = 5
+
+
+def lists(updates: int) -> list[str]:
+    """Lines of a table: what is heavy, by LazyCS and by ours, at equal memory."""
+    x = stream(1.1, 3, updates, KNOWN_VALUES)
+    counts = np.bincount(x, minlength=KNOWN_VALUES)
+    heavy = np.argsort(-counts, kind="stable")[:HEAVY]
+    everybody = np.arange(KNOWN_VALUES)
+    lines = [
+        "| epsilon | KB | | listed | precision | recall | ARE |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for epsilon, kb in [*((0.3, kb) for kb in (48, 192, 768, 3072)), (0.1, 768), (1.0, 768)]:
+        g = np.random.default_rng([7, int(kb), int(epsilon * 10)])
+        columns = round(COLUMNS["Lazy"] * kb / 24 * 3 / HEAVY_DEPTH)
+        lazy = paper(
+            x, everybody, "Lazy", True, columns, HEAVY_DEPTH, epsilon, g, KNOWN_VALUES, HEAVY_DELTA
+        )
+        of, cells, fields = our_cells(counts, epsilon, kb, HEAVY_DEPTH, g, HEAVY_DELTA)
+        told = estimate(of, of.scores(cells, fields)).astype(float)
+        for name, estimates in (("LazyCS", lazy), ("ours", told)):
+            found = _of_heavy(estimates, counts, heavy)
+            lines.append(f"| {epsilon} | {kb:,} | {name} | {found} |")
+    return lines
+
+
+def _of_heavy(estimates: np.ndarray, counts: np.ndarray, heavy: np.ndarray) -> str:
+    """Size of a list, its precision and recall, and the ARE of the heavy values."""
+    listed = np.flatnonzero(estimates >= counts[heavy[-1]])
+    right = len(np.intersect1d(listed, heavy))
+    are = np.mean(np.abs(estimates[heavy] - counts[heavy]) / counts[heavy])
+    return f"{len(listed):,} | {right / max(len(listed), 1):.3f} | {right / HEAVY:.3f} | {are:.3f}"
 
 
 def compiled(folder: Path) -> Any:
@@ -279,11 +332,12 @@ def throughput() -> list[str]:
 
 
 def main() -> None:
-    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    if len(sys.argv) > 1 and sys.argv[1] == "throughput":
+    if len(sys.argv) > 1 and sys.argv[1] == "lists":
+        print("\n".join(lists(int(sys.argv[2]) if len(sys.argv) > 2 else 26_600_000)))
+    elif len(sys.argv) > 1 and sys.argv[1] == "throughput":
         write("sketch-intake", throughput(), PERFORMANCE)
     else:
-        write("sketches", figures(seeds))
+        write("sketches", figures(int(sys.argv[2]) if len(sys.argv) > 2 else 3))
 
 
 if __name__ == "__main__":

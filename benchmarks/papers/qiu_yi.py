@@ -2,6 +2,7 @@
 
     python benchmarks/papers/qiu_yi.py [seeds]             mean absolute error of a count on three streams, epsilon = 1, one row protected
     python benchmarks/papers/qiu_yi.py --growth [seeds]    against the number of updates, the table as large as ever; writes docs/figures/qiu-yi.svg
+    python benchmarks/papers/qiu_yi.py --sparse [seeds [steps]]    2,000 rows that begin in a million steps, and none ends; error at all steps
     python benchmarks/papers/qiu_yi.py --same-item         one deletion of an item that was inserted twice; no noise
 
 Theirs: pure, Laplace noise, segments by the sparse vector technique, Chan-Shi-Song counters of deletions. Of its errors (docs/privacy/dynamic.md)
@@ -174,9 +175,9 @@ class Segments:
             2 * self._limit / beta
         ) + self._chance.laplace(0, 2 / self._epsilon)
 
-    def ends(self, now: int) -> bool:
-        """Whether it ends with one more update, which is number `now`."""
-        self._updates += 1
+    def ends(self, now: int, updates: int = 1) -> bool:
+        """Whether it ends with one more step, which is number `now` and has so many updates."""
+        self._updates += updates
         if (
             self._updates + self._chance.laplace(0, 4 / self._epsilon) <= self._threshold
             and now < self._limit
@@ -325,6 +326,69 @@ def growth(seeds: int) -> None:
     )
 
 
+SPARSE_ROWS = 2_000
+BATCH = 1_000
+"""Steps of a micro-batch."""
+
+
+def sparse_counts(rows_of_step: np.ndarray, chance: np.random.Generator) -> dict[str, np.ndarray]:
+    """What is told at each step: by the paper's segments and a counter of them with half of epsilon each, and by that counter of all steps."""
+    segments = Segments(EPSILON / 2, chance)
+    of_segments = EndlessCount(EPSILON / 2, chance)
+    of_steps = EndlessCount(EPSILON, chance)
+    by_segments = np.zeros(len(rows_of_step))
+    by_steps = np.zeros(len(rows_of_step))
+    told = 0.0
+    waiting = 0
+    for step, rows in enumerate(rows_of_step.tolist()):
+        waiting += rows
+        if segments.ends(step + 1, rows):
+            told = of_segments.add(waiting)
+            waiting = 0
+        by_segments[step] = told
+        by_steps[step] = of_steps.add(rows)
+    return {"segments, as printed": by_segments, "a counter of all steps": by_steps}
+
+
+def ours_of_growing(rows_of_step: np.ndarray, seed: int) -> np.ndarray:
+    """The released counts of a table that only grows, with a trigger at each step, for one noise key."""
+    query = plans.query(
+        keys=(), aggregates=(COUNT,), epsilon=EPSILON, delta=DELTA, max_rows_contributed=1
+    )
+    _, release = stages(make_plan(query, plans.source()), PublicGroups((0,), (b"",), plans.START))
+    trigger = np.flatnonzero(rows_of_step) + 1
+    table = {name: np.zeros(len(trigger), np.int64) for name in ("key", "weight", "batch")}
+    table |= {"window": np.full(len(trigger), plans.START), "trigger": trigger}
+    table |= {name: rows_of_step[trigger - 1] for name in ("users", "v0")}
+    added = pa.table(table | {"key_bytes": pa.array([b""] * len(trigger), pa.binary())})
+    added = added.select([*release.takes.names])
+    state = release.empty()
+    out = []
+    for first in range(0, len(rows_of_step), BATCH):
+        within = added.filter((trigger > first) & (trigger <= first + BATCH))
+        tick = Tick(0, plans.START + (first + BATCH) * plans.HOUR)
+        released = release.step(state, within, [tick], seed.to_bytes(32, "big"))
+        state = released.state
+        out.append(released.rows["c0"].to_numpy())
+    return np.concatenate(out)
+
+
+def sparse(seeds: int, steps: int) -> None:
+    """Print mean and largest errors over all steps."""
+    found = dict[str, list[tuple[float, float]]]()
+    for seed in range(1, seeds + 1):
+        chance = np.random.default_rng([seed, SPARSE_ROWS])
+        at = chance.integers(0, steps, SPARSE_ROWS)
+        rows = np.bincount(at, minlength=steps)
+        told = sparse_counts(rows, chance) | {"ours": ours_of_growing(rows, seed)}
+        for name, counts in told.items():
+            apart = np.abs(counts - np.cumsum(rows))
+            found.setdefault(name, []).append((apart.mean(), apart.max()))
+    for name, each in found.items():
+        mean, largest = np.mean(each, axis=0)
+        print(f"{name}: mean error {mean:,.1f}, largest {largest:,.0f}", flush=True)
+
+
 def same_item() -> None:
     """What "x in D(v)" answers, and what identities do: x begins in segments 1 and 5, and one of the two rows ends in segment 7."""
     begins = {1: "first", 5: "second"}
@@ -359,6 +423,8 @@ def main() -> None:
     given = sys.argv[1:]
     if given[:1] == ["--same-item"]:
         same_item()
+    elif given[:1] == ["--sparse"]:
+        sparse(*(int(word) for word in (*given[1:], *("3", "1000000")[len(given) - 1 :])))
     elif given[:1] == ["--growth"]:
         growth(int(given[1]) if given[1:] else 3)
     else:
