@@ -62,7 +62,7 @@ def published_rows(rows: pa.Table) -> PublishedMarginals:
     run = Protects(
         level="USER",
         units=("user_id",),
-        period="STREAM",
+        period_us=None,
         max_rows=1,
         max_rows_per_group=None,
         max_groups=None,
