@@ -84,6 +84,9 @@ def test_a_ledger_line_renews_with_the_period_of_the_query(golden: Golden) -> No
             query.parsed.windows.offset_us,
         )
         assert line.charges(7 * line.size_us) in (7, 8)
+    elif query.parsed.contribution_period is ContributionPeriod.DURATION:
+        assert line.size_us == query.parsed.asked.period_us
+        assert line.charges(7 * line.size_us) in (7, 8)
     else:
         assert line.charges(FOR_EVER) == 1
 
