@@ -285,9 +285,7 @@ def test_a_plan_at_its_limits_is_explained_and_one_beyond_is_refused() -> None:
     limit = query(delta=9e-6, max_rows_contributed=1_000_000, max_rows_per_group=1)
     few = source(max_keys=1000)
     text = explanation(make_plan(limit, few, decay=1.0), few).text()
-    assert "number 1000000 counts 9.54e-05%." in " ".join(
-        text.split()
-    )  # its weight is below 2^-20
+    assert "number 1000000 counts 9.54e-05%." in " ".join(text.split())  # its weight is below 2^-20
     sliding = dataclasses.replace(limit, window=WindowSpec(DAY, HOUR, 0))
     with pytest.raises(
         ConfigError, match=r"could count 24,000,000 times .*24 windows.*max_groups_contributed"
