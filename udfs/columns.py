@@ -23,37 +23,44 @@ def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
     """Return the stable order that sorts rows by the first column, then the second, and so on; columns are integers.
 
     Columns are packed side by side, over the row number, into 64-bit words: sorting plain words is many times faster than a stable
-    sort of indices. Columns that do not fit into one word are sorted in passes, the last ones first. Ascending words need no pass.
+    sort of indices. Where they do not fit into one word, rows that are tied in the first one are sorted by the others.
     """
     size = len(columns[0])
     index_bits = max(size - 1, 1).bit_length()
-    row = np.arange(size, dtype=np.uint64)
-    order: Int | None = None
-    for words in _words(columns, 64 - index_bits):
-        ordered_words = words if order is None else words[order]
-        if (ordered_words[1:] < ordered_words[:-1]).any():
-            sorted_words = np.sort(ordered_words << np.uint64(index_bits) | row)
-            place = (sorted_words & np.uint64((1 << index_bits) - 1)).view(np.int64)
-            order = place if order is None else order[place]
-    return row.view(np.int64) if order is None else order
+    words = _words(columns, 64 - index_bits)
+    leading_word = next(words)
+    order: Int = np.arange(size)
+    if (leading_word[1:] < leading_word[:-1]).any():
+        sorted_words = np.sort(leading_word << np.uint64(index_bits) | order.view(np.uint64))
+        order = (sorted_words & np.uint64((1 << index_bits) - 1)).view(np.int64)
+    other_words = list(words)
+    if other_words:
+        tied, run = tied_rows(run_starts(leading_word[order]))
+        rows = order[tied]
+        order[tied] = rows[sort_order(run, *(word[rows] for word in other_words))]
+    return order
+
+
+def tied_rows(starts: Bool) -> tuple[Int, Int]:
+    """Return the rows in runs of more than one, and the number of each one's run."""
+    tied = np.flatnonzero(~(starts & np.append(starts, True)[1:]))
+    return tied, np.cumsum(starts)[tied]
 
 
 def _words(columns: Sequence[npt.NDArray[np.generic]], room: int) -> Iterator[Word]:
-    """Yield columns side by side in words of at most `room` bits, the last columns first; a column that is wider fills several words."""
+    """Yield columns side by side in words of at most `room` bits, the first columns first; one that does not fit goes on in the next word."""
     packed = np.zeros(len(columns[0]), np.uint64)
-    used = 0
-    for column in reversed(columns):
+    free = room
+    for column in columns:
         codes, bits = _codes(column)
-        if used + bits > room:
-            yield packed
+        while bits > free:
+            bits = bits - free
+            yield packed << np.uint64(free) | codes >> np.uint64(bits)
+            codes = codes & np.uint64((1 << bits) - 1)
             packed = np.zeros_like(packed)
-            used = 0
-        while bits > room:
-            yield codes & np.uint64((1 << room) - 1)
-            codes = codes >> np.uint64(room)
-            bits = bits - room
-        packed = packed | codes << np.uint64(used)
-        used = used + bits
+            free = room
+        packed = packed << np.uint64(bits) | codes
+        free = free - bits
     yield packed
 
 
@@ -178,11 +185,11 @@ def plain_rows(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema(list(zip(rows.column_names, plain_types, strict=True))))
 
 
-def run_sums(values: Int, starts: Bool) -> Int:
-    """Return the sum of each run (wrapping int64 arithmetic; the planner has excluded overflow)."""
+def run_sums(values: Bool | Int, starts: Bool) -> Int:
+    """Return the sum of each run, or how many flags are set in it (wrapping int64 arithmetic; the planner has excluded overflow)."""
     if not len(values):
         return values.astype(np.int64)
-    return np.add.reduceat(values, np.flatnonzero(starts))
+    return np.add.reduceat(values, np.flatnonzero(starts), dtype=np.int64)
 
 
 def run_maxima(values: Int, starts: Bool) -> Int:

@@ -57,7 +57,7 @@ Stages = tuple[Stage[Clock], Stage[Sequence[Tick]]]
 Stores = tuple[StateStore, StateStore]
 LATEST_US = 1 << 62
 """No event time lies beyond."""
-AT_ONCE = 1_000_000
+AT_ONCE = 250_000
 """Records whose units are bounded together where nothing follows: what bounds memory."""
 
 Progress = Callable[[int], None]

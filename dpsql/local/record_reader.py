@@ -386,8 +386,9 @@ def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _array(column: pa.ChunkedArray, missing: float) -> npt.NDArray[Any]:
     """Return a copy of a column of numbers, with a number where there is none."""
-    chunks = column.fill_null(pa.scalar(missing, column.type)).chunks
-    return np.concatenate([pa.array([], column.type), *chunks])
+    if column.null_count:
+        column = column.fill_null(pa.scalar(missing, column.type))
+    return np.concatenate([pa.array([], column.type), *column.chunks])
 
 
 def _identifying(value: Typed, name: str, tag: str) -> str:

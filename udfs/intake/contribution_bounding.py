@@ -30,6 +30,7 @@ from dpsql.udfs.columns import (
     running_count,
     sort_order,
     sort_runs,
+    tied_rows,
 )
 from dpsql.udfs.contributions import Increment, Side
 from dpsql.udfs.grid import Grid
@@ -295,11 +296,13 @@ def sort_by_arrival(
     period: Int, user: Numbered, ts: Int, key: Numbered, increments: list[Int]
 ) -> Int:
     """Return the order of records by user and event time; where these are equal, by a mix of the whole record."""
+    if len(ts) and ts.min() == ts.max():  # all are tied, as where the time says nothing
+        return sort_order(period, user.numbers, mix(user.all(), key.all(), *increments))
     order, starts = sort_runs(period, user.numbers, ts)
-    tied = np.flatnonzero(~(starts & np.append(starts, True)[1:]))
+    tied, run = tied_rows(starts)
     rows = order[tied]
     mixed = mix(user.plain(rows), key.plain(rows), *(column[rows] for column in increments))
-    order[tied] = rows[sort_order(np.cumsum(starts)[tied], mixed)]
+    order[tied] = rows[sort_order(run, mixed)]
     return order
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.udfs.columns import Bool, Int, Numbered, run_starts, running_count
+from dpsql.udfs.columns import Bool, Int, Numbered, run_starts, run_sums, running_count
 from dpsql.udfs.intake.user_state import Counted, Entries, count_entries, merge
 
 REFUSED = 2
@@ -82,26 +82,23 @@ def add_figures(
         The new state, and one row per period: `period`, and a column for each figure.
     """
     period = verdicts.keys.entries.period
-    amounts = {name: np.zeros(len(period), np.int64) for name in limits.figures}
-    amounts["units"] += verdicts.is_first & (verdicts.rank == 1)
+    amounts: dict[str, Bool | Int] = {name: np.zeros(len(period), bool) for name in limits.figures}
+    amounts["units"] = verdicts.is_first & (verdicts.rank == 1)
     if limits.most_rows:
-        amounts["rows"] += verdicts.is_admitted
+        amounts["rows"] = verdicts.is_admitted
         users = _add_lost_rows(users, verdicts, limits.most_rows, amounts)
     if limits.most_pairs:
-        amounts["pairs"] += verdicts.is_first
+        amounts["pairs"] = verdicts.is_first
         users = _add_refused_pairs(users, verdicts, limits, amounts)
     if limits.clamps:
-        amounts["values_clamped"] += clamped
-    periods, place = np.unique(period, return_inverse=True)
-    sums = {
-        name: np.bincount(place, column, len(periods)).astype(np.int64)
-        for name, column in amounts.items()
-    }
-    return users, pa.table({"period": periods, **sums})
+        amounts["values_clamped"] = clamped
+    starts = run_starts(period)
+    sums = {name: run_sums(column, starts) for name, column in amounts.items()}
+    return users, pa.table({"period": period[starts], **sums})
 
 
 def _add_lost_rows(
-    users: pa.Table, verdicts: Verdicts, max_rows: int, amounts: dict[str, Int]
+    users: pa.Table, verdicts: Verdicts, max_rows: int, amounts: dict[str, Bool | Int]
 ) -> pa.Table:
     """Count the records that do not count, and their units; return the new state."""
     refused = np.flatnonzero(~verdicts.is_admitted)
@@ -117,7 +114,7 @@ def _add_lost_rows(
 
 
 def _add_refused_pairs(
-    users: pa.Table, verdicts: Verdicts, limits: FigureLimits, amounts: dict[str, Int]
+    users: pa.Table, verdicts: Verdicts, limits: FigureLimits, amounts: dict[str, Bool | Int]
 ) -> pa.Table:
     """Count the keys of which no record counts, and where rows are not counted their units; return the new state."""
     keys = verdicts.keys
