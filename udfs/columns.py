@@ -18,6 +18,9 @@ Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 Word = npt.NDArray[np.uint64]
 
+MOST_COUNTED = 2**16 - 1
+"""Numbers of 16 bits are sorted by counting them, which numpy does."""
+
 
 def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
     """Return the stable order that sorts rows by the first column, then the second, and so on; columns are integers.
@@ -29,10 +32,7 @@ def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
     index_bits = max(size - 1, 1).bit_length()
     words = _words(columns, 64 - index_bits)
     leading_word = next(words)
-    order: Int = np.arange(size)
-    if (leading_word[1:] < leading_word[:-1]).any():
-        sorted_words = np.sort(leading_word << np.uint64(index_bits) | order.view(np.uint64))
-        order = (sorted_words & np.uint64((1 << index_bits) - 1)).view(np.int64)
+    order = _word_order(leading_word, index_bits)
     other_words = list(words)
     if other_words:
         tied, run = tied_rows(run_starts(leading_word[order]))
@@ -41,10 +41,22 @@ def sort_order(*columns: npt.NDArray[np.generic]) -> Int:
     return order
 
 
+def _word_order(words: Word, index_bits: int) -> Int:
+    """Return the stable order of words that leave so many bits for the row number."""
+    row = np.arange(len(words), dtype=np.uint64)
+    if (words[1:] >= words[:-1]).all():
+        return row.view(np.int64)
+    if words.max() <= MOST_COUNTED:
+        return np.argsort(words.astype(np.uint16), kind="stable")
+    sorted_words = np.sort(words << np.uint64(index_bits) | row)
+    return (sorted_words & np.uint64((1 << index_bits) - 1)).view(np.int64)
+
+
 def tied_rows(starts: Bool) -> tuple[Int, Int]:
     """Return the rows in runs of more than one, and the number of each one's run."""
     tied = np.flatnonzero(~(starts & np.append(starts, True)[1:]))
-    return tied, np.cumsum(starts)[tied]
+    run: Int = np.cumsum(starts)
+    return tied, run[tied]
 
 
 def _words(columns: Sequence[npt.NDArray[np.generic]], room: int) -> Iterator[Word]:
