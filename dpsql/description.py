@@ -6,10 +6,18 @@ It holds nothing but what a plan and the text of its query say: no types (the sc
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
-from dpsql.parsed_query import AVERAGED, DEVIATIONS, SAMPLES, AggregateFunction, Reading
+from dpsql.parsed_query import (
+    AVERAGED,
+    DEVIATIONS,
+    REGRESSIONS,
+    SAMPLES,
+    AggregateFunction,
+    Reading,
+)
 from dpsql.record import parse
 
 PROPERTY = "dpsql.table"
@@ -77,21 +85,34 @@ class Measure:
     alias: str
     function: AggregateFunction
     additive: bool
-    bounds: tuple[float, float] | None
+    bounds: tuple[float, ...] | None
     grid: float | None
     per_group: bool = False
 
     @property
+    def ranges(self) -> tuple[tuple[float, float], ...]:
+        """The bounds of each value that it is of, in pairs."""
+        ends = self.bounds or ()
+        return tuple(zip(ends[::2], ends[1::2], strict=True))
+
+    @property
     def within(self) -> tuple[float, float] | None:
         """The range of its values: an average its bounds, a deviation 0 and half their width, a
-        variance the square of that, of a sample of two twice it; others none."""
+        variance the square of that, of a sample of two twice it; a correlation -1 to 1, a covariance
+        half of both widths; others none."""
         if self.bounds is None or self.function not in AVERAGED:
             return None
+        if self.function is AggregateFunction.CORR:
+            return -1.0, 1.0
+        if self.function in REGRESSIONS:
+            return None
         if self.function is AggregateFunction.AVG:
-            return self.bounds
-        largest = ((self.bounds[1] - self.bounds[0]) / 2) ** 2 * (
-            2 if self.function in SAMPLES else 1
-        )
+            return self.ranges[0]
+        halves = [(high - low) / 2 for low, high in self.ranges]
+        if self.function is AggregateFunction.COVAR_POP:
+            largest = math.prod(halves)
+            return -largest, largest
+        largest = halves[0] ** 2 * (2 if self.function in SAMPLES else 1)
         return 0.0, largest**0.5 if self.function in DEVIATIONS else largest
 
 

@@ -98,10 +98,10 @@ class ErrorBar:
 
     Args:
         trigger: number of the trigger, of its window or table.
-        statistic: `value`, or what a value is made of: `sum`, `squares`, `count`; or `rank`, in rows.
+        statistic: `value`, or what a value is made of: `sum`, `squares`, `count`, of two values also `sum of x`, `products`; or `rank`, in rows.
         stderr: standard error; None where none is known in advance.
         half_width: of the 95% interval; None likewise.
-        divisor: what the error is to be divided by: ``, `n` or `(2 n s)`.
+        divisor: what the error is to be divided by: nothing, or one like `n` and `(2 n s)`.
         scope: the part of a CUBE that the error is of.
     """
 
@@ -188,8 +188,8 @@ class ExplainedColumn:
     Args:
         alias: its name.
         aggregate: what it is, in words of SQL.
-        bounds: clamping bounds.
-        bounds_of: `row`, or `group` where they clamp what a unit adds to a group.
+        bounds: clamping bounds; of two values those of y, then those of x.
+        bounds_of: `row`, or `group` where they clamp what a unit adds to a group; `pair` of two values.
         errors: by trigger, the first and the last among them; the first scope is the one to name.
         parts: errors of all that the value is made of, where it is more than one noisy number.
         notes: sentences about it.
@@ -198,7 +198,7 @@ class ExplainedColumn:
 
     alias: str
     aggregate: str
-    bounds: tuple[float, float] | None
+    bounds: tuple[float, ...] | None
     bounds_of: str | None
     errors: tuple[ErrorBar, ...]
     parts: tuple[ErrorBar, ...] = ()
@@ -414,6 +414,8 @@ def _limits(e: Explanation) -> Iterator[str]:
         text = "each value is clamped to [{:g}, {:g}]; NULL and NaN add nothing."
         if level == "group":
             text = "what one unit adds to a group is clamped to [{:g}, {:g}]; the error bars do not show what is cut."
+        if level == "pair":
+            text = "y is clamped to [{:g}, {:g}], x to [{:g}, {:g}]; a record without one of them adds nothing."
         yield f"{', '.join(column.alias for column in columns)}: {text.format(*bounds or ())}"
     if e.protects.unit:
         keys = f" and {limits.max_keys:,} keys" if limits.max_keys else ""
@@ -469,7 +471,13 @@ def _columns(e: Explanation) -> Iterator[str]:
     errors = [error for column in columns for error in column.errors]
     if any(error.scope and error.stderr is None for error in errors):
         yield "No error bar: some of these questions cannot be answered from the released tables."
-    if quotients := [column.alias for column in columns if column.parts or not column.errors]:
+    several = [column for column in columns if column.parts or not column.errors]
+    if lines := [column.alias for column in several if column.aggregate.startswith("REGR_")]:
+        yield (
+            f"{', '.join(lines)}: NULL where noise could be all of the variance of x, or the error of the slope is as "
+            f"large as the bounds allow. The column's _{STDERR} has the errors of all its sums."
+        )
+    if quotients := [column.alias for column in several if column.alias not in lines]:
         yield (
             f"{', '.join(quotients)}: the middle of what the noisy numbers allow at the 95% level; with "
             f"few rows, of everything between the bounds. The column's _{STDERR} has all their errors."

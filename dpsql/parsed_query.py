@@ -28,6 +28,10 @@ class AggregateFunction(StrEnum):
     VAR_SAMP = "VAR_SAMP"
     STDDEV_POP = "STDDEV_POP"
     STDDEV_SAMP = "STDDEV_SAMP"
+    COVAR_POP = "COVAR_POP"
+    CORR = "CORR"
+    REGR_SLOPE = "REGR_SLOPE"
+    REGR_INTERCEPT = "REGR_INTERCEPT"
     APPROX_TOP_COUNT = "APPROX_TOP_COUNT"
     APPROX_TOP_SUM = "APPROX_TOP_SUM"
     COUNT_SKETCH = "COUNT_SKETCH"
@@ -48,7 +52,11 @@ SPREADS = (*VARIANCES, *DEVIATIONS)
 SAMPLES = (AggregateFunction.VAR_SAMP, AggregateFunction.STDDEV_SAMP)
 """Aggregates of a sample: the sum of squares is divided by one less than there are values."""
 
-AVERAGED = (AggregateFunction.AVG, *SPREADS)
+REGRESSIONS = (AggregateFunction.REGR_SLOPE, AggregateFunction.REGR_INTERCEPT)
+PAIRED = (AggregateFunction.COVAR_POP, AggregateFunction.CORR, *REGRESSIONS)
+"""Aggregates of two values of a record: y, then x."""
+
+AVERAGED = (AggregateFunction.AVG, *SPREADS, *PAIRED)
 """Aggregates that do not grow with the number of records; where there is no value there is nothing."""
 
 BOUNDED = (AggregateFunction.SUM, *AVERAGED)
@@ -95,10 +103,28 @@ class Aggregate:
     argument: str | None = None
     bounds: tuple[float, float] | None = None
 
+    @property
+    def clamps(self) -> tuple[float, ...] | None:
+        """Lower and upper bound of each value."""
+        return self.bounds
+
 
 @dataclass(frozen=True)
 class PerGroup(Aggregate):
     """COUNT or SUM, where `bounds` hold what the rows of one unit add to one group, those above zero and those below each for themselves."""
+
+
+@dataclass(frozen=True)
+class Paired(Aggregate):
+    """An aggregate of y, which is `argument` with its `bounds`, and of x; a record counts where it has both."""
+
+    x: str = ""
+    x_bounds: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def clamps(self) -> tuple[float, ...] | None:
+        """Lower and upper bound of y, then of x."""
+        return (*(self.bounds or ()), *self.x_bounds)
 
 
 @dataclass(frozen=True)
@@ -215,6 +241,17 @@ class ParsedQuery(Generic[Asked_co]):
         if window is None:
             raise AssertionError("a query without a window came to who takes windows only")
         return window
+
+
+def arguments_of(query: ParsedQuery[Any]) -> tuple[str, ...]:
+    """Return the different expressions that aggregates read, in order."""
+    read = [
+        argument
+        for each in query.aggregates
+        for argument in (each.argument, each.x if isinstance(each, Paired) else None)
+        if argument is not None
+    ]
+    return tuple(dict.fromkeys(read))
 
 
 def changed(query: ParsedQuery[Any], **changes: Any) -> ParsedQuery[Any]:

@@ -96,10 +96,20 @@ def increment(values: Sequence[float], rule: Increment, first: bool) -> int:
     if rule.rule == "users":
         return int(first)
     x = values[rule.argument]
-    if math.isnan(x):
+    other = rule.partner and values[rule.partner.argument]
+    if math.isnan(x) or (other is not None and math.isnan(other)):
         return 0
     if rule.rule == "valid":
         return 1
+    if rule.rule == "product" and rule.partner and other is not None:
+        y, x = (
+            min(max(value - centre, -half), half)
+            for value, centre, half in (
+                (x, rule.centre, rule.partner.own_half_width),
+                (other, rule.partner.centre, rule.partner.half_width),
+            )
+        )
+        return min(max(round(y * x / rule.grid), rule.lower), rule.upper)
     if math.isinf(x):
         if rule.rule == "squares":
             return rule.upper

@@ -20,13 +20,30 @@ Side = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
+class Partner:
+    """The other value of a record that has two: where it is NULL, the record adds nothing.
+
+    Args:
+        argument: its number.
+        centre, half_width: of a `product`: the middle of its bounds, and half of their width.
+        own_half_width: half of the width of the bounds of the first value.
+    """
+
+    argument: int
+    centre: float = 0.0
+    half_width: float = 0.0
+    own_half_width: float = 0.0
+
+
+@dataclass(frozen=True)
 class Increment:
     """How one record becomes the integer increment of one perturbation.
 
     rule: `rows` (1), `valid` (1 where the argument is not NULL), `users` (1 at the user's first record in the group, of all periods),
     `sum` (argument minus centre, rounded to the grid, clamped to lower..upper; NULL adds 0), `squares` (that squared, rounded, less upper,
     clamped: a square lies between 0 and twice upper) or `leaf` (like a sum's, but rounded up: the number of the leaf of width `grid` in
-    which it is, 0 of NULL; `dpsql.udfs.intake.leaf_counts` counts by it). `rows`, `valid` and `sum` may end in `_per_group`: then lower..upper
+    which it is, 0 of NULL; `dpsql.udfs.intake.leaf_counts` counts by it) or `product` (of argument and partner, each less its centre and clamped
+    to its half width; rounded, then clamped). `rows`, `valid` and `sum` may end in `_per_group`: then lower..upper
     bound what one unit's records add up to in a group (`dpsql.udfs.intake.group_sums`), and a record has its number in parts of the larger.
     """
 
@@ -36,6 +53,7 @@ class Increment:
     lower: int = 0
     upper: int = 1
     centre: float = 0.0
+    partner: Partner | None = None
 
     @property
     def largest(self) -> float:
@@ -66,11 +84,28 @@ class Increment:
         lowest = 0 if rule == "leaf" else self.lower
         with np.errstate(over="ignore", invalid="ignore"):
             steps = np.rint((x - self.centre) / self.grid)
-            return (steps > self.upper).astype(np.int8) - (steps < lowest)
+            side = (steps > self.upper).astype(np.int8) - (steps < lowest)
+        return np.where(self._is_null(rows), np.int8(0), side)
 
     def in_units(self, parts: Int) -> Int:
         """Round parts to units, half of one up; parts are not negative."""
         return (2 * parts + self.parts_of_unit) // (2 * self.parts_of_unit)
+
+    def _is_null(self, rows: pa.Table) -> Bool:
+        """Tell which records lack the value, or that of the partner."""
+        is_null = np.isnan(rows[f"a{self.argument}"].to_numpy())
+        if self.partner is not None:
+            is_null |= np.isnan(rows[f"a{self.partner.argument}"].to_numpy())
+        return is_null
+
+    def _products(self, centred: Float, rows: pa.Table, is_null: Bool) -> Float:
+        """Multiply centred values by their partners'; each is clamped first."""
+        assert self.partner is not None
+        own = self.partner.own_half_width
+        half_width = self.partner.half_width
+        partners = np.where(is_null, 0.0, rows[f"a{self.partner.argument}"].to_numpy())
+        other = np.clip(partners - self.partner.centre, -half_width, half_width)
+        return np.clip(centred, -own, own) * other
 
     def increments(self, rows: pa.Table) -> Int:
         """Return one integer per record."""
@@ -79,13 +114,15 @@ class Increment:
         if rule in ("rows", "users"):
             return np.full(rows.num_rows, parts, np.int64)
         x: Float = rows[f"a{self.argument}"].to_numpy()
-        is_null = np.isnan(x)
+        is_null = self._is_null(rows)
         if rule == "valid":
             return (~is_null).astype(np.int64) * parts
         with np.errstate(
             over="ignore"
         ):  # a warning would tell of a value; infinity is clamped like any other
             centred = np.where(is_null, 0.0, x) - self.centre
+            if self.rule == "product":
+                centred = self._products(centred, rows, is_null)
             if self.per_group:
                 clamped = np.clip(centred / self.grid, self.lower, self.upper)
                 return np.rint(clamped * parts).astype(np.int64)

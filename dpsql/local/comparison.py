@@ -15,7 +15,7 @@ from dpsql.description import DUE, END, START, STDERR, Measure
 from dpsql.errors import InputError
 from dpsql.local.connection import connect
 from dpsql.local.spark_types import SparkType, arrow_types
-from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction, Quantiles
+from dpsql.parsed_query import AVERAGED, SPREADS, Aggregate, AggregateFunction, Paired, Quantiles
 from dpsql.published.public_rows import frame_of
 from dpsql.published.rows import typed_keys
 from dpsql.text import Z95
@@ -212,12 +212,22 @@ class Truth:
         a = f"a{self._arguments.index(aggregate.argument or '')}"
         if aggregate.function is AggregateFunction.COUNT:
             return f"count(*) FILTER (NOT isnan({a}))"
-        low, high = aggregate.bounds or (0.0, 0.0)
-        finite = f"CASE WHEN isinf({a}) THEN CASE WHEN {a} > 0 THEN {high}::DOUBLE ELSE {low}::DOUBLE END ELSE {a} END"
+        finite = _finite(a, aggregate.bounds)
+        if isinstance(aggregate, Paired):
+            x = f"a{self._arguments.index(aggregate.x)}"
+            pair = f"{aggregate.function}({finite}, {_finite(x, aggregate.x_bounds)})"
+            return f"nullif({pair} FILTER (NOT isnan({a}) AND NOT isnan({x})), 'nan'::DOUBLE)"
         if aggregate.function in SPREADS:
             return f"{aggregate.function}({finite}) FILTER (NOT isnan({a}))"
         mean = "avg" if aggregate.function is AggregateFunction.AVG else "sum"
         return f"coalesce({mean}({finite}) FILTER (NOT isnan({a})), 0)"
+
+
+def _finite(column: str, bounds: tuple[float, float] | None) -> str:
+    """Return DuckDB text for a value with a bound in the place of what is infinite."""
+    low, high = bounds or (0.0, 0.0)
+    infinite = f"CASE WHEN {column} > 0 THEN {high}::DOUBLE ELSE {low}::DOUBLE END"
+    return f"CASE WHEN isinf({column}) THEN {infinite} ELSE {column} END"
 
 
 def _epochs(rows: int) -> pa.Array:
@@ -227,7 +237,7 @@ def _epochs(rows: int) -> pa.Array:
 
 def _errors(paired_rows: pd.DataFrame, aggregate: Aggregate) -> dict[str, float]:
     alias = aggregate.alias
-    low = (aggregate.bounds or (0.0, 0.0))[0]
+    low = -np.inf if isinstance(aggregate, Paired) else (aggregate.bounds or (0.0, 0.0))[0]
     if aggregate.function in AVERAGED:
         paired_rows = paired_rows[
             paired_rows[f"{alias}_private"].notna() & paired_rows[f"{alias}_true"].notna()
@@ -281,7 +291,7 @@ def _distances(released: pd.DataFrame, measure: Measure) -> dict[str, float]:
     true, private, stderr = (
         _values(measured, f"{alias}{end}")[:, None] for end in ("_true", "_private", f"_{STDERR}")
     )
-    low, high = measure.within or (-np.inf, np.inf)
+    low, high = measure.within or (-1e300, 1e300)
     # Where all is possible, the value is the middle; a farther end is longer than most errors
     share = np.minimum(2 * Z95 * stderr / (high - low), 1.0) ** 2
     to_middle = (low + high) / 2 - true.clip(low, high)

@@ -53,7 +53,7 @@ def described(plan: Plan, shape: Shape, reading: Reading) -> Published:
                 aggregate.alias,
                 aggregate.function,
                 aggregate.function in ADDITIVE,
-                aggregate.bounds,
+                aggregate.clamps,
                 facts.grids.get(aggregate.alias),
                 isinstance(aggregate, PerGroup),
             )

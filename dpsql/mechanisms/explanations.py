@@ -21,8 +21,18 @@ from dpsql.explanation import (
     Keys,
     gaussian,
 )
-from dpsql.parsed_query import DEVIATIONS, Aggregate, ParsedQuery, Percentile, PerGroup, Quantiles
-from dpsql.parts.increments import sums_of
+from dpsql.parsed_query import (
+    DEVIATIONS,
+    REGRESSIONS,
+    Aggregate,
+    AggregateFunction,
+    Paired,
+    ParsedQuery,
+    Percentile,
+    PerGroup,
+    Quantiles,
+)
+from dpsql.parts.increments import MOMENTS, sums_of
 from dpsql.parts.sums import Summed
 from dpsql.privacy.cost import Cost, Overlap, touched_in_days
 from dpsql.privacy.curve import epsilon_of
@@ -37,6 +47,7 @@ DAYS = {1: "a day (UTC)", 7: WEEK, 30: "any 30 days in a row"}
 """Spans of days whose cost for one unit is told, for the most periods that such a span can touch."""
 EVENTS = (2, 10, 100)
 """Numbers of events of one person whose cost is told."""
+AT_ZERO = "{}: its error is that of AVG(y), and that of the slope times AVG(x)."
 RANKS = 4
 """Number of a unit's keys whose weight is told."""
 
@@ -176,10 +187,16 @@ def column(
     if isinstance(aggregate, Percentile):
         function = f"PERCENTILE_CONT(x, {share_of(aggregate):g})"
     bounds_of = "group" if isinstance(aggregate, PerGroup) else "row"
+    values = "x"
+    if isinstance(aggregate, Paired):
+        bounds_of = "pair"
+        values = "y, x"
+    if aggregate.function is AggregateFunction.REGR_INTERCEPT:
+        notes = (*notes, AT_ZERO.format(aggregate.alias))
     return ExplainedColumn(
         alias=aggregate.alias,
-        aggregate=function if function.endswith(")") else f"{function}(x)",
-        bounds=aggregate.bounds,
+        aggregate=function if function.endswith(")") else f"{function}({values})",
+        bounds=aggregate.clamps,
         bounds_of=bounds_of if aggregate.bounds else None,
         errors=tuple(errors),
         parts=tuple(parts),
@@ -197,8 +214,10 @@ def noisy_column(
     trigger."""
     noisy = main(sums)
     several = len(sums) > 1
-    statistic = statistic_of(noisy) if several or noisy.rule == "leaf" else "value"
-    parts = [each for part in sums for each in _errors(statistic_of(part), stderrs(part))]
+    names = statistics_of(aggregate, sums)
+    statistic = names[sums.index(noisy)]
+    by_name = zip(names, sums, strict=True)
+    parts = [each for name, part in by_name for each in _errors(name, stderrs(part))]
     return column(
         aggregate,
         _errors(statistic, stderrs(noisy), divisor(aggregate)),
@@ -213,19 +232,27 @@ def _errors(statistic: str, stderrs: Mapping[int, float], divisor: str = "") -> 
 
 def main(parts: Sequence[Sum]) -> Sum:
     """Return the noisy sum that makes most of a column's error: of a variance that of the
-    squares."""
-    return next((part for part in parts if part.rule == "squares"), parts[0])
+    squares, of two values that of their products."""
+    return next((part for part in parts if part.rule in ("product", "squares")), parts[0])
 
 
-def statistic_of(part: Summed) -> str:
-    """Return what a noisy sum is of."""
-    return {"sum": "sum", "squares": "squares", "leaf": "rank"}.get(part.rule, "count")
+def statistics_of(aggregate: Aggregate, parts: Sequence[Summed]) -> tuple[str, ...]:
+    """Return what each noisy sum is of; what is the value itself is a `value`."""
+    if isinstance(aggregate, Paired):
+        return MOMENTS[aggregate.function]
+    names = {"sum": "sum", "squares": "squares", "leaf": "rank"}
+    is_value = len(parts) == 1 and parts[0].rule != "leaf"
+    return ("value",) if is_value else tuple(names.get(part.rule, "count") for part in parts)
 
 
 def divisor(aggregate: Aggregate) -> str:
     """Return what the error of the main noisy sum is divided by."""
     if aggregate.function in DEVIATIONS:
         return "(2 n s)"
+    if aggregate.function in REGRESSIONS:
+        return "(n VAR_POP(x))"
+    if aggregate.function is AggregateFunction.CORR:
+        return "(n STDDEV_POP(x) STDDEV_POP(y))"
     return "n" if sums_of(aggregate.function) > 1 else ""
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from dpsql.errors import ConfigError
-from dpsql.parsed_query import SPREADS, Aggregate, AggregateFunction, PerGroup, Quantiles
+from dpsql.parsed_query import (
+    REGRESSIONS,
+    SPREADS,
+    Aggregate,
+    AggregateFunction,
+    Paired,
+    PerGroup,
+    Quantiles,
+)
 from dpsql.parts.sums import QuantileSum
 from dpsql.privacy.curve import round_up
 from dpsql.sources.config import Source
-from dpsql.udfs.contributions import PER_GROUP, Increment
+from dpsql.udfs.contributions import PER_GROUP, Increment, Partner
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.randomness import MAX_NORMAL
 
@@ -26,7 +34,37 @@ MAX_EXACT = 2**62
 
 def sums_of(function: AggregateFunction) -> int:
     """Return how many noisy sums an aggregate is made of: an average of two, a spread of three."""
+    if function in MOMENTS:
+        return len(MOMENTS[function])
     return 3 if function in SPREADS else 2 if function is AggregateFunction.AVG else 1
+
+
+_COVARIANCE = ("products", "sum of y", "sum of x")
+_REGRESSION = (*_COVARIANCE, "squares of x")
+MOMENTS: Mapping[AggregateFunction, tuple[str, ...]] = {
+    AggregateFunction.COVAR_POP: (*_COVARIANCE, "count"),
+    **dict.fromkeys(REGRESSIONS, (*_REGRESSION, "count")),
+    AggregateFunction.CORR: (*_REGRESSION, "squares of y", "count"),
+}
+"""The sums of aggregates of two values, in the order in which `dpsql.udfs.measure.pairs` reads them."""
+
+
+def places_of(aggregates: Sequence[Aggregate]) -> tuple[tuple[int, ...], ...]:
+    """Number the noisy sums of a query, and return those of each aggregate: aggregates of the same two values within the same bounds share theirs."""
+    numbers: dict[Hashable, int] = {}
+    places = []
+    for i, each in enumerate(aggregates):
+        keys: list[Hashable] = [(i, part) for part in range(sums_of(each.function))]
+        if isinstance(each, Paired):
+            shared = each.argument, each.x, each.bounds, each.x_bounds
+            keys = [(shared, moment) for moment in MOMENTS[each.function]]
+        places.append(tuple(numbers.setdefault(key, len(numbers)) for key in keys))
+    return tuple(places)
+
+
+def count_sums(aggregates: Sequence[Aggregate]) -> int:
+    """Count the different noisy sums of some aggregates."""
+    return len({place for places in places_of(aggregates) for place in places})
 
 
 Clamp = Callable[[str, float, float], tuple[float, int, int]]
@@ -42,6 +80,8 @@ def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) 
         AggregateFunction.COUNT: "valid",
         AggregateFunction.COUNT_DISTINCT_UNIT: "users",
     }
+    if isinstance(aggregate, Paired):
+        return _moments(aggregate, argument, arguments.index(aggregate.x), clamp)
     if aggregate.function in count:
         upper = int(aggregate.bounds[1]) if per_group and aggregate.bounds else 1
         return [Increment(count[aggregate.function] + per_group, argument, upper=upper)]
@@ -55,20 +95,54 @@ def increments_of(aggregate: Aggregate, arguments: Sequence[str], clamp: Clamp) 
     half = (hi - lo) / 2
     parts = [Increment("sum", argument, *clamp(aggregate.alias, -half, half), centre)]
     if aggregate.function in SPREADS:
-        if not MIN_WIDTH <= half * half <= MAX_WIDTH:
-            raise ConfigError(
-                f"the bounds of {aggregate.alias} are {2 * half:g} apart, and their squares leave the range of numbers: scale the values, so that it is "
-                f"between {2 * math.sqrt(MIN_WIDTH):g} and {2 * math.sqrt(MAX_WIDTH):g}"
-            )
-        parts.append(
-            Increment(
-                "squares",
-                argument,
-                *clamp(aggregate.alias, -half * half / 2, half * half / 2),
-                centre,
-            )
-        )
+        parts.append(_squares(aggregate.alias, argument, centre, half, clamp))
     return [*parts, Increment("valid", argument)]
+
+
+def _squares(
+    alias: str,
+    argument: int,
+    centre: float,
+    half: float,
+    clamp: Clamp,
+    partner: Partner | None = None,
+) -> Increment:
+    """Return the sum of squares of centred values, less half of the largest.
+
+    Raises:
+        ConfigError: they leave the range of numbers.
+    """
+    if not MIN_WIDTH <= half * half <= MAX_WIDTH:
+        raise ConfigError(
+            f"the bounds of {alias} are {2 * half:g} apart, and their squares leave the range of numbers: scale the values, so that it is "
+            f"between {2 * math.sqrt(MIN_WIDTH):g} and {2 * math.sqrt(MAX_WIDTH):g}"
+        )
+    clamps = clamp(alias, -half * half / 2, half * half / 2)
+    return Increment("squares", argument, *clamps, centre, partner)
+
+
+def _moments(aggregate: Paired, y: int, x: int, clamp: Clamp) -> list[Increment]:
+    """Return the sums of centred values, products and squares of records that have both values."""
+    alias = aggregate.alias
+    y_low, y_high = aggregate.bounds or (0.0, 0.0)
+    x_low, x_high = aggregate.x_bounds
+    y_half = (y_high - y_low) / 2
+    x_half = (x_high - x_low) / 2
+    y_centre = y_low + y_half
+    x_centre = x_low + x_half
+    check_width(alias, 2 * y_half * x_half)
+    product = clamp(alias, -y_half * x_half, y_half * x_half)
+    moments = {
+        "sum of y": Increment("sum", y, *clamp(alias, -y_half, y_half), y_centre, Partner(x)),
+        "sum of x": Increment("sum", x, *clamp(alias, -x_half, x_half), x_centre, Partner(y)),
+        "products": Increment(
+            "product", y, *product, y_centre, Partner(x, x_centre, x_half, y_half)
+        ),
+        "count": Increment("valid", y, partner=Partner(x)),
+        "squares of x": _squares(alias, x, x_centre, x_half, clamp, Partner(y)),
+        "squares of y": _squares(alias, y, y_centre, y_half, clamp, Partner(x)),
+    }
+    return [moments[name] for name in MOMENTS[aggregate.function]]
 
 
 def of_width(source: Source, rows: float) -> Clamp:

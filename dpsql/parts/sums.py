@@ -9,10 +9,12 @@ from typing import Any
 
 from dpsql.parsed_query import (
     DEVIATIONS,
+    PAIRED,
     SAMPLES,
     VARIANCES,
     Aggregate,
     AggregateFunction,
+    Paired,
     Quantiles,
 )
 from dpsql.udfs.contributions import Increment
@@ -73,7 +75,12 @@ def as_stored(plan: Any) -> dict[str, Any]:
 
 
 def _stored(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {STORED_NAMES.get(name, name): value for name, value in items}
+    """Leave out what only some sums have, so that other plans keep their identity."""
+    return {
+        STORED_NAMES.get(name, name): value
+        for name, value in items
+        if name != "partner" or value is not None
+    }
 
 
 class MadeOfSums:
@@ -139,6 +146,7 @@ KINDS = {
     AggregateFunction.APPROX_QUANTILES: "quantiles",
     **dict.fromkeys(VARIANCES, "variance"),
     **dict.fromkeys(DEVIATIONS, "deviation"),
+    **{function: function.lower() for function in PAIRED},
 }
 
 
@@ -146,6 +154,7 @@ def output_column(
     aggregate: Aggregate, parts: Sequence[Summed], errors: tuple[tuple[float, ...], ...] = ()
 ) -> OutputColumn:
     """Return how a released column is made of noisy sums, whose standard deviations at triggers 1..T are `errors`."""
+    offsets = [p.upper * p.grid for p in parts if p.rule == "squares"]
     return OutputColumn(
         kind=KINDS.get(aggregate.function, "count"),
         perturbations=tuple(p.noise_stream - 1 for p in parts),
@@ -154,6 +163,8 @@ def output_column(
         bounds=aggregate.bounds or (0.0, 0.0),
         centre=parts[0].centre,
         parts=aggregate.parts if isinstance(aggregate, Quantiles) else 0,
-        offset=next((p.upper * p.grid for p in parts if p.rule == "squares"), 0.0),
+        offset=offsets[0] if offsets else 0.0,
+        y_offset=offsets[-1] if offsets else 0.0,
         sample=aggregate.function in SAMPLES,
+        x_bounds=aggregate.x_bounds if isinstance(aggregate, Paired) else (0.0, 0.0),
     )

@@ -25,6 +25,9 @@ from dpsql.udfs.noise.discrete_laplace import WORDS, DiscreteLaplace
 # recurrence's covariance by doubling, not from its
 # poles. What the proofs ask of a counter is checked, not believed.
 
+VALUES = ("sum", "squares", "product")
+"""Rules of sums to which a record adds a number from `lower` to `upper`; other rules add 0 or 1."""
+
 LAGS = 1 << 10
 """Entries of C and B that are found by measuring; the rest of C is a sum of powers, closed."""
 PLACES = 192

@@ -180,9 +180,8 @@ def _value(column: Column, published: Published) -> str:
         return f"noisy number of {MEANINGS[column.name]}"
     (measure,) = (each for each in published.measures if each.alias == column.of)
     bounds_prefix = "to which one unit adds" if measure.per_group else "of values from"
-    bounds = (
-        f" {bounds_prefix} {measure.bounds[0]:g} to {measure.bounds[1]:g}" if measure.bounds else ""
-    )
+    ranges = ", and ".join(f"{low:g} to {high:g}" for low, high in measure.ranges)
+    bounds = f" {bounds_prefix} {ranges}" if ranges else ""
     sums = (
         ", may be added up over keys"
         if measure.additive and published.rows is not Rows.CUBE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
@@ -14,12 +14,14 @@ from dpsql.sql.aggregates import (
     FOREIGN_AGGREGATES,
     MOST_PARTS,
     NEEDLESS_ARGUMENTS,
+    PAIR_OF_BOUNDS,
     PER_GROUP,
     PERCENTILE,
     WAYS_OUT,
+    Bounds,
     Call,
     argument_name,
-    bounds_of_value,
+    bounds_of_values,
     read_bounds,
     read_parts,
     read_share,
@@ -92,10 +94,13 @@ def aggregate_fields(draft: Draft) -> Iterator[Problem]:
 
 
 def known_aggregates(draft: Draft) -> Iterator[Problem]:
-    """Reject aggregates other than COUNT, SUM, AVG, STDDEV, VARIANCE and APPROX_QUANTILES."""
+    """Reject aggregates that are not ours."""
     for call in draft.calls:
         if call.name.upper() not in OUR_AGGREGATES and not call.of_values:
-            default_hint = "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV, VARIANCE and APPROX_QUANTILES"
+            default_hint = (
+                "the aggregates are COUNT(*), COUNT(x), COUNT(DISTINCT privacy unit), SUM, AVG, STDDEV, VARIANCE, APPROX_QUANTILES, "
+                "CORR, COVAR_POP, REGR_SLOPE and REGR_INTERCEPT"
+            )
             replacement = FOREIGN_AGGREGATES.get(call.name)
             hint = f"write {replacement}" if replacement else WAYS_OUT.get(call.name, default_hint)
             edits = other_aggregate(draft, call)
@@ -108,7 +113,11 @@ def _known_calls(draft: Draft) -> list[Call]:
     return [call for call in draft.calls if call.name.upper() in OUR_AGGREGATES]
 
 
-def _example(call: Call, argument: str = "x") -> str:
+def _example(call: Call, argument: str | None = None) -> str:
+    """Return the call as it may be written; of `argument`, or of any."""
+    if call.of_pairs:
+        return f"{call.name.upper()}({argument or 'y, x'}, {BOUNDS} => {PAIR_OF_BOUNDS})"
+    argument = argument or "x"
     number = {PERCENTILE: "0.5, ", "approx_quantiles": "4, "}.get(call.name, "")
     return f"{call.name.upper()}({argument}, {number}{BOUNDS} => (LOW, HIGH))"
 
@@ -214,7 +223,9 @@ def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
         name = call.name.upper()
         if call.of_quantiles:
             continue
-        if len(call.positional) != (0 if call.distinct else 1):
+        if call.of_pairs:
+            yield from _pair_arguments(draft, call)
+        elif len(call.positional) != (0 if call.distinct else 1):
             example = (
                 "COUNT(*) or COUNT(x)" if name == "COUNT" else f"{name}(x, {BOUNDS} => (LOW, HIGH))"
             )
@@ -225,6 +236,21 @@ def aggregate_arguments(draft: Draft) -> Iterator[Problem]:
                 f"{name}(*) has no meaning",
                 f"write {name}(x, {BOUNDS} => (LOW, HIGH))",
             )
+
+
+def _pair_arguments(draft: Draft, call: Call) -> Iterator[Problem]:
+    name = call.name.upper()
+    hint = f"write {_example(call)}"
+    if call.distinct:
+        return  # its own rule says so
+    if len(call.positional) != 2:
+        yield problem(call.item.span, f"{name} takes two expressions, y and x", hint)
+    for value in call.positional if len(call.positional) == 2 else ():
+        if isinstance(value, exp.Star):
+            yield problem(draft.span(value), f"{name} has no meaning for *", hint)
+        elif isinstance(value, (exp.Literal, exp.Null)):
+            message = f"{name} is of values that vary, and this is one value"
+            yield problem(draft.span(value), message, f"{hint}, with a column for each")
 
 
 def distinct_arguments(draft: Draft) -> Iterator[Problem]:
@@ -278,7 +304,7 @@ def named_arguments(draft: Draft) -> Iterator[Problem]:
                 yield problem(
                     span,
                     f"{call.name.upper()} has no bounds per group",
-                    f"write {BOUNDS} => (LOW, HIGH), with max_rows_per_group",
+                    f"write {BOUNDS} => {_places(call)}, with max_rows_per_group",
                     *bounds_per_row(draft, call, argument),
                 )
             elif call.name == "count" and name == BOUNDS:
@@ -298,7 +324,11 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
         bounds_arguments = call.bounds_arguments
         if not bounds_arguments and call.named_arguments:
             continue  # a named argument with another name: its own rule says so
-        if not bounds_arguments and bounds_of_value(call, draft.stream):
+        known_bounds = bounds_of_values(call, draft.stream)
+        if not bounds_arguments and all(known_bounds):
+            continue
+        if not bounds_arguments and call.of_pairs:
+            yield from _pair_bounds_missing(call, known_bounds)
             continue
         if not bounds_arguments:
             argument_sql = (
@@ -310,15 +340,17 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
                 f"write {_example(call, argument_sql)} with two numbers; values outside are clamped",
             )
             continue
-        bounds = read_bounds(bounds_arguments[0])
-        if bounds is None:
+        bounds = known_bounds[0]
+        if None in known_bounds:
+            literals = "two pairs of number literals" if call.of_pairs else "two number literals"
             yield problem(
                 draft.span(bounds_arguments[0]),
-                "The bounds must be two number literals",
-                f"write {argument_name(bounds_arguments[0])} => (LOW, HIGH)",
+                f"The bounds must be {literals}",
+                f"write {argument_name(bounds_arguments[0])} => {_places(call)}",
             )
         elif (
-            call.per_group
+            bounds
+            and call.per_group
             and call.name == "count"
             and not (bounds[0] == 0 and bounds[1].is_integer() and bounds[1] <= MOST_COUNTED)
         ):
@@ -326,27 +358,48 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
             yield problem(draft.span(bounds_arguments[0]), message, f"write {PER_GROUP} => (0, N)")
 
 
+def _places(call: Call) -> str:
+    return PAIR_OF_BOUNDS if call.of_pairs else "(LOW, HIGH)"
+
+
+def _pair_bounds_missing(call: Call, bounds: Sequence[Bounds | None]) -> Iterator[Problem]:
+    """Say of which of two values nobody has written the bounds."""
+    if len(call.positional) != 2 or call.distinct:
+        return
+    texts = [value.sql(dialect="spark") for value in call.positional]
+    missing = [text for text, pair in zip(texts, bounds, strict=True) if pair is None]
+    pairs = ["({:g}, {:g})".format(*pair) if pair else "(LOW, HIGH)" for pair in bounds]
+    yield problem(
+        call.item.span,
+        f"{call.name.upper()} needs bounds for one record's {' and '.join(missing)}",
+        f"write {call.name.upper()}({', '.join(texts)}, {BOUNDS} => ({', '.join(pairs)})) with numbers; values outside are clamped",
+    )
+
+
 def bounds_ordered(draft: Draft) -> Iterator[Problem]:
     """Reject bounds whose lower end is not below the upper one."""
     for call in _known_calls(draft):
-        bounds = read_bounds(call.bounds_arguments[0]) if call.bounds_arguments else None
-        if bounds and bounds[0] >= bounds[1]:
+        pairs = bounds_of_values(call, None) if call.bounds_arguments else ()
+        if any(pair and pair[0] >= pair[1] for pair in pairs):
             yield problem(
                 draft.span(call.bounds_arguments[0]),
                 "The lower bound must be below the upper bound",
-                f"write {argument_name(call.bounds_arguments[0])} => (LOW, HIGH) with LOW < HIGH",
+                f"write {argument_name(call.bounds_arguments[0])} => {_places(call)} with LOW < HIGH",
             )
 
 
 def numeric_arguments(draft: Draft) -> Iterator[Problem]:
     """Reject aggregates over values that are not numbers."""
     for call in _known_calls(draft):
-        if call.name == "count" or len(call.positional) != (2 if call.of_quantiles else 1):
+        has_two = call.of_quantiles or call.of_pairs
+        if call.name == "count" or len(call.positional) != (2 if has_two else 1):
             continue
-        kind = value_type(draft.scope, call.positional[0])
-        if kind is not None and kind.this not in _NUMBERS:
-            sql = call.positional[0].sql(dialect="spark")
-            span = draft.span(call.positional[0])
+        for value in call.positional[: 2 if call.of_pairs else 1]:
+            kind = value_type(draft.scope, value)
+            if kind is None or kind.this in _NUMBERS:
+                continue
+            sql = value.sql(dialect="spark")
+            span = draft.span(value)
             yield problem(
                 span,
                 f"{call.name.upper()} needs a number, and this is {kind.sql(dialect='spark')}",

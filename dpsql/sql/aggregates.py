@@ -1,4 +1,4 @@
-"""Aggregate calls: COUNT, SUM, AVG, STDDEV, VARIANCE, APPROX_QUANTILES with their named arguments."""
+"""Aggregate calls: COUNT, SUM, AVG, STDDEV, VARIANCE, APPROX_QUANTILES, CORR and others, with their named arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fractions import Fraction
 from sqlglot import exp
 
 from dpsql.description import GROUPING_ID, STDERR
-from dpsql.parsed_query import BOUNDED, SKETCHES, AggregateFunction
+from dpsql.parsed_query import BOUNDED, PAIRED, SKETCHES, AggregateFunction
 from dpsql.sources.config import Source
 from dpsql.sql.items import SPREAD_NAMES, Item, call_name
 from dpsql.sql.values import NUMBER, bare, is_column
@@ -41,6 +41,7 @@ FOREIGN_AGGREGATES: Mapping[str, str] = {
     "try_avg": "AVG(x, contribution_bounds_per_row => (LOW, HIGH))",
 }
 
+PAIR_OF_BOUNDS = "((LOW, HIGH), (LOW, HIGH))"
 _RANGES = "make ranges of x a key, for example FLOOR(x / 5) AS x_range, and count"
 _PERCENTILE = f"write PERCENTILE_CONT(x, 0.5, {BOUNDS} => (LOW, HIGH))"
 _ONE_RECORD = f"it would publish one record's value: {_RANGES}"
@@ -62,6 +63,17 @@ WAYS_OUT: Mapping[str, str] = {
         ("quantile", "quantiles", "approx_quantile", "anon_percentile_cont", "histogram_numeric"),
         _PERCENTILE,
     ),
+    "covar_samp": f"write COVAR_POP(y, x, {BOUNDS} => {PAIR_OF_BOUNDS})",
+    "regr_r2": f"write CORR(y, x, {BOUNDS} => {PAIR_OF_BOUNDS}), and square it when reading",
+    "regr_count": "write COUNT(CASE WHEN y IS NOT NULL AND x IS NOT NULL THEN 1 END)",
+    **dict.fromkeys(
+        ("regr_avgx", "regr_avgy"),
+        f"write AVG(CASE WHEN y IS NOT NULL THEN x END, {BOUNDS} => (LOW, HIGH))",
+    ),
+    **dict.fromkeys(
+        ("regr_sxx", "regr_syy"), f"write VAR_POP(x, {BOUNDS} => (LOW, HIGH)) and COUNT(x)"
+    ),
+    "regr_sxy": f"write COVAR_POP(y, x, {BOUNDS} => {PAIR_OF_BOUNDS}) and COUNT(*)",
     "mode": "make x a key and count: the largest counts are the commonest values",
     **dict.fromkeys(
         ("collect_list", "collect_set", "array_agg", "listagg", "string_agg"),
@@ -124,6 +136,7 @@ class Call:
             "sum": AggregateFunction.SUM,
             "avg": AggregateFunction.AVG,
             **SPREAD_NAMES,
+            **{function.lower(): function for function in PAIRED},
         }
         functions |= dict.fromkeys(QUANTILES, AggregateFunction.APPROX_QUANTILES)
         return functions.get(self.name) or next(
@@ -139,6 +152,11 @@ class Call:
     def of_quantiles(self) -> bool:
         """Whether it is APPROX_QUANTILES(x, parts) or PERCENTILE_CONT(x, share)."""
         return self.name in QUANTILES
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether it is of two values, y and x."""
+        return self.function in PAIRED
 
     @property
     def of_values(self) -> bool:
@@ -248,14 +266,17 @@ def read_share(call: Call) -> Fraction | None:
     return (SHARE.fullmatch(argument.name) and Fraction(argument.name)) or None
 
 
-def bounds_of_value(call: Call, source: Source | None) -> tuple[float, float] | None:
+Bounds = tuple[float, float]
+
+
+def bounds_of_value(call: Call, source: Source | None, place: int = 0) -> Bounds | None:
     """Return the bounds of a value that need not be written: of the literals of a CASE, or those that the source declares of a column.
 
     They are of the text and of the declaration, never of a record.
     """
-    if not call.positional or not (call.function in BOUNDED or call.of_quantiles):
+    if len(call.positional) <= place or not (call.function in BOUNDED or call.of_quantiles):
         return None
-    value = call.positional[0]
+    value = call.positional[place]
     if isinstance(value, exp.Case):
         return _range_of(_results(value))
     if source is None or not is_column(value):
@@ -287,9 +308,27 @@ def _range_of(numbers: Sequence[float]) -> tuple[float, float] | None:
     return (lower, upper) if lower < upper else None
 
 
-def read_bounds(argument: exp.Kwarg) -> tuple[float, float] | None:
-    """Return (LOW, HIGH) of two finite number literals, None for anything else."""
+def bounds_of_values(call: Call, source: Source | None) -> tuple[Bounds | None, ...]:
+    """Return the bounds of each value of an aggregate: as written, or those that need not be."""
+    places = range(2 if call.of_pairs else 1)
+    if not call.bounds_arguments:
+        return tuple(bounds_of_value(call, source, place) for place in places)
+    argument = call.bounds_arguments[0]
+    if not call.of_pairs:
+        return (read_bounds(argument),)
     value = bare(argument.expression)
+    if not isinstance(value, exp.Tuple) or len(value.expressions) != 2:
+        return (None, None)
+    return tuple(map(_two_numbers, value.expressions))
+
+
+def read_bounds(argument: exp.Kwarg) -> Bounds | None:
+    """Return (LOW, HIGH) of two finite number literals, None for anything else."""
+    return _two_numbers(argument.expression)
+
+
+def _two_numbers(node: exp.Expr) -> Bounds | None:
+    value = bare(node)
     if not isinstance(value, exp.Tuple) or len(value.expressions) != 2:
         return None
     numbers = [number for part in value.expressions for number in _literal(bare(part))]

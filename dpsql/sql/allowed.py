@@ -105,7 +105,8 @@ EXTRACTED = _words(
 
 AGGREGATES = _words("""count sum avg mean min max min_by max_by count_if countif median mode percentile percentile_approx approx_percentile
             percentile_cont percentile_disc approx_count_distinct approx_top_k stddev std stddev_pop stddev_samp var_pop var_samp
-            variance covar_pop covar_samp corr skewness kurtosis regr_slope regr_r2 grouping__id collect_list collect_set array_agg listagg
+            variance covar_pop covar_samp corr skewness kurtosis regr_slope regr_intercept regr_r2 regr_count
+            regr_avgx regr_avgy regr_sxx regr_sxy regr_syy grouping__id collect_list collect_set array_agg listagg
             string_agg first first_value last last_value any any_value some every bool_and bool_or bit_and bit_or bit_xor product
             histogram_numeric count_min_sketch hll_sketch_agg bitmap_construct_agg grouping grouping_id try_sum try_avg anon_count
             approx_top_count approx_top_sum count_sketch

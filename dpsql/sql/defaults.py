@@ -33,9 +33,10 @@ def defaults_of(
     if not draft.entry(options.EPSILON.name):
         defaults[options.EPSILON.name] = draft.value(options.EPSILON.name)
     bounds = {
-        call.positional[0].name.lower(): bounds_of_value(call, draft.stream)
+        value.name.lower(): bounds_of_value(call, draft.stream, place)
         for call in draft.calls
-        if not call.bounds_arguments and call.positional and is_column(call.positional[0])
+        for place, value in enumerate(call.positional[: 2 if call.of_pairs else 1])
+        if not call.bounds_arguments and is_column(value)
     }
     known_bounds = {column: pair for column, pair in bounds.items() if pair}
     limits = {"epsilon": policy.max_epsilon_per_query, "delta": policy.delta_per_query}

@@ -10,7 +10,7 @@ from sqlglot import exp
 from sqlglot.tokens import Token
 
 from dpsql.description import DUE, END, START
-from dpsql.parsed_query import AggregateFunction
+from dpsql.parsed_query import PAIRED, AggregateFunction
 from dpsql.sql.allowed import AGGREGATES
 from dpsql.sql.relations import needs_quotes, star_of, write
 from dpsql.sql.text import Span, keyword, node_span
@@ -27,7 +27,10 @@ SPREAD_NAMES: Mapping[str, AggregateFunction] = {
 """Without an ending it is the sample's, in Spark and in GoogleSQL."""
 
 OUR_AGGREGATES = frozenset(
-    {"COUNT", "SUM", "AVG", "APPROX_QUANTILES", "PERCENTILE_CONT", *map(str.upper, SPREAD_NAMES)}
+    {
+        *("COUNT", "SUM", "AVG", "APPROX_QUANTILES", "PERCENTILE_CONT", *PAIRED),
+        *map(str.upper, SPREAD_NAMES),
+    }
 )
 """Aggregates of a group's records; `SKETCHES` are the others."""
 RESERVED_NAMES = frozenset({"window", START, END, "trigger", DUE})

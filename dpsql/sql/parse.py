@@ -15,6 +15,7 @@ from dpsql.parsed_query import (
     Aggregate,
     ContributionPeriod,
     Key,
+    Paired,
     ParsedQuery,
     Percentile,
     PerGroup,
@@ -33,7 +34,7 @@ from dpsql.sql import (
     select_rules,
     time_rules,
 )
-from dpsql.sql.aggregates import Call, bounds_of_value, read_bounds, read_parts, read_share
+from dpsql.sql.aggregates import Call, bounds_of_values, read_parts, read_share
 from dpsql.sql.dialect import DpClause
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.edits import edited, insertion, proposal
@@ -321,8 +322,11 @@ def _aggregate(call: Call, source: Source) -> Aggregate:
     if call.function is None or call.item.name is None:
         raise AssertionError("a rule let an unknown aggregate pass")
     argument = None if call.weight is None else write(call.canonical_arguments[call.weight])
-    bounds_arguments = call.bounds_arguments
-    bounds = read_bounds(bounds_arguments[0]) if bounds_arguments else bounds_of_value(call, source)
+    bounds, *x_bounds = bounds_of_values(call, source)
+    if call.of_pairs:
+        (x_pair,) = x_bounds
+        x = write(call.canonical_arguments[1])
+        return Paired(call.item.name, call.function, argument, bounds, x, x_pair or (0.0, 0.0))
     parts = read_parts(call)
     share = read_share(call)
     if share is not None and parts is not None:

@@ -27,6 +27,7 @@ from dpsql.parsed_query import (
     SPREADS,
     Aggregate,
     ContributionPeriod,
+    Paired,
     ParsedQuery,
     PerGroup,
     changed,
@@ -95,7 +96,7 @@ def check_tunable(query: Query) -> None:
     """Refuse a query whose settings cannot be measured here; no sample has to be read for that.
 
     Raises:
-        ConfigError: another mechanism's query, a one-time release, `mechanism = PAPER`, `carry_windows` above 1, or records that are not counted.
+        ConfigError: another mechanism's query, a one-time release, `mechanism = PAPER`, an aggregate of two values, `carry_windows` above 1, or records that are not counted.
     """
     if query.parsed.mechanism != PrivacyPlan.mechanism or query.parsed.once:
         takes = registry.mechanism_named(PrivacyPlan.mechanism).takes
@@ -106,6 +107,10 @@ def check_tunable(query: Query) -> None:
     if query.parsed.asked.release is ReleaseRule.RESELECT:
         raise ConfigError(
             "tuning measures our mechanism, which is more accurate than the paper's: leave mechanism out"
+        )
+    if pairs := [each for each in query.parsed.aggregates if isinstance(each, Paired)]:
+        raise ConfigError(
+            f"tuning measures no {pairs[0].function}: leave {pairs[0].alias} out, and tune AVG of its values"
         )
     if query.parsed.asked.carry_windows > 1:
         raise ConfigError(

@@ -197,7 +197,7 @@ class LeftOut:
             yield CLAMPED.format(str(clamped).capitalize(), words, self._bounds())
 
     def _bounds(self) -> str:
-        ends = {measure.bounds for measure in self.published.measures if measure.bounds}
+        ends = {pair for measure in self.published.measures for pair in measure.ranges}
         return "{:g} or {:g}".format(*ends.pop()) if len(ends) == 1 else "a bound"
 
 

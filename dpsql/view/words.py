@@ -231,7 +231,8 @@ def null_of_quantiles(row: Mapping[Any, Any], published: Published) -> str:
 
 def bounds_of(alias: str, published: Published) -> tuple[float, float] | None:
     """Return what the values of an aggregate are clamped to."""
-    return next((measure.bounds for measure in published.measures if measure.alias == alias), None)
+    ranges = (measure.ranges for measure in published.measures if measure.alias == alias)
+    return next((each[0] for each in ranges if each), None)
 
 
 def amount(value: float, error: float, is_count: bool = False) -> str:
@@ -289,7 +290,7 @@ def heads(published: Published) -> dict[str, str]:
             AggregateFunction.COUNT_SKETCH,
         ):  # the latter has no column
             continue
-        values = "{:g} to {:g}, ".format(*measure.bounds) if measure.bounds else ""
+        values = "and ".join(f"{low:g} to {high:g}, " for low, high in measure.ranges)
         if measure.per_group and measure.bounds:
             caps[measure.alias] = "{:,g} to {:,g} each".format(*measure.bounds)
             continue

@@ -17,6 +17,7 @@ from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, Relea
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod
 from dpsql.parts.key_selection import thresholds
 from dpsql.parts.sums import NoisySum
+from dpsql.privacy.noise_costs import VALUES
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.histogram.key_selection import SelectionParameters
 from dpsql.udfs.histogram.release import ReleaseParameters, release
@@ -55,16 +56,18 @@ def ratios(plan: PrivacyPlan) -> list[float]:
         left = left - n
     out = []
     on_selection = set()
+    shared = set()
     for column in plan.columns:
         for p in column.perturbations:
+            if p.partner is not None and p.noise_stream in shared:
+                continue
+            shared.add(p.noise_stream)
             if isinstance(p, PerturbationPlan) and p.on_selection:
                 if p.noise_stream not in on_selection and p.sigma:
                     out.append(f * math.sqrt(left_over(plan, p)) / p.sigma)
                 on_selection.add(p.noise_stream)
                 continue
-            largest = (
-                max(abs(p.lower), abs(p.upper)) * p.grid if p.rule in ("sum", "squares") else 1.0
-            )
+            largest = max(abs(p.lower), abs(p.upper)) * p.grid if p.rule in VALUES else 1.0
             if "per_group" in p.rule:
                 out.append(f * math.sqrt(r * most_squared(p, rows, per_key, keys)) / p.sigma)
                 continue

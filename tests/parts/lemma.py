@@ -15,7 +15,13 @@ from dpsql.mechanisms.histogram.plan import PerturbationPlan, PrivacyPlan, Quant
 from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.sketch.plan import SketchPlan
 from dpsql.mechanisms.sliding.plan import SlidingPlan
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PerGroup
+from dpsql.parsed_query import (
+    Aggregate,
+    AggregateFunction,
+    ContributionPeriod,
+    CounterName,
+    PerGroup,
+)
 from dpsql.privacy.cost import gamma
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, column_norm, counter
@@ -90,7 +96,7 @@ def values_of(part: Any) -> tuple[float, float]:
     """Least and largest value of what one row adds to a sum."""
     return (
         (part.lower * part.grid, part.upper * part.grid)
-        if part.rule in ("sum", "squares", "sum_per_group")
+        if part.rule in ("sum", "squares", "product", "sum_per_group")
         else (0.0, 1.0)
     )
 
@@ -111,6 +117,19 @@ def stays(part: Any, rows: int, per_key: int, keys: int) -> float:
     return rows_that_stay(rows, per_key, keys, max(map(abs, values_of(part))))
 
 
+def measures(plan: Any) -> list[tuple[Aggregate, tuple[Any, ...]]]:
+    """Aggregates with their sums; those that share some are one measure."""
+    found: list[tuple[Aggregate, dict[Any, None]]] = []
+    for column in plan.columns:
+        parts = dict.fromkeys(column.perturbations)
+        apart = [each for each in found if not parts.keys() & each[1].keys()]
+        for aggregate, shared in found:
+            if (aggregate, shared) not in apart:
+                parts = shared | parts
+        found = [*apart, (column.aggregate, parts)]
+    return [(aggregate, tuple(parts)) for aggregate, parts in found]
+
+
 def norm(of: Counter | BltInf) -> float:
     """f: of the counter's first column, over as many triggers as it has."""
     return math.sqrt(of.squared_norm()) if isinstance(of, BltInf) else column_norm(of)
@@ -128,11 +147,11 @@ def of_windows(plan: PrivacyPlan) -> Charge:
         for name in {p.counter for p in plan.perturbations} | {asked.counter}
     }
     weights = tuple(w / 2**20 for w in plan.selection.weights) if plan.selection else ()
-    for column in plan.columns:
-        for part in column.perturbations:
+    for aggregate, parts in measures(plan):
+        for part in parts:
             if isinstance(part, PerturbationPlan) and part.on_selection:
                 continue
-            units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
+            units = aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
             times = r * min(bounds[0], bounds[2])
             e = presences((1.0,) * times, meet) if units else r * stays(part, *bounds)
             once = isinstance(
@@ -191,10 +210,10 @@ def of_table(plan: TablePlan) -> Charge:
     ends = plan.changes
     bounds = asked.max_rows_contributed, asked.max_rows_per_group, asked.max_groups_contributed
     times = ends.max_spells_contributed if ends else min(bounds[0], bounds[2])
-    for column in plan.columns:
-        units = column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
+    for aggregate, sums in measures(plan):
+        units = aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT
         apart = 0.0
-        for part in column.perturbations:
+        for part in sums:
             paths = part.levels if isinstance(part, QuantileSum) else 1
             lower, upper = values_of(part)
             rows = rows_that_end(*bounds[:2], lower, upper) if ends else stays(part, *bounds)
@@ -203,7 +222,7 @@ def of_table(plan: TablePlan) -> Charge:
                 * (presences((1.0,) * times, ends is not None) if units else rows)
                 / part.sigma**2
             )
-        heights = [max(map(abs, values_of(part))) / part.sigma for part in column.perturbations]
+        heights = [max(map(abs, values_of(part))) / part.sigma for part in sums]
         total += (
             min(apart, measure_that_ends(*bounds[:2], heights))
             if ends and len(heights) > 1

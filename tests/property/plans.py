@@ -9,6 +9,7 @@ from dpsql.parsed_query import (
     ContributionPeriod,
     CounterName,
     Key,
+    Paired,
     ParsedQuery,
     PerGroup,
     WindowSpec,
@@ -25,6 +26,10 @@ CAPPED = PerGroup("capped", AggregateFunction.SUM, "x", (-3.0, 2.0))
 FEW = PerGroup("few", AggregateFunction.COUNT_ROWS, None, (0.0, 2.0))
 """Both with bounds per group."""
 SUM = Aggregate("time_spent", AggregateFunction.SUM, "seconds", (0.0, 60.0))
+BOTH = "seconds", (0.0, 60.0), "x", (-3.0, 9.0)
+LINE = Paired("slope", AggregateFunction.REGR_SLOPE, *BOTH)
+LINK = Paired("linked", AggregateFunction.CORR, *BOTH)
+"""Of the same two values: five of six sums are shared."""
 
 
 COMMON: dict[str, Any] = {

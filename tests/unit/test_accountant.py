@@ -32,7 +32,20 @@ from dpsql.privacy.noise_costs import factorisation
 from dpsql.sources.config import DEFAULT_MAX_KEYS, DEFAULT_MAX_USERS, Source
 from dpsql.udfs.noise.counters import counter
 from tests.property.noise_paths import noise_matrix
-from tests.property.plans import CAPPED, COUNT, DAY, FEW, HOUR, SUM, USERS, VALID, query, source
+from tests.property.plans import (
+    CAPPED,
+    COUNT,
+    DAY,
+    FEW,
+    HOUR,
+    LINE,
+    LINK,
+    SUM,
+    USERS,
+    VALID,
+    query,
+    source,
+)
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-5.0, 60.0))
 STDDEV = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (-5.0, 60.0))
@@ -79,7 +92,9 @@ def random_plan(pick: random.Random, stream: Source) -> PrivacyPlan:
         release=pick.choice(list(ReleaseRule)),
         counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
         aggregates=tuple(
-            a for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV, CAPPED, FEW) if pick.random() < 0.5
+            a
+            for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV, CAPPED, FEW, LINE, LINK)
+            if pick.random() < 0.5
         )
         or (COUNT,),
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpsql.udfs.columns import Float, Int
 from dpsql.udfs.contributions import WEIGHT_UNIT
-from dpsql.udfs.measure.output_columns import Z95
+from dpsql.udfs.measure.errors import Z95
 
 WEIGHT_BITS = 20
 FAR = 2.1

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.columns import Float, Int
+from dpsql.udfs.measure import pairs
+from dpsql.udfs.measure.errors import Z95, Sum, released
 
 # Averages, variances and standard deviations: what noisy sums of centred values, of their
 # squares and of how many there are allow.
@@ -25,13 +27,8 @@ from dpsql.udfs.columns import Float, Int
 # middle of what they can be, so that one record moves their sum by half as much; the middle
 # times the noisy count is added here.
 
-Z95 = 1.959963984540054
-
 QUARTER = ((0.0, 1.0), (0.28, 0.96), (0.6, 0.8), (0.8, 0.6), (0.96, 0.28), (1.0, 0.0))
 """Points of a quarter of the unit circle, of which every machine has the same bits."""
-
-Sum = tuple[Float, Float]
-"""Noisy sums in value units, and the standard deviations of their noise."""
 
 Ends = tuple[Float, Float]
 
@@ -44,7 +41,7 @@ def average(total: Sum, count: Sum, bounds: tuple[float, float]) -> tuple[Float,
     )
     value = _quotient(total[0] / np.maximum(count[0], 1.0), low, high, count)
     error = np.maximum(high - value, value - low)
-    return _released(np.clip(value, *bounds), error, bounds, count)
+    return released(np.clip(value, *bounds), error, bounds, count)
 
 
 def variance(
@@ -73,8 +70,8 @@ def variance(
         error = np.maximum(
             np.sqrt(value + error) - deviation, deviation - np.sqrt(np.maximum(value - error, 0.0))
         )
-        return _released(deviation, error, (0.0, largest**0.5), count)
-    return _released(value, error, (0.0, largest), count)
+        return released(deviation, error, (0.0, largest**0.5), count)
+    return released(value, error, (0.0, largest), count)
 
 
 def _counts(count: Float, error: Float) -> Iterator[tuple[Float, float]]:
@@ -109,31 +106,19 @@ def _quotient(quotient: Float, low: Float, high: Float, count: Sum) -> Float:
     return np.where(count[0] < 1, (low + high) / 2, quotient)
 
 
-def _released(
-    value: Float, error: Float, bounds: tuple[float, float], count: Sum
-) -> tuple[Float, Float]:
-    """Return value and stderr: of an error of half the bounds or more, their middle and all between them; NaN where there is less than one value, by
-    the upper end of the count's interval."""
-    largest = (bounds[1] - bounds[0]) / 2
-    value = np.where(error < largest, value, bounds[0] + largest)
-    has_values = (count[0] + Z95 * count[1] >= 1) & ~np.isnan(error)
-    return np.where(has_values, value, np.nan), np.where(
-        has_values, np.minimum(error, largest) / Z95, np.nan
-    )
-
-
 @dataclass(frozen=True)
 class OutputColumn:
     """One released column.
 
     Args:
-        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg`, `variance` or `deviation` (float64),
-            or `quantiles`: so many float64 as there are `parts`, and one (`dpsql.udfs.measure.quantiles`).
+        kind: `count` (int64), `sum` (float64, an exact multiple of the grid), `avg`, `variance`, `deviation` or one of
+            `PAIRED` (float64), or `quantiles`: so many float64 as there are `parts`, and one (`dpsql.udfs.measure.quantiles`).
         perturbations: positions of its perturbations (avg: centred sum, then count; variance and deviation: squares between the two).
         grids: their grids.
         stderr: per perturbation, standard deviation of the noise at triggers 1..horizon, in value units.
         bounds: clip of an average; one record's of a variance. centre: what its values were centred on.
         offset: what was taken from each square. sample: a variance divides by the count less 1.
+        x_bounds: of two values the second one's; `bounds` and `y_offset` are then of the first.
     """
 
     kind: str
@@ -145,6 +130,8 @@ class OutputColumn:
     parts: int = 0
     offset: float = 0.0
     sample: bool = False
+    x_bounds: tuple[float, float] = (0.0, 0.0)
+    y_offset: float = 0.0
 
 
 def released_columns(columns: Sequence[OutputColumn], with_quantiles: bool = True) -> pa.Schema:
@@ -195,6 +182,9 @@ def combine(
     if column.kind == "avg":
         centred, stderr = average(noisy[0], noisy[1], (low - column.centre, high - column.centre))
         return column.centre + centred, stderr
+    if column.kind in pairs.KINDS:
+        scale = pairs.Scale(column.bounds, column.x_bounds, column.y_offset, column.offset)
+        return pairs.measure(column.kind, noisy, scale)
     total, squares, count = noisy
     return variance(
         total,

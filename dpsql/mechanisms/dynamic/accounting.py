@@ -8,7 +8,7 @@ counter (docs/privacy/dynamic.md) is checked, not believed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -22,9 +22,10 @@ from dpsql.mechanisms.dynamic.plan import (
     TableSelectionPlan,
     TreePlan,
 )
-from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName
+from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Paired
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.noise_costs import (
+    VALUES,
     column_norm,
     factorisation,
     levels,
@@ -61,7 +62,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
     ratios = (
         _tree_ratios(plan, norm)
         if isinstance(plan, TreePlan)
-        else [_ratio(column, plan, norm, counts) for column in plan.columns]
+        else [_ratio(measure, plan, norm, counts) for measure in _measures(plan)]
     )
     threshold = 0.0
     if plan.selection is not None:
@@ -177,6 +178,23 @@ def _id_failure(plan: TablePlan, source: Source, groups: int) -> float:
     return 0.0
 
 
+def _measures(plan: TablePlan) -> list[TableColumnPlan]:
+    """Return the columns, and as one those that share noisy sums: of the same two values."""
+    sums: dict[Hashable, dict[NoisySum, None]] = {}
+    first: dict[Hashable, Aggregate] = {}
+    for i, column in enumerate(plan.columns):
+        each = column.aggregate
+        key: Hashable = i
+        if isinstance(each, Paired):
+            key = (each.argument, each.x, each.bounds, each.x_bounds)
+        first.setdefault(key, each)
+        sums.setdefault(key, {}).update(dict.fromkeys(column.perturbations))
+    return [
+        TableColumnPlan(aggregate=first[key], perturbations=tuple(parts))
+        for key, parts in sums.items()
+    ]
+
+
 def _ratio(column: TableColumnPlan, plan: TablePlan, norm: float, counts: int) -> float:
     """Return the sensitivity over sigma of all noisy sums of an aggregate: sum by sum, or as one vector where rows end and that is less."""
     separate = math.hypot(
@@ -226,12 +244,12 @@ def _ratio_of_sum(
     if isinstance(p, QuantileSum):
         return math.sqrt(levels(p)) * row_ratio(*bounds, ends, (0.0, 1.0), norm, p.sigma)
     rule, _, per_group = p.rule.partition("_per_")
-    if rule not in ("rows", "valid", "users", "sum", "squares") or (per_group and ends):
+    if rule not in ("rows", "valid", "users", *VALUES) or (per_group and ends):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
         return presence_ratio((1.0,) * counts, ends, norm, p.sigma)
     values = (
-        (p.lower * p.grid, p.upper * p.grid) if rule in ("sum", "squares") else (0.0, 1.0)
+        (p.lower * p.grid, p.upper * p.grid) if rule in VALUES else (0.0, 1.0)
     )  # other rules add 0 or 1 whatever the clamp
     if per_group:
         return group_ratio(*bounds, values, (p.lower * p.grid, p.upper * p.grid), norm, p.sigma)

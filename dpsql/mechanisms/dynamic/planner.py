@@ -22,9 +22,17 @@ from dpsql.mechanisms.dynamic.plan import (
     TreePlan,
 )
 from dpsql.mechanisms.protocol import identity_of
-from dpsql.parsed_query import ParsedQuery, PerGroup, Quantiles
+from dpsql.parsed_query import ParsedQuery, PerGroup, Quantiles, arguments_of
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import BEYOND, check_noise, increments_of, of_width, quantile_sum
+from dpsql.parts.increments import (
+    BEYOND,
+    check_noise,
+    count_sums,
+    increments_of,
+    of_width,
+    places_of,
+    quantile_sum,
+)
 from dpsql.parts.key_selection import (
     SELECTION_DECAY,
     SELECTION_SHARE,
@@ -213,7 +221,7 @@ def make_plan(query: ParsedQuery[TableChoices], source: Source) -> TablePlan:
     delta_noise = (delta_left - delta_threshold) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
     share = SELECTION_SHARE if query.selects else 0.0
-    arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
+    arguments = arguments_of(query)
     plan = TablePlan(
         query=query,
         start_us=source.start_us,
@@ -305,12 +313,13 @@ def _columns(
         [] if isinstance(a, Quantiles) else increments_of(a, plan.arguments, c)
         for a, c in zip(query.aggregates, clamps, strict=True)
     ]
-    plain_count = sum(len(parts) for parts in increments)
+    plain_count = count_sums([a for a in query.aggregates if not isinstance(a, Quantiles)])
     quantile_aggregates = [a for a in query.aggregates if isinstance(a, Quantiles)]
     part = mu / math.sqrt(plain_count + len(quantile_aggregates))
     columns: list[TableColumnPlan] = []
-    number = 0
-    for aggregate, parts in zip(query.aggregates, increments, strict=True):
+    own: dict[int, NoisySum] = {}
+    places = places_of(query.aggregates)
+    for aggregate, numbers, parts in zip(query.aggregates, places, increments, strict=True):
         perturbations: list[NoisySum] = []
         if isinstance(aggregate, Quantiles):
             sensitivity = round_up(
@@ -327,15 +336,16 @@ def _columns(
                     source.max_users * most_rows,
                 )
             )
-        for increment in parts:
-            number += 1
+        for place, increment in zip(numbers, parts, strict=False):
+            if place in own:
+                continue  # another aggregate's
             sensitivity = round_up(_sensitivity(increment, len(parts), bounds) * norm)
             sigma = round_up(sensitivity / part * (1 + 1e-12))
-            perturbation = NoisySum(
-                **vars(increment), noise_stream=number, sensitivity=sensitivity, sigma=sigma
+            own[place] = NoisySum(
+                **vars(increment), noise_stream=len(own) + 1, sensitivity=sensitivity, sigma=sigma
             )
             check_noise(aggregate.alias, sigma, increment.grid, reach_of(plan.counter))
-            perturbations.append(perturbation)
+        perturbations += [own[place] for place in numbers if parts]
         columns.append(TableColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
 

@@ -108,6 +108,15 @@ def rows_that_end(draft: Draft) -> Iterator[Problem]:
         )
 
 
+def pairs_that_end(draft: Draft) -> Iterator[Problem]:
+    """Reject aggregates of two values where rows end."""
+    for call in draft.calls if draft.stream and draft.stream.change_feed else ():
+        if call.of_pairs:
+            message = f"{call.name.upper()} is not yet of tables whose rows end"
+            hint = "write AVG, VAR_POP or APPROX_QUANTILES of each value"
+            yield problem(call.item.span, message, hint)
+
+
 RULES = (
     *time_rules.TABLE_RULES,
     *time_rules.FEED_RULES,
@@ -119,4 +128,5 @@ RULES = (
     clause_rules.groups_above_rows,
     clause_rules.selection_without_keys,
     of_the_paper,
+    pairs_that_end,
 )

@@ -25,7 +25,7 @@ from dpsql.mechanisms.histogram.plan import (
 from dpsql.parsed_query import AggregateFunction, ContributionPeriod, CounterName, PerGroup
 from dpsql.parts.left_out import FigurePlan
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
-from dpsql.privacy.noise_costs import factorisation, levels, response_and_column
+from dpsql.privacy.noise_costs import VALUES, factorisation, levels, response_and_column
 from dpsql.sources.config import Source
 from dpsql.udfs.noise.counters import counter, impulse_response
 
@@ -243,10 +243,10 @@ def _ratio(p: PerturbationPlan | QuantilePlan, plan: PrivacyPlan) -> float:
             / p.sigma
         )
     rule, _, per_group = p.rule.partition("_per_")
-    if rule not in ("rows", "valid", "users", "sum", "squares"):
+    if rule not in ("rows", "valid", "users", *VALUES):
         raise AccountingError(f"rule {p.rule} is unknown to the accountant")
     largest = (
-        max(abs(p.lower), abs(p.upper)) * p.grid if rule in ("sum", "squares") else 1.0
+        max(abs(p.lower), abs(p.upper)) * p.grid if rule in VALUES else 1.0
     )  # other rules add 0 or 1 whatever the clamp
     if p.rule == "users" and column.aggregate.function is AggregateFunction.COUNT_DISTINCT_UNIT:
         # One 1 in each of K groups; where periods meet it may come back elsewhere when this period is gone, for the other one.

@@ -30,16 +30,18 @@ from dpsql.parsed_query import (
     ParsedQuery,
     PerGroup,
     Quantiles,
+    arguments_of,
 )
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import (
     MAX_EXACT,
     check_noise,
+    count_sums,
     increments_of,
     noise_fits,
     of_width,
+    places_of,
     quantile_sum,
-    sums_of,
 )
 from dpsql.parts.key_selection import (
     CARRIED_SHARE,
@@ -181,7 +183,7 @@ def unnamed_plan(
         decay = PAPER_DECAY if query.asked.counter is CounterName.HONAKER else SELECTION_DECAY
     figures = plan_figures(query, source.max_users, mu, 1 + _count_numbers(sizes, frozenset()))
     noise = _noise(sizes, share, decay, mu_beside(figures, mu), delta_threshold * (1 - 1e-12))
-    arguments = _arguments(query)
+    arguments = arguments_of(query)
     return PrivacyPlan(
         query=query,
         horizon=sizes.horizon,
@@ -385,11 +387,8 @@ def _split_mu(
 def _count_numbers(sizes: _Sizes, rules: frozenset[str]) -> int:
     """Count the noisy numbers of a group; equal counts on key selection are one."""
     shared = {_rule_on_selection(sizes, each) for each in sizes.query.aggregates} & rules
-    return len(shared) + sum(
-        1 if isinstance(each, Quantiles) else sums_of(each.function)
-        for each in sizes.query.aggregates
-        if _rule_on_selection(sizes, each) not in rules
-    )
+    own = [each for each in sizes.query.aggregates if _rule_on_selection(sizes, each) not in rules]
+    return len(shared) + count_sums(own)
 
 
 def _is_better(sizes: _Sizes, rule: str, noise: _Noise) -> bool:
@@ -435,10 +434,6 @@ def _selection(
     )
 
 
-def _arguments(query: ParsedQuery[HistogramChoices]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
-
-
 def _columns(sizes: _Sizes, arguments: tuple[str, ...], noise: _Noise) -> tuple[ColumnPlan, ...]:
     plain_count = _count_numbers(sizes, noise.on_selection) - sum(
         isinstance(aggregate, Quantiles) for aggregate in sizes.query.aggregates
@@ -446,8 +441,10 @@ def _columns(sizes: _Sizes, arguments: tuple[str, ...], noise: _Noise) -> tuple[
     streams = itertools.count(1)
     trees = itertools.count(plain_count + 1)
     shared: dict[str, PerturbationPlan] = {}
+    own: dict[int, PerturbationPlan] = {}
     columns = []
-    for aggregate in sizes.query.aggregates:
+    aggregates = sizes.query.aggregates
+    for aggregate, places in zip(aggregates, places_of(aggregates), strict=True):
         rule = _rule_on_selection(sizes, aggregate)
         perturbations: tuple[PerturbationPlan | QuantilePlan, ...]
         if isinstance(aggregate, Quantiles):
@@ -459,10 +456,13 @@ def _columns(sizes: _Sizes, arguments: tuple[str, ...], noise: _Noise) -> tuple[
         else:
             rows = 1 if isinstance(aggregate, PerGroup) else sizes.rows
             increments = increments_of(aggregate, arguments, of_width(sizes.source, rows))
-            perturbations = tuple(
-                _own_noise(sizes, aggregate.alias, increment, next(streams), noise.mu_each)
-                for increment in increments
-            )
+            for place, increment in zip(places, increments, strict=True):
+                if place not in own:
+                    number = next(streams)
+                    own[place] = _own_noise(
+                        sizes, aggregate.alias, increment, number, noise.mu_each
+                    )
+            perturbations = tuple(own[place] for place in places)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=perturbations))
     return tuple(columns)
 

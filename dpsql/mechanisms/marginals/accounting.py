@@ -12,7 +12,7 @@ from dpsql.errors import AccountingError
 from dpsql.mechanisms.marginals.plan import CubeChoices, MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
-from dpsql.privacy.noise_costs import column_norm, factorisation
+from dpsql.privacy.noise_costs import VALUES, column_norm, factorisation
 from dpsql.sources.config import Source
 from dpsql.udfs.noise.blt_inf import BltInf
 
@@ -74,7 +74,7 @@ def _rows_squared(choices: CubeChoices, table: MeasuredTable) -> int:
 
 def _squared(measured: MeasuredSum, row_squares: list[int], norm: float) -> float:
     """Return the squared shift over all tables that one unit can cause in one sum, in units of its noise."""
-    if measured.rule not in ("rows", "valid", "sum", "squares"):
+    if measured.rule not in ("rows", "valid", *VALUES):
         raise AccountingError(
             f"rule {measured.rule} is unknown to the accountant: it is no sum over rows"
         )
@@ -82,7 +82,7 @@ def _squared(measured: MeasuredSum, row_squares: list[int], norm: float) -> floa
         raise AccountingError("every table needs noise")
     largest = (
         max(-measured.lower * measured.grid, measured.upper * measured.grid, 0.0)
-        if measured.rule in ("sum", "squares")
+        if measured.rule in VALUES
         else 1.0
     )
     # Every row moves one cell of each table, shown at all triggers from its own on.

@@ -18,7 +18,7 @@ from dpsql.mechanisms.explanations import (
     growing,
     main,
     protects,
-    statistic_of,
+    statistics_of,
     times,
 )
 from dpsql.mechanisms.marginals.accounting import account
@@ -96,13 +96,13 @@ def _tables(plan: MarginalsPlan) -> Iterator[ReleasedTable]:
         errors = [
             gaussian(
                 trigger,
-                statistic_of(part) if len(parts) > 1 else "value",
+                statistic,
                 math.sqrt(variances[part.noise_stream][place]),
                 divisor(aggregate) if part is main(parts) else "",
                 aggregate.alias,
             )
             for aggregate, parts in plan.columns
-            for part in parts
+            for statistic, part in zip(statistics_of(aggregate, parts), parts, strict=True)
         ]
         yield ReleasedTable(
             names=tuple(plan.query.keys[key].name for key in table.keys),

@@ -6,12 +6,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import ClassVar
 
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
-from dpsql.parts.increments import sums_of
+from dpsql.parts.increments import places_of
 from dpsql.parts.sums import Summed
 from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, MeasuredTables
@@ -84,9 +83,10 @@ class MarginalsPlan(Plan):
     @property
     def columns(self) -> tuple[tuple[Aggregate, tuple[MeasuredSum, ...]], ...]:
         """Each aggregate with the sums that it is made of."""
-        left = iter(self.sums)
+        aggregates = self.query.aggregates
         return tuple(
-            (each, tuple(islice(left, sums_of(each.function)))) for each in self.query.aggregates
+            (each, tuple(self.sums[place] for place in places))
+            for each, places in zip(aggregates, places_of(aggregates), strict=True)
         )
 
     @property

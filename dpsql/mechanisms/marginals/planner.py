@@ -19,9 +19,9 @@ from dpsql.mechanisms.marginals.plan import (
     MeasuredTable,
 )
 from dpsql.mechanisms.protocol import identity_of
-from dpsql.parsed_query import AVERAGED, ONE_WINDOW, ParsedQuery
+from dpsql.parsed_query import AVERAGED, ONE_WINDOW, ParsedQuery, arguments_of
 from dpsql.parts.hash_charge import hash_charge
-from dpsql.parts.increments import check_noise, increments_of, of_width, sums_of
+from dpsql.parts.increments import check_noise, count_sums, increments_of, of_width, places_of
 from dpsql.parts.whole_table import document, norm_of, reach_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
@@ -196,7 +196,7 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
     delta_hash = hash_charge(query, source, source.max_users, 0)  # cells have numbers and no hashes
     delta_noise = (query.delta - delta_hash) * (1 - 1e-12)
     mu = round_down(total_mu(query.epsilon, delta_noise))
-    arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
+    arguments = arguments_of(query)
     plan = MarginalsPlan(
         query=query,
         start_us=start_us,
@@ -260,18 +260,18 @@ def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
     query = plan.query
     choices = plan.query.asked
     norm = norm_of(plan.counter)
-    base = math.sqrt(
-        plan.mu**2 / sum(sums_of(aggregate.function) for aggregate in query.aggregates)
-    )
+    base = math.sqrt(plan.mu**2 / count_sums(query.aggregates))
     sums: list[MeasuredSum] = []
-    for aggregate in query.aggregates:
+    for aggregate, places in zip(query.aggregates, places_of(query.aggregates), strict=True):
         if aggregate.function not in (*ADDITIVE, *AVERAGED):
             raise ConfigError(
                 f"{aggregate.function} is not made of sums over rows, so marginals cannot have it"
             )
-        for increment in increments_of(
-            aggregate, plan.arguments, of_width(source, choices.max_rows_contributed)
-        ):
+        clamp = of_width(source, choices.max_rows_contributed)
+        increments = increments_of(aggregate, plan.arguments, clamp)
+        for place, increment in zip(places, increments, strict=True):
+            if place < len(sums):
+                continue  # another aggregate's
             sigmas = tuple(
                 round_up(
                     _shift(choices, table.keys)

@@ -16,7 +16,7 @@ from dpsql.mechanisms.explanations import (
     listed_keys,
     main,
     protects,
-    statistic_of,
+    statistics_of,
     times,
 )
 from dpsql.mechanisms.other_ways import Ways
@@ -60,11 +60,12 @@ def _column(
 ) -> ExplainedColumn:
     noisy = main(parts)
     several = len(parts) > 1
-    error = _error(noisy, statistic_of(noisy) if several else "value", divisor(aggregate))
+    names = statistics_of(aggregate, parts)
+    error = _error(noisy, names[parts.index(noisy)], divisor(aggregate))
     return column(
         aggregate,
         [error],
-        [_error(part, statistic_of(part)) for part in parts] if several else (),
+        [_error(part, name) for part, name in zip(parts, names, strict=True)] if several else (),
         [] if several else [*_value_notes(plan, aggregate.alias, noisy)],
     )
 

@@ -16,7 +16,7 @@ from dpsql.mechanisms.sliding.plan import (
     SlidingPlan,
     document,
 )
-from dpsql.parsed_query import ParsedQuery, PrivacyLevel
+from dpsql.parsed_query import ParsedQuery, PrivacyLevel, arguments_of
 from dpsql.parts.increments import MAX_EXACT, increments_of
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
@@ -82,7 +82,7 @@ def make_plan(query: ParsedQuery[PaneChoices], source: Source) -> SlidingPlan:
         ConfigError: no noise keeps the promise; says what would be accepted.
     """
     window = query.windows
-    arguments = tuple(dict.fromkeys(a.argument for a in query.aggregates if a.argument is not None))
+    arguments = arguments_of(query)
     increments = [
         increment
         for aggregate in query.aggregates

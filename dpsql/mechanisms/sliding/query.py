@@ -58,6 +58,15 @@ def distinct_units(draft: Draft) -> Iterator[Problem]:
             yield problem(call.item.span, message, "write a delta above 0")
 
 
+def pairs_in_panes(draft: Draft) -> Iterator[Problem]:
+    """Reject aggregates of two values in panes."""
+    for call in draft.calls:
+        if call.of_pairs:
+            message = f"{call.name.upper()} has Gaussian noise"
+            hint = "write a delta above 0, for example delta = 1e-9"
+            yield problem(call.item.span, message, hint)
+
+
 def one_release(draft: Draft) -> Iterator[Problem]:
     """Reject a trigger interval that is not the slide: a window is released once."""
     entry = draft.entry("trigger_interval")
@@ -116,6 +125,7 @@ RULES = (
     *event_rules.RULES,
     listed_keys,
     distinct_units,
+    pairs_in_panes,
     one_release,
     whole_panes,
     of_the_paper,

@@ -26,7 +26,7 @@ from dpsql.udfs.table.release import release
 from dpsql.view.words import left_out
 from tests.described import of_plan
 from tests.mechanisms.dynamic.plans import FEED, START, query, source
-from tests.property.plans import CAPPED, COUNT, FEW, HOUR, SUM, USERS
+from tests.property.plans import CAPPED, COUNT, FEW, HOUR, LINE, LINK, SUM, USERS
 
 AVG = Aggregate("mean", AggregateFunction.AVG, "seconds", (-3.0, 9.0))
 SPREAD = Aggregate("spread", AggregateFunction.VAR_SAMP, "seconds", (-3.0, 9.0))
@@ -57,7 +57,7 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[TableChoices]:
     if given["feed"] is None and pick.random() < 0.3:
         uncounted = {"max_rows_contributed": math.inf, "max_rows_per_group": math.inf}
         return query(**given | uncounted, max_triggers=last, aggregates=(CAPPED, FEW, USERS))
-    some += [] if given["feed"] else [a for a in (CAPPED, FEW) if pick.random() < 0.5]
+    some += [] if given["feed"] else [a for a in (CAPPED, FEW, LINE, LINK) if pick.random() < 0.5]
     return query(**given, max_rows_contributed=rows, max_triggers=last, aggregates=(COUNT, *some))
 
 

@@ -12,7 +12,19 @@ from dpsql.parsed_query import (
     Quantiles,
     WindowSpec,
 )
-from tests.property.plans import CAPPED, COUNT, DAY, FEW, HOUR, ROWS, USERS, query, source
+from tests.property.plans import (
+    CAPPED,
+    COUNT,
+    DAY,
+    FEW,
+    HOUR,
+    LINE,
+    LINK,
+    ROWS,
+    USERS,
+    query,
+    source,
+)
 
 SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.0))
 QUARTILES = Quantiles("quartiles", AggregateFunction.APPROX_QUANTILES, "seconds", (0.0, 60.0), 4)
@@ -40,6 +52,7 @@ PLANS = {
         source(),
     ),
     "spread": make_plan(query(**LOUD, aggregates=(COUNT, SPREAD)), source()),
+    "two values": make_plan(query(**LOUD, aggregates=(COUNT, LINE, LINK)), source()),
     "bounds per group": make_plan(
         query(**LOUD, window=WindowSpec(DAY, 8 * HOUR, 0), aggregates=(CAPPED, FEW)), source()
     ),

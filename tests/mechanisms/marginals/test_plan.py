@@ -36,7 +36,7 @@ from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.sources.config import load_sources
 from dpsql.udfs.marginals.estimates import energies
 from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source
-from tests.property.plans import COUNT, SUM, USERS, VALID
+from tests.property.plans import COUNT, LINE, LINK, SUM, USERS, VALID
 
 SIGNED = Aggregate("balance", AggregateFunction.SUM, "amount", (-3.0, 100.0))
 WIDE = Aggregate("wide", AggregateFunction.SUM, "seconds", (0.0, 2.0**20))
@@ -60,7 +60,10 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[CubeChoices]:
         max_groups_contributed=int(pick.integers(1, rows + 1)),
         grouping_sets=cube([domain.size for domain in domains], int(pick.integers(1, 4))),
         max_triggers=last,
-        aggregates=(COUNT, *(a for a in (VALID, SUM, SIGNED, MEAN, SPREAD) if pick.random() < 0.5)),
+        aggregates=(
+            COUNT,
+            *(a for a in (VALID, SUM, SIGNED, MEAN, SPREAD, LINE, LINK) if pick.random() < 0.5),
+        ),
     )
 
 

@@ -17,7 +17,7 @@ from dpsql.udfs.stage import Clock
 from tests.checks.test_sensitivity import strategy
 from tests.mechanisms.marginals.plans import START, numbered, query, source
 from tests.mechanisms.marginals.test_plan import MEAN, SIGNED, SPREAD, sensitivity_of_one_table
-from tests.property.plans import COUNT, HOUR
+from tests.property.plans import COUNT, HOUR, LINE, LINK
 
 LAST = 3
 STREAMS = 120
@@ -35,6 +35,7 @@ def plan_of(*aggregates: Aggregate, **changes: object) -> MarginalsPlan:
 FEW = {"max_rows_contributed": 4, "max_rows_per_group": 2, "max_groups_contributed": 2}
 PLANS = {
     "a spread": plan_of(SPREAD),
+    "two values": plan_of(LINE, LINK, MEAN),
     "a mean and a count": plan_of(MEAN, COUNT),
     "all": plan_of(COUNT, SIGNED, MEAN, SPREAD),
     "c and G of one table": plan_of(SPREAD, **FEW, grouping_sets=((0, 1),)),
