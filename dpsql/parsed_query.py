@@ -108,6 +108,11 @@ class Aggregate:
         """Lower and upper bound of each value."""
         return self.bounds
 
+    @property
+    def expressions(self) -> tuple[str | None, ...]:
+        """The values that it reads, as Spark SQL."""
+        return (self.argument,)
+
 
 @dataclass(frozen=True)
 class PerGroup(Aggregate):
@@ -125,6 +130,11 @@ class Paired(Aggregate):
     def clamps(self) -> tuple[float, ...] | None:
         """Lower and upper bound of y, then of x."""
         return (*(self.bounds or ()), *self.x_bounds)
+
+    @property
+    def expressions(self) -> tuple[str | None, ...]:
+        """First y, then x, as Spark SQL."""
+        return self.argument, self.x
 
 
 @dataclass(frozen=True)
@@ -245,13 +255,13 @@ class ParsedQuery(Generic[Asked_co]):
 
 def arguments_of(query: ParsedQuery[Any]) -> tuple[str, ...]:
     """Return the different expressions that aggregates read, in order."""
-    read = [
-        argument
-        for each in query.aggregates
-        for argument in (each.argument, each.x if isinstance(each, Paired) else None)
-        if argument is not None
+    expressions = [
+        expression
+        for aggregate in query.aggregates
+        for expression in aggregate.expressions
+        if expression is not None
     ]
-    return tuple(dict.fromkeys(read))
+    return tuple(dict.fromkeys(expressions))
 
 
 def changed(query: ParsedQuery[Any], **changes: Any) -> ParsedQuery[Any]:

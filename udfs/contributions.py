@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsql.udfs.columns import Float, Int, int_fields
+from dpsql.udfs.columns import Bool, Float, Int, int_fields
 
 WEIGHT_UNIT = 2.0**-20
 """Weights and thresholds are integers in this unit."""

@@ -53,11 +53,11 @@ def places_of(aggregates: Sequence[Aggregate]) -> tuple[tuple[int, ...], ...]:
     """Number the noisy sums of a query, and return those of each aggregate: aggregates of the same two values within the same bounds share theirs."""
     numbers: dict[Hashable, int] = {}
     places = []
-    for i, each in enumerate(aggregates):
-        keys: list[Hashable] = [(i, part) for part in range(sums_of(each.function))]
-        if isinstance(each, Paired):
-            shared = each.argument, each.x, each.bounds, each.x_bounds
-            keys = [(shared, moment) for moment in MOMENTS[each.function]]
+    for i, aggregate in enumerate(aggregates):
+        keys: list[Hashable] = [(i, part) for part in range(sums_of(aggregate.function))]
+        if isinstance(aggregate, Paired):
+            shared = aggregate.argument, aggregate.x, aggregate.bounds, aggregate.x_bounds
+            keys = [(shared, moment) for moment in MOMENTS[aggregate.function]]
         places.append(tuple(numbers.setdefault(key, len(numbers)) for key in keys))
     return tuple(places)
 

@@ -92,10 +92,9 @@ def random_plan(pick: random.Random, stream: Source) -> PrivacyPlan:
         release=pick.choice(list(ReleaseRule)),
         counter=pick.choice([CounterName.BLT, CounterName.HONAKER]),
         aggregates=tuple(
-            a
-            for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV, CAPPED, FEW, LINE, LINK)
-            if pick.random() < 0.5
+            a for a in (COUNT, VALID, USERS, SUM, AVG, STDDEV, CAPPED, FEW) if pick.random() < 0.5
         )
+        + (LINE, LINK)[: rows % 4]
         or (COUNT,),
     )
     if pick.random() < 0.2:

@@ -183,7 +183,7 @@ def combine(
         centred, stderr = average(noisy[0], noisy[1], (low - column.centre, high - column.centre))
         return column.centre + centred, stderr
     if column.kind in pairs.KINDS:
-        scale = pairs.Scale(column.bounds, column.x_bounds, column.y_offset, column.offset)
+        scale = pairs.PairScale(column.bounds, column.x_bounds, column.y_offset, column.offset)
         return pairs.measure(column.kind, noisy, scale)
     total, squares, count = noisy
     return variance(

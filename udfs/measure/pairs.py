@@ -22,7 +22,7 @@ KINDS = ("covar_pop", "corr", "regr_slope", "regr_intercept")
 
 
 @dataclass(frozen=True)
-class Scale:
+class PairScale:
     """The bounds of y and x, and the offsets that were taken from their squares."""
 
     y_bounds: tuple[float, float]
@@ -41,8 +41,8 @@ class Scale:
         return (self.x_bounds[1] - self.x_bounds[0]) / 2
 
 
-def measure(kind: str, sums: Sequence[Sum], scale: Scale) -> tuple[Float, Float]:
-    """Return (value, stderr).
+def measure(kind: str, sums: Sequence[Sum], scale: PairScale) -> tuple[Float, Float]:
+    """Return the value of an aggregate of two values, and its stderr.
 
     Args:
         kind: one of `KINDS`.
@@ -53,26 +53,41 @@ def measure(kind: str, sums: Sequence[Sum], scale: Scale) -> tuple[Float, Float]
     x_half = scale.x_half
     units = [y_half * x_half, y_half, x_half, x_half**2, y_half**2][: len(sums) - 1]
     product, y, x, *squares, count = _differentials(sums, [*units, 1.0])
-    shared = product - _over(_times(x, y), count)
+    shared = product - _divided(_times(x, y), count)
     if kind == "covar_pop":
         value, error = _fieller(shared, count)
         value, stderr = released(np.clip(value, -1.0, 1.0), error, (-1.0, 1.0), sums[-1])
-        return value * y_half * x_half, stderr * y_half * x_half
-    x_spread = squares[0] + scale.x_offset / x_half**2 * count - _over(_times(x, x), count)
+        return value * units[0], stderr * units[0]
+    x_spread = squares[0] + scale.x_offset / x_half**2 * count - _divided(_times(x, x), count)
     if kind == "corr":
-        y_spread = squares[1] + scale.y_offset / y_half**2 * count - _over(_times(y, y), count)
+        y_spread = squares[1] + scale.y_offset / y_half**2 * count - _divided(_times(y, y), count)
         value, error = _fieller(shared, _root(x_spread, y_spread))
         return released(np.clip(value, -1.0, 1.0), error, (-1.0, 1.0), sums[-1])
+    return _line(kind, scale, (shared, x_spread), (y, x, count))
+
+
+def _line(
+    kind: str, scale: PairScale, spreads: tuple[Float, Float], sums: tuple[Float, Float, Float]
+) -> tuple[Float, Float]:
+    """Return the slope, or the intercept, where the slope's error leaves something to say.
+
+    Args:
+        kind, scale: as `measure`.
+        spreads: the covariance and the variance of x, times the count.
+        sums: of y, of x, and the count.
+    """
+    shared, x_spread = spreads
+    y, x, count = sums
     value, error = _fieller(shared, x_spread)
-    unit = y_half / x_half
     steepest = np.sqrt(count[0] / np.maximum(x_spread[0], TINY))
     is_said = error < steepest
+    unit = scale.y_half / scale.x_half
     if kind == "regr_intercept":
-        zero = -(scale.x_bounds[0] + x_half) / x_half
+        zero = -(scale.x_bounds[0] + scale.x_half) / scale.x_half
         numerator = _times(y, x_spread) + _times(zero * count - x, shared)
         value, error = _fieller(numerator, _times(count, x_spread))
-        unit = y_half
-        value = value + (scale.y_bounds[0] + y_half) / y_half
+        value = value + (scale.y_bounds[0] + scale.y_half) / scale.y_half
+        unit = scale.y_half
     return np.where(is_said, value * unit, np.nan), np.where(is_said, error * unit / Z95, np.nan)
 
 
@@ -98,7 +113,7 @@ def _times(a: Float, b: Float) -> Float:
     return np.concatenate([a[:1] * b[:1], a[:1] * b[1:] + b[:1] * a[1:]])
 
 
-def _over(a: Float, b: Float) -> Float:
+def _divided(a: Float, b: Float) -> Float:
     value = a[:1] / b[:1]
     return np.concatenate([value, (a[1:] - value * b[1:]) / b[:1]])
 
@@ -114,7 +129,8 @@ def _root(a: Float, b: Float) -> Float:
 def _fieller(numerator: Float, denominator: Float) -> tuple[Float, Float]:
     """Return a quotient and how far its 95% interval reaches; infinitely, where the denominator could be 0."""
     noise = [Z95 * part[1:] for part in (numerator, denominator)]
-    top, bottom = numerator[0], denominator[0]
+    top = numerator[0]
+    bottom = denominator[0]
     square = bottom**2 - np.sum(noise[1] ** 2, axis=0)
     middle = top * bottom - np.sum(noise[0] * noise[1], axis=0)
     product = top**2 - np.sum(noise[0] ** 2, axis=0)

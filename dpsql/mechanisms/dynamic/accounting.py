@@ -183,11 +183,11 @@ def _measures(plan: TablePlan) -> list[TableColumnPlan]:
     sums: dict[Hashable, dict[NoisySum, None]] = {}
     first: dict[Hashable, Aggregate] = {}
     for i, column in enumerate(plan.columns):
-        each = column.aggregate
+        aggregate = column.aggregate
         key: Hashable = i
-        if isinstance(each, Paired):
-            key = (each.argument, each.x, each.bounds, each.x_bounds)
-        first.setdefault(key, each)
+        if isinstance(aggregate, Paired):
+            key = (aggregate.argument, aggregate.x, aggregate.bounds, aggregate.x_bounds)
+        first.setdefault(key, aggregate)
         sums.setdefault(key, {}).update(dict.fromkeys(column.perturbations))
     return [
         TableColumnPlan(aggregate=first[key], perturbations=tuple(parts))

@@ -317,7 +317,7 @@ def _columns(
     quantile_aggregates = [a for a in query.aggregates if isinstance(a, Quantiles)]
     part = mu / math.sqrt(plain_count + len(quantile_aggregates))
     columns: list[TableColumnPlan] = []
-    own: dict[int, NoisySum] = {}
+    planned_sums: dict[int, NoisySum] = {}
     places = places_of(query.aggregates)
     for aggregate, numbers, parts in zip(query.aggregates, places, increments, strict=True):
         perturbations: list[NoisySum] = []
@@ -337,15 +337,18 @@ def _columns(
                 )
             )
         for place, increment in zip(numbers, parts, strict=False):
-            if place in own:
+            if place in planned_sums:
                 continue  # another aggregate's
             sensitivity = round_up(_sensitivity(increment, len(parts), bounds) * norm)
             sigma = round_up(sensitivity / part * (1 + 1e-12))
-            own[place] = NoisySum(
-                **vars(increment), noise_stream=len(own) + 1, sensitivity=sensitivity, sigma=sigma
+            planned_sums[place] = NoisySum(
+                **vars(increment),
+                noise_stream=len(planned_sums) + 1,
+                sensitivity=sensitivity,
+                sigma=sigma,
             )
             check_noise(aggregate.alias, sigma, increment.grid, reach_of(plan.counter))
-        perturbations += [own[place] for place in numbers if parts]
+        perturbations += [planned_sums[place] for place in numbers if parts]
         columns.append(TableColumnPlan(aggregate=aggregate, perturbations=tuple(perturbations)))
     return tuple(columns)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -387,8 +388,10 @@ def _split_mu(
 def _count_numbers(sizes: _Sizes, rules: frozenset[str]) -> int:
     """Count the noisy numbers of a group; equal counts on key selection are one."""
     shared = {_rule_on_selection(sizes, each) for each in sizes.query.aggregates} & rules
-    own = [each for each in sizes.query.aggregates if _rule_on_selection(sizes, each) not in rules]
-    return len(shared) + count_sums(own)
+    aggregates = sizes.query.aggregates
+    return len(shared) + count_sums(
+        [each for each in aggregates if _rule_on_selection(sizes, each) not in rules]
+    )
 
 
 def _is_better(sizes: _Sizes, rule: str, noise: _Noise) -> bool:
@@ -441,7 +444,7 @@ def _columns(sizes: _Sizes, arguments: tuple[str, ...], noise: _Noise) -> tuple[
     streams = itertools.count(1)
     trees = itertools.count(plain_count + 1)
     shared: dict[str, PerturbationPlan] = {}
-    own: dict[int, PerturbationPlan] = {}
+    planned_sums: dict[int, PerturbationPlan] = {}
     columns = []
     aggregates = sizes.query.aggregates
     for aggregate, places in zip(aggregates, places_of(aggregates), strict=True):
@@ -454,17 +457,28 @@ def _columns(sizes: _Sizes, arguments: tuple[str, ...], noise: _Noise) -> tuple[
                 shared[rule] = _on_selection(sizes, next(streams), rule, noise)
             perturbations = (shared[rule],)
         else:
-            rows = 1 if isinstance(aggregate, PerGroup) else sizes.rows
-            increments = increments_of(aggregate, arguments, of_width(sizes.source, rows))
-            for place, increment in zip(places, increments, strict=True):
-                if place not in own:
-                    number = next(streams)
-                    own[place] = _own_noise(
-                        sizes, aggregate.alias, increment, number, noise.mu_each
-                    )
-            perturbations = tuple(own[place] for place in places)
+            _plan_sums(sizes, aggregate, arguments, places, streams, noise.mu_each, planned_sums)
+            perturbations = tuple(planned_sums[place] for place in places)
         columns.append(ColumnPlan(aggregate=aggregate, perturbations=perturbations))
     return tuple(columns)
+
+
+def _plan_sums(
+    sizes: _Sizes,
+    aggregate: Aggregate,
+    arguments: tuple[str, ...],
+    places: tuple[int, ...],
+    streams: Iterator[int],
+    mu: float,
+    planned_sums: dict[int, PerturbationPlan],
+) -> None:
+    """Add the sums of an aggregate that no other one has planned, by their places."""
+    rows = 1 if isinstance(aggregate, PerGroup) else sizes.rows
+    increments = increments_of(aggregate, arguments, of_width(sizes.source, rows))
+    for place, increment in zip(places, increments, strict=True):
+        if place not in planned_sums:
+            number = next(streams)
+            planned_sums[place] = _own_noise(sizes, aggregate.alias, increment, number, mu)
 
 
 def _tree(

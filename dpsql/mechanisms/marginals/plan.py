@@ -84,10 +84,10 @@ class MarginalsPlan(Plan):
     def columns(self) -> tuple[tuple[Aggregate, tuple[MeasuredSum, ...]], ...]:
         """Each aggregate with the sums that it is made of."""
         aggregates = self.query.aggregates
-        return tuple(
-            (each, tuple(self.sums[place] for place in places))
-            for each, places in zip(aggregates, places_of(aggregates), strict=True)
-        )
+        columns = []
+        for aggregate, places in zip(aggregates, places_of(aggregates), strict=True):
+            columns.append((aggregate, tuple(self.sums[place] for place in places)))
+        return tuple(columns)
 
     @property
     def counter(self) -> Counter | BltInf:

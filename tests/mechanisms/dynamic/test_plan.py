@@ -57,7 +57,8 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[TableChoices]:
     if given["feed"] is None and pick.random() < 0.3:
         uncounted = {"max_rows_contributed": math.inf, "max_rows_per_group": math.inf}
         return query(**given | uncounted, max_triggers=last, aggregates=(CAPPED, FEW, USERS))
-    some += [] if given["feed"] else [a for a in (CAPPED, FEW, LINE, LINK) if pick.random() < 0.5]
+    some += [] if given["feed"] else [a for a in (CAPPED, FEW) if pick.random() < 0.5]
+    some += [] if given["feed"] else (LINE, LINK)[: rows % 3]
     return query(**given, max_rows_contributed=rows, max_triggers=last, aggregates=(COUNT, *some))
 
 
