@@ -96,7 +96,8 @@ def check_tunable(query: Query) -> None:
     """Refuse a query whose settings cannot be measured here; no sample has to be read for that.
 
     Raises:
-        ConfigError: another mechanism's query, a one-time release, `mechanism = PAPER`, an aggregate of two values, `carry_windows` above 1, or records that are not counted.
+        ConfigError: another mechanism's query, a one-time release, `mechanism = PAPER`, an aggregate of two values, `carry_windows` above 1, or
+            records that are not counted.
     """
     if query.parsed.mechanism != PrivacyPlan.mechanism or query.parsed.once:
         takes = registry.mechanism_named(PrivacyPlan.mechanism).takes
