@@ -32,6 +32,7 @@ AGGREGATES = {
     "COUNT(DISTINCT unit)": "COUNT(DISTINCT {}) AS units",
     "AVG": "AVG({}, contribution_bounds_per_row => (0, 60)) AS mean",
     "STDDEV, VARIANCE": "STDDEV({}, contribution_bounds_per_row => (0, 60)) AS spread, VAR_POP({}, contribution_bounds_per_row => (0, 60)) AS v",
+    "CORR, COVAR_POP, REGR_SLOPE, REGR_INTERCEPT": "REGR_SLOPE({}, {} + 1, contribution_bounds_per_row => ((0, 60), (1, 61))) AS slope",
     "contribution_bounds_per_group": "SUM({}, contribution_bounds_per_group => (0, 60)) AS in_all",
     "APPROX_QUANTILES": "APPROX_QUANTILES({}, 4, contribution_bounds_per_row => (0, 60)) AS quartiles",
 }
@@ -46,6 +47,10 @@ OPTIONS = {
 REASONS = {
     ("COUNT(DISTINCT unit)", "marginals"): "not linear",
     ("APPROX_QUANTILES", "marginals"): "not linear",
+    (
+        "CORR, COVAR_POP, REGR_SLOPE, REGR_INTERCEPT",
+        "dynamic, rows end",
+    ): "not yet of tables whose rows end",
     ("contribution_bounds_per_group", "dynamic, rows end"): "would depend on what was cut",
     ("contribution_bounds_per_group", "marginals"): "not in CUBE",
     ("privacy_level = EVENT", "dynamic, rows end"): "protects a row that stays",

@@ -45,6 +45,11 @@ TOTAL = "SUM(value, contribution_bounds_per_row => (0, 500)) AS total"
 MEAN = "AVG(value, contribution_bounds_per_row => (0, 100)) AS mean"
 SPREAD = "STDDEV(value, contribution_bounds_per_row => (0, 100)) AS spread"
 DECILES = "APPROX_QUANTILES(value, 10, contribution_bounds_per_row => (0, 100)) AS deciles"
+PAIR = (
+    "(value, CASE WHEN value > 300 THEN CAST('NaN' AS DOUBLE) WHEN value > 200 THEN CAST('Infinity' AS DOUBLE) WHEN value > 100 THEN NULL "
+    "ELSE hour(ts) END, contribution_bounds_per_row => ((0, 500), (0, 23)))"
+)
+"""x is NULL, NaN or infinite where y is large."""
 QUERIES = {
     "three columns": "max_rows_contributed = 32) key, COUNT(*) AS n, COUNT(DISTINCT user_id) AS users, "
     + TOTAL
@@ -84,6 +89,14 @@ QUERIES = {
     + ", VAR_POP(value, contribution_bounds_per_row => (0, 20)) AS small FROM records"
     + TAIL
     + "key",
+    "two values": "max_rows_contributed = 8) key, COUNT(*) AS n, "
+    + ", ".join(f"{name}{PAIR}" for name in ("CORR", "COVAR_POP"))
+    + " FROM records"
+    + TAIL
+    + "key",
+    "a table of two values": "max_rows_contributed = 16) "
+    + ", ".join(f"{name}{PAIR}" for name in ("REGR_SLOPE", "REGR_INTERCEPT"))
+    + " FROM records",
     "sliding": "max_rows_contributed = 6, max_groups_contributed = 3) key, COUNT(*) AS n, "
     + MEAN
     + " FROM records"

@@ -35,6 +35,7 @@ READ_ALIKE |= {
     "quantiles, carried",
     "a table of rows",
     "a table without a key",
+    "a table of two values",
     "a mean",
 }
 """Another query has their FROM, and columns of theirs."""

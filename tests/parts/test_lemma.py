@@ -38,7 +38,7 @@ from tests.mechanisms.dynamic.plans import DECILES, FEED, START, query, source
 from tests.mechanisms.histogram.contract_cases import SPREAD
 from tests.mechanisms.marginals.contract_cases import PLANS as CUBES
 from tests.parts.lemma import norm
-from tests.property.plans import CAPPED, COUNT, DAY, HOUR, ROWS, SUM
+from tests.property.plans import CAPPED, COUNT, DAY, HOUR, LINE, LINK, ROWS, SUM
 from tests.property.plans import query as windows
 
 LAST = 20_000
@@ -258,6 +258,10 @@ def test_bounds_per_group_hold_what_they_are_charged(per_key: int) -> None:
 OF_ROWS: dict[str, Any] = {
     "windows": plan_windows(
         windows(**ROWS, window=WindowSpec(DAY, 6 * HOUR, 0), aggregates=(COUNT, SUM, SPREAD)),
+        source(),
+    ),
+    "two values": plan_windows(
+        windows(**ROWS, window=WindowSpec(DAY, 6 * HOUR, 0), aggregates=(COUNT, LINE, LINK)),
         source(),
     ),
     "a table": make_plan(

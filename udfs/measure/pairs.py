@@ -5,7 +5,7 @@ covariance of numerator and denominator, and Fieller's interval the 95% error of
 is less than that error, nothing is said. A slope can be as steep as the bounds of y over the deviation of x, so a line is NULL where the noise could
 have made the variance of x.
 
-Guarantee (docs/privacy/histogram.md, theorem 32): post-processing of numbers each of which has its own noise.
+Guarantee (docs/privacy/histogram.md, theorem 33): post-processing of numbers each of which has its own noise.
 """
 
 from __future__ import annotations
