@@ -12,6 +12,8 @@ last row cost together, by their own accounting, which is epsilon where delta is
   regression that is given that epsilon does not beat by more than a constant. Error: squared loss above the exact fit's. Ours: counters of the moments.
 * PMW with its errors mended answers questions of one to three keys: rows of `growing.py`. Error: answers that are further off than alpha.
   Ours: questions whose 95% error is below alpha, for ever.
+* A line in SQL, REGR_SLOPE and REGR_INTERCEPT of a value on the hour: real runs with a noise key each. Error: squared loss above the exact fit's, and how
+  many bars hold the exact slope.
 
 Noise in float64: it is measured, and protects nobody.
 """
@@ -27,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from scipy.special import zeta
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -35,10 +38,15 @@ if (
 ):  # `python benchmarks/...` puts this folder first, not the checkout
     sys.path.insert(0, str(CHECKOUT))
 
+import dpsql  # noqa: E402
 from benchmarks.papers import growing  # noqa: E402
 from benchmarks.papers.growing_rivals import indicator  # noqa: E402
+from dpsql.local.feeder import run_batches  # noqa: E402
+from dpsql.local.record_reader import RowReader  # noqa: E402
 from dpsql.parsed_query import CounterName  # noqa: E402
 from dpsql.privacy.curve import total_mu  # noqa: E402
+from dpsql.sources.config import Source, Sources  # noqa: E402
+from dpsql.text import Z95  # noqa: E402
 from dpsql.udfs.noise.counters import column_norm, counter, path_sd  # noqa: E402
 
 EPSILON = 1.0
@@ -254,6 +262,64 @@ def _excess(x: np.ndarray, y: np.ndarray, sd: float, seed: int) -> float:
     return float(np.mean((y - x @ fit) ** 2) - np.mean((y - x @ exact) ** 2))
 
 
+# A line in SQL
+
+DAY = 86_400
+START_US = 1_767_225_600_000_000
+BOUNDS = "contribution_bounds_per_row => ((-1, 1), (-1, 1))"
+LINE = f"""
+SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = {EPSILON}, delta = {DELTA}, privacy_level = EVENT,
+  trigger_interval = '{DAY // TRIGGERS} seconds', max_triggers = {TRIGGERS})
+  REGR_SLOPE(y, x, {BOUNDS}) AS slope, REGR_INTERCEPT(y, x, {BOUNDS}) AS at_zero
+FROM edits"""
+
+
+def lines_in_sql(frame: pd.DataFrame, repetitions: int) -> list[Line]:
+    """The query at a fifth and at the end of the file, whose rows come evenly over a day."""
+    x, y = features(frame)
+    hour = x[:, 1] * math.sqrt(FEATURES)
+    ts = START_US + np.arange(len(y)) * DAY * 10**6 // len(y)
+    table = pa.table({"y": y, "x": hour, "ts": pa.array(ts).cast(pa.timestamp("us", tz="UTC"))})
+    source = Source("edits", "parquet", path="", event_time="ts", start_us=START_US)
+    query = dpsql.compile(LINE, Sources((source,)))
+    reader = RowReader(query.plan, query.sources, bytes(16), {})
+    rows = reader.frame(table)
+    runs = [
+        run_batches(
+            query.plan,
+            [rows],
+            noise_key=number.to_bytes(32, "big"),
+            key_types=lambda: reader.key_types,
+            until_us=START_US + DAY * 10**6,
+            facts=query.facts(reader.public_groups(query.source)),
+        ).histogram.to_pandas()
+        for number in range(repetitions)
+    ]
+    lines = []
+    for trigger in (TRIGGERS // 5, TRIGGERS):
+        size = int(np.searchsorted(ts, START_US + DAY * 10**6 // TRIGGERS * trigger))
+        released = pd.concat([run[run.trigger == trigger] for run in runs])
+        slope, at_zero = np.polyfit(hour[:size], y[:size], 1)
+        off = (released.at_zero - at_zero).to_numpy()[:, None] + np.outer(
+            released.slope - slope, hour[:size]
+        )
+        said = released.slope.notna()
+        held = [
+            np.mean((abs(released[alias] - true) <= Z95 * released[f"{alias}_stderr"])[said])
+            for alias, true in (("slope", slope), ("at_zero", at_zero))
+        ]
+        lines.append(
+            Line(
+                f"REGR_SLOPE, {size:,} rows",
+                f"95% of bars: {held[0]:.1%}, {held[1]:.1%}",
+                f"all, {said.sum()} of {repetitions} say",
+                "",
+                f"{np.mean(off[said] ** 2):.6f}",
+            )
+        )
+    return lines
+
+
 # PMW, corrected
 
 
@@ -344,6 +410,7 @@ def main() -> None:
         for with_delta in (False, True)
     ]
     lines += improved(frame, repetitions)
+    lines += lines_in_sql(frame, 10 * repetitions)
     lines.append(mended_pmw(growing.load("wikiticker", file), 50 * repetitions))
     print("| mechanism | promise | spent | error | ours |\n|---|---|---|---|---|")
     for line in lines:

@@ -250,9 +250,9 @@ def divisor(aggregate: Aggregate) -> str:
     if aggregate.function in DEVIATIONS:
         return "(2 n s)"
     if aggregate.function in REGRESSIONS:
-        return "(n VAR_POP(x))"
+        return "(n s(x)^2)"
     if aggregate.function is AggregateFunction.CORR:
-        return "(n STDDEV_POP(x) STDDEV_POP(y))"
+        return "(n s(x) s(y))"
     return "n" if sums_of(aggregate.function) > 1 else ""
 
 

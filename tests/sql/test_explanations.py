@@ -227,10 +227,11 @@ def test_histogram_tells_the_errors_and_thresholds_of_its_plan(name: str) -> Non
             continue
         ends = [(1, 0), (plan.horizon, -1)][: 1 if plan.horizon == 1 else 2]
         told = [[(trigger, stderr(part)[end]) for trigger, end in ends] for part in parts]
-        place = [part.rule for part in parts].index("squares") if len(parts) == 3 else 0
+        place = 1 if len(parts) == 3 else 0  # of a spread its squares, of two values their products
         assert stderrs(column.errors) == told[place]
         assert stderrs(column.parts) == (list(itertools.chain(*told)) if len(parts) > 1 else [])
-        assert column.last.divisor == {1: "", 2: "n", 3: column.last.divisor}[len(parts)]
+        divisors = {1: "", 2: "n"}
+        assert column.last.divisor == divisors.get(len(parts), column.last.divisor)
     if selection := plan.selection:
         needed = {1: selection.thresholds[0], plan.horizon: selection.thresholds[-1]}
         told = [(each.trigger, each.units) for each in explained(name).keys.units_needed]
