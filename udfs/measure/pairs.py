@@ -118,9 +118,13 @@ def _divided(a: Float, b: Float) -> Float:
     return np.concatenate([value, (a[1:] - value * b[1:]) / b[:1]])
 
 
+def _deviation(number: Float) -> Float:
+    return np.sqrt(np.sum(number[1:] ** 2, axis=0, keepdims=True))
+
+
 def _root(a: Float, b: Float) -> Float:
-    """Return the root of a product; no number where a factor is not above 0."""
-    is_positive = (a[:1] > 0) & (b[:1] > 0)
+    """Return the root of a product; no number where noise could be all of a factor."""
+    is_positive = np.logical_and(*(part[:1] > Z95 * _deviation(part) for part in (a, b)))
     product = _times(a, b)
     value = np.sqrt(np.where(is_positive, product[:1], 1.0))
     return np.where(is_positive, np.concatenate([value, product[1:] / (2 * value)]), 0.0)

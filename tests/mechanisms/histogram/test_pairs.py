@@ -156,6 +156,13 @@ def test_a_constant_x_has_no_line(function: AggregateFunction) -> None:
     assert np.mean(np.isnan(errors)) > 0.97
 
 
+def test_of_an_x_that_hardly_varies_bars_hold_the_correlation() -> None:
+    """It is 1 here, and noise is most of the variance of x. Catches: a root of what noise alone could be, whose error looks like half of its own."""
+    x = np.random.default_rng(7).normal(6, 0.01, 20_000)
+    errors, stderr = releases(AggregateFunction.CORR, (20 + 3000 * (x - 6), x))
+    assert np.mean(np.abs(errors) <= Z95 * stderr) > 0.94
+
+
 def test_a_correlation_is_at_most_1() -> None:
     """Catches: a quotient of noisy numbers that is not clamped."""
     x = np.random.default_rng(7).uniform(3, 9, 30_000)
