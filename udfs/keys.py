@@ -40,18 +40,21 @@ class PublicGroups:
 
 @dataclass(frozen=True)
 class NumberedGroups:
-    """Groups of several kinds that are released at every trigger, records or not: those of a kind have numbers that follow each other.
+    """Groups of several kinds that are released at every trigger, or from that on at which they close, records or not: those of a kind have numbers
+    that follow each other.
 
     Args:
         first: number of the first group of each kind, and after the last one how many groups there are.
         grouping_ids: of each kind.
         encoded: the encoded keys of some groups, ascending.
+        closing: of some groups the trigger at which each is measured, once and for all; 0: it is at every trigger. None: all are.
         bucket, buckets: whose groups.
     """
 
     first: tuple[int, ...]
     grouping_ids: tuple[int, ...]
     encoded: Callable[[Int], pa.Array]
+    closing: Callable[[Int], Int] | None = None
     bucket: int = 0
     buckets: int = 1
 

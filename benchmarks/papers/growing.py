@@ -42,6 +42,7 @@ from tests.mechanisms.marginals.dense import nothing_seen, release, split, sums 
 from tests.mechanisms.marginals.plans import numbered, query, source  # noqa: E402
 
 SEED = 7
+HOUR_US = 3_600_000_000
 QUESTIONS = 10_000
 SHARES = (0.01, 0.005, 0.002)
 
@@ -131,10 +132,14 @@ def questions(table: Table, count: int, chance: np.random.Generator) -> list[Que
     return out
 
 
-def plan_of(table: Table) -> MarginalsPlan:
-    """The default plan."""
+def plan_of(table: Table, cuts: tuple[tuple[int, str], ...] = ()) -> MarginalsPlan:
+    """The default plan; with `cuts` cells of the hour close."""
     asked = query(
-        domains=table.domains, grouping_sets=cube(table.sizes, 3), max_triggers=table.last
+        domains=table.domains,
+        grouping_sets=cube(table.sizes, 3),
+        max_triggers=table.last,
+        trigger_interval_us=HOUR_US,
+        cuts=cuts,
     )
     declared = source(max_users=len(table.values))
     plan = make_plan(asked, declared)
@@ -145,13 +150,23 @@ def plan_of(table: Table) -> MarginalsPlan:
 def stderrs(plan: MarginalsPlan, asked: Sequence[Question]) -> np.ndarray:
     """The law of the answers' errors."""
     fits = {trigger: known(plan, trigger) for trigger in {q.trigger for q in asked}}
-    return np.sqrt([fits[q.trigger].variance(q.predicate) for q in asked])
+    return np.sqrt([fits[q.trigger].variance(closed(plan, q)) for q in asked])
+
+
+def closed(plan: MarginalsPlan, question: Question) -> Product:
+    """The predicate of the values that are there at its trigger."""
+    key = plan.closing.key if plan.closing else None
+    return {
+        each: weights[: question.trigger] if each == key else weights
+        for each, weights in question.predicate.items()
+    }
 
 
 def known(plan: MarginalsPlan, trigger: int) -> LeastSquares:
-    """Of the noise of the first sum at a trigger."""
+    """Of the noise of the first sum at a trigger; of hours that close as many are over."""
+    key = plan.closing.key if plan.closing else None
     return LeastSquares(
-        plan.marginals.sizes,
+        tuple(trigger if each == key else n for each, n in enumerate(plan.marginals.sizes)),
         plan.marginals.tables,
         plan.noisy_tables(plan.sums[0]).variances(trigger),
     )
@@ -264,6 +279,9 @@ def main() -> None:
         )
     )
     print(line("marginals, default", stderrs(plan, asked), asked))
+    if given.name == "wikiticker":
+        closing = plan_of(table, cuts=((1, "hour"),))
+        print(line("the same, hours close", stderrs(closing, asked), asked))
     if given.synthetic:
         print(synthetic(table, plan, asked))
     if given.errors:

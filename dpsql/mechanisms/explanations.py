@@ -141,14 +141,22 @@ def listed_keys(query: ParsedQuery[Any]) -> Keys:
     return Keys(how="public" if names else "none", names=names)
 
 
-def growing(query: ParsedQuery[Any]) -> tuple[str, ...]:
+def growing(query: ParsedQuery[Any], has_closing_cells: bool = False) -> tuple[str, ...]:
     """Say what counts in a table that only grows; nothing of a one-time release, where all does."""
     if query.once:
         return ()
     end = "" if query.asked.max_triggers is None else ", and all after the last trigger"
-    return (
+    times = (
         f"A record counts from the first trigger after its event time ({query.event_time}, UTC); one from before the start from trigger 1.",
         "Nothing is late: a record that comes after its trigger counts from the next one. Nothing is ever taken out again.",
+    )
+    if has_closing_cells:
+        times = (
+            f"A record counts from the first trigger after its event time ({query.event_time}, UTC).",
+            "What comes after that trigger is dropped, and what is from before the start: its cells have closed. Nothing is ever taken out again.",
+        )
+    return (
+        *times,
         f"Dropped: records more than {duration(query.max_ahead_us)} ahead of the clock{end}.",
     )
 

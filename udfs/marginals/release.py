@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Float, Int, mix, run_sums, sort_runs
+from dpsql.udfs.columns import Bool, Float, Int, mix, run_sums, sort_runs
+from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake.stages import AdmissionStage, RowStage
 from dpsql.udfs.keys import NumberedGroups
 from dpsql.udfs.marginals.cells import Domains, MeasuredTables
@@ -29,9 +30,10 @@ class NoisyTables:
     Args:
         marginals: the tables.
         sigmas: of one step's noise, per table, in value units.
-        counter: of every cell.
+        counter: of every cell that does not close.
         mechanism: numbers the noise, from 1.
         grid: value of one integer unit (a power of two).
+        closing_key: the key whose cells close; a cell of it has the noise of one step.
     """
 
     marginals: MeasuredTables
@@ -39,11 +41,16 @@ class NoisyTables:
     counter: Counter | BltInf
     mechanism: int
     grid: float
+    closing_key: int | None = None
 
     def variances(self, trigger: int) -> tuple[float, ...]:
         """Return the variance of the noise of one cell of each table at a trigger, the rounding to the grid included."""
-        moving = standard_deviation(self.counter, trigger) ** 2
-        return tuple(sigma**2 * moving + self.grid**2 / 12 for sigma in self.sigmas)
+        steps = (1 if self.closing_key in keys else trigger for keys in self.marginals.tables)
+        moving = (standard_deviation(self.counter, step) for step in steps)
+        return tuple(
+            (sigma * sd) ** 2 + self.grid**2 / 12
+            for sigma, sd in zip(self.sigmas, moving, strict=True)
+        )
 
     def scale_and_error(self, keys: Int, trigger: int) -> tuple[Float, Float]:
         """Return the noise of one step and the standard error (`dpsql.udfs.table.release.TableNoise`): each table has its own."""
@@ -51,10 +58,56 @@ class NoisyTables:
         return (np.array(self.sigmas) / self.grid)[kinds], np.sqrt(self.variances(trigger))[kinds]
 
 
-def cells(marginals: MeasuredTables, domains: Domains) -> NumberedGroups:
+@dataclass(frozen=True)
+class Closing:
+    """A key each of whose values has records of one trigger alone: from then on its cells do not change, and one measurement tells them.
+
+    Args:
+        key: its place.
+        triggers: of each value of the domain; 0: none of the run, so that no record has it.
+    """
+
+    key: int
+    triggers: tuple[int, ...]
+
+    def of_cells(self, marginals: MeasuredTables, cells: Int) -> Int:
+        """Return the trigger at which each cell is measured; 0: at every trigger. A cell that no record can be in never is."""
+        closing = np.zeros(len(cells), np.int64)
+        never = np.iinfo(np.int64).max
+        of_value = np.array([trigger or never for trigger in self.triggers], np.int64)
+        kinds = np.searchsorted(marginals.first, cells, side="right") - 1
+        for table, keys in enumerate(marginals.tables):
+            if self.key in keys:
+                within = np.flatnonzero(kinds == table)
+                places = np.unravel_index(
+                    cells[within] - marginals.first[table], marginals.shape(table)
+                )
+                closing[within] = of_value[places[keys.index(self.key)]]
+        return closing
+
+    def is_in_time(self, places: Int, ts: Int, grid: Grid, closed_us: int) -> Bool:
+        """Tell which records come before their cells close, and are of their time: one that says another would be in cells that are told as complete.
+
+        Args:
+            places: of each value of a record (shape: rows, keys), inside the domains.
+            ts: event times.
+            grid: of the table.
+            closed_us: up to when triggers are closed.
+        """
+        start = np.full(len(ts), grid.offset_us)
+        own = np.maximum(grid.own_trigger(ts, start), 1)
+        closing = np.array(self.triggers, np.int64)[places[:, self.key]]
+        is_of_run = (ts >= grid.offset_us) & (own == closing)
+        return is_of_run & (closing > grid.closed_triggers(start, closed_us))
+
+
+def cells(
+    marginals: MeasuredTables, domains: Domains, closing: Closing | None = None
+) -> NumberedGroups:
     """Return all cells of all tables."""
     ids = tuple(marginals.grouping_id(table) for table in range(len(marginals.tables)))
-    return NumberedGroups(marginals.first, ids, partial(domains.names, marginals))
+    of_cells = partial(closing.of_cells, marginals) if closing else None
+    return NumberedGroups(marginals.first, ids, partial(domains.names, marginals), of_cells)
 
 
 # The intake of measured marginals: rows of bounded units to increments of cells.
@@ -64,9 +117,11 @@ def cells(marginals: MeasuredTables, domains: Domains) -> NumberedGroups:
 # stands where other mechanisms have a hash.
 
 OUTSIDE = "outside_the_domain"
+CLOSED_CELL = "cell_closed"
 DROP_REASONS = (
     *NO_RECORD,
     OUTSIDE,
+    CLOSED_CELL,
     "too_far_ahead",
     "window_closed",
     "over_max_groups",
@@ -82,29 +137,46 @@ class CellIntake(AdmissionStage):
     Args:
         marginals: the tables.
         domains: the values of keys. A record with another value is dropped before anything is counted.
+        closing: the key whose cells close. A record that comes later is dropped before anything is counted: counted in some tables alone, it would
+            make their differences false.
     """
 
     marginals: MeasuredTables
     domains: Domains
+    closing: Closing | None = None
     is_numbered: ClassVar[bool] = False
 
     def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
         """Admit by `admit` the records whose values are in their domains; counted: `drops`, how many records were dropped and why."""
         counted_rows = np.flatnonzero(rows["drop"].to_numpy() == 0)
         places = self.domains.places(rows["key_bytes"].take(counted_rows))
-        outside = counted_rows[~self.marginals.is_inside(places)]
+        is_inside = self.marginals.is_inside(places)
+        outside = counted_rows[~is_inside]
+        late = self._late(rows, counted_rows[is_inside], places[is_inside], clock)
         is_kept = np.ones(rows.num_rows, bool)
         is_kept[outside] = False
+        is_kept[late] = False
         rows = rows.set_column(
             rows.column_names.index("key"),
             "key",
             pa.array(self._places_of(counted_rows, places, rows.num_rows)),
         )
         admitted = super().step(
-            state, rows.filter(is_kept) if len(outside) else rows, clock, noise_key
+            state, rows if is_kept.all() else rows.filter(is_kept), clock, noise_key
         )
-        drops = ({OUTSIDE: len(outside)} if len(outside) else {}) | admitted.counted["drops"]
-        return Stepped(admitted.state, self._of_cells(admitted.rows), {"drops": drops})
+        dropped = {OUTSIDE: len(outside), CLOSED_CELL: len(late)}
+        drops = {reason: rows for reason, rows in dropped.items() if rows}
+        return Stepped(
+            admitted.state, self._of_cells(admitted.rows), {"drops": drops | admitted.counted["drops"]}
+        )
+
+    def _late(self, rows: pa.Table, counted_rows: Int, places: Int, clock: Clock) -> Int:
+        """Return the records whose cells have closed, or are of another time than theirs."""
+        if self.closing is None:
+            return counted_rows[:0]
+        ts = rows["ts"].to_numpy()[counted_rows]
+        grid = self.parameters.grid
+        return counted_rows[~self.closing.is_in_time(places, ts, grid, clock.closed_us)]
 
     def _places_of(self, live: Int, places: Int, size: int) -> Int:
         """Return in the place of a key's hash the number of its places, mixed without a loss: records are summed by it, none may stand for another cell, and

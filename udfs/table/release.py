@@ -221,6 +221,7 @@ def _close(
     increments, pending = due(state.pending, g["key"], closed_now)
     bounds = np.searchsorted(increments["trigger"], np.arange(closed_before + 1, closed_now + 2))
     listed = _by_name(np.arange(0 if p.selection else len(g["key"])), names)
+    closing = _closing(g["key"], p.public)
     released = []
     for trigger, low, high in zip(
         range(closed_before + 1, closed_now + 1),
@@ -236,10 +237,10 @@ def _close(
         shown_groups = (
             _by_name(_select(g, trigger, p.selection, noise), names)
             if p.selection and noise
-            else listed
+            else listed[closing[listed] <= trigger]
         )
         if len(shown_groups):
-            released.append(_release(g, shown_groups, trigger, paths, names, p, trees))
+            released.append(_release(g, shown_groups, trigger, closing, paths, names, p, trees))
     return TableState(
         as_table(g, names, closed_us, p.layout),
         pending,
@@ -269,28 +270,32 @@ def _reaches(
     return noise.reaches(g["noise"], groups, trigger, p.sigma, margin)
 
 
+def _closing(keys: Int, public: PublicGroups | NumberedGroups | None) -> Int:
+    """Return the trigger at which each group is measured, once and for all; 0: it is at every trigger."""
+    if isinstance(public, NumberedGroups) and public.closing is not None:
+        return public.closing(keys)
+    return np.zeros(len(keys), np.int64)
+
+
 def _release(
     g: Arrays,
     shown_groups: Int,
     trigger: int,
+    closing: Int,
     paths: list[Paths],
     names: pa.ChunkedArray,
     p: TableParameters,
     trees: Trees | None,
 ) -> pa.Table:
     """Return the rows of one trigger."""
-    values = []
-    errors = []
-    step = g["paths_step"].copy()
-    for j, (path, q) in enumerate(zip(paths, p.perturbations, strict=True)):
-        step = g["paths_step"].copy()
-        path.follow(g[f"p{j}"], step, shown_groups, trigger)
-        scale, error = q.scale_and_error(g["key"][shown_groups], trigger)
-        values.append(
-            g[f"v{j}"][shown_groups] + path.rounded(g[f"p{j}"], shown_groups, trigger, scale)
-        )
-        errors.append(error)
-    g["paths_step"][:] = step
+    is_closed = closing[shown_groups] > 0
+    values, errors = _noisy_sums(g, shown_groups[~is_closed], trigger, paths, p)
+    if is_closed.any():
+        # What is measured once has one draw: the first of its path, whenever it is told again
+        order = np.argsort(np.argsort(is_closed, kind="stable"))
+        once, once_errors = _noisy_sums(g, shown_groups[is_closed], 1, paths, p)
+        values = [np.concatenate(pair)[order] for pair in zip(values, once, strict=True)]
+        errors = [np.concatenate(pair)[order] for pair in zip(errors, once_errors, strict=True)]
     table = {
         "window": np.full(len(shown_groups), p.grid.offset_us),
         "trigger": np.full(len(shown_groups), trigger),
@@ -308,6 +313,23 @@ def _release(
             p.public.kinds(g["key"][shown_groups])
         ]
     return pa.table(table, p.gives)
+
+
+def _noisy_sums(
+    g: Arrays, groups: Int, step: int, paths: list[Paths], p: TableParameters
+) -> tuple[list[Int], list[Float]]:
+    """Return the noisy sums of some groups with so many steps of their paths, and the standard errors, for every perturbation."""
+    values = []
+    errors = []
+    steps = g["paths_step"].copy()
+    for j, (path, q) in enumerate(zip(paths, p.perturbations, strict=True)):
+        steps = g["paths_step"].copy()
+        path.follow(g[f"p{j}"], steps, groups, step)
+        scale, error = q.scale_and_error(g["key"][groups], step)
+        values.append(g[f"v{j}"][groups] + path.rounded(g[f"p{j}"], groups, step, scale))
+        errors.append(error)
+    g["paths_step"][:] = steps
+    return values, errors
 
 
 def _by_name(groups: Int, names: pa.ChunkedArray) -> Int:

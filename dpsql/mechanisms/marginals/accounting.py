@@ -7,6 +7,7 @@ have the same noise.
 from __future__ import annotations
 
 import math
+from datetime import UTC, date, datetime, timedelta
 
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.marginals.plan import CubeChoices, MarginalsPlan, MeasuredSum, MeasuredTable
@@ -14,6 +15,7 @@ from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.noise_costs import VALUES, column_norm, factorisation
 from dpsql.sources.config import Source
+from dpsql.udfs.marginals.release import Closing
 from dpsql.udfs.noise.blt_inf import BltInf
 
 
@@ -35,8 +37,14 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
         if choices.max_triggers is None
         else factorisation(CounterName.BLT, choices.max_triggers)[0]
     )
+    if plan.closing:
+        _check_closing(plan, plan.closing)
     row_squares = [_rows_squared(choices, table) for table in plan.tables]
-    mu = math.sqrt(math.fsum(_squared(measured, row_squares, norm) for measured in plan.sums))
+    # A cell that closes is told from one draw of noise, a row in it at one trigger; others at all triggers from the row's own on.
+    norms = [
+        1.0 if plan.closing and plan.closing.key in table.keys else norm for table in plan.tables
+    ]
+    mu = math.sqrt(math.fsum(_squared(measured, row_squares, norms) for measured in plan.sums))
     noise = gaussian_delta(mu, plan.epsilon)
     ids = source.max_users / 2.0**64
     if not query.privacy_unit:
@@ -72,7 +80,41 @@ def _rows_squared(choices: CubeChoices, table: MeasuredTable) -> int:
     )
 
 
-def _squared(measured: MeasuredSum, row_squares: list[int], norm: float) -> float:
+def _check_closing(plan: MarginalsPlan, closing: Closing) -> None:
+    """Check that a value that closes has times of one trigger alone, minute by minute, hour by hour or day by day."""
+    choices = plan.query.asked
+    functions = [function for key, function in choices.cuts if key == closing.key]
+    if choices.max_triggers is None or not functions:
+        raise AccountingError("cells close where a key cuts the time of a run that ends")
+    values = choices.domains[closing.key].values
+    rest = len(values) - 1 if choices.domains[closing.key].other else None
+    step = timedelta(minutes=1) if functions[0] == "minute" else timedelta(hours=1)
+    interval = timedelta(microseconds=plan.query.trigger_interval_us)
+    start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=plan.start_us)
+    times = [start + number * interval for number in range(choices.max_triggers)]
+    for number, time in enumerate(times, start=1):
+        while time < times[number - 1] + interval:
+            text = str(_value_of(functions[0], time))
+            place = values.index(text) if text in values else rest
+            if place is not None and closing.triggers[place] != number:
+                raise AccountingError(f"records of {text} come after its cells have closed")
+            time = min(time - _since(time, step) + step, times[number - 1] + interval)
+
+
+def _since(time: datetime, step: timedelta) -> timedelta:
+    """Return how long ago the last step of the clock was."""
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) % step
+
+
+def _value_of(function: str, time: datetime) -> object:
+    if function == "date":
+        return time.date()
+    if function == "dayofyear":
+        return (time.date() - date(time.year, 1, 1)).days + 1
+    return getattr(time, "day" if function == "dayofmonth" else function)
+
+
+def _squared(measured: MeasuredSum, row_squares: list[int], norms: list[float]) -> float:
     """Return the squared shift over all tables that one unit can cause in one sum, in units of its noise."""
     if measured.rule not in ("rows", "valid", *VALUES):
         raise AccountingError(
@@ -85,10 +127,9 @@ def _squared(measured: MeasuredSum, row_squares: list[int], norm: float) -> floa
         if measured.rule in VALUES
         else 1.0
     )
-    # Every row moves one cell of each table, shown at all triggers from its own on.
     return math.fsum(
         rows * (largest * norm / sigma) ** 2
-        for rows, sigma in zip(row_squares, measured.sigmas, strict=True)
+        for rows, norm, sigma in zip(row_squares, norms, measured.sigmas, strict=True)
     )
 
 

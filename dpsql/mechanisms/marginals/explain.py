@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,9 +29,11 @@ from dpsql.mechanisms.protocol import bounds_told
 from dpsql.parsed_query import Aggregate
 from dpsql.parts.whole_table import schedule, triggers
 from dpsql.sources.config import Source
+from dpsql.sources.domains import Domain
 from dpsql.text import plural
 from dpsql.udfs.marginals.cells import Keys as KeyPlaces
 from dpsql.udfs.marginals.estimates import LeastSquares
+from dpsql.udfs.marginals.release import CLOSED_CELL
 
 FAR = 2.0
 """Quotient of the standard errors of a row and of the best estimate of it, above which a text says where that is."""
@@ -42,15 +45,28 @@ SHOWN = 40
 def typical_error(plan: MarginalsPlan, measured: MeasuredSum, keys: int, trigger: int) -> float:
     """Return the root of the mean variance over the default predicates of so many keys; infinite
     where some of them are not covered."""
-    marginals = plan.marginals
+    domains = _domains_at(plan, trigger)
+    sizes = tuple(domain.size for domain in domains)
     model = LeastSquares(
-        marginals.sizes, marginals.tables, plan.noisy_tables(measured).variances(trigger)
+        sizes, plan.marginals.tables, plan.noisy_tables(measured).variances(trigger)
     )
     total = 0.0
-    for part, energy in energies_of(plan.query.asked.domains, keys).items():
+    for part, energy in energies_of(domains, keys).items():
         if energy > 0:
             total += energy / model.precision[part] if part in model.precision else math.inf
     return math.sqrt(total)
+
+
+def _domains_at(plan: MarginalsPlan, trigger: int) -> tuple[Domain, ...]:
+    """Return the values that keys have in the rows of a trigger: of one whose cells close those that have."""
+    domains = plan.query.asked.domains
+    closing = plan.closing
+    if closing is None:
+        return domains
+    pairs = zip(domains[closing.key].values, closing.triggers, strict=True)
+    closed = tuple(value for value, closes_at in pairs if 0 < closes_at <= trigger)
+    known = replace(domains[closing.key], values=closed)
+    return (*domains[: closing.key], known, *domains[closing.key + 1 :])
 
 
 def explanation(plan: MarginalsPlan, source: Source) -> Explanation:
@@ -74,7 +90,7 @@ def explanation(plan: MarginalsPlan, source: Source) -> Explanation:
         budget=budget(plan, len(plan.sums)),
         identity=plan.identity,
         notes=Notes(
-            when=growing(query),
+            when=growing(query, plan.closing is not None),
             limits=(
                 "A cell has one value of each key column. Records with a value outside a declared domain are dropped before they are counted.",
             ),
@@ -138,6 +154,12 @@ def _key_notes(plan: MarginalsPlan) -> Iterator[str]:
     sizes = zip(names, choices.domains, strict=True)
     declared = ", ".join(f"{name} {domain.size:,}" for name, domain in sizes)
     yield f"Number of values: {declared}. NULL stands for a key that a row is not grouped by."
+    if plan.closing:
+        name = names[plan.closing.key]
+        yield (
+            f"Cells of {name} close: each is measured once, at the trigger that has all its records, and is told from then on. "
+            f"Records that come later are dropped from all tables, and counted as {CLOSED_CELL}."
+        )
     measured = plan.marginals.tables
     unmeasured = [keys for keys in choices.grouping_sets if keys not in measured][:SHOWN]
     if unmeasured:
@@ -176,10 +198,13 @@ def missing(plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
     """Return why a row may be missing."""
     names = ", ".join(key.name for key in plan.query.keys)
     often = "" if plan.query.once else " at every trigger"
+    closing = plan.closing and (
+        f"  Cells of {plan.query.keys[plan.closing.key].name} are released from the trigger on at which they close; a value that is not over yet has no row.\n"
+    )
     text = (
         "Why is my key missing?\n"
         f"  Every cell of every measured table is released{often}, with or without records. A value of ({names}) that is not\n"
         "  in its declared domain is in no cell: its records are dropped, and counted for the operator as outside_the_domain.\n"
         "  A set of keys that is not measured has no rows: dpsql ask answers for it from the tables that are.\n"
-    )
+    ) + (closing or "")
     return text, {"keys": "domains"}

@@ -14,7 +14,7 @@ from dpsql.parts.increments import places_of
 from dpsql.parts.sums import Summed
 from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, MeasuredTables
-from dpsql.udfs.marginals.release import NoisyTables
+from dpsql.udfs.marginals.release import Closing, NoisyTables
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
 
@@ -30,6 +30,7 @@ class CubeChoices:
         domains: of the keys, in their order.
         grouping_sets: the tables that may be measured; the planner gives each its share, or none.
         max_triggers: number of the last trigger; None: there is none.
+        cuts: places of keys that cut the event time, and the names of the functions that do.
     """
 
     max_rows_contributed: int
@@ -38,6 +39,7 @@ class CubeChoices:
     domains: tuple[Domain, ...]
     grouping_sets: tuple[Keys, ...]
     max_triggers: int | None
+    cuts: tuple[tuple[int, str], ...] = ()
 
 
 # MarginalsPlan: every number of a growing table's marginals.
@@ -69,6 +71,7 @@ class MarginalsPlan(Plan):
     start_us: int
     delta_noise: float
     delta_hash: float
+    closing: Closing | None
     tables: tuple[MeasuredTable, ...]
     sums: tuple[MeasuredSum, ...]
 
@@ -98,7 +101,12 @@ class MarginalsPlan(Plan):
     def noisy_tables(self, measured: MeasuredSum) -> NoisyTables:
         """Return the numbers of one sum for its release."""
         return NoisyTables(
-            self.marginals, measured.sigmas, self.counter, measured.noise_stream, measured.grid
+            self.marginals,
+            measured.sigmas,
+            self.counter,
+            measured.noise_stream,
+            measured.grid,
+            self.closing.key if self.closing else None,
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from dpsql.description import ADDITIVE
 from dpsql.errors import ConfigError
+from dpsql.mechanisms.marginals.closing import CUTS, closing_triggers
 from dpsql.mechanisms.marginals.plan import (
     MAX_CELLS,
     CubeChoices,
@@ -22,12 +23,14 @@ from dpsql.mechanisms.protocol import identity_of
 from dpsql.parsed_query import AVERAGED, ONE_WINDOW, ParsedQuery, arguments_of
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, count_sums, increments_of, of_width, places_of
-from dpsql.parts.whole_table import document, norm_of, reach_of
+from dpsql.parts.whole_table import document, grid, norm_of, reach_of, triggers
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, MeasuredTables
 from dpsql.udfs.marginals.estimates import parts
+from dpsql.udfs.marginals.release import Closing
+from dpsql.udfs.noise.paths import standard_deviation
 
 # How mu^2 is shared among tables: the mean variance over a workload is made small. Input and
 # result are public.
@@ -205,6 +208,7 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
         delta_noise=delta_noise,
         delta_hash=delta_hash,
         mu=mu,
+        closing=_closing(query, start_us),
         tables=(),
         sums=(),
         arguments=arguments,
@@ -218,6 +222,20 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
         )
     plan = dataclasses.replace(plan, sums=_sums(plan, source))
     return dataclasses.replace(plan, identity=identity(plan))
+
+
+def _closing(query: ParsedQuery[CubeChoices], start_us: int) -> Closing | None:
+    """Return the first key whose values have records of one trigger alone."""
+    choices = query.asked
+    if query.once or choices.max_triggers is None:
+        return None
+    for key, function in choices.cuts:
+        triggers = closing_triggers(
+            CUTS[function], choices.domains[key], grid(query, start_us)
+        )
+        if triggers is not None:
+            return Closing(key, triggers)
+    return None
 
 
 def identity(plan: MarginalsPlan) -> str:
@@ -244,8 +262,10 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
         for part, energy in default_energies(choices.domains).items()
         if part in known_parts
     }
+    moving = norm_of(plan.counter) * standard_deviation(plan.counter, triggers(plan.query)[-1])
     costs = {
         keys: (_shift(choices, keys) / choices.max_rows_contributed) ** 2
+        / (moving**2 if plan.closing and plan.closing.key in keys else 1.0)
         for keys in choices.grouping_sets
     }
     table_shares = shares(sizes, choices.grouping_sets, energies, costs)
@@ -256,10 +276,15 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
     )
 
 
+def _norm(plan: MarginalsPlan, keys: Keys) -> float:
+    """Return the largest column norm of what is measured of a cell: a closed one is measured once."""
+    return 1.0 if plan.closing and plan.closing.key in keys else norm_of(plan.counter)
+
+
 def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
     query = plan.query
     choices = plan.query.asked
-    norm = norm_of(plan.counter)
+    norms = [_norm(plan, table.keys) for table in plan.tables]
     base = math.sqrt(plan.mu**2 / count_sums(query.aggregates))
     sums: list[MeasuredSum] = []
     for aggregate, places in zip(query.aggregates, places_of(query.aggregates), strict=True):
@@ -280,7 +305,7 @@ def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
                     / (base * math.sqrt(table.share / 2**BITS))
                     * (1 + 1e-12)
                 )
-                for table in plan.tables
+                for table, norm in zip(plan.tables, norms, strict=True)
             )
             check_noise(aggregate.alias, max(sigmas), increment.grid, reach_of(plan.counter))
             sums.append(MeasuredSum(**vars(increment), noise_stream=len(sums) + 1, sigmas=sigmas))

@@ -33,7 +33,7 @@ def intake(plan: MarginalsPlan) -> CellIntake:
         increments=bare(plan.sums),
     )
     intake_class = CellIntake if plan.query.privacy_unit else CellRowIntake
-    return intake_class(bounds, len(plan.arguments), plan.marginals, domains(plan))
+    return intake_class(bounds, len(plan.arguments), plan.marginals, domains(plan), plan.closing)
 
 
 def release(plan: MarginalsPlan) -> TableStage:
@@ -46,6 +46,6 @@ def release(plan: MarginalsPlan) -> TableStage:
             None,
             noise,
             columns,
-            cells(plan.marginals, domains(plan)),
+            cells(plan.marginals, domains(plan), plan.closing),
         )
     )
