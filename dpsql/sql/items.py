@@ -358,3 +358,20 @@ def _window(column: exp.Expr, unit: str, event_time: str) -> str | None:
     column = bare(column)
     ours = isinstance(column, exp.Column) and column.name.lower() == event_time
     return f"window({event_time}, {_WINDOWS[unit]})" if ours and unit in _WINDOWS else None
+
+
+def time_function(node: exp.Expr, event_time: str) -> str:
+    """Return the name of the function that makes a key of the event time, as in `hour(ts)`; `date` for a date that is cast to a text, empty for all else."""
+    if isinstance(node, exp.Cast) and node.to.this in exp.DataType.TEXT_TYPES:
+        day = bare(node.this)
+        is_date = isinstance(day, exp.Cast) or call_name(day) in ("date", "to_date")
+        return "date" if is_date and window_of_cut(day, event_time) else ""
+    arguments = node.expressions if isinstance(node, exp.Anonymous) else ()
+    is_cut = len(arguments) == 1 and is_named(bare(arguments[0]), event_time)
+    name = call_name(node) or ""
+    return name if is_cut and name not in ("date", "to_date") else ""
+
+
+def is_named(node: exp.Expr, name: str) -> bool:
+    """Tell whether a node is the plain column of a name."""
+    return isinstance(node, exp.Column) and node.name.lower() == name

@@ -237,7 +237,7 @@ def of_table(plan: TablePlan) -> Charge:
 
 
 def of_cube(plan: MarginalsPlan) -> Charge:
-    """Every table of the lattice for itself."""
+    """Every table of the lattice for itself; of cells that close one step of noise."""
     asked = plan.query.asked
     f = norm(
         BltInf() if asked.max_triggers is None else counter(CounterName.BLT, asked.max_triggers)
@@ -251,10 +251,13 @@ def of_cube(plan: MarginalsPlan) -> Charge:
             domain.size for key, domain in enumerate(asked.domains) if key not in table.keys
         )
         in_one = min(rows, per_cell * min(cells, finest)) * min(rows, cells * per_cell)
-        total += in_one * sum(
-            (max(map(abs, values_of(part))) / part.sigmas[i]) ** 2 for part in plan.sums
+        steps = 1.0 if plan.closing and plan.closing.key in table.keys else f * f
+        total += (
+            steps
+            * in_one
+            * sum((max(map(abs, values_of(part))) / part.sigmas[i]) ** 2 for part in plan.sums)
         )
-    return Charge(f * f * total, f * f * total)
+    return Charge(total, total)
 
 
 def of_panes(plan: SlidingPlan) -> Charge:

@@ -59,7 +59,7 @@ class NoisyTables:
 
 
 @dataclass(frozen=True)
-class Closing:
+class ClosingKey:
     """A key each of whose values has records of one trigger alone: from then on its cells do not change, and one measurement tells them.
 
     Args:
@@ -95,14 +95,14 @@ class Closing:
             closed_us: up to when triggers are closed.
         """
         start = np.full(len(ts), grid.offset_us)
-        own = np.maximum(grid.own_trigger(ts, start), 1)
+        own_trigger = np.maximum(grid.own_trigger(ts, start), 1)
         closing = np.array(self.triggers, np.int64)[places[:, self.key]]
-        is_of_run = (ts >= grid.offset_us) & (own == closing)
+        is_of_run = (ts >= grid.offset_us) & (own_trigger == closing)
         return is_of_run & (closing > grid.closed_triggers(start, closed_us))
 
 
 def cells(
-    marginals: MeasuredTables, domains: Domains, closing: Closing | None = None
+    marginals: MeasuredTables, domains: Domains, closing: ClosingKey | None = None
 ) -> NumberedGroups:
     """Return all cells of all tables."""
     ids = tuple(marginals.grouping_id(table) for table in range(len(marginals.tables)))
@@ -143,7 +143,7 @@ class CellIntake(AdmissionStage):
 
     marginals: MeasuredTables
     domains: Domains
-    closing: Closing | None = None
+    closing: ClosingKey | None = None
     is_numbered: ClassVar[bool] = False
 
     def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
@@ -167,7 +167,9 @@ class CellIntake(AdmissionStage):
         dropped = {OUTSIDE: len(outside), CLOSED_CELL: len(late)}
         drops = {reason: rows for reason, rows in dropped.items() if rows}
         return Stepped(
-            admitted.state, self._of_cells(admitted.rows), {"drops": drops | admitted.counted["drops"]}
+            admitted.state,
+            self._of_cells(admitted.rows),
+            {"drops": drops | admitted.counted["drops"]},
         )
 
     def _late(self, rows: pa.Table, counted_rows: Int, places: Int, clock: Clock) -> Int:

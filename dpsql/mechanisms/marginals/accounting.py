@@ -15,7 +15,7 @@ from dpsql.parsed_query import ContributionPeriod, CounterName
 from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
 from dpsql.privacy.noise_costs import VALUES, column_norm, factorisation
 from dpsql.sources.config import Source
-from dpsql.udfs.marginals.release import Closing
+from dpsql.udfs.marginals.release import ClosingKey
 from dpsql.udfs.noise.blt_inf import BltInf
 
 
@@ -32,18 +32,8 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     if [measured.noise_stream for measured in plan.sums] != list(range(1, len(plan.sums) + 1)):
         raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
     _check_tables(plan.tables, len(choices.domains))
-    norm = (
-        column_norm(BltInf())
-        if choices.max_triggers is None
-        else factorisation(CounterName.BLT, choices.max_triggers)[0]
-    )
-    if plan.closing:
-        _check_closing(plan, plan.closing)
+    norms = _norms(plan)
     row_squares = [_rows_squared(choices, table) for table in plan.tables]
-    # A cell that closes is told from one draw of noise, a row in it at one trigger; others at all triggers from the row's own on.
-    norms = [
-        1.0 if plan.closing and plan.closing.key in table.keys else norm for table in plan.tables
-    ]
     mu = math.sqrt(math.fsum(_squared(measured, row_squares, norms) for measured in plan.sums))
     noise = gaussian_delta(mu, plan.epsilon)
     ids = source.max_users / 2.0**64
@@ -80,14 +70,24 @@ def _rows_squared(choices: CubeChoices, table: MeasuredTable) -> int:
     )
 
 
-def _check_closing(plan: MarginalsPlan, closing: Closing) -> None:
+def _norms(plan: MarginalsPlan) -> list[float]:
+    """Return the norm of what a row moves in each table: of a cell that closes one draw, of another one all triggers from its own on."""
+    last = plan.query.asked.max_triggers
+    norm = column_norm(BltInf()) if last is None else factorisation(CounterName.BLT, last)[0]
+    if plan.closing is None:
+        return [norm] * len(plan.tables)
+    _check_closing(plan, plan.closing)
+    return [1.0 if plan.closing.key in table.keys else norm for table in plan.tables]
+
+
+def _check_closing(plan: MarginalsPlan, closing: ClosingKey) -> None:
     """Check that a value that closes has times of one trigger alone, minute by minute, hour by hour or day by day."""
     choices = plan.query.asked
     functions = [function for key, function in choices.cuts if key == closing.key]
     if choices.max_triggers is None or not functions:
         raise AccountingError("cells close where a key cuts the time of a run that ends")
     values = choices.domains[closing.key].values
-    rest = len(values) - 1 if choices.domains[closing.key].other else None
+    other_place = len(values) - 1 if choices.domains[closing.key].other else None
     step = timedelta(minutes=1) if functions[0] == "minute" else timedelta(hours=1)
     interval = timedelta(microseconds=plan.query.trigger_interval_us)
     start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=plan.start_us)
@@ -95,7 +95,7 @@ def _check_closing(plan: MarginalsPlan, closing: Closing) -> None:
     for number, time in enumerate(times, start=1):
         while time < times[number - 1] + interval:
             text = str(_value_of(functions[0], time))
-            place = values.index(text) if text in values else rest
+            place = values.index(text) if text in values else other_place
             if place is not None and closing.triggers[place] != number:
                 raise AccountingError(f"records of {text} come after its cells have closed")
             time = min(time - _since(time, step) + step, times[number - 1] + interval)

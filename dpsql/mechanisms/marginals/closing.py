@@ -37,25 +37,25 @@ CUTS: Mapping[str, Cut] = {
 """By the name of the SQL function; `date` is one that is cast to a text."""
 
 
-def closing_triggers(cut: Cut, domain: Domain, grid: TableGrid) -> tuple[int, ...] | None:
+def closing_triggers(time_cut: Cut, domain: Domain, grid: TableGrid) -> tuple[int, ...] | None:
     """Return the trigger after which no record can have a value any more, for each value; 0: no record of the run has it.
 
     None: some value has records of several triggers, so that its cells never close, or the run is too long.
     """
     start_us = grid.offset_us
     end_us = start_us + grid.horizon * grid.trigger_us
-    first_us = start_us // cut.piece_us * cut.piece_us
-    if (end_us - first_us) // cut.piece_us > MOST_PIECES:
+    first_us = start_us // time_cut.piece_us * time_cut.piece_us
+    if (end_us - first_us) // time_cut.piece_us > MOST_PIECES:
         return None
-    rest = domain.values[-1] if domain.other else None
-    found: dict[str | None, int] = {}
-    for piece_us in range(first_us, end_us, cut.piece_us):
-        inside = max(piece_us, start_us), min(piece_us + cut.piece_us, end_us) - 1
-        first, last = ((us - start_us) // grid.trigger_us + 1 for us in inside)
-        text = str(cut.value(datetime.fromtimestamp(piece_us // 1_000_000, UTC)))
-        value = text if text in domain.values else rest
-        if first != last or found.setdefault(value, first) != first:
+    other_value = domain.values[-1] if domain.other else None
+    triggers: dict[str | None, int] = {}
+    for piece_us in range(first_us, end_us, time_cut.piece_us):
+        bounds_us = max(piece_us, start_us), min(piece_us + time_cut.piece_us, end_us) - 1
+        first, last = ((us - start_us) // grid.trigger_us + 1 for us in bounds_us)
+        text = str(time_cut.value(datetime.fromtimestamp(piece_us // 1_000_000, UTC)))
+        value = text if text in domain.values else other_value
+        if first != last or triggers.setdefault(value, first) != first:
             if value is None:
                 continue  # of no value that counts
             return None
-    return tuple(found.get(value, 0) for value in domain.values)
+    return tuple(triggers.get(value, 0) for value in domain.values)

@@ -65,8 +65,8 @@ def _domains_at(plan: MarginalsPlan, trigger: int) -> tuple[Domain, ...]:
         return domains
     pairs = zip(domains[closing.key].values, closing.triggers, strict=True)
     closed = tuple(value for value, closes_at in pairs if 0 < closes_at <= trigger)
-    known = replace(domains[closing.key], values=closed)
-    return (*domains[: closing.key], known, *domains[closing.key + 1 :])
+    closed_domain = replace(domains[closing.key], values=closed)
+    return (*domains[: closing.key], closed_domain, *domains[closing.key + 1 :])
 
 
 def explanation(plan: MarginalsPlan, source: Source) -> Explanation:

@@ -14,7 +14,7 @@ from dpsql.parts.increments import places_of
 from dpsql.parts.sums import Summed
 from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, MeasuredTables
-from dpsql.udfs.marginals.release import Closing, NoisyTables
+from dpsql.udfs.marginals.release import ClosingKey, NoisyTables
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
 
@@ -71,7 +71,7 @@ class MarginalsPlan(Plan):
     start_us: int
     delta_noise: float
     delta_hash: float
-    closing: Closing | None
+    closing: ClosingKey | None
     tables: tuple[MeasuredTable, ...]
     sums: tuple[MeasuredSum, ...]
 

@@ -29,7 +29,7 @@ from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, MeasuredTables
 from dpsql.udfs.marginals.estimates import parts
-from dpsql.udfs.marginals.release import Closing
+from dpsql.udfs.marginals.release import ClosingKey
 from dpsql.udfs.noise.paths import standard_deviation
 
 # How mu^2 is shared among tables: the mean variance over a workload is made small. Input and
@@ -224,17 +224,15 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
     return dataclasses.replace(plan, identity=identity(plan))
 
 
-def _closing(query: ParsedQuery[CubeChoices], start_us: int) -> Closing | None:
+def _closing(query: ParsedQuery[CubeChoices], start_us: int) -> ClosingKey | None:
     """Return the first key whose values have records of one trigger alone."""
     choices = query.asked
     if query.once or choices.max_triggers is None:
         return None
     for key, function in choices.cuts:
-        triggers = closing_triggers(
-            CUTS[function], choices.domains[key], grid(query, start_us)
-        )
+        triggers = closing_triggers(CUTS[function], choices.domains[key], grid(query, start_us))
         if triggers is not None:
-            return Closing(key, triggers)
+            return ClosingKey(key, triggers)
     return None
 
 

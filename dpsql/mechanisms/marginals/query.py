@@ -6,8 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from sqlglot import exp
-
 from dpsql.description import GROUPING_ID
 from dpsql.errors import Problem
 from dpsql.mechanisms.marginals.closing import CUTS
@@ -17,7 +15,7 @@ from dpsql.sources.domains import Domain
 from dpsql.sql import clause_rules, event_rules, options, time_rules
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.event_rules import bounds_of
-from dpsql.sql.items import LISTS, GroupingSets, call_name, window_of_cut
+from dpsql.sql.items import LISTS, GroupingSets, is_named, time_function
 from dpsql.sql.relations import value_type
 from dpsql.sql.select_rules import TEXT_TYPES, WHOLE_TYPES
 from dpsql.sql.text import problem
@@ -73,32 +71,13 @@ def cuts_of(draft: Draft) -> Iterator[tuple[int, str]]:
         for projection in scope.select.expressions
     }
     event_time = inner.get(draft.time_column)
-    if event_time is not None and not _is_column(event_time, draft.time_column):
+    if event_time is not None and not is_named(event_time, draft.time_column):
         return  # another column has its name
     for place, item in enumerate(draft.keys):
         node = bare(item.root)
         node = inner.get(node.name.lower(), node) if is_column(node) else node
-        if function := _cut(node, draft.time_column):
+        if (function := time_function(node, draft.time_column)) in CUTS:
             yield place, function
-
-
-def _cut(node: exp.Expr, event_time: str) -> str | None:
-    """Return the name of the function that cuts the event time; `date` for one that is cast to a text."""
-    if isinstance(node, exp.Cast) and node.to.this in TEXT_TYPES:
-        window = window_of_cut(bare(node.this), event_time)
-        return "date" if window and "'1 day'" in window and _is_date(bare(node.this)) else None
-    arguments = node.expressions if isinstance(node, exp.Anonymous) else ()
-    name = call_name(node)
-    is_cut = len(arguments) == 1 and _is_column(bare(arguments[0]), event_time)
-    return name if is_cut and name in CUTS and name != "date" else None
-
-
-def _is_date(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Cast) or call_name(node) in ("date", "to_date")
-
-
-def _is_column(node: exp.Expr, name: str) -> bool:
-    return is_column(node) and node.name.lower() == name
 
 
 # What a query of grouping sets may not say, besides what no query may.

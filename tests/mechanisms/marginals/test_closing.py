@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpsql.errors import AccountingError
+import dpsql
+from dpsql.errors import AccountingError, QueryError
 from dpsql.local.feeder import Feeder
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.closing import CUTS, closing_triggers
@@ -17,11 +18,12 @@ from dpsql.mechanisms.marginals.plan import MarginalsPlan
 from dpsql.mechanisms.marginals.planner import make_plan
 from dpsql.mechanisms.marginals.stages import domains, intake, release
 from dpsql.parsed_query import CounterName
+from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import encode
 from dpsql.udfs.marginals.estimates import LeastSquares
-from dpsql.udfs.marginals.release import CLOSED_CELL, OUTSIDE, Closing
+from dpsql.udfs.marginals.release import CLOSED_CELL, OUTSIDE, ClosingKey
 from dpsql.udfs.stage import Clock
 from dpsql.udfs.table.grid import TableGrid
 from tests.checks.test_sensitivity import strategy
@@ -67,10 +69,7 @@ def records(size: int, seed: int = 5, units: int = 1 << 40) -> tuple[pa.Table, n
 
 
 def fed(
-    asked: MarginalsPlan,
-    given: pa.Table,
-    clocks: list[int],
-    noise_key: bytes = NOISE_KEY,
+    asked: MarginalsPlan, given: pa.Table, clocks: list[int], noise_key: bytes = NOISE_KEY
 ) -> tuple[pa.Table, dict[str, int]]:
     """Feed the records in as many parts as there are clocks, each before its clock moves on."""
     feeder = Feeder((intake(asked), release(asked)), noise_key, buckets=(2, 3))
@@ -120,14 +119,7 @@ TWELVE = numbered(12, True)
             (1, 2, 3),
         ),
         # `else` has two days
-        (
-            "date",
-            Domain(("1970-01-01", "1970-01-02", "else"), True, other=True),
-            0,
-            DAY,
-            4,
-            None,
-        ),
+        ("date", Domain(("1970-01-01", "1970-01-02", "else"), True, other=True), 0, DAY, 4, None),
         ("minute", numbered(60, True), 0, 60_000_000, 60, tuple(range(1, 61))),
     ],
 )
@@ -165,7 +157,9 @@ def test_a_closed_cell_is_measured_once_and_holds_all_that_came_in_time(clocks: 
         assert (now == last).sum() == moving + closed_now
     exact = sums(asked.marginals, places[in_time], np.ones(int(in_time.sum()), np.int64))
     told = {}
-    for cell, at, value in zip(cells.tolist(), closing.tolist(), found["c0"].to_pylist(), strict=True):
+    for cell, at, value in zip(
+        cells.tolist(), closing.tolist(), found["c0"].to_pylist(), strict=True
+    ):
         if at:
             assert told.setdefault(cell, value) == value
     noise = np.array([value - exact[cell] for cell, value in told.items()])
@@ -260,8 +254,8 @@ def test_a_plan_whose_cells_do_not_close_as_it_says_is_refused() -> None:
         for each in asked.sums
     )
     wrong = [
-        dataclasses.replace(asked, closing=Closing(1, later)),
-        dataclasses.replace(asked, closing=Closing(0, (1, 2, 3))),
+        dataclasses.replace(asked, closing=ClosingKey(1, later)),
+        dataclasses.replace(asked, closing=ClosingKey(0, (1, 2, 3))),
         dataclasses.replace(asked, sums=less),
     ]
     open_cells = plan(cuts=())
@@ -314,3 +308,58 @@ def test_intervals_of_answers_hold_the_truth() -> None:
         )
     z = np.array(apart)
     assert np.abs(z.mean(axis=0)).max() < 0.4 and 0.85 < z.std() < 1.15
+
+
+DECLARED = Source(
+    "visits",
+    "parquet",
+    schema="user_id STRING, ts TIMESTAMP, other TIMESTAMP, url STRING",
+    event_time="ts",
+    privacy_unit=("user_id",),
+    start_us=START,
+    domains=(
+        ("hour", numbered(24, True)),
+        ("day", Domain(("2015-09-12", "2015-09-13"), True)),
+        ("url", Domain(("a", "b"), False)),
+    ),
+)
+SQL = """
+    SELECT WITH DIFFERENTIAL_PRIVACY OPTIONS (epsilon = 1, delta = 1e-6, privacy_unit_column = user_id, max_rows_contributed = 1,
+        trigger_interval = '{}', max_triggers = {})
+      url, {}, COUNT(*) AS n
+    FROM {} GROUP BY CUBE(url, {})
+"""
+
+
+@pytest.mark.parametrize(
+    ("interval", "last", "key", "table", "closes"),
+    [
+        ("1 hour", 24, "hour(ts) AS hour", "visits", True),
+        ("1 hour", 24, "hour", "(SELECT user_id, ts, url, hour(ts) AS hour FROM visits)", True),
+        ("1 hour", 25, "hour(ts) AS hour", "visits", False),
+        ("1 hour", 24, "hour(other) AS hour", "visits", False),
+        # the column `ts` of the query is another one than the event time
+        (
+            "1 hour",
+            24,
+            "hour",
+            "(SELECT user_id, other AS ts, url, hour(other) AS hour FROM visits)",
+            None,
+        ),
+        ("1 day", 2, "CAST(DATE(ts) AS STRING) AS day", "visits", True),
+        ("1 day", 3, "CAST(DATE(ts) AS STRING) AS day", "visits", True),
+        ("1 hour", 48, "CAST(DATE(ts) AS STRING) AS day", "visits", False),
+    ],
+)
+def test_a_key_of_the_query_closes(
+    interval: str, last: int, key: str, table: str, closes: bool | None
+) -> None:
+    name = key.rsplit(maxsplit=1)[-1]
+    sql = SQL.format(interval, last, key, table, name)
+    if closes is None:
+        with pytest.raises(QueryError):
+            dpsql.compile(sql, {"visits": DECLARED})
+        return
+    compiled = dpsql.compile(sql, {"visits": DECLARED})
+    assert (compiled.plan.closing is not None) == closes
+    assert ("cell_closed" in compiled.explain()) == closes
