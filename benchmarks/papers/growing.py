@@ -175,7 +175,9 @@ def known(plan: MarginalsPlan, trigger: int) -> LeastSquares:
 def line(name: str, sd: np.ndarray, asked: Sequence[Question]) -> str:
     rows = np.array([q.rows for q in asked])
     found = [
-        float(erf(share * rows / sd / math.sqrt(2)).sum()) * QUESTIONS / len(asked)
+        float(erf(share * rows / np.maximum(sd, 1e-9) / math.sqrt(2)).sum())
+        * QUESTIONS
+        / len(asked)
         for share in SHARES
     ]
     within = " / ".join(f"{each:,.0f}" for each in found)
