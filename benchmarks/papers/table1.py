@@ -176,6 +176,8 @@ CONFIGURATIONS = (
     ours(32, 1),
     paper(100),
     papers_own(100),
+    paper(1000),
+    papers_own(1000),
     baselines(32, 0.5),
     baselines(1, 0.7),
 )
