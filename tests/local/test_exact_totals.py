@@ -56,7 +56,8 @@ FOUND = {
     name: re.compile(rf"(?<![\w.]){total:,}(?![\w])|(?<![\w.]){total}(?![\w])")
     for name, total in PLANTED.items()
 }
-FOUND["share"] = re.compile(rf"(?<![\d.])(?:{SHARE:.0%}|{re.escape(f'{SHARE:.4f}'[:-1])})")
+# Of so many digits that no time that something took has them by chance
+FOUND["share"] = re.compile(rf"(?<![\d.])(?:{SHARE:.0%}|{re.escape(f'{SHARE:.7f}'[:-1])})")
 
 SOURCE = f"""sources:
   visits:

@@ -89,12 +89,13 @@ def query_and_rows(name: str) -> tuple[Query, pa.Table]:
     query = compiled({golden.stem: golden for golden in goldens("accepted")}[name])
     kinds = [pa.string()] * len(query.parsed.keys)
     return query, published_rows(
-        query.parsed,
-        query.shape.schedule,
-        query.shape.columns,
-        released(query, TRIGGERS.get(name, 12)),
-        kinds,
+        query.parsed, query.shape.schedule, query.shape.columns, frozen_rows(query, name), kinds
     )
+
+
+def frozen_rows(query: Query, name: str) -> pa.Table:
+    """What the steps release of the records that are frozen, of as many triggers as its golden query needs here."""
+    return released(query, TRIGGERS.get(name, 12))
 
 
 def asked(query: Query) -> list[str]:

@@ -19,10 +19,10 @@ from dpsql.streaming import published_table
 from dpsql.streaming.released import ReleasedRows
 from dpsql.streaming.sketch_tables import SketchTables
 from dpsql.udfs.task_files import ReleasedFiles
-from tests.frozen import released
 from tests.published.test_files import KINDS as FILES
 from tests.published.test_files import SIZES
 from tests.published.test_readers import (
+    frozen_rows,
     query_and_rows,
     test_a_copy_of_the_table_in_an_empty_place_says_what_it_is,
     test_an_answer_has_every_column,
@@ -67,7 +67,7 @@ def spark_wrote(spark: SparkSession, name: str, folder: Path) -> tuple[Query, Pa
     """A golden query, and a lake that has its public table alone: made by jobs of Spark, even where the driver would write so few rows."""
     query, rows = query_and_rows(name)
     file = ReleasedFiles(str(folder / "released"), len(query.parsed.output_keys)).write(
-        released(query), 0
+        frozen_rows(query, name), 0
     )
     kind = SketchTables if query.shape.sketch else published_table.PublishedTable
     keys = (T.StringType(),) * len(query.parsed.keys)

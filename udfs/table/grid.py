@@ -34,7 +34,7 @@ class Periods:
 
 
 FOR_EVER = Periods()
-"""One period."""
+"""The one period of units whose limits never renew."""
 
 
 @dataclass(frozen=True)
