@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpsql.udfs.bucket_state import filesystem, make_folder, write_whole
-from dpsql.udfs.columns import run_starts
+from dpsql.udfs.columns import Int, run_starts
 from dpsql.udfs.keys import decode
 from dpsql.udfs.stage import ROW
 
@@ -73,14 +74,16 @@ class ReleasedFiles:
 
 # A file's name holds the SHA-256 of its bytes, so the table's own log lists the digest of every
 # file; whoever is about to use a file
-# compares it (`dpsql.lake.delta_rows.check_files`). The rows of a bucket of keys are a row group
-# of their own: a task of query 2 reads no others.
+# compares it (`dpsql.lake.delta_rows.check_files`). Rows are sorted by the bucket of their key,
+# and cut into row groups between buckets: a task of query 2 reads one of them.
 
 RANDOM_COLUMNS = ("key", "key_bytes")
 """Hashes are as good as random: a Parquet dictionary of them is wasted work."""
 
-BUCKETS = b"dpsql.buckets"
-"""In the metadata of a file: the bucket of each of its row groups, as JSON."""
+FIRST_BUCKETS = b"dpsql.first_buckets"
+"""In the metadata of a file: the first bucket in each of its row groups, as JSON."""
+MOST_ROW_GROUPS = 32
+"""Row groups of a file at most. Every task of query 2 parses the footers of all files: one row group for each of 1,024 buckets would take 13 times the CPU."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,9 @@ class ContributionFiles:
         sink = pa.BufferOutputStream()
         coded = [column for column in table.column_names if column not in RANDOM_COLUMNS]
         buckets = table["bucket"].to_numpy()
-        starts = np.flatnonzero(run_starts(buckets))
+        starts = _group_starts(buckets)
         schema = table.schema.with_metadata(
-            {BUCKETS: json.dumps(buckets[starts].tolist()).encode()}
+            {FIRST_BUCKETS: json.dumps(buckets[starts].tolist()).encode()}
         )
         with pq.ParquetWriter(
             sink, schema, compression="lz4", use_dictionary=coded, write_statistics=False
@@ -191,17 +194,19 @@ class ContributionRows:
             of_bucket = pa.array(rows["key"].to_numpy() % self.buckets == bucket)
             rows = rows.filter(pc.and_(of_bucket, pc.equal(rows["kind"], ROW)))
         else:
-            group_buckets = json.loads(file.schema_arrow.metadata[BUCKETS])
-            rows = file.read_row_groups(
-                [
-                    group
-                    for group, group_bucket in enumerate(group_buckets)
-                    if group_bucket == bucket
-                ],
-                columns,
-            )
+            first_buckets = json.loads(file.schema_arrow.metadata[FIRST_BUCKETS])
+            group = bisect_right(first_buckets, bucket) - 1
+            rows = file.read_row_groups([group] if group >= 0 else [], [*columns, "bucket"])
+            begin, end = np.searchsorted(rows["bucket"].to_numpy(), [bucket, bucket + 1])
+            rows = rows.slice(begin, end - begin)
         for first, last in self.void:
             rows = rows.filter(
                 pc.or_(pc.less(rows["batch"], first), pc.greater(rows["batch"], last))
             )
         return rows.select(self.takes.names).cast(self.takes)
+
+
+def _group_starts(buckets: Int) -> list[int]:
+    """Return where row groups begin: no bucket is cut in two, and the groups are about as many buckets each."""
+    starts = np.flatnonzero(run_starts(buckets))
+    return starts[:: max(1, -(-len(starts) // MOST_ROW_GROUPS))].tolist()

@@ -22,7 +22,7 @@ from dpsql.lake.sorted_file import sorted_file, statistics
 from dpsql.streaming.released import ReleasedRows, sweep
 from dpsql.udfs import task_files
 from dpsql.udfs.keys import encode
-from dpsql.udfs.task_files import ContributionFiles, ReleasedFiles
+from dpsql.udfs.task_files import ContributionFiles, ContributionRows, ReleasedFiles
 
 SCHEMA = pa.schema(
     [
@@ -182,6 +182,31 @@ def test_contributions_go_into_one_file_per_era(tmp_path: Path) -> None:
     )
     assert [key for t in written for key in t["key"].to_pylist()] == KEYS
     assert all((tmp_path / f["path"]).stat().st_size == f["bytes"] for f in files)
+
+
+@pytest.mark.parametrize("buckets", [1, 3, 32, 33, 1000])
+def test_a_bucket_reads_its_rows_and_no_others(tmp_path: Path, buckets: int) -> None:
+    keys = np.random.default_rng(1).integers(0, 1 << 62, 2000)
+    keys = keys[
+        keys % buckets % 7 != 3
+    ]  # some buckets have no rows, the first and the last ones have
+    takes = pa.schema([("window", pa.int64()), ("key", pa.int64())])
+    columns = [pa.field("kind", pa.int32()), pa.field("bucket", pa.int32()), *takes]
+    keys = keys[np.argsort(keys % 5)]
+    rows = pa.table(
+        {"window": keys % 5, "key": keys, "bucket": pa.array(keys % buckets, pa.int32())}
+    )
+    files = ContributionFiles(str(tmp_path), pa.schema(columns), "window", 0, 3).write(rows, 0, 0)
+    names = [file["path"] for file in files]
+    assert len(names) == 2
+    assert all(
+        pq.ParquetFile(tmp_path / name).num_row_groups <= task_files.MOST_ROW_GROUPS
+        for name in names
+    )
+    reader = ContributionRows(str(tmp_path), takes, buckets)
+    for bucket in range(buckets):
+        own = reader.read(names, bucket)["key"].to_numpy()
+        assert sorted(own) == sorted(keys[keys % buckets == bucket])
 
 
 def test_no_rows_no_files(tmp_path: Path) -> None:
