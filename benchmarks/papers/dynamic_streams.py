@@ -27,7 +27,7 @@ from dpsql.mechanisms.dynamic.plan import TablePlan  # noqa: E402
 from dpsql.mechanisms.dynamic.planner import make_plan  # noqa: E402
 from dpsql.mechanisms.dynamic.stages import stages  # noqa: E402
 from dpsql.udfs.columns import Int, mix, sort_order  # noqa: E402
-from dpsql.udfs.dynamic.versions import UNCOUNTED  # noqa: E402
+from dpsql.udfs.intake.versions import UNCOUNTED  # noqa: E402
 from dpsql.udfs.keys import PublicGroups  # noqa: E402
 from dpsql.udfs.stage import BEGIN, END, Clock, Tick  # noqa: E402
 from tests.mechanisms.dynamic import plans  # noqa: E402

@@ -10,7 +10,7 @@ from dpsql.parts.sums import as_stored
 from dpsql.schedule import Eras, Schedule
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, column_norm
-from dpsql.udfs.table.grid import LAST_STEP, TableGrid
+from dpsql.udfs.table_grid import LAST_STEP, TableGrid
 
 CENTURY_US = 36_525 * 86_400_000_000
 STEPS = (1, 10, 100, 1_000, 10_000)

@@ -28,7 +28,7 @@ from dpsql.mechanisms.histogram.planner import make_plan as plan_windows
 from dpsql.mechanisms.protocol import RunFacts
 from dpsql.parsed_query import Aggregate, AggregateFunction, CounterName, WindowSpec
 from dpsql.privacy.noise_costs import column_norm
-from dpsql.udfs.dynamic.changes import admit_changes
+from dpsql.udfs.intake.changes import admit_changes
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import counter
 from dpsql.udfs.stage import BEGIN, END, Clock, Tick

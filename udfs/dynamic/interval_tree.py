@@ -31,7 +31,7 @@ from dpsql.udfs.noise.paths import Paths, standard_deviation
 from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import CLOSED, Released, State, Tick, replay
 from dpsql.udfs.state_table import StateTable
-from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.table_grid import TableGrid
 
 # What a key bucket remembers of an interval tree: one node per binary digit of the newest
 # trigger and key, and increments to come.
@@ -235,12 +235,6 @@ def nodes_at(trigger: int) -> list[tuple[int, int]]:
     """Return (level, number) of the nodes that are read at a trigger."""
     bits = [bit for bit in range(trigger.bit_length()) if trigger >> bit & 1]
     return [(bit + 1, trigger >> bit << bit) for bit in bits]
-
-
-def level_before(begin: Int, trigger: Int) -> Int:
-    """Return the level of the node that has, just before an earlier or later `trigger`, a row that began at `begin`; 0: no node has it yet."""
-    apart = np.where(begin < trigger, (begin - 1) ^ (trigger - 1), 0)
-    return np.frexp(apart.astype(np.float64))[1].astype(np.int64)  # exact: below 2^32
 
 
 def grow(

@@ -1,4 +1,4 @@
-"""The stage that bounds contributions by unit: of every kind of query whose records only arrive."""
+"""The stages that bound contributions by unit: of records that only arrive, and of images of a change feed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from dpsql.udfs.contributions import contributions
-from dpsql.udfs.intake import group_sums, user_state
+from dpsql.udfs.intake import group_sums, live_rows, user_state
+from dpsql.udfs.intake.changes import FeedParameters, admit_changes
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters, admit
 from dpsql.udfs.intake.left_out import figure_contributions
 from dpsql.udfs.stage import Clock, Intake, Stepped, Tables, counted_drops
@@ -80,3 +81,37 @@ class RowStage(AdmissionStage):
         records = rows.select(self.takes.names)
         records = records.append_column("user", pa.array(np.arange(rows.num_rows)))
         return replace(super().step(super().empty(), records, clock, noise_key), state={})
+
+
+@dataclass(frozen=True)
+class FeedStage(Intake):
+    """Images of a change feed to contributions.
+
+    Args:
+        parameters: the plan's numbers.
+        arguments: how many argument columns a record has.
+    """
+
+    parameters: FeedParameters
+    arguments: int
+    tables: ClassVar[Mapping[str, StateTable]] = live_rows.TABLES
+    integers: ClassVar[tuple[str, ...]] = ("user", "row", "seq", "ts", "key")
+
+    @property
+    def takes(self) -> pa.Schema:
+        """Columns of images: those of records, the row of the table, its place in the feed, and whether it begins or ends."""
+        return super().takes.append(pa.field("kind", pa.int8()))
+
+    @property
+    def gives(self) -> pa.Schema:
+        """Columns of the contributions that go on."""
+        return self.parameters.gives
+
+    def empty(self) -> Tables:
+        """Return the state in which no row is there, and no unit has used anything."""
+        return live_rows.empty_state(len(self.parameters.increments))
+
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
+        """Admit images by `admit_changes`; counted: `drops`, how many images were dropped, or did not count, and why."""
+        admission = admit_changes(state, rows, clock, self.parameters)
+        return Stepped(admission.state, admission.contributions, counted_drops(admission.drops))

@@ -24,7 +24,6 @@ from dpsql.udfs.noise.randomness import SELECTION, tags
 from dpsql.udfs.stage import BATCH, Release, Released, Stepped, Tables, Tick, replay
 from dpsql.udfs.state_table import StateTable
 from dpsql.udfs.table import leaves
-from dpsql.udfs.table.grid import TableGrid
 from dpsql.udfs.table.leaves import QuantileTree, Trees, empty_leaves, open_trees, waiting
 from dpsql.udfs.table.state import (
     TABLES,
@@ -39,6 +38,7 @@ from dpsql.udfs.table.state import (
     empty_state,
     new_groups,
 )
+from dpsql.udfs.table_grid import TableGrid
 
 # The release step of one key bucket of a table without windows: signed increments join exact
 # sums; every trigger releases what is shown.

@@ -34,7 +34,7 @@ from dpsql.privacy.noise_costs import (
 )
 from dpsql.sources.config import Source
 from dpsql.udfs.noise.blt_inf import BltInf
-from dpsql.udfs.table.grid import LAST_STEP
+from dpsql.udfs.table_grid import LAST_STEP
 
 PERIODS = tuple(sorted({1 << k for k in range(1, 21)} | {3 << k for k in range(20)}))
 """Numbers of periods of which the failure is told; of others that of the next larger one."""

@@ -20,8 +20,8 @@ from dpsql.mechanisms.protocol import (
 )
 from dpsql.parsed_query import Quantiles
 from dpsql.parts.whole_table import document, schedule
-from dpsql.udfs.dynamic.changes import DROP_REASONS as OF_CHANGES
 from dpsql.udfs.dynamic.stages import TreeStage
+from dpsql.udfs.intake.changes import DROP_REASONS as OF_CHANGES
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.stage import RELEASE, Clock, Stage, Tick

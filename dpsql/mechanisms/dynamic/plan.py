@@ -11,7 +11,7 @@ from dpsql.parts.sums import MadeOfSums, NoisySum, QuantileSum
 from dpsql.sources.change_feed import Feed
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
-from dpsql.udfs.table.grid import FOR_EVER, Periods
+from dpsql.udfs.table_grid import FOR_EVER, Periods
 
 # What a query asks of a table without windows besides what every query says.
 

@@ -51,7 +51,7 @@ from dpsql.udfs.dynamic.interval_tree import MOST_ROUNDS
 from dpsql.udfs.measure import quantiles
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, path_sd
-from dpsql.udfs.table.grid import LAST_STEP
+from dpsql.udfs.table_grid import LAST_STEP
 
 # From bounds and budget to the numbers of a table that is released for ever: sensitivities, and
 # thresholds over an endless sequence.

@@ -6,11 +6,11 @@ from dpsql.mechanisms.dynamic.plan import ChangeChoices, TablePlan, TreePlan
 from dpsql.parts.sums import bare, output_column
 from dpsql.parts.whole_table import grid
 from dpsql.udfs.contributions import Increment
-from dpsql.udfs.dynamic.changes import FeedParameters
 from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum
-from dpsql.udfs.dynamic.stages import FeedStage, TreeStage
+from dpsql.udfs.dynamic.stages import TreeStage
+from dpsql.udfs.intake.changes import FeedParameters
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
-from dpsql.udfs.intake.stages import AdmissionStage, RowStage
+from dpsql.udfs.intake.stages import AdmissionStage, FeedStage, RowStage
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.table.leaves import QuantileTree
 from dpsql.udfs.table.release import Perturbation, Selection, TableParameters, TableStage
@@ -54,7 +54,7 @@ def bounding_parameters(plan: TablePlan, public: PublicGroups | None = None) -> 
 def feed_parameters(
     plan: TablePlan, choices: ChangeChoices, public: PublicGroups | None = None
 ) -> FeedParameters:
-    """Return parameters of `dpsql.udfs.dynamic.changes.admit_changes`; likewise."""
+    """Return parameters of `dpsql.udfs.intake.changes.admit_changes`; likewise."""
     return FeedParameters(
         grid=grid(plan.query, plan.start_us),
         max_rows=int(choices.max_rows_contributed),

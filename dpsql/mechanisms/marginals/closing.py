@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dpsql.sources.domains import Domain
-from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.table_grid import TableGrid
 
 MINUTE_US = 60_000_000
 HOUR_US = 60 * MINUTE_US

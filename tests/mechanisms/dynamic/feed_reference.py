@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpsql.udfs.columns import mix
-from dpsql.udfs.dynamic.changes import FeedParameters
+from dpsql.udfs.intake.changes import FeedParameters
 from dpsql.udfs.stage import Clock
 
 NOWHERE = -(1 << 62)

@@ -22,7 +22,7 @@ from dpsql.mechanisms.dynamic.planner import (
 )
 from dpsql.privacy.noise_costs import path_deviations
 from dpsql.udfs.noise.blt_inf import OMEGA, THETA, BltInf
-from dpsql.udfs.table.grid import LAST_STEP
+from dpsql.udfs.table_grid import LAST_STEP
 
 CHOSEN = BltInf()
 F = math.sqrt(CHOSEN.squared_norm())

@@ -12,10 +12,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dpsql.udfs.contributions import Increment
-from dpsql.udfs.dynamic.changes import ChangeAdmission, FeedParameters, admit_changes
+from dpsql.udfs.intake.changes import ChangeAdmission, FeedParameters, admit_changes
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.stage import Clock, Tables
-from dpsql.udfs.table.grid import Periods, TableGrid
+from dpsql.udfs.table_grid import Periods, TableGrid
 from tests.mechanisms.dynamic.feed_reference import NOWHERE, Image, Sums, histories, sums
 from tests.sweeps import sweep
 

@@ -16,8 +16,9 @@ from dpsql.mechanisms.dynamic.plan import TreePlan
 from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.mechanisms.dynamic.stages import stages
 from dpsql.udfs.columns import Int
-from dpsql.udfs.dynamic import changes
-from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum, grow, level_before, nodes_at
+from dpsql.udfs.dynamic.interval_tree import TreeParameters, TreeSum, grow, nodes_at
+from dpsql.udfs.intake import changes
+from dpsql.udfs.intake.changes import level_before
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.paths import Paths

@@ -13,8 +13,8 @@ from dpsql.mechanisms.dynamic.stages import stages
 from dpsql.udfs.histogram.release import Tick
 from dpsql.udfs.keys import PublicGroups
 from dpsql.udfs.noise.blt_inf import BltInf
-from dpsql.udfs.table.grid import TableGrid
 from dpsql.udfs.table.release import Perturbation, Selection, TableParameters, release
+from dpsql.udfs.table_grid import TableGrid
 from tests.mechanisms.dynamic import plans
 from tests.mechanisms.dynamic.reference import toeplitz
 from tests.mechanisms.dynamic.test_release import COUNT, START, STEP

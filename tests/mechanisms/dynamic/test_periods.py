@@ -16,7 +16,7 @@ from dpsql.mechanisms.dynamic.planner import make_plan
 from dpsql.privacy.cost import Cost, Overlap
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.stage import Clock
-from dpsql.udfs.table.grid import Periods, TableGrid
+from dpsql.udfs.table_grid import Periods, TableGrid
 from tests.mechanisms.dynamic.feed_reference import Image, Sums
 from tests.mechanisms.dynamic.plans import FEED, query, source
 from tests.mechanisms.dynamic.test_changes import Batches, gram, parameters, run, shift

@@ -15,9 +15,9 @@ from dpsql.udfs.measure.output_columns import OutputColumn
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Blt
 from dpsql.udfs.stage import Released, Tick
-from dpsql.udfs.table.grid import TableGrid
 from dpsql.udfs.table.release import Perturbation, Selection, TableParameters, release
 from dpsql.udfs.table.state import TableState
+from dpsql.udfs.table_grid import TableGrid
 from tests.mechanisms.dynamic.reference import Change, Noise, keyed, silent
 from tests.mechanisms.dynamic.reference import release as reference
 

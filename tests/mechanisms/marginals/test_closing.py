@@ -25,7 +25,7 @@ from dpsql.udfs.keys import encode
 from dpsql.udfs.marginals.estimates import LeastSquares
 from dpsql.udfs.marginals.release import CLOSED_CELL, OUTSIDE, ClosingKey
 from dpsql.udfs.stage import Clock
-from dpsql.udfs.table.grid import TableGrid
+from dpsql.udfs.table_grid import TableGrid
 from tests.checks.test_sensitivity import strategy
 from tests.mechanisms.marginals.dense import split, sums
 from tests.mechanisms.marginals.plans import START, numbered, query, source

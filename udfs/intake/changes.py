@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import Int, run_sums, sort_runs
 from dpsql.udfs.contributions import Increment, contributions
-from dpsql.udfs.dynamic.interval_tree import level_before
-from dpsql.udfs.dynamic.live_rows import (
+from dpsql.udfs.intake import contribution_bounding
+from dpsql.udfs.intake.leaf_counts import with_leaves
+from dpsql.udfs.intake.live_rows import (
     TABLES,
     count_pairs,
     empty_state,
@@ -23,8 +24,8 @@ from dpsql.udfs.dynamic.live_rows import (
     update_ended,
     update_tables,
 )
-from dpsql.udfs.dynamic.presence import Spells, VersionBounds, admit_versions, spells
-from dpsql.udfs.dynamic.versions import (
+from dpsql.udfs.intake.presence import Spells, VersionBounds, admit_versions, spells
+from dpsql.udfs.intake.versions import (
     UNCOUNTED,
     Events,
     Images,
@@ -33,10 +34,8 @@ from dpsql.udfs.dynamic.versions import (
     cut_versions,
     read_images,
 )
-from dpsql.udfs.intake import contribution_bounding
-from dpsql.udfs.intake.leaf_counts import with_leaves
 from dpsql.udfs.stage import END, NO_RECORD, Clock, Tables
-from dpsql.udfs.table.grid import FOR_EVER, Periods, TableGrid
+from dpsql.udfs.table_grid import FOR_EVER, Periods, TableGrid
 
 DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row", "replayed")
 """Reasons of an intake; the last: an end of a row that is not there, and an image whose place in the feed is not after its row's newest."""
@@ -204,6 +203,12 @@ def _key_changes(events: Events, present: Spells, p: FeedParameters) -> KeyChang
     weight = users * np.concatenate([no_spell, weights])
     in_time = trigger <= p.grid.horizon
     return KeyChanges(*(column[in_time] for column in (version, trigger, sign, users, weight)))
+
+
+def level_before(begin: Int, trigger: Int) -> Int:
+    """Return the level of the node that has, just before an earlier or later `trigger`, a row that began at `begin`; 0: no node has it yet."""
+    apart = np.where(begin < trigger, (begin - 1) ^ (trigger - 1), 0)
+    return np.frexp(apart.astype(np.float64))[1].astype(np.int64)  # exact: below 2^32
 
 
 def _sum_by_key(versions: Versions, changes: KeyChanges, p: FeedParameters) -> pa.Table:

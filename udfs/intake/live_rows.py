@@ -29,7 +29,7 @@ from dpsql.udfs.columns import (
     span_sums,
     unsort,
 )
-from dpsql.udfs.dynamic.versions import INTS, Events, Images, KnownRows, Places, Versions
+from dpsql.udfs.intake.versions import INTS, Events, Images, KnownRows, Places, Versions
 from dpsql.udfs.stage import BEGIN, NO_SEQUENCE, Clock, Tables
 from dpsql.udfs.state_table import StateTable
 

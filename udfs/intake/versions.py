@@ -131,7 +131,7 @@ def _in_order(unordered: Images, content: np.ndarray) -> Images:
 
 # No row depends on another one here. A row's images come in the order of their places in the
 # feed, ends before begins at one place
-# (`dpsql.udfs.dynamic.versions`), so whether a row is there before an image is known from the
+# (`dpsql.udfs.intake.versions`), so whether a row is there before an image is known from the
 # image before it.
 
 UNCOUNTED = -2
@@ -180,7 +180,7 @@ class Places:
 
 @dataclass(frozen=True)
 class KnownRows:
-    """What the state has of the rows that images name: live versions, sorted by (user, row, copy), where they are in it, and places of other rows."""
+    """Rows that images name, as the state has them: live versions, sorted by (user, row, copy), where they are in it, and places of other rows."""
 
     live: Versions
     positions: Int

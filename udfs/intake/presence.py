@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from dpsql.udfs.columns import Bool, Int, run_starts, running_count, sort_order, unsort
-from dpsql.udfs.dynamic.live_rows import Pairs
-from dpsql.udfs.dynamic.versions import NO_SLOT, UNCOUNTED, Events, Versions
+from dpsql.udfs.intake.live_rows import Pairs
+from dpsql.udfs.intake.versions import NO_SLOT, UNCOUNTED, Events, Versions
 from dpsql.udfs.stage import BEGIN, END
 
 # Spells: the times at which a unit is present in a key, that is, has versions there that count.
