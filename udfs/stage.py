@@ -28,6 +28,8 @@ TICK = 1
 
 NO_RECORD = ("malformed", "null_event_time", "null_privacy_unit", "key_too_long")
 """Reasons why an engine makes no record, by the codes 1..4 of the column `drop`."""
+OUTSIDE = "outside_the_domain"
+"""Reason of an intake of cells: a value is none of those that are declared."""
 
 BEGIN = 1
 END = -1

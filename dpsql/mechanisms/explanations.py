@@ -66,6 +66,7 @@ def protects(plan: Any, cost: Cost, windows_meet: bool = False) -> Guarantee:
         delta=plan.delta,
         cost=asdict(cost),
         totals=tuple(_totals(plan, cost, meet)),
+        rows_end=getattr(plan, "changes", None) is not None,
     )
 
 
@@ -159,6 +160,48 @@ def growing(query: ParsedQuery[Any], has_closing_cells: bool = False) -> tuple[s
         *times,
         f"Dropped: records more than {duration(query.max_ahead_us)} ahead of the clock{end}.",
     )
+
+
+HANDED_ON = (
+    "A row that passes to another unit is that unit's from then on; this promise does not hide it."
+)
+
+
+def changing(query: ParsedQuery[Any]) -> tuple[str, ...]:
+    """Say what counts in a table whose rows end."""
+    end = "" if query.asked.max_triggers is None else ", and after the last trigger"
+    return (
+        f"A change counts from the first trigger after its commit ({query.event_time}, UTC), an old one from trigger 1.",
+        "Nothing is late: a change that comes after its trigger counts from the next one.",
+        f"Dropped: beginnings of rows more than {duration(query.max_ahead_us)} ahead of the clock{end}. Ends never are.",
+    )
+
+
+def versions(query: ParsedQuery[Any], spells: int | None = None) -> Iterator[str]:
+    """Say what counts as a record of a change feed, and how rows are told apart; `spells`: S, where units are counted."""
+    feed = query.asked.feed
+    columns = (*query.privacy_unit, *feed.primary_key)
+    rows = "rows of one unit by what the query reads of them; equal ones are copies."
+    if feed.primary_key:
+        kept_time = duration(feed.ended_rows_kept_us)
+        rows = f"a row is ({', '.join(columns)}); messages that come again are ignored until {kept_time} after its end."
+    yield (
+        "A record is a row version: an insert begins one, a delete ends one, an update does both; an update of columns that the query "
+        "does not read does neither. c limits versions with one key at the same time."
+    )
+    yield "A row counts from its begin, if its key had remaining capacity then, until its end."
+    yield _after_the_last(query)
+    if spells:
+        yield f"S = {spells} times a unit is counted as present in a key: until all its rows there have ended. Later its rows count, it does not."
+    yield f"Told apart: {rows}"
+
+
+def _after_the_last(query: ParsedQuery[Any]) -> str:
+    """Say what becomes of a unit that has used up its allowance."""
+    if query.asked.period_us is None:
+        rows = query.asked.max_rows_contributed
+        return f"After {rows:,} versions of a unit none counts any more, whatever has ended; contribution_period = '30 days' renews C."
+    return f"The limits renew every {duration(query.asked.period_us)}, for rows that begin or change from then on."
 
 
 def budget(plan: Any, noisy_numbers: int | None) -> BudgetShares:

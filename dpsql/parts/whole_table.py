@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from dpsql.parsed_query import ContributionPeriod, ParsedQuery
 from dpsql.parts.sums import as_stored
 from dpsql.schedule import Eras, Schedule
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, column_norm
-from dpsql.udfs.table_grid import LAST_STEP, TableGrid
+from dpsql.udfs.table_grid import FOR_EVER, LAST_STEP, Periods, TableGrid
 
 CENTURY_US = 36_525 * 86_400_000_000
 STEPS = (1, 10, 100, 1_000, 10_000)
@@ -36,6 +38,35 @@ def schedule(query: ParsedQuery[Any], start_us: int) -> Schedule:
         windows=False,
         replayed=True,
     )
+
+
+class Renewing:
+    """Contribution periods of the plan of a table: where its rows end, a unit's allowance may renew. A part of a plan's class."""
+
+    query: ParsedQuery[Any]
+    start_us: int
+
+    @property
+    def period(self) -> tuple[int, int] | None:
+        """Length and offset of the contribution periods: they begin with a trigger; None: one is for ever."""
+        length_us = getattr(self.query.asked, "period_us", None)
+        return (length_us, self.start_us % self.query.trigger_interval_us) if length_us else None
+
+    @property
+    def periods(self) -> Periods:
+        """The contribution periods, in triggers; the first may have begun before the run."""
+        if self.period is None:
+            return FOR_EVER
+        length_us, offset_us = self.period
+        interval_us = self.query.trigger_interval_us
+        before_us = (self.start_us - offset_us) % length_us
+        return Periods(length_us // interval_us, before_us // interval_us)
+
+
+def most_periods(plan: Renewing) -> int:
+    """Return how many contribution periods a run can have: of each the rows of a unit may be there at the last trigger."""
+    last = np.array([grid(plan.query, plan.start_us).horizon])
+    return int(plan.periods.numbers(last)[0]) + 1
 
 
 def document(plan: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -182,6 +182,19 @@ def gamma(coefficients: tuple[float, ...], panes: int) -> float:
         largest[a] + suffix_max[max(1, panes + 1 - a)] for a in range(1, len(largest))
     )
     return (1 + largest_pair + 2 * suffix_max[panes + 1]) * (1 + 1e-9)
+
+
+SEVERAL = tuple(sorted({1 << k for k in range(1, 21)} | {3 << k for k in range(20)}))
+"""Numbers of periods of which the failure is told; of others that of the next larger one."""
+
+
+def of_periods_together(mu2: float, failure_of: Callable[[int], float]) -> Cost:
+    """Return the cost of one unit in one period, where rows of all periods stay in the same groups; `failure_of`: of so many periods together."""
+    failures = ((n, failure_of(n)) for n in SEVERAL)
+    possible = tuple((n, failure) for n, failure in failures if failure < 1)
+    one = failure_of(1)
+    user = PrivacyLevel.USER
+    return Cost(user, mu2, 0.0, one, Overlap.TOGETHER, mu2, one, failures=possible)
 
 
 def total(costs: Iterable[Cost], protects: PrivacyLevel = PrivacyLevel.USER) -> Cost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -179,6 +180,47 @@ def _tree(horizon: int) -> tuple[float, tuple[float, ...]]:
 
 # What a row moves in the tree of counts that quantiles are read off, from the plan's numbers
 # alone.
+
+
+# Rows that end.
+
+
+def check_that_rows_may_end(horizon: int) -> None:
+    """Check that rows may end under a counter with a last trigger.
+
+    Raises:
+        AccountingError: C is not convex and falling, or B negative.
+    """
+    b, column = response_and_column(CounterName.BLT, max(horizon, 3))
+    if (
+        np.any(b < 0)
+        or np.any(column < -1e-12)
+        or np.any(np.diff(column) > 1e-12)
+        or np.any(np.diff(column, 2) < -1e-12)
+    ):
+        raise AccountingError(
+            "the counter is not convex and falling: rows that end would cost more than accounted for"
+        )
+
+
+def longest_vector(parts: Sequence[Any], sigmas: Sequence[float]) -> float | None:
+    """Return b^2 + eta of the vectors (value, square, 1), over the noise (docs/privacy/lemma.md);
+    None: these are other sums."""
+    if [p.rule for p in parts] not in (["sum", "valid"], ["sum", "squares", "valid"]) or len(
+        {(p.argument, p.centre) for p in parts[:-1]}
+    ) > 1:
+        return None
+    heights = [p.upper * p.grid for p in parts[:-1]] + [1.0]
+    mixed = any(p.lower != -p.upper for p in parts[:-1]) or parts[-1].argument != parts[0].argument
+    if mixed or (
+        len(parts) == 3 and not math.isclose(heights[1], heights[0] ** 2 / 2, rel_tol=1e-5)
+    ):
+        return None
+    a, *squares, s = ((height / sigma) ** 2 for height, sigma in zip(heights, sigmas, strict=True))
+    b = sum(squares)
+    # The least inner product of two such vectors is -eta: at opposite values, unless their squares are worth more than that.
+    eta = a**2 / (8 * b) + b - s if a <= 4 * b else a - b - s
+    return (a + b + s) * (1 + 1e-5) + max(0.0, eta)
 
 
 def levels(p: Any) -> int:

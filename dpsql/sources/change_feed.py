@@ -90,6 +90,15 @@ class Feed:
     ended_rows_kept_us: int = ENDED_ROWS_KEPT_US
 
 
+def feed_of(source: Any) -> Feed | None:
+    """Return the feed of a source whose rows end; None: they stay."""
+    if source is None or source.change_feed is None:
+        return None
+    kept_us = source.ended_rows_kept_us
+    kept_us = ENDED_ROWS_KEPT_US if kept_us is None else kept_us
+    return Feed(source.change_feed, source.primary_key, kept_us)
+
+
 def _message_rules(source: Any) -> Iterator[tuple[bool, str, str]]:
     """Yield settings that say how connectors write values."""
     for key in ("decimals", "time_unit", "unavailable_value"):

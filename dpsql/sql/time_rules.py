@@ -403,7 +403,42 @@ def _is_feed(draft: Draft) -> bool:
     return draft.stream is not None and draft.stream.change_feed is not None
 
 
-FEED_RULES = (interval_given, change_passed, one_row_each, spells_of_changes, period_of_changes)
+def rows_that_end(draft: Draft) -> Iterator[Problem]:
+    """Reject privacy of one event where rows end: a row that is changed or deleted is more than one
+    event."""
+    if event(draft) and draft.stream and draft.stream.change_feed:
+        hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
+        yield problem(
+            draft.option_span("privacy_level"),
+            f"privacy_level EVENT protects a row that stays, and rows of {draft.stream.name} end",
+            hint,
+        )
+
+
+def pairs_that_end(draft: Draft) -> Iterator[Problem]:
+    """Reject aggregates of two values where rows end."""
+    for call in draft.calls if draft.stream and draft.stream.change_feed else ():
+        if call.of_pairs:
+            message = f"{call.name.upper()} is not yet of tables whose rows end"
+            hint = "write AVG or VAR_POP of each value"
+            yield problem(call.item.span, message, hint)
+
+
+def period_of(draft: Draft) -> int | None:
+    """Return how long a contribution period of a table whose rows end lasts; None: for ever."""
+    period = draft.value("contribution_period")
+    return period if isinstance(period, int) else None
+
+
+FEED_RULES = (
+    interval_given,
+    change_passed,
+    one_row_each,
+    spells_of_changes,
+    period_of_changes,
+    rows_that_end,
+    pairs_that_end,
+)
 
 
 # Rules on queries without a window: a table as it is at every `trigger_interval`. Mechanisms

@@ -250,13 +250,19 @@ def of_cube(plan: MarginalsPlan) -> Charge:
         finest = math.prod(
             domain.size for key, domain in enumerate(asked.domains) if key not in table.keys
         )
-        in_one = min(rows, per_cell * min(cells, finest)) * min(rows, cells * per_cell)
+        in_a_cell = min(rows, per_cell * min(cells, finest))
         steps = 1.0 if plan.closing and plan.closing.key in table.keys else f * f
-        total += (
-            steps
-            * in_one
-            * sum((max(map(abs, values_of(part))) / part.sigmas[i]) ** 2 for part in plan.sums)
-        )
+        for _, sums in plan.columns if plan.changes else ():
+            apart = sum(
+                rows_that_end(rows, in_a_cell, *values_of(part)) / part.sigmas[i] ** 2
+                for part in sums
+            )
+            heights = [max(map(abs, values_of(part))) / part.sigmas[i] for part in sums]
+            together = measure_that_ends(rows, in_a_cell, heights) if len(sums) > 1 else apart
+            total += steps * min(apart, together)
+        for part in () if plan.changes else plan.sums:
+            height = max(map(abs, values_of(part))) / part.sigmas[i]
+            total += steps * in_a_cell * min(rows, cells * per_cell) * height**2
     return Charge(total, total)
 
 

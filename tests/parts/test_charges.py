@@ -69,7 +69,7 @@ def any_plan(pick: np.random.Generator, number: int) -> tuple[Plan, Source]:
         case 1:
             return plan_table(any_table(pick), tables.source()), tables.source()
         case 2:
-            return plan_cube(any_cube(pick), tables.source()), tables.source()
+            return plan_cube(any_cube(pick, number % 2 == 0), tables.source()), tables.source()
         case 3:
             return plan_panes(any_panes(pick), SOURCE), SOURCE
     return plan_lists(any_lists(pick), source()), source()
@@ -142,6 +142,11 @@ SLIPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         of_cubes,
         "_squared",
         lambda real, each, tables, *a: real(each, tables, *a) / len(tables),
+    ),
+    "cubes: slots of one cell of all keys": (
+        of_cubes,
+        "_in_a_cell",
+        lambda real, asked, table: min(real(asked, table), asked.max_rows_per_group),
     ),
     "panes: a height that is rounded down": (
         of_panes,

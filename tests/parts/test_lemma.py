@@ -181,17 +181,17 @@ def one_sign(*given: Any) -> float:
     return row_ratio(rows, per_key, keys, ends, (0.0, max(map(abs, values))), norm, sigma)
 
 
-def without_eta(parts: Sequence[NoisySum]) -> float:
+def without_eta(parts: Sequence[NoisySum], sigmas: Sequence[float]) -> float:
     """Vectors as if no two of them pulled apart."""
-    return sum((p.upper * p.grid / p.sigma) ** 2 for p in parts)
+    return sum((p.upper * p.grid / s) ** 2 for p, s in zip(parts, sigmas, strict=True))
 
 
 @pytest.mark.parametrize(
     ("name", "charge", "wrong"),
     [
         ("sum", "row_ratio", one_sign),
-        ("mean", "_longest_vector", without_eta),
-        ("spread", "_longest_vector", without_eta),
+        ("mean", "longest_vector", without_eta),
+        ("spread", "longest_vector", without_eta),
     ],
 )
 def test_a_charge_that_forgets_the_other_sign_is_found(name: str, charge: str, wrong: Any) -> None:

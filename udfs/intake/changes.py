@@ -34,11 +34,13 @@ from dpsql.udfs.intake.versions import (
     cut_versions,
     read_images,
 )
-from dpsql.udfs.stage import END, NO_RECORD, Clock, Tables
+from dpsql.udfs.stage import END, NO_RECORD, OUTSIDE, Clock, Tables
 from dpsql.udfs.table_grid import FOR_EVER, Periods, TableGrid
 
 DROP_REASONS = (*contribution_bounding.DROP_REASONS, "unknown_row", "replayed")
 """Reasons of an intake; the last: an end of a row that is not there, and an image whose place in the feed is not after its row's newest."""
+OF_CELLS = (*DROP_REASONS, OUTSIDE)
+"""Reasons where there are keys that may not count."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class FeedParameters:
         ended_rows_kept_us: how long the places of rows that have ended are kept.
         periods: after which the allowance of a unit renews.
         public_keys: sorted key hashes that may count; None: any key.
+        no_key: stands for all keys that may not; None: there is none.
         by_level: tell also from which node of an interval tree it is that rows end (`dpsql.udfs.dynamic.interval_tree`).
     """
 
@@ -65,6 +68,7 @@ class FeedParameters:
     increments: tuple[Increment, ...]
     copies: bool
     public_keys: tuple[int, ...] | None = None
+    no_key: int | None = None
     by_level: bool = False
     ended_rows_kept_us: int = 0
     periods: Periods = FOR_EVER
@@ -78,6 +82,7 @@ class FeedParameters:
             self.max_groups,
             self.weights,
             self.public_keys,
+            self.no_key,
             self.grid.horizon,
         )
 
@@ -132,7 +137,7 @@ def admit_changes(
     return ChangeAdmission(
         {name: (ended | tables)[name] for name in TABLES},
         _sum_by_key(versions, _key_changes(events, present, p), p),
-        {reason: drops[reason] for reason in DROP_REASONS},
+        {reason: drops[reason] for reason in OF_CELLS},
     )
 
 

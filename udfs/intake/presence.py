@@ -11,7 +11,7 @@ import numpy as np
 from dpsql.udfs.columns import Bool, Int, run_starts, running_count, sort_order, unsort
 from dpsql.udfs.intake.live_rows import Pairs
 from dpsql.udfs.intake.versions import NO_SLOT, UNCOUNTED, Events, Versions
-from dpsql.udfs.stage import BEGIN, END
+from dpsql.udfs.stage import BEGIN, END, OUTSIDE
 
 # Spells: the times at which a unit is present in a key, that is, has versions there that count.
 
@@ -98,13 +98,14 @@ NEVER = 1 << 62
 @dataclass(frozen=True)
 class VersionBounds:
     """Per privacy unit and contribution period: C, c, G; weights w_1..w_S of its spells in units of 2^-20; sorted keys that may
-    count (None: any); the last trigger."""
+    count (None: any), and a key that may not; the last trigger."""
 
     max_rows: int
     max_rows_per_group: int
     max_groups: int
     weights: tuple[int, ...]
     public_keys: tuple[int, ...] | None
+    no_key: int | None
     last: int
 
     @property
@@ -132,6 +133,9 @@ def admit_versions(
         keys = versions.key[events.version[begins]]
         is_public = np.isin(keys, np.array(bounds.public_keys, np.int64))
         begins = _select(begins, is_public, "not_a_public_group", drops)
+    if bounds.no_key is not None:
+        is_inside = versions.key[events.version[begins]] != bounds.no_key
+        begins = _select(begins, is_inside, OUTSIDE, drops)
     is_open = events.trigger[begins] <= bounds.last
     begins = _select(begins, is_open, "window_closed", drops)
     version = events.version[begins]

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from dpsql.udfs.columns import Bool, Float, Int, mix, run_sums, sort_runs
 from dpsql.udfs.grid import Grid
-from dpsql.udfs.intake.stages import AdmissionStage, RowStage
+from dpsql.udfs.intake.stages import AdmissionStage, FeedStage, RowStage
 from dpsql.udfs.keys import NumberedGroups
 from dpsql.udfs.marginals.cells import Domains, MeasuredTables
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import standard_deviation
-from dpsql.udfs.stage import NO_RECORD, Clock, Stepped, Tables
+from dpsql.udfs.stage import NO_RECORD, OUTSIDE, Clock, Stepped, Tables
 
 # The numbers of measured marginals: one counter per cell, with noise of its own size in each
 # table.
@@ -116,8 +116,9 @@ def cells(
 # is there from the first trigger on, and its number
 # stands where other mechanisms have a hash.
 
-OUTSIDE = "outside_the_domain"
 CLOSED_CELL = "cell_closed"
+NOWHERE = -1
+"""The number of a cell that is in no domain."""
 DROP_REASONS = (
     *NO_RECORD,
     OUTSIDE,
@@ -156,11 +157,7 @@ class CellIntake(AdmissionStage):
         is_kept = np.ones(rows.num_rows, bool)
         is_kept[outside] = False
         is_kept[late] = False
-        rows = rows.set_column(
-            rows.column_names.index("key"),
-            "key",
-            pa.array(self._places_of(counted_rows, places, rows.num_rows)),
-        )
+        rows = with_numbers(rows, counted_rows, places, self.marginals)
         admitted = super().step(
             state, rows if is_kept.all() else rows.filter(is_kept), clock, noise_key
         )
@@ -168,7 +165,7 @@ class CellIntake(AdmissionStage):
         drops = {reason: rows for reason, rows in dropped.items() if rows}
         return Stepped(
             admitted.state,
-            self._of_cells(admitted.rows),
+            of_cells(admitted.rows, self.domains, self.marginals),
             {"drops": drops | admitted.counted["drops"]},
         )
 
@@ -180,45 +177,78 @@ class CellIntake(AdmissionStage):
         grid = self.parameters.grid
         return counted_rows[~self.closing.is_in_time(places, ts, grid, clock.closed_us)]
 
-    def _places_of(self, live: Int, places: Int, size: int) -> Int:
-        """Return in the place of a key's hash the number of its places, mixed without a loss: records are summed by it, none may stand for another cell, and
-        its upper bits tell cells apart in what is kept of a unit."""
-        numbers = np.zeros(size, np.int64)
-        is_inside = self.marginals.is_inside(places)
-        numbers[live[is_inside]] = np.ravel_multi_index(
-            tuple(places[is_inside].T), self.marginals.sizes
-        )
-        return mix(np.zeros_like(numbers), numbers).view(np.int64)
-
-    def _of_cells(self, admitted: pa.Table) -> pa.Table:
-        cells = self.marginals.touched(self.domains.places(admitted["key_bytes"]))
-        many = cells.shape[1]
-        trigger = np.repeat(admitted["trigger"].to_numpy(), many)
-        cell = cells.ravel()
-        order, starts = sort_runs(trigger, cell)
-        head = order[starts]
-        distinct, number = np.unique(cell[head], return_inverse=True)
-        zeros = np.zeros(len(head), np.int64)
-        table = {
-            "window": np.full(len(head), self.parameters.grid.offset_us),
-            "trigger": trigger[head],
-            "key": cell[head],
-        }
-        table |= {
-            "key_bytes": self.domains.names(self.marginals, distinct).take(number),
-            "weight": zeros,
-            "users": zeros,
-        }
-        sums = [
-            np.repeat(admitted[f"v{j}"].to_numpy(), many)[order]
-            for j in range(len(self.parameters.increments))
-        ]
-        return pa.table(
-            table | {f"v{j}": run_sums(values, starts) for j, values in enumerate(sums)},
-            schema=self.gives,
-        )
-
 
 @dataclass(frozen=True)
 class CellRowIntake(CellIntake, RowStage):
     """Records to increments of cells where one row is protected."""
+
+
+@dataclass(frozen=True)
+class CellFeed(FeedStage):
+    """Images of a change feed to signed increments of cells. A group is a cell that has all keys.
+
+    Args:
+        marginals: the tables.
+        domains: the values of keys. A row with another value is followed as all are, or it could not come back, and never counts.
+    """
+
+    marginals: MeasuredTables
+    domains: Domains
+
+    def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
+        """Admit by `admit_changes` the versions whose values are in their domains; counted: `drops`."""
+        counted_rows = np.flatnonzero(rows["drop"].to_numpy() == 0)
+        places = self.domains.places(rows["key_bytes"].take(counted_rows))
+        rows = with_numbers(rows, counted_rows, places, self.marginals)
+        admitted = super().step(state, rows, clock, noise_key)
+        cells = of_cells(admitted.rows, self.domains, self.marginals)
+        return Stepped(admitted.state, cells, admitted.counted)
+
+
+def with_numbers(
+    rows: pa.Table, counted_rows: Int, places: Int, marginals: MeasuredTables
+) -> pa.Table:
+    """Return rows with the number of their cell in the place of a key's hash, mixed without a loss: records are summed by it, none may stand for another
+    cell, and its upper bits tell cells apart in what is kept of a unit.
+
+    Args:
+        rows: records.
+        counted_rows: those that are any.
+        places: of each of these in the domains (shape: rows, keys).
+        marginals: the tables.
+    """
+    numbers = np.full(rows.num_rows, NOWHERE)
+    is_inside = marginals.is_inside(places)
+    cells = np.ravel_multi_index(tuple(places[is_inside].T), marginals.sizes)
+    numbers[counted_rows[is_inside]] = cells
+    return rows.set_column(rows.column_names.index("key"), "key", pa.array(key_of(numbers)))
+
+
+def key_of(numbers: Int) -> Int:
+    """Return what stands for cells of all keys where other mechanisms have hashes."""
+    return mix(np.zeros_like(numbers), numbers).view(np.int64)
+
+
+def of_cells(admitted: pa.Table, domains: Domains, marginals: MeasuredTables) -> pa.Table:
+    """Return increments of the cells of every table, from those of cells that have all keys."""
+    cells = marginals.touched(domains.places(admitted["key_bytes"]))
+    many = cells.shape[1]
+    trigger = np.repeat(admitted["trigger"].to_numpy(), many)
+    cell = cells.ravel()
+    order, starts = sort_runs(trigger, cell)
+    head = order[starts]
+    distinct, number = np.unique(cell[head], return_inverse=True)
+    zeros = np.zeros(len(head), np.int64)
+    table = {
+        "window": admitted["window"].to_numpy()[head // many],
+        "trigger": trigger[head],
+        "key": cell[head],
+        "key_bytes": domains.names(marginals, distinct).take(number),
+        "weight": zeros,
+        "users": zeros,
+    }
+    for name in admitted.column_names:
+        if name not in table:
+            values = np.repeat(admitted[name].to_numpy(), many)[order]
+            table[name] = run_sums(values, starts)
+    return pa.table(table, schema=admitted.schema)

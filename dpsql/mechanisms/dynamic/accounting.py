@@ -23,21 +23,26 @@ from dpsql.mechanisms.dynamic.plan import (
     TreePlan,
 )
 from dpsql.parsed_query import Aggregate, AggregateFunction, ContributionPeriod, CounterName, Paired
-from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
+from dpsql.privacy.cost import (
+    Cost,
+    Overlap,
+    PrivacyLevel,
+    check_promise,
+    gaussian_delta,
+    of_periods_together,
+)
 from dpsql.privacy.noise_costs import (
     VALUES,
+    check_that_rows_may_end,
     column_norm,
     factorisation,
     levels,
+    longest_vector,
     path_deviations,
-    response_and_column,
 )
 from dpsql.sources.config import Source
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.table_grid import LAST_STEP
-
-PERIODS = tuple(sorted({1 << k for k in range(1, 21)} | {3 << k for k in range(20)}))
-"""Numbers of periods of which the failure is told; of others that of the next larger one."""
 
 
 def account(plan: TablePlan, source: Source) -> Cost:
@@ -56,7 +61,7 @@ def account(plan: TablePlan, source: Source) -> Cost:
     )
     norm, path_sd = (column_norm(BltInf()), None) if finite is None else finite
     if plan.changes and finite is not None:
-        _check_that_rows_may_end(choices.max_triggers or 0)
+        check_that_rows_may_end(choices.max_triggers or 0)
     groups = int(min(choices.max_rows_contributed, choices.max_groups_contributed))
     counts = plan.changes.max_spells_contributed if plan.changes else groups
     ratios = (
@@ -85,21 +90,14 @@ def account(plan: TablePlan, source: Source) -> Cost:
         return Cost(
             PrivacyLevel.USER, mu**2, 0.0, threshold + ids, Overlap.STREAM, mu**2, threshold + ids
         )
-    failures = dict[int, float]()
-    for n in PERIODS:
-        failures[n] = n * ids
-        if plan.selection is not None:
-            failures[n] += n * groups * _threshold_failure(plan, plan.selection, path_sd, n)
-    return Cost(
-        PrivacyLevel.USER,
-        mu**2,
-        0.0,
-        threshold + ids,
-        Overlap.TOGETHER,
-        mu**2,
-        threshold + ids,
-        failures=tuple((n, failure) for n, failure in failures.items() if failure < 1),
-    )
+
+    def failure_of(periods: int) -> float:
+        if plan.selection is None:
+            return periods * ids
+        one = _threshold_failure(plan, plan.selection, path_sd, periods)
+        return periods * ids + periods * groups * one
+
+    return of_periods_together(mu**2, failure_of)
 
 
 def _check_numbering(plan: TablePlan) -> None:
@@ -201,32 +199,18 @@ def _ratio(column: TableColumnPlan, plan: TablePlan, norm: float, counts: int) -
         *(_ratio_of_sum(p, column, plan, norm, counts) for p in column.perturbations)
     )
     choices = plan.query.asked
-    if plan.changes is None or (squared := _longest_vector(column.perturbations)) is None:
+    if (
+        plan.changes is None
+        or (
+            squared := longest_vector(column.perturbations, [p.sigma for p in column.perturbations])
+        )
+        is None
+    ):
         return separate
     return min(
         separate,
         norm * math.sqrt(2 * choices.max_rows_per_group * choices.max_rows_contributed * squared),
     )
-
-
-def _longest_vector(parts: Sequence[NoisySum]) -> float | None:
-    """Return b^2 + eta of the vectors (value, square, 1), over the noise (docs/privacy/lemma.md);
-    None: these are other sums."""
-    if [p.rule for p in parts] not in (["sum", "valid"], ["sum", "squares", "valid"]) or len(
-        {(p.argument, p.centre) for p in parts[:-1]}
-    ) > 1:
-        return None
-    heights = [p.upper * p.grid for p in parts[:-1]] + [1.0]
-    mixed = any(p.lower != -p.upper for p in parts[:-1]) or parts[-1].argument != parts[0].argument
-    if mixed or (
-        len(parts) == 3 and not math.isclose(heights[1], heights[0] ** 2 / 2, rel_tol=1e-5)
-    ):
-        return None
-    a, *squares, s = ((height / p.sigma) ** 2 for height, p in zip(heights, parts, strict=True))
-    b = sum(squares)
-    # The least inner product of two such vectors is -eta: at opposite values, unless their squares are worth more than that.
-    eta = a**2 / (8 * b) + b - s if a <= 4 * b else a - b - s
-    return (a + b + s) * (1 + 1e-5) + max(0.0, eta)
 
 
 def _ratio_of_sum(
@@ -289,24 +273,6 @@ def _tree_ratios(plan: TreePlan, norm: float) -> list[float]:
         ]
     # Sigmas grow with level times round: the squares add up to those of level 1 and round 1, times the sum of 1 / k^2 for each of the two.
     return [ratio * math.pi**2 / 6 for ratio in ratios]
-
-
-def _check_that_rows_may_end(horizon: int) -> None:
-    """Check that rows may end under a counter with a last trigger.
-
-    Raises:
-        AccountingError: C is not convex and falling, or B negative.
-    """
-    b, column = response_and_column(CounterName.BLT, max(horizon, 3))
-    if (
-        np.any(b < 0)
-        or np.any(column < -1e-12)
-        or np.any(np.diff(column) > 1e-12)
-        or np.any(np.diff(column, 2) < -1e-12)
-    ):
-        raise AccountingError(
-            "the counter is not convex and falling: rows that end would cost more than accounted for"
-        )
 
 
 def row_ratio(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from dpsql.allowance import Limits
 from dpsql.explanation import ExplainedColumn, Explanation, Keys, Notes, UnitsNeeded
 from dpsql.mechanisms.dynamic.accounting import account
-from dpsql.mechanisms.dynamic.plan import ChangeChoices, TableColumnPlan, TablePlan, TreePlan
+from dpsql.mechanisms.dynamic.plan import TableColumnPlan, TablePlan, TreePlan
 from dpsql.mechanisms.dynamic.planner import HIDE_BELOW
 from dpsql.mechanisms.dynamic.stages import perturbations, quantile_noise, users_needed
 from dpsql.mechanisms.explanations import (
+    HANDED_ON,
     RANKS,
     budget,
+    changing,
     falling,
     growing,
     listed_keys,
@@ -23,6 +24,7 @@ from dpsql.mechanisms.explanations import (
     protects,
     quantile_notes,
     times,
+    versions,
 )
 from dpsql.mechanisms.protocol import bounds_told
 from dpsql.parts.left_out import OF_ONE_ROW
@@ -50,7 +52,7 @@ def explanation(plan: TablePlan, source: Source) -> Explanation:
     changes = plan.changes
     is_tree = isinstance(plan, TreePlan)
     return Explanation(
-        protects=replace(protects(plan, account(plan, source)), rows_end=changes is not None),
+        protects=protects(plan, account(plan, source)),
         when=times(query, schedule(query, plan.start_us), query.asked.max_triggers),
         limits=Limits(
             *bounds_told(query),
@@ -65,8 +67,8 @@ def explanation(plan: TablePlan, source: Source) -> Explanation:
         identity=plan.identity,
         notes=Notes(
             protects=(HANDED_ON,) if changes else (),
-            when=_changing(plan, changes) if changes else growing(query),
-            limits=_versions(plan, changes) if changes else (),
+            when=changing(query) if changes else growing(query),
+            limits=tuple(versions(query, changes.max_spells_contributed)) if changes else (),
             keys=tuple(_key_notes(plan)),
             columns=_column_notes(plan),
             budget=TREE_BUDGET if is_tree else (),
@@ -74,9 +76,6 @@ def explanation(plan: TablePlan, source: Source) -> Explanation:
     )
 
 
-HANDED_ON = (
-    "A row that passes to another unit is that unit's from then on; this promise does not hide it."
-)
 TREE_BUDGET = (
     "3/8 of mu^2 go to what nodes release, 3/8 to what leaves them, 1/8 each to their sizes and to how many rows leave. Of that, "
     "level l has in round r the part (6 / pi^2 / (l r))^2, and each column as much as the others.",
@@ -119,43 +118,6 @@ def _size(plan: TablePlan, source: Source) -> str:
     if plan.query.keys:
         groups = f"; all {source.max_keys:,} declared keys {number(megabytes * source.max_keys / 1e3)} GB"
     return f"A released key keeps {quantiles.NODES:,} counters for it, {megabytes:.1f} MB{groups}."
-
-
-def _changing(plan: TablePlan, changes: ChangeChoices) -> tuple[str, ...]:
-    """Say what counts in a table whose rows end."""
-    query = plan.query
-    end = "" if changes.max_triggers is None else ", and after the last trigger"
-    return (
-        f"A change counts from the first trigger after its commit ({query.event_time}, UTC), an old one from trigger 1.",
-        "Nothing is late: a change that comes after its trigger counts from the next one.",
-        f"Dropped: beginnings of rows more than {duration(query.max_ahead_us)} ahead of the clock{end}. Ends never are.",
-    )
-
-
-def _versions(plan: TablePlan, changes: ChangeChoices) -> tuple[str, ...]:
-    """Say what counts as a record of a change feed, and how rows are told apart."""
-    columns = (*plan.query.privacy_unit, *changes.feed.primary_key)
-    rows = "rows of one unit by what the query reads of them; equal ones are copies."
-    if changes.feed.primary_key:
-        kept_time = duration(changes.feed.ended_rows_kept_us)
-        rows = f"a row is ({', '.join(columns)}); messages that come again are ignored until {kept_time} after its end."
-    spells = changes.max_spells_contributed
-    return (
-        "A record is a row version: an insert begins one, a delete ends one, an update does both; an update of columns that the query "
-        "does not read does neither. c limits versions with one key at the same time.",
-        "A row counts from its begin, if its key had remaining capacity then, until its end.",
-        _after_the_last(changes),
-        f"S = {spells} times a unit is counted as present in a key: until all its rows there have ended. Later its rows count, it does not.",
-        f"Told apart: {rows}",
-    )
-
-
-def _after_the_last(changes: ChangeChoices) -> str:
-    """Say what becomes of a unit that has used up its allowance."""
-    rows = changes.max_rows_contributed
-    if changes.period_us is None:
-        return f"After {rows:,} versions of a unit none counts any more, whatever has ended; contribution_period = '30 days' renews C."
-    return f"The limits renew every {duration(changes.period_us)}, for rows that begin or change from then on."
 
 
 def _key_notes(plan: TablePlan) -> Iterator[str]:

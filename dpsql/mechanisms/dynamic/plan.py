@@ -8,10 +8,10 @@ from typing import ClassVar
 from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
 from dpsql.parts.sums import MadeOfSums, NoisySum, QuantileSum
+from dpsql.parts.whole_table import Renewing
 from dpsql.sources.change_feed import Feed
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
-from dpsql.udfs.table_grid import FOR_EVER, Periods
 
 # What a query asks of a table without windows besides what every query says.
 
@@ -84,7 +84,7 @@ class TableColumnPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePlan(MadeOfSums, Plan):
+class TablePlan(Renewing, MadeOfSums, Plan):
     """The whole promise and how it is kept; `delta = delta_noise + delta_threshold + delta_hash` at most, `mu` is all of it.
 
     Triggers are counted from `start_us`: the same noise under another count of triggers would be on other sums.
@@ -105,23 +105,6 @@ class TablePlan(MadeOfSums, Plan):
     def changes(self) -> ChangeChoices | None:
         """The choices about a table whose rows end; None: it only grows."""
         return self.query.asked if isinstance(self.query.asked, ChangeChoices) else None
-
-    @property
-    def period(self) -> tuple[int, int] | None:
-        """Length and offset of the contribution periods: they begin with a trigger; None: one is for ever."""
-        if self.changes is None or self.changes.period_us is None:
-            return None
-        return self.changes.period_us, self.start_us % self.query.trigger_interval_us
-
-    @property
-    def periods(self) -> Periods:
-        """The contribution periods, in triggers; the first may have begun before the run."""
-        if self.period is None:
-            return FOR_EVER
-        length_us, offset_us = self.period
-        interval_us = self.query.trigger_interval_us
-        begun_us = (self.start_us - offset_us) % length_us
-        return Periods(length_us // interval_us, begun_us // interval_us)
 
     @property
     def counter(self) -> Counter | BltInf:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpsql.errors import Problem
 from dpsql.mechanisms.dynamic.plan import ChangeChoices, TableChoices, TreeChoices
 from dpsql.parsed_query import AggregateFunction
-from dpsql.sources.change_feed import ENDED_ROWS_KEPT_US, Feed
+from dpsql.sources.change_feed import feed_of
 from dpsql.sql import clause_rules, event_rules, options, time_rules
 from dpsql.sql.draft import Draft, Option
 from dpsql.sql.event_rules import bounds_of
@@ -34,21 +34,15 @@ def read_choices(draft: Draft) -> TableChoices:
     """Return what an accepted query asks, every default filled in."""
     own_options = (options.MIN_PRIVACY_UNITS_PER_GROUP, options.MAX_TRIGGERS)
     settings = bounds_of(draft) | {option.name: draft.value(option.name) for option in own_options}
-    stream = draft.stream
-    if stream is None or stream.change_feed is None:
+    feed = feed_of(draft.stream)
+    if feed is None:
         return TableChoices(**settings)
-    spells = draft.value("max_spells_contributed")
     kind = TreeChoices if draft.paper else ChangeChoices
-    kept_us = stream.ended_rows_kept_us
-    feed = Feed(
-        stream.change_feed, stream.primary_key, ENDED_ROWS_KEPT_US if kept_us is None else kept_us
-    )
-    period = draft.value("contribution_period")
     return kind(
         **settings,
-        max_spells_contributed=spells,
+        max_spells_contributed=draft.value("max_spells_contributed"),
         feed=feed,
-        period_us=period if isinstance(period, int) else None,
+        period_us=time_rules.period_of(draft),
     )
 
 
@@ -96,37 +90,14 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def rows_that_end(draft: Draft) -> Iterator[Problem]:
-    """Reject privacy of one event where rows end: a row that is changed or deleted is more than one
-    event."""
-    if event_rules.event(draft) and draft.stream and draft.stream.change_feed:
-        hint = "declare the row's key as privacy_unit of the source, and write privacy_level = USER"
-        yield problem(
-            draft.option_span("privacy_level"),
-            f"privacy_level EVENT protects a row that stays, and rows of {draft.stream.name} end",
-            hint,
-        )
-
-
-def pairs_that_end(draft: Draft) -> Iterator[Problem]:
-    """Reject aggregates of two values where rows end."""
-    for call in draft.calls if draft.stream and draft.stream.change_feed else ():
-        if call.of_pairs:
-            message = f"{call.name.upper()} is not yet of tables whose rows end"
-            hint = "write AVG, VAR_POP or APPROX_QUANTILES of each value"
-            yield problem(call.item.span, message, hint)
-
-
 RULES = (
     *time_rules.TABLE_RULES,
     *time_rules.FEED_RULES,
     clause_rules.required_options,
     *event_rules.RULES,
-    rows_that_end,
     clause_rules.delta_above_zero,
     clause_rules.rows_per_group_above_rows,
     clause_rules.groups_above_rows,
     clause_rules.selection_without_keys,
     of_the_paper,
-    pairs_that_end,
 )

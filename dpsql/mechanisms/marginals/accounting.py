@@ -7,13 +7,27 @@ have the same noise.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 from dpsql.errors import AccountingError
 from dpsql.mechanisms.marginals.plan import CubeChoices, MarginalsPlan, MeasuredSum, MeasuredTable
 from dpsql.parsed_query import ContributionPeriod, CounterName
-from dpsql.privacy.cost import Cost, Overlap, PrivacyLevel, check_promise, gaussian_delta
-from dpsql.privacy.noise_costs import VALUES, column_norm, factorisation
+from dpsql.privacy.cost import (
+    Cost,
+    Overlap,
+    PrivacyLevel,
+    check_promise,
+    gaussian_delta,
+    of_periods_together,
+)
+from dpsql.privacy.noise_costs import (
+    VALUES,
+    check_that_rows_may_end,
+    column_norm,
+    factorisation,
+    longest_vector,
+)
 from dpsql.sources.config import Source
 from dpsql.udfs.marginals.release import ClosingKey
 from dpsql.udfs.noise.blt_inf import BltInf
@@ -27,14 +41,11 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     """
     query = plan.query
     choices = plan.query.asked
-    if query.contribution_period is not ContributionPeriod.STREAM:
-        raise AccountingError("a growing table has one contribution period, STREAM")
-    if [measured.noise_stream for measured in plan.sums] != list(range(1, len(plan.sums) + 1)):
-        raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
+    _check_period(plan)
     _check_tables(plan.tables, len(choices.domains))
-    norms = _norms(plan)
-    row_squares = [_rows_squared(choices, table) for table in plan.tables]
-    mu = math.sqrt(math.fsum(_squared(measured, row_squares, norms) for measured in plan.sums))
+    _check_sums(plan)
+    squares = _squares_that_end if plan.changes else _squares_that_stay
+    mu = math.sqrt(math.fsum(squares(plan, _norms(plan))))
     noise = gaussian_delta(mu, plan.epsilon)
     ids = source.max_users / 2.0**64
     if not query.privacy_unit:
@@ -48,26 +59,76 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     check_promise(plan, {"mu": mu, "delta_noise": noise, "delta_hash": ids, "delta": noise + ids})
     if not query.privacy_unit:
         return Cost(PrivacyLevel.EVENT, mu**2, 0.0, 0.0, Overlap.EVENTS, mu**2, 0.0)
+    if plan.period:
+        return of_periods_together(mu**2, lambda periods: periods * ids)
     return Cost(PrivacyLevel.USER, mu**2, 0.0, ids, Overlap.STREAM, mu**2, ids)
+
+
+def _check_period(plan: MarginalsPlan) -> None:
+    is_stream = plan.query.contribution_period is ContributionPeriod.STREAM
+    if is_stream != (plan.period is None) or plan.periods.length < 1:
+        raise AccountingError("a table has one contribution period, or where its rows end a length")
+
+
+def _squares_that_stay(plan: MarginalsPlan, norms: list[float]) -> Iterator[float]:
+    """Yield for each sum the squared shift that one unit can cause by rows that stay, in units of the noise."""
+    row_squares = [_rows_squared(plan.query.asked, table) for table in plan.tables]
+    yield from (_squared(measured, row_squares, norms) for measured in plan.sums)
 
 
 def _rows_squared(choices: CubeChoices, table: MeasuredTable) -> int:
     """Bound the sum of squares of one unit's rows in the cells of a table: the most rows in one
-    cell times all rows.
+    cell times all rows."""
+    return _in_a_cell(choices, table) * min(
+        choices.max_rows_contributed, choices.max_rows_per_group * choices.max_groups_contributed
+    )
+
+
+def _in_a_cell(choices: CubeChoices, table: MeasuredTable) -> int:
+    """Bound one unit's rows in a cell of a table; where rows end those at one time.
 
     A cell of the table holds all cells of all keys that agree with it on its own keys: of these a unit is in G at most, c rows in each.
     """
     merged_cells = math.prod(
         len(domain.values) for key, domain in enumerate(choices.domains) if key not in table.keys
     )
-    in_a_cell = min(
+    return min(
         choices.max_rows_contributed,
         choices.max_rows_per_group * choices.max_groups_contributed,
         choices.max_rows_per_group * merged_cells,
     )
-    return in_a_cell * min(
-        choices.max_rows_contributed, choices.max_rows_per_group * choices.max_groups_contributed
-    )
+
+
+def _squares_that_end(plan: MarginalsPlan, norms: list[float]) -> Iterator[float]:
+    """Yield for each aggregate and table the squared shift that one unit can cause by rows that it begins in one period, in units of the noise.
+
+    Versions of a slot of a cell of all keys are never there at once, in no table: they add up in squares, 2 f^2 each (docs/privacy/dynamic.md, the spell
+    lemma). The slots that are in one cell of a table add up by Cauchy.
+    """
+    choices = plan.query.asked
+    if plan.closing or not plan.query.privacy_unit:
+        raise AccountingError("rows that end are a unit's, and their cells do not close")
+    if choices.max_triggers is not None:
+        check_that_rows_may_end(choices.max_triggers)
+    for place, (table, norm) in enumerate(zip(plan.tables, norms, strict=True)):
+        versions = 2 * norm**2 * _in_a_cell(choices, table) * choices.max_rows_contributed
+        for _, sums in plan.columns:
+            sigmas = [measured.sigmas[place] for measured in sums]
+            sum_by_sum = math.fsum(
+                _height_that_ends(measured) / sigma**2
+                for measured, sigma in zip(sums, sigmas, strict=True)
+            )
+            as_vector = longest_vector(sums, sigmas)
+            yield versions * (sum_by_sum if as_vector is None else min(sum_by_sum, as_vector))
+
+
+def _height_that_ends(measured: MeasuredSum) -> float:
+    """Return the squared height of a version in one sum; of both signs they add up."""
+    if measured.rule not in VALUES:
+        return 1.0
+    lower = measured.lower * measured.grid
+    upper = measured.upper * measured.grid
+    return lower**2 + upper**2 if lower < 0 < upper else max(lower**2, upper**2)
 
 
 def _norms(plan: MarginalsPlan) -> list[float]:
@@ -116,12 +177,6 @@ def _value_of(function: str, time: datetime) -> object:
 
 def _squared(measured: MeasuredSum, row_squares: list[int], norms: list[float]) -> float:
     """Return the squared shift over all tables that one unit can cause in one sum, in units of its noise."""
-    if measured.rule not in ("rows", "valid", *VALUES):
-        raise AccountingError(
-            f"rule {measured.rule} is unknown to the accountant: it is no sum over rows"
-        )
-    if len(measured.sigmas) != len(row_squares) or not all(sigma > 0 for sigma in measured.sigmas):
-        raise AccountingError("every table needs noise")
     largest = (
         max(-measured.lower * measured.grid, measured.upper * measured.grid, 0.0)
         if measured.rule in VALUES
@@ -131,6 +186,19 @@ def _squared(measured: MeasuredSum, row_squares: list[int], norms: list[float]) 
         rows * (largest * norm / sigma) ** 2
         for rows, norm, sigma in zip(row_squares, norms, measured.sigmas, strict=True)
     )
+
+
+def _check_sums(plan: MarginalsPlan) -> None:
+    """Check that sums are over rows, and that each has noise in every table."""
+    if [measured.noise_stream for measured in plan.sums] != list(range(1, len(plan.sums) + 1)):
+        raise AccountingError("sums must be mechanisms 1, 2, ...: equal numbers share their noise")
+    for measured in plan.sums:
+        if measured.rule not in ("rows", "valid", *VALUES):
+            raise AccountingError(
+                f"rule {measured.rule} is unknown to the accountant: it is no sum over rows"
+            )
+        if len(measured.sigmas) != len(plan.tables) or not min(measured.sigmas) > 0:
+            raise AccountingError("every table needs noise")
 
 
 def _check_tables(tables: tuple[MeasuredTable, ...], keys: int) -> None:

@@ -13,7 +13,9 @@ import numpy as np
 from dpsql.allowance import Limits
 from dpsql.explanation import ExplainedColumn, Explanation, Keys, Notes, ReleasedTable, gaussian
 from dpsql.mechanisms.explanations import (
+    HANDED_ON,
     budget,
+    changing,
     column,
     divisor,
     growing,
@@ -21,6 +23,7 @@ from dpsql.mechanisms.explanations import (
     protects,
     statistics_of,
     times,
+    versions,
 )
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, MeasuredSum
@@ -90,8 +93,10 @@ def explanation(plan: MarginalsPlan, source: Source) -> Explanation:
         budget=budget(plan, len(plan.sums)),
         identity=plan.identity,
         notes=Notes(
-            when=growing(query, plan.closing is not None),
+            protects=(HANDED_ON,) if plan.changes else (),
+            when=changing(query) if plan.changes else growing(query, plan.closing is not None),
             limits=(
+                *(versions(query) if plan.changes else ()),
                 "A cell has one value of each key column. Records with a value outside a declared domain are dropped before they are counted.",
             ),
             keys=tuple(_key_notes(plan)),

@@ -1,4 +1,4 @@
-"""Marginals of growing tables as a mechanism."""
+"""Marginals of tables without windows as a mechanism."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from dpsql.mechanisms.protocol import (
 )
 from dpsql.parts.sums import presence_only
 from dpsql.parts.whole_table import document, schedule
+from dpsql.udfs.intake.changes import OF_CELLS
 from dpsql.udfs.marginals.release import DROP_REASONS
 from dpsql.udfs.stage import Clock, Stage, Tick
 
@@ -35,7 +36,6 @@ def claims(draft: Draft) -> bool:
 
 def shape(plan: MarginalsPlan) -> Shape:
     """Return no windows; each aggregate and its error bar; which keys a row has."""
-    choices = plan.query.asked
     stage_pair = (stages.intake(plan), stages.release(plan))
     first = plan.query.aggregates[0].alias
     columns = [PublicColumn(first, GROUPING_ID, "BIGINT", GROUPING_ID, Role.SET)]
@@ -48,27 +48,28 @@ def shape(plan: MarginalsPlan) -> Shape:
         contributions=stage_pair[0].gives,
         state={stage.operator: stage.tables for stage in stage_pair},
         columns=tuple(columns),
-        facts=TableFacts(
-            noise=NoiseKind("BLT" if choices.max_triggers else "BLT_INF", choices.max_triggers),
-            bounds=(
-                bounds_told(plan.query)[0],
-                None,
-                None,
-            ),  # c and G are of cells with all keys, and hold of no others
-            sums=len(plan.sums),
-            grids={
-                aggregate.alias: parts[0].grid
-                for aggregate, parts in plan.columns
-                if len(parts) == 1
-            },
-            sets=Sets(
-                tuple(key.name for key in plan.query.keys),
-                plan.marginals.sizes,
-                tuple(table.grouping_id for table in plan.tables),
-            ),
-        ),
-        drops=DROP_REASONS,
+        facts=_facts(plan),
+        drops=OF_CELLS if plan.changes else DROP_REASONS,
         forgets_us=None,
+        feed=plan.changes.feed if plan.changes else None,
+    )
+
+
+def _facts(plan: MarginalsPlan) -> TableFacts:
+    """Return what is told of the released table. c and G are of cells with all keys, and hold of no others."""
+    last = plan.query.asked.max_triggers
+    return TableFacts(
+        noise=NoiseKind("BLT" if last else "BLT_INF", last),
+        bounds=(bounds_told(plan.query)[0], None, None),
+        sums=len(plan.sums),
+        grids={
+            aggregate.alias: parts[0].grid for aggregate, parts in plan.columns if len(parts) == 1
+        },
+        sets=Sets(
+            tuple(key.name for key in plan.query.keys),
+            plan.marginals.sizes,
+            tuple(table.grouping_id for table in plan.tables),
+        ),
     )
 
 

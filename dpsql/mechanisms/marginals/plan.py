@@ -12,6 +12,8 @@ from dpsql.mechanisms.protocol import Plan
 from dpsql.parsed_query import Aggregate, CounterName, ParsedQuery
 from dpsql.parts.increments import places_of
 from dpsql.parts.sums import Summed
+from dpsql.parts.whole_table import Renewing
+from dpsql.sources.change_feed import Feed
 from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, MeasuredTables
 from dpsql.udfs.marginals.release import ClosingKey, NoisyTables
@@ -42,7 +44,18 @@ class CubeChoices:
     cuts: tuple[tuple[int, str], ...] = ()
 
 
-# MarginalsPlan: every number of a growing table's marginals.
+@dataclass(frozen=True, kw_only=True)
+class ChangingCubeChoices(CubeChoices):
+    """The choices about a table whose rows end: C are versions of rows, c those of a cell at one time.
+
+    `period_us`: how long a contribution period lasts; None: for ever.
+    """
+
+    feed: Feed
+    period_us: int | None = None
+
+
+# MarginalsPlan: every number of a table's marginals.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +75,7 @@ class MeasuredTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarginalsPlan(Plan):
+class MarginalsPlan(Renewing, Plan):
     """The whole promise and how it is kept."""
 
     mechanism: ClassVar[str] = "marginals"
@@ -74,6 +87,11 @@ class MarginalsPlan(Plan):
     closing: ClosingKey | None
     tables: tuple[MeasuredTable, ...]
     sums: tuple[MeasuredSum, ...]
+
+    @property
+    def changes(self) -> ChangingCubeChoices | None:
+        """The choices about a table whose rows end; None: it only grows."""
+        return self.query.asked if isinstance(self.query.asked, ChangingCubeChoices) else None
 
     @property
     def marginals(self) -> MeasuredTables:

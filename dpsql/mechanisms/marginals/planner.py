@@ -14,6 +14,7 @@ from dpsql.errors import ConfigError
 from dpsql.mechanisms.marginals.closing import CUTS, closing_triggers
 from dpsql.mechanisms.marginals.plan import (
     MAX_CELLS,
+    ChangingCubeChoices,
     CubeChoices,
     MarginalsPlan,
     MeasuredSum,
@@ -23,10 +24,12 @@ from dpsql.mechanisms.protocol import identity_of
 from dpsql.parsed_query import AVERAGED, ONE_WINDOW, ParsedQuery, arguments_of
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, count_sums, increments_of, of_width, places_of
-from dpsql.parts.whole_table import document, grid, norm_of, reach_of, triggers
+from dpsql.parts.sensitivities import TableBounds, measure_sensitivity, row_sensitivity
+from dpsql.parts.whole_table import document, grid, most_periods, norm_of, reach_of, triggers
 from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
+from dpsql.udfs.contributions import Increment
 from dpsql.udfs.marginals.cells import Keys, MeasuredTables
 from dpsql.udfs.marginals.estimates import parts
 from dpsql.udfs.marginals.release import ClosingKey
@@ -241,13 +244,16 @@ def identity(plan: MarginalsPlan) -> str:
     return identity_of(PLAN_VERSION, document(dataclasses.replace(plan, identity="")))
 
 
-def _shift(choices: CubeChoices, keys: Keys) -> float:
-    """Return how far one unit moves a table with rows of height 1: of N rows M at most are in one cell (docs/privacy/marginals.md, theorem 25)."""
+def _bounds(choices: CubeChoices, keys: Keys) -> TableBounds:
+    """Return what one unit may add to a table: of its rows M at most are in one cell, at one time if they end (docs/privacy/marginals.md, theorems 25
+    and 35)."""
     rows = choices.max_rows_contributed
     per_group = choices.max_rows_per_group
     groups = choices.max_groups_contributed
     finest = math.prod(domain.size for key, domain in enumerate(choices.domains) if key not in keys)
-    return math.sqrt(min(rows, per_group * min(groups, finest)) * min(rows, per_group * groups))
+    in_a_cell = min(rows, per_group * min(groups, finest))
+    ends = isinstance(choices, ChangingCubeChoices)
+    return TableBounds(rows if ends else min(rows, per_group * groups), in_a_cell, groups, ends)
 
 
 def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
@@ -262,7 +268,8 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
     }
     moving = norm_of(plan.counter) * standard_deviation(plan.counter, triggers(plan.query)[-1])
     costs = {
-        keys: (_shift(choices, keys) / choices.max_rows_contributed) ** 2
+        keys: (row_sensitivity(_bounds(choices, keys), 0.0, 1.0) / choices.max_rows_contributed)
+        ** 2
         / (moving**2 if plan.closing and plan.closing.key in keys else 1.0)
         for keys in choices.grouping_sets
     }
@@ -279,6 +286,13 @@ def _norm(plan: MarginalsPlan, keys: Keys) -> float:
     return 1.0 if plan.closing and plan.closing.key in keys else norm_of(plan.counter)
 
 
+def _sensitivity(increment: Increment, sums: int, bounds: TableBounds) -> float:
+    """Return how far one unit moves one of the `sums` of an aggregate in a table, as a multiple of the counter's column norm."""
+    lower = increment.lower * increment.grid
+    upper = increment.upper * increment.grid
+    return measure_sensitivity(bounds, sums, lower, upper)
+
+
 def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
     query = plan.query
     choices = plan.query.asked
@@ -290,15 +304,14 @@ def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
             raise ConfigError(
                 f"{aggregate.function} is not made of sums over rows, so marginals cannot have it"
             )
-        clamp = of_width(source, choices.max_rows_contributed)
+        clamp = of_width(source, choices.max_rows_contributed * most_periods(plan))
         increments = increments_of(aggregate, plan.arguments, clamp)
         for place, increment in zip(places, increments, strict=True):
             if place < len(sums):
                 continue  # another aggregate's
             sigmas = tuple(
                 round_up(
-                    _shift(choices, table.keys)
-                    * increment.largest
+                    _sensitivity(increment, len(places), _bounds(choices, table.keys))
                     * norm
                     / (base * math.sqrt(table.share / 2**BITS))
                     * (1 + 1e-12)

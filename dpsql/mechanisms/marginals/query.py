@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dpsql.description import GROUPING_ID
 from dpsql.errors import Problem
 from dpsql.mechanisms.marginals.closing import CUTS
-from dpsql.mechanisms.marginals.plan import MAX_CELLS, CubeChoices, cube
+from dpsql.mechanisms.marginals.plan import MAX_CELLS, ChangingCubeChoices, CubeChoices, cube
 from dpsql.parsed_query import AggregateFunction
+from dpsql.sources.change_feed import feed_of
 from dpsql.sources.domains import Domain
 from dpsql.sql import clause_rules, event_rules, options, time_rules
 from dpsql.sql.draft import Draft, Option
@@ -53,13 +54,14 @@ def read_choices(draft: Draft) -> CubeChoices:
     """Return what an accepted query asks, every default filled in."""
     if draft.grouping_sets is None:
         raise AssertionError("a query without grouping sets came to marginals")
-    return CubeChoices(
-        **bounds_of(draft),
-        domains=tuple(domain for domain in domains_of(draft) if domain),
-        grouping_sets=sets_of(draft, draft.grouping_sets),
-        max_triggers=1 if draft.once else draft.value("max_triggers"),
-        cuts=tuple(cuts_of(draft)),
-    )
+    settings = bounds_of(draft) | {
+        "domains": tuple(domain for domain in domains_of(draft) if domain),
+        "grouping_sets": sets_of(draft, draft.grouping_sets),
+        "max_triggers": 1 if draft.once else draft.value("max_triggers"),
+    }
+    if feed := feed_of(draft.stream):
+        return ChangingCubeChoices(**settings, feed=feed, period_us=time_rules.period_of(draft))
+    return CubeChoices(**settings, cuts=tuple(cuts_of(draft)))
 
 
 def cuts_of(draft: Draft) -> Iterator[tuple[int, str]]:
@@ -207,13 +209,6 @@ def own_names(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def records_stay(draft: Draft) -> Iterator[Problem]:
-    """Reject rows that end: they would need sensitivities of their own."""
-    if draft.stream and draft.stream.change_feed and draft.grouping_sets:
-        message = f"{_word(draft)} is of tables that only grow, and rows of {draft.stream.name} end"
-        yield problem(draft.grouping_sets.span, message, "GROUP BY the keys of one set")
-
-
 def of_the_paper(draft: Draft) -> Iterator[Problem]:
     """Reject the paper's mechanism, which answers questions one by one, in a session of its own."""
     if draft.paper and (entry := draft.entry("mechanism")):
@@ -230,6 +225,7 @@ def _word(draft: Draft) -> str:
 
 RULES = (
     *time_rules.TABLE_RULES,
+    *time_rules.FEED_RULES,
     clause_rules.required_options,
     *event_rules.RULES,
     clause_rules.delta_above_zero,
@@ -240,6 +236,5 @@ RULES = (
     few_cells,
     of_rows,
     own_names,
-    records_stay,
     of_the_paper,
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dpsql.mechanisms.marginals.plan import MarginalsPlan
+import numpy as np
+
+from dpsql.mechanisms.marginals.plan import ChangingCubeChoices, MarginalsPlan
 from dpsql.parts.sums import bare, output_column
 from dpsql.parts.whole_table import grid
+from dpsql.udfs.intake.changes import FeedParameters
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.marginals.cells import Domains
-from dpsql.udfs.marginals.release import CellIntake, CellRowIntake, cells
+from dpsql.udfs.marginals.release import NOWHERE, CellFeed, CellIntake, CellRowIntake, cells, key_of
 from dpsql.udfs.table.release import TableParameters, TableStage
 
 
@@ -20,9 +23,12 @@ def domains(plan: MarginalsPlan) -> Domains:
     )
 
 
-def intake(plan: MarginalsPlan) -> CellIntake:
-    """Return the intake: the whole stream is one period; groups are the cells that have all keys."""
+def intake(plan: MarginalsPlan) -> CellIntake | CellFeed:
+    """Return the intake; groups are the cells that have all keys. Where rows stay the whole stream is one period."""
     choices = plan.query.asked
+    if plan.changes:
+        images = feed_parameters(plan, plan.changes)
+        return CellFeed(images, len(plan.arguments), plan.marginals, domains(plan))
     bounds = BoundingParameters(
         grid=grid(plan.query, plan.start_us),
         renews=False,
@@ -34,6 +40,22 @@ def intake(plan: MarginalsPlan) -> CellIntake:
     )
     intake_class = CellIntake if plan.query.privacy_unit else CellRowIntake
     return intake_class(bounds, len(plan.arguments), plan.marginals, domains(plan), plan.closing)
+
+
+def feed_parameters(plan: MarginalsPlan, choices: ChangingCubeChoices) -> FeedParameters:
+    """Return parameters of `dpsql.udfs.intake.changes.admit_changes`: units are not counted, so spells have no weights."""
+    return FeedParameters(
+        grid=grid(plan.query, plan.start_us),
+        max_rows=choices.max_rows_contributed,
+        max_rows_per_group=choices.max_rows_per_group,
+        max_groups=choices.max_groups_contributed,
+        weights=(),
+        increments=bare(plan.sums),
+        copies=not choices.feed.primary_key,
+        no_key=int(key_of(np.array([NOWHERE]))[0]),
+        ended_rows_kept_us=choices.feed.ended_rows_kept_us,
+        periods=plan.periods,
+    )
 
 
 def release(plan: MarginalsPlan) -> TableStage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dpsql.mechanisms.marginals.planner import make_plan
 from dpsql.sources.domains import Domain
 from tests import contract
+from tests.mechanisms.dynamic.plans import COPIES, FEED
 from tests.mechanisms.marginals.plans import query, source
 from tests.property.plans import COUNT, SUM
 
@@ -26,6 +27,26 @@ PLANS = {
     ),
     "with the total": make_plan(
         query(**LOUD, domains=(Domain(KNOWN, False),), grouping_sets=((0,), ())), SOURCE
+    ),
+    "rows end": make_plan(
+        query(
+            **LOUD,
+            max_rows_per_group=2,
+            feed=FEED,
+            domains=(Domain(KNOWN, False),),
+            max_triggers=None,
+        ),
+        SOURCE,
+    ),
+    "copies end, others too": make_plan(
+        query(
+            **LOUD,
+            feed=COPIES,
+            period_us=10 * contract.HOUR,
+            domains=(Domain((*KNOWN, "other"), False, other=True),),
+            aggregates=(COUNT, SUM),
+        ),
+        SOURCE,
     ),
     "rows": make_plan(
         query(

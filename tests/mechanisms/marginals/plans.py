@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsql.description import Protects
-from dpsql.mechanisms.marginals.plan import CubeChoices, cube
+from dpsql.mechanisms.marginals.plan import ChangingCubeChoices, CubeChoices, cube
 from dpsql.parsed_query import ContributionPeriod, Key, ParsedQuery
 from dpsql.published.cubes import PublishedMarginals, tables_in
 from dpsql.sources.config import Source
@@ -35,7 +35,8 @@ def source(**changes: Any) -> Source:
 
 
 def query(**changes: Any) -> ParsedQuery[CubeChoices]:
-    """All marginals of up to two of three keys and the whole table, hourly, C = 1, 24 triggers; any field can be changed."""
+    """All marginals of up to two of three keys and the whole table, hourly, C = 1, 24 triggers; any field can be changed. With a `feed` its rows end,
+    and with `period_us` a unit's allowance renews."""
     domains = changes.get("domains", DOMAINS)
     names = [f"k{i}" for i in range(len(domains))]
     rows = changes.get("max_rows_contributed", 1)
@@ -54,7 +55,10 @@ def query(**changes: Any) -> ParsedQuery[CubeChoices]:
         "aggregates": (COUNT,),
         "columns_in_order": (*names, "views"),
     }
-    return plans.parsed(plans.COMMON | fields | changes, "marginals", CubeChoices)
+    kind = ChangingCubeChoices if "feed" in changes else CubeChoices
+    if changes.get("period_us"):
+        fields["contribution_period"] = ContributionPeriod.DURATION
+    return plans.parsed(plans.COMMON | fields | changes, "marginals", kind)
 
 
 def published_rows(rows: pa.Table) -> PublishedMarginals:

@@ -35,6 +35,7 @@ from dpsql.parts.whole_table import document
 from dpsql.privacy.cost import Overlap, gaussian_delta
 from dpsql.sources.config import load_sources
 from dpsql.udfs.marginals.estimates import energies
+from tests.mechanisms.dynamic.plans import FEED
 from tests.mechanisms.marginals.plans import DOMAINS, numbered, query, source
 from tests.property.plans import COUNT, LINE, LINK, SUM, USERS, VALID
 
@@ -44,7 +45,7 @@ MEAN = Aggregate("mean", AggregateFunction.AVG, "seconds", (0.0, 60.0))
 SPREAD = Aggregate("spread", AggregateFunction.STDDEV_SAMP, "seconds", (0.0, 60.0))
 
 
-def any_query(pick: np.random.Generator) -> ParsedQuery[CubeChoices]:
+def any_query(pick: np.random.Generator, ends: bool = False) -> ParsedQuery[CubeChoices]:
     domains = tuple(
         numbered(int(pick.integers(1, 9)), bool(pick.random() < 0.5))
         for _ in range(int(pick.integers(1, 5)))
@@ -63,15 +64,16 @@ def any_query(pick: np.random.Generator) -> ParsedQuery[CubeChoices]:
         aggregates=(
             COUNT,
             *(a for a in (VALID, SUM, SIGNED, MEAN, SPREAD) if pick.random() < 0.5),
-            *(LINE, LINK)[: rows % 3],
+            *(() if ends else (LINE, LINK)[: rows % 3]),
         ),
+        **({"feed": FEED} if ends else {}),
     )
 
 
 def test_50_random_plans_keep_their_promise_and_waste_little() -> None:
     pick = np.random.default_rng(11)
-    for _ in range(50):
-        asked = any_query(pick)
+    for number in range(50):
+        asked = any_query(pick, ends=number % 3 == 0)
         plan = make_plan(asked, source())
         cost = account(plan, source())
         assert cost.overlap is Overlap.STREAM and cost.periods(12).mu2 == pytest.approx(cost.mu2)
