@@ -15,6 +15,7 @@ PAGE = (CHECKOUT / "docs" / "papers.md").read_text(encoding="utf-8")
 SMALLER = {
     "qiu_yi.py 5": ("qiu_yi.py", "1"),
     "qiu_yi.py --sparse 1": ("qiu_yi.py", "--sparse", "1", "20000"),
+    "dynamic_marginals.py": ("dynamic_marginals.py", "8", "4"),
     "lazysketch.py figures 3": ("lazysketch.py", "figures", "1"),
     "lazysketch.py lists": ("lazysketch.py", "lists", "100000"),
 }
