@@ -12,7 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.description import PROPERTY, Column, Fit, Published, Role, Rows, parse_description
+from dpsql.description import (
+    PROPERTY,
+    Column,
+    Fit,
+    Protects,
+    Published,
+    Role,
+    Rows,
+    parse_description,
+)
 from dpsql.errors import DataError, LakeError
 from dpsql.files import Place
 from dpsql.lake.delta_rows import read_rows
@@ -21,6 +30,7 @@ from dpsql.parsed_query import AS_RELEASED
 from dpsql.published import words
 from dpsql.published.public_rows import described, readable
 from dpsql.published.rows import TIME
+from dpsql.times import duration
 from dpsql.udfs.marginals.estimates import Estimate, LeastSquares, Product, estimate
 from dpsql.udfs.marginals.synthetic import Fitted, draw, fit, marginal
 
@@ -55,14 +65,7 @@ class PublishedMarginals:
     @property
     def bound(self) -> str:
         """The records that the numbers are of."""
-        runs = self.published.protects
-        sentences = [
-            f"of at most {run.max_rows:,} {'record' if run.max_rows == 1 else 'records'} of one {', '.join(run.units)}, the earliest"
-            if run.units
-            else "of every row whose keys have declared values, its numbers clamped"
-            for run in runs
-        ]
-        return " and ".join(sentences)
+        return " and ".join(map(_bound, self.published.protects))
 
     def column(self, name: str | None) -> str:
         """Return the column that a question is about; None: COUNT(*).
@@ -93,6 +96,15 @@ class PublishedMarginals:
         """Return the best linear unbiased estimate of the sum over disjoint products, with its standard error."""
         known, tables = self.columns[column]
         return estimate(known, products, tables)
+
+
+def _bound(run: Protects) -> str:
+    if not run.units:
+        return "of every row whose keys have declared values, its numbers clamped"
+    word = "row version" if run.rows_end else "record"
+    period = f" in {duration(run.period_us)}" if run.period_us else ""
+    many = "" if run.max_rows == 1 else "s"
+    return f"of at most {run.max_rows:,} {word}{many} of one {', '.join(run.units)}{period}, the earliest"
 
 
 def open_marginals(lake: Lake, name: str, trigger: int | None = None) -> PublishedMarginals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -273,6 +274,28 @@ def test_what_is_no_question_is_refused_with_its_place(text: str, says: str) -> 
     with pytest.raises(QueryError) as found:
         read_question(text, KEYS)
     assert says in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "of at most 1 record of one user_id, the earliest"),
+        (
+            {"max_rows": 8, "rows_end": True},
+            "of at most 8 row versions of one user_id, the earliest",
+        ),
+        (
+            {"max_rows": 2, "rows_end": True, "period_us": 2 * 86_400_000_000},
+            "of at most 2 row versions of one user_id in 2 days, the earliest",
+        ),
+        ({"units": ()}, "of every row whose keys have declared values, its numbers clamped"),
+    ],
+)
+def test_an_answer_says_what_counts(changes: dict[str, Any], said: str) -> None:
+    found = published_rows(rows())
+    (run,) = found.published.protects
+    runs = (replace(run, **changes),)
+    assert replace(found, published=replace(found.published, protects=runs)).bound == said
 
 
 def test_a_union_is_covered_if_its_products_are() -> None:
