@@ -34,7 +34,7 @@ from dpsql.times import duration
 from dpsql.udfs.marginals.estimates import Estimate, LeastSquares, Product, estimate
 from dpsql.udfs.marginals.synthetic import Fitted, draw, fit, marginal
 
-# Published marginals of a growing table: free answers with exact error bars, from the public
+# Published marginals of a table: free answers with exact error bars, from the public
 # table alone: no secret, no ledger, no private file.
 
 # Every cell of every measured table is a row of every trigger, so the rows themselves say which

@@ -1,1 +1,1 @@
-"""Marginals of a growing table over declared domains: cells, noise, and least squares with its error bars."""
+"""Marginals of a table over declared domains: cells, noise, and least squares with its error bars."""

@@ -1,1 +1,1 @@
-"""Marginals of a growing table over declared domains: the numbers, what they cost, and answers with exact error bars. Steps: `dpsql.udfs.marginals`."""
+"""Marginals of a table over declared domains: the numbers, what they cost, and answers with exact error bars. Steps: `dpsql.udfs.marginals`."""

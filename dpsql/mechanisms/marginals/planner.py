@@ -177,7 +177,7 @@ MAX_PLACES = 2**62
 
 
 def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
-    """Plan the marginals of one growing table.
+    """Plan the marginals of one table, whose rows stay or end.
 
     Args:
         query: what is asked.
