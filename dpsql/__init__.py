@@ -181,19 +181,33 @@ def sketch(
     )
 
 
-def ask(lake: str, name: str, sql: str, max_error: float | str | None = None) -> pd.DataFrame:
+def ask(
+    lake: str,
+    name: str,
+    sql: str,
+    *,
+    max_error: float | str | None = None,
+    pay: bool = False,
+    secret: Secret | None = None,
+) -> pd.DataFrame:
     """Answer a question about the published tables of a CUBE, from the public part of a lake alone, for no budget.
 
     Args:
         lake: the lake's folder.
         name: the query's name in the lake.
         sql, max_error: as of `Answer.ask`.
+        pay: where the tables are not exact enough, pay from what the run keeps for that (`session_share` of its source).
+        secret: of the run; needed to pay.
     """
     from dpsql.lake.runs import Lake
     from dpsql.published.cubes import open_marginals
     from dpsql.published.questions import answer_frame
 
-    return answer_frame(open_marginals(Lake(lake), name), sql, max_error)
+    if not pay:
+        return answer_frame(open_marginals(Lake(lake), name), sql, max_error)
+    from dpsql.published.paid import paid_frame
+
+    return paid_frame(Lake(lake), name, sql, max_error, secret)
 
 
 def open(path: str) -> OpenedTable:  # `dpsql.open`: nobody imports it by itself

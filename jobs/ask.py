@@ -12,11 +12,12 @@ import click
 
 from dpsql.description import DUE, END, START
 from dpsql.errors import DataError
-from dpsql.jobs.options import INSTANT, json_option, lake_option, name_argument
+from dpsql.jobs.options import INSTANT, json_option, lake_option, name_argument, secret_option
 from dpsql.jobs.terminal import print_json, print_table, records
 
 if TYPE_CHECKING:
     from dpsql.lake.runs import Lake
+    from dpsql.published.paid import PaidAnswer
 
 NOTE = (
     "95%: of values named before looking, collisions included. Where units are protected it is of what their contribution bounds let count: "
@@ -27,6 +28,10 @@ NOTE = (
 MARGINALS_NOTE = (
     "Of questions chosen without looking at this release: who picks the largest of many cells picks its noise, too. Counted is {bound}: true "
     "numbers can be larger.{nulls} Nothing was spent: the table is public, this reads it."
+)
+PAID_NOTE = (
+    "Counted is {bound}: true numbers can be larger.{nulls} It cost {cost} of what the run keeps for paid answers; {left} is left. The same question "
+    "again costs nothing until the next trigger."
 )
 OFF = "Off: in units of the noise; about 1 or less where it fits as well as the truth would."
 
@@ -66,6 +71,12 @@ OFF = "Off: in units of the noise; about 1 or less where it fits as well as the 
     help="Of a question in SQL: refuse an answer that is further off.",
 )
 @click.option(
+    "--pay",
+    is_flag=True,
+    help="Pay for it where the published tables are not as exact as --max-error, from the session_share of the source.",
+)
+@secret_option
+@click.option(
     "--synthetic",
     "synthetic",
     metavar="[DIR]",
@@ -91,6 +102,8 @@ def ask(
     until_us: int | None,
     trigger: int | None,
     max_error: str | None,
+    pay: bool,
+    secret_file: Path | None,
     synthetic: str | None,
     synthetic_rows: int | None,
     as_json: bool,
@@ -127,10 +140,13 @@ def ask(
             raise click.UsageError(
                 "--keys, --of, --window and --to are of a sketch: leave them away, or the question"
             )
-        answer_question(lake, name, texts[0], trigger, max_error, as_json)
+        if pay and (max_error is None or trigger is not None):
+            raise click.UsageError("--pay needs --max-error, and is of the newest trigger")
+        payer = secret_file if pay else None
+        answer_question(lake, name, texts[0], trigger, max_error, as_json, pay, payer)
         return
-    if max_error is not None:
-        raise click.UsageError("--max-error is of a question in SQL")
+    if max_error is not None or pay:
+        raise click.UsageError("--max-error and --pay are of a question in SQL")
     selection = {"window_us": window_us, "until_us": until_us, "trigger": trigger, "alias": alias}
     _values_of_a_sketch(lake, name, [*texts, *_lines(file)], selection, as_json)
 
@@ -189,7 +205,14 @@ def _synthesize(
 
 
 def answer_question(
-    lake: Lake, name: str, text: str, trigger: int | None, max_error: str | None, as_json: bool
+    lake: Lake,
+    name: str,
+    text: str,
+    trigger: int | None,
+    max_error: str | None,
+    as_json: bool,
+    pays: bool = False,
+    secret_file: Path | None = None,
 ) -> None:
     """Print the answer to one question, a row for each cell of its GROUP BY."""
     from dpsql.published.cubes import open_marginals
@@ -202,7 +225,9 @@ def answer_question(
             f"the question is about `{table_of(text)}`, and {name} was named: write FROM {name}"
         )
     marginals = open_marginals(lake, name, trigger)
-    answered = answer(marginals, text, max_error)
+    paid = _paid(lake, name, text, max_error or "", secret_file) if pays else None
+    answered = paid.answer if paid else answer(marginals, text, max_error)
+    source = paid.source if paid else "free"
     due = timestamp(marginals.time_us)
     if as_json:
         document = {
@@ -210,11 +235,13 @@ def answer_question(
             "trigger": marginals.trigger,
             DUE: due,
             "confidence": 0.95,
-            "source": "free",
+            "source": source,
             "rows": answered.rows,
             "counted": marginals.bound,
             "other_with_null": list(answered.with_null),
         }
+        if paid:
+            document |= {"cost": paid.cost, "left": paid.left}
         print_json(document)
         return
     table_rows = [
@@ -232,7 +259,19 @@ def answer_question(
     if answered.with_null:
         nulls = f" `other` of {', '.join(answered.with_null)} holds NULL too, so unlike in SQL <> and NOT count it."
     limits = MARGINALS_NOTE.format(bound=marginals.bound, nulls=nulls)
-    click.echo(f"At trigger {marginals.trigger} ({due}), free. {limits}")
+    if paid and paid.source == "paid":
+        limits = PAID_NOTE.format(
+            bound=marginals.bound, nulls=nulls, cost=f"{paid.cost:.2%}", left=f"{paid.left:.2%}"
+        )
+    click.echo(f"At trigger {marginals.trigger} ({due}), {source}. {limits}")
+
+
+def _paid(lake: Lake, name: str, text: str, max_error: str, secret_file: Path | None) -> PaidAnswer:
+    from dpsql.jobs.options import secret_and_ledger
+    from dpsql.published.paid import pay
+
+    secret, ledger = secret_and_ledger(secret_file, create=False)
+    return pay(lake, name, text, max_error, secret, ledger)
 
 
 def _values_of_a_sketch(

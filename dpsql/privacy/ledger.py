@@ -216,6 +216,8 @@ __all__ = ["Ledger", "Line", "cost_in_period"]
 
 MAX_LINES = 999_999
 REGISTER = "runs"
+ASKS = "asks"
+"""Folder of the paid answers of runs (`dpsql.published.paid`)."""
 HOME = "home"
 PUT_BACK = "nothing can be spent before it is known what was spent"
 
@@ -422,7 +424,7 @@ class Ledger:
             names = [
                 name
                 for name in os.listdir(self.folder)
-                if not name.startswith(".") and name not in (REGISTER, SEALS, HOME)
+                if not name.startswith(".") and name not in (REGISTER, ASKS, SEALS, HOME)
             ]
         # Read by number: while others append, a listing may have a line and miss the one before it.
         newest = max(

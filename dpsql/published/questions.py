@@ -12,6 +12,7 @@ from dpsql.sql.question import per_cell, read_question
 from dpsql.text import Z95
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 MOST_ROWS = 1_000
@@ -58,6 +59,30 @@ def answer(
         QueryError: what is wrong with the question.
         DataError: there are too many rows, or an answer is further off.
     """
+    asked = asked_cells(marginals, text)
+    column = asked.column
+    half = math.inf if max_error is None else largest_half(marginals, column, max_error)
+    rows = [cell | _interval(marginals, column, products, half) for cell, products in asked.cells]
+    return QuestionAnswer(asked.keys, column, rows, asked.with_null)
+
+
+@dataclass(frozen=True, eq=False)
+class AskedCells:
+    """What a question is about.
+
+    Args:
+        keys, column, with_null: as of its answer.
+        cells: values of the keys of GROUP BY, and what is counted there as disjoint products.
+    """
+
+    keys: tuple[str, ...]
+    column: str
+    cells: list[tuple[dict[str, str | int], list[dict[int, np.ndarray]]]]
+    with_null: tuple[str, ...]
+
+
+def asked_cells(marginals: PublishedMarginals, text: str) -> AskedCells:
+    """Read a question; raises as `answer`."""
     question = read_question(text, marginals.keys)
     column = marginals.column(question.column)
     key_names = list(marginals.keys)
@@ -67,14 +92,18 @@ def answer(
         raise DataError(
             f"the answer would have {size:,} rows, and at most {MOST_ROWS:,} are given: name fewer keys in GROUP BY"
         )
-    largest_half = math.inf
-    if max_error is not None:
-        largest_half = _largest(max_error, marginals.estimate(column, [{}]).value)
-    rows = [
-        cell | _interval(marginals, column, products, largest_half)
-        for cell, products in per_cell(question, marginals.keys)
-    ]
-    return QuestionAnswer(names, column, rows, question.with_null)
+    return AskedCells(names, column, list(per_cell(question, marginals.keys)), question.with_null)
+
+
+def largest_half(marginals: PublishedMarginals, column: str, max_error: str) -> float:
+    """Return what an answer about a column may be off; raises as `answer`."""
+    return _largest(max_error, marginals.estimate(column, [{}]).value)
+
+
+def interval_row(column: str, value: float, stderr: float) -> dict[str, float]:
+    """Return an answer with its error and its 95% interval."""
+    half = Z95 * stderr
+    return {column: value, "stderr": stderr, "low": value - half, "high": value + half}
 
 
 def _interval(
@@ -96,12 +125,7 @@ def _interval(
         raise DataError(
             f"a free answer to this {problem}; allow that, or ask for more of it at once"
         )
-    return {
-        column: estimate.value,
-        "stderr": estimate.stderr,
-        "low": estimate.value - half,
-        "high": estimate.value + half,
-    }
+    return interval_row(column, estimate.value, estimate.stderr)
 
 
 def _largest(max_error: str, total: float) -> float:

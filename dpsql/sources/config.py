@@ -78,6 +78,7 @@ class Source:
         domains: all values that keys of these names (lower case) can have, for GROUP BY CUBE.
         of_frame: it was made of arguments, for records in memory; messages speak of these then.
         max_ahead_us: records further ahead of the clock are dropped; None: the query's trigger interval.
+        session_share: part of mu^2 that a query with CUBE keeps for paid answers (`dpsql ask --pay`).
     """
 
     name: str
@@ -114,6 +115,7 @@ class Source:
     event_time_unit: str | None = None
     policy: Policy = NO_POLICY
     of_frame: bool = False
+    session_share: float = 0.0
 
     def __post_init__(self) -> None:
         if self.change_feed and not self.event_time:
@@ -315,6 +317,7 @@ def _source(document: YamlDocument, name: str) -> Source:
         if "domains" in block.settings
         else (),
         max_ahead_us=block.duration("max_ahead"),
+        session_share=block.share("session_share"),
         policy=read_policy(document, (*key_path, "policy"))
         if "policy" in block.settings
         else NO_POLICY,
@@ -441,6 +444,11 @@ def _budget_rules(source: Source) -> Iterator[Rule]:
         source.static and source.domains != (),
         "domains",
         "domains are declared at the stream whose keys they are of",
+    )
+    yield (
+        source.static and source.session_share > 0,
+        "session_share",
+        "a static source is public: nothing is paid for its answers",
     )
     yield (
         source.static and source.public,

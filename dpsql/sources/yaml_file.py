@@ -89,6 +89,13 @@ class Block:
             raise self.wrong(key, f"a whole number from {minimum} on")
         return value
 
+    def share(self, key: str) -> float:
+        """Return a number from 0 on and below 1; 0 when absent."""
+        value = self.settings.get(key, 0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            raise self.wrong(key, "a number from 0 on and below 1")
+        return float(value)
+
     def positive(self, key: str) -> float:
         """Return a finite number above 0; it must be there."""
         if key not in self.settings:

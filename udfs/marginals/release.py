@@ -140,11 +140,13 @@ class CellIntake(AdmissionStage):
         domains: the values of keys. A record with another value is dropped before anything is counted.
         closing: the key whose cells close. A record that comes later is dropped before anything is counted: counted in some tables alone, it would
             make their differences false.
+        has_exact: count each record in its cell of all keys, too, which no release shows (`dpsql.udfs.marginals.exact`).
     """
 
     marginals: MeasuredTables
     domains: Domains
     closing: ClosingKey | None = None
+    has_exact: bool = False
     is_numbered: ClassVar[bool] = False
 
     def step(self, state: Tables, rows: pa.Table, clock: Clock, noise_key: bytes) -> Stepped:
@@ -165,7 +167,7 @@ class CellIntake(AdmissionStage):
         drops = {reason: rows for reason, rows in dropped.items() if rows}
         return Stepped(
             admitted.state,
-            of_cells(admitted.rows, self.domains, self.marginals),
+            of_cells(admitted.rows, self.domains, self.marginals, self.has_exact),
             {"drops": drops | admitted.counted["drops"]},
         )
 
@@ -229,21 +231,30 @@ def key_of(numbers: Int) -> Int:
     return mix(np.zeros_like(numbers), numbers).view(np.int64)
 
 
-def of_cells(admitted: pa.Table, domains: Domains, marginals: MeasuredTables) -> pa.Table:
-    """Return increments of the cells of every table, from those of cells that have all keys."""
-    cells = marginals.touched(domains.places(admitted["key_bytes"]))
+def of_cells(
+    admitted: pa.Table, domains: Domains, marginals: MeasuredTables, has_exact: bool = False
+) -> pa.Table:
+    """Return increments of the cells of every table, from those of cells that have all keys; with `has_exact` these have numbers after all others."""
+    places = domains.places(admitted["key_bytes"])
+    cells = marginals.touched(places)
+    first_exact = marginals.first[-1]
+    if has_exact:
+        exact = first_exact + np.ravel_multi_index(tuple(places.T), marginals.sizes)
+        cells = np.column_stack([cells, exact])
     many = cells.shape[1]
     trigger = np.repeat(admitted["trigger"].to_numpy(), many)
     cell = cells.ravel()
     order, starts = sort_runs(trigger, cell)
     head = order[starts]
     distinct, number = np.unique(cell[head], return_inverse=True)
+    names = domains.names(marginals, distinct[distinct < first_exact])
+    unnamed = pa.array([b""] * (len(distinct) - len(names)), pa.binary())
     zeros = np.zeros(len(head), np.int64)
     table = {
         "window": admitted["window"].to_numpy()[head // many],
         "trigger": trigger[head],
         "key": cell[head],
-        "key_bytes": domains.names(marginals, distinct).take(number),
+        "key_bytes": pa.concat_arrays([names, unnamed]).take(number),
         "weight": zeros,
         "users": zeros,
     }

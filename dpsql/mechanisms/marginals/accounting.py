@@ -45,7 +45,7 @@ def account(plan: MarginalsPlan, source: Source) -> Cost:
     _check_tables(plan.tables, len(choices.domains))
     _check_sums(plan)
     squares = _squares_that_end if plan.changes else _squares_that_stay
-    mu = math.sqrt(math.fsum(squares(plan, _norms(plan))))
+    mu = math.sqrt(math.fsum([*squares(plan, _norms(plan)), _session_squared(plan)]))
     noise = gaussian_delta(mu, plan.epsilon)
     ids = source.max_users / 2.0**64
     if not query.privacy_unit:
@@ -68,6 +68,15 @@ def _check_period(plan: MarginalsPlan) -> None:
     is_stream = plan.query.contribution_period is ContributionPeriod.STREAM
     if is_stream != (plan.period is None) or plan.periods.length < 1:
         raise AccountingError("a table has one contribution period, or where its rows end a length")
+
+
+def _session_squared(plan: MarginalsPlan) -> float:
+    """Return what all paid answers together may spend of mu^2: the filter of `dpsql.published.paid` lets no more pass, whatever is asked and when."""
+    if not plan.session_share:
+        return 0.0
+    if plan.closing or plan.changes or not 0 < plan.session_share < 1:
+        raise AccountingError("paid answers are of tables that grow, whose cells do not close")
+    return plan.session_share * plan.mu**2
 
 
 def _squares_that_stay(plan: MarginalsPlan, norms: list[float]) -> Iterator[float]:

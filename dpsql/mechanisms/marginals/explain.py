@@ -33,7 +33,7 @@ from dpsql.parsed_query import Aggregate
 from dpsql.parts.whole_table import schedule, triggers
 from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
-from dpsql.text import plural
+from dpsql.text import percent, plural
 from dpsql.udfs.marginals.cells import Keys as KeyPlaces
 from dpsql.udfs.marginals.estimates import LeastSquares
 from dpsql.udfs.marginals.release import CLOSED_CELL
@@ -103,6 +103,7 @@ def explanation(plan: MarginalsPlan, source: Source) -> Explanation:
             columns=tuple(_answer_notes(plan)),
             budget=(
                 "Measured tables share mu^2 so that answers about one to three key columns are best on average. Cells have numbers and do not collide.",
+                *_session_notes(plan),
             ),
         ),
     )
@@ -151,6 +152,15 @@ def _column(
         for trigger in triggers(plan.query)
     ]
     return column(aggregate, errors)
+
+
+def _session_notes(plan: MarginalsPlan) -> Iterator[str]:
+    """Say what paid answers have, and what that takes from free ones."""
+    if share := plan.session_share:
+        longer = 1 / math.sqrt(1 - share) - 1
+        yield f"session_share keeps {percent(share)} of mu^2 for paid answers (`dpsql ask --pay`). That makes all other error bars {percent(longer)} longer."
+        if plan.query.asked.cuts:
+            yield "With paid answers no cell closes: cells of past times are measured at every trigger."
 
 
 def _key_notes(plan: MarginalsPlan) -> Iterator[str]:

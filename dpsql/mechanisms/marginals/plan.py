@@ -55,6 +55,13 @@ class ChangingCubeChoices(CubeChoices):
     period_us: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class SessionCubeChoices(CubeChoices):
+    """The choices about a table with paid answers, which have the part `session_share` of mu^2."""
+
+    session_share: float
+
+
 # MarginalsPlan: every number of a table's marginals.
 
 
@@ -92,6 +99,12 @@ class MarginalsPlan(Renewing, Plan):
     def changes(self) -> ChangingCubeChoices | None:
         """The choices about a table whose rows end; None: it only grows."""
         return self.query.asked if isinstance(self.query.asked, ChangingCubeChoices) else None
+
+    @property
+    def session_share(self) -> float:
+        """The part of mu^2 that paid answers have."""
+        asked = self.query.asked
+        return asked.session_share if isinstance(asked, SessionCubeChoices) else 0.0
 
     @property
     def marginals(self) -> MeasuredTables:

@@ -19,6 +19,7 @@ from dpsql.mechanisms.marginals.plan import (
     MarginalsPlan,
     MeasuredSum,
     MeasuredTable,
+    SessionCubeChoices,
 )
 from dpsql.mechanisms.protocol import identity_of
 from dpsql.parsed_query import AVERAGED, ONE_WINDOW, ParsedQuery, arguments_of
@@ -230,7 +231,7 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
 def _closing(query: ParsedQuery[CubeChoices], start_us: int) -> ClosingKey | None:
     """Return the first key whose values have records of one trigger alone."""
     choices = query.asked
-    if query.once or choices.max_triggers is None:
+    if query.once or choices.max_triggers is None or isinstance(choices, SessionCubeChoices):
         return None
     for key, function in choices.cuts:
         triggers = closing_triggers(CUTS[function], choices.domains[key], grid(query, start_us))
@@ -297,7 +298,7 @@ def _sums(plan: MarginalsPlan, source: Source) -> tuple[MeasuredSum, ...]:
     query = plan.query
     choices = plan.query.asked
     norms = [_norm(plan, table.keys) for table in plan.tables]
-    base = math.sqrt(plan.mu**2 / count_sums(query.aggregates))
+    base = math.sqrt((1 - plan.session_share) * plan.mu**2 / count_sums(query.aggregates))
     sums: list[MeasuredSum] = []
     for aggregate, places in zip(query.aggregates, places_of(query.aggregates), strict=True):
         if aggregate.function not in (*ADDITIVE, *AVERAGED):

@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from dpsql.description import GROUPING_ID
 from dpsql.errors import Problem
 from dpsql.mechanisms.marginals.closing import CUTS
-from dpsql.mechanisms.marginals.plan import MAX_CELLS, ChangingCubeChoices, CubeChoices, cube
+from dpsql.mechanisms.marginals.plan import (
+    MAX_CELLS,
+    ChangingCubeChoices,
+    CubeChoices,
+    SessionCubeChoices,
+    cube,
+)
 from dpsql.parsed_query import AggregateFunction
 from dpsql.sources.change_feed import feed_of
 from dpsql.sources.domains import Domain
@@ -61,7 +67,10 @@ def read_choices(draft: Draft) -> CubeChoices:
     }
     if feed := feed_of(draft.stream):
         return ChangingCubeChoices(**settings, feed=feed, period_us=time_rules.period_of(draft))
-    return CubeChoices(**settings, cuts=tuple(cuts_of(draft)))
+    settings["cuts"] = tuple(cuts_of(draft))
+    if draft.stream and draft.stream.session_share:
+        return SessionCubeChoices(**settings, session_share=draft.stream.session_share)
+    return CubeChoices(**settings)
 
 
 def cuts_of(draft: Draft) -> Iterator[tuple[int, str]]:
@@ -209,6 +218,21 @@ def own_names(draft: Draft) -> Iterator[Problem]:
             )
 
 
+def no_session_of_changes(draft: Draft) -> Iterator[Problem]:
+    """Reject paid answers about rows that end: their price would need a bound of its own."""
+    if (
+        draft.grouping_sets
+        and feed_of(draft.stream)
+        and draft.stream
+        and draft.stream.session_share
+    ):
+        yield problem(
+            draft.grouping_sets.span,
+            f"session_share of {draft.stream.name} is not supported for a change feed",
+            f"remove session_share at {draft.stream.place('session_share')}",
+        )
+
+
 def of_the_paper(draft: Draft) -> Iterator[Problem]:
     """Reject the paper's mechanism, which answers questions one by one, in a session of its own."""
     if draft.paper and (entry := draft.entry("mechanism")):
@@ -236,5 +260,6 @@ RULES = (
     few_cells,
     of_rows,
     own_names,
+    no_session_of_changes,
     of_the_paper,
 )

@@ -10,6 +10,7 @@ from dpsql.parts.whole_table import grid
 from dpsql.udfs.intake.changes import FeedParameters
 from dpsql.udfs.intake.contribution_bounding import BoundingParameters
 from dpsql.udfs.marginals.cells import Domains
+from dpsql.udfs.marginals.exact import SessionStage
 from dpsql.udfs.marginals.release import NOWHERE, CellFeed, CellIntake, CellRowIntake, cells, key_of
 from dpsql.udfs.table.release import TableParameters, TableStage
 
@@ -39,7 +40,14 @@ def intake(plan: MarginalsPlan) -> CellIntake | CellFeed:
         increments=bare(plan.sums),
     )
     intake_class = CellIntake if plan.query.privacy_unit else CellRowIntake
-    return intake_class(bounds, len(plan.arguments), plan.marginals, domains(plan), plan.closing)
+    return intake_class(
+        bounds,
+        len(plan.arguments),
+        plan.marginals,
+        domains(plan),
+        plan.closing,
+        has_exact=plan.session_share > 0,
+    )
 
 
 def feed_parameters(plan: MarginalsPlan, choices: ChangingCubeChoices) -> FeedParameters:
@@ -62,12 +70,13 @@ def release(plan: MarginalsPlan) -> TableStage:
     """Return the release, with noise of its own size for every table."""
     noise = tuple(plan.noisy_tables(each) for each in plan.sums)
     columns = tuple(output_column(*column) for column in plan.columns)
-    return TableStage(
-        TableParameters(
-            grid(plan.query, plan.start_us),
-            None,
-            noise,
-            columns,
-            cells(plan.marginals, domains(plan), plan.closing),
-        )
+    parameters = TableParameters(
+        grid(plan.query, plan.start_us),
+        None,
+        noise,
+        columns,
+        cells(plan.marginals, domains(plan), plan.closing),
     )
+    if plan.session_share:
+        return SessionStage(parameters, plan.marginals.first[-1])
+    return TableStage(parameters)

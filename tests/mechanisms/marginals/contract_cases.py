@@ -28,6 +28,16 @@ PLANS = {
     "with the total": make_plan(
         query(**LOUD, domains=(Domain(KNOWN, False),), grouping_sets=((0,), ())), SOURCE
     ),
+    "paid answers": make_plan(
+        query(
+            **LOUD,
+            session_share=0.25,
+            domains=(Domain(KNOWN, False), Domain(("a",), False)),
+            grouping_sets=((0,),),
+            max_triggers=None,
+        ),
+        SOURCE,
+    ),
     "rows end": make_plan(
         query(
             **LOUD,

@@ -8,7 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from dpsql.description import Protects
-from dpsql.mechanisms.marginals.plan import ChangingCubeChoices, CubeChoices, cube
+from dpsql.mechanisms.marginals.plan import (
+    ChangingCubeChoices,
+    CubeChoices,
+    SessionCubeChoices,
+    cube,
+)
 from dpsql.parsed_query import ContributionPeriod, Key, ParsedQuery
 from dpsql.published.cubes import PublishedMarginals, tables_in
 from dpsql.sources.config import Source
@@ -36,7 +41,7 @@ def source(**changes: Any) -> Source:
 
 def query(**changes: Any) -> ParsedQuery[CubeChoices]:
     """All marginals of up to two of three keys and the whole table, hourly, C = 1, 24 triggers; any field can be changed. With a `feed` its rows end,
-    and with `period_us` a unit's allowance renews."""
+    and with `period_us` a unit's allowance renews; with a `session_share` answers can be paid."""
     domains = changes.get("domains", DOMAINS)
     names = [f"k{i}" for i in range(len(domains))]
     rows = changes.get("max_rows_contributed", 1)
@@ -56,6 +61,7 @@ def query(**changes: Any) -> ParsedQuery[CubeChoices]:
         "columns_in_order": (*names, "views"),
     }
     kind = ChangingCubeChoices if "feed" in changes else CubeChoices
+    kind = SessionCubeChoices if "session_share" in changes else kind
     if changes.get("period_us"):
         fields["contribution_period"] = ContributionPeriod.DURATION
     return plans.parsed(plans.COMMON | fields | changes, "marginals", kind)

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
 import dpsql
+from dpsql import record
+from dpsql.errors import DataError
 from dpsql.jobs.cli import main
+from dpsql.lake.opening import run_of
+from dpsql.lake.runs import SCHEMA_VERSION, Lake
+from dpsql.privacy.ledger import Ledger
+from dpsql.privacy.origin import origin_of
+from dpsql.published.paid import ANSWERS, PaidAnswer, pay
 from dpsql.sources.config import Sources
 from dpsql.sources.domains import Domain
 from tests.matrix import same_rows
@@ -80,3 +88,47 @@ def test_both_engines_publish_the_same_rows_and_answer_alike(
             "does not add up over cells" in (said := asked(*question, code=2))
             and "select SUM and COUNT beside it" in said
         )
+
+
+def test_a_run_sells_answers_until_its_share_is_spent(spark: SparkSession, tmp_path: Path) -> None:
+    """Of questions about both keys, which no table covers: paid, again for nothing, and refused; of one key free. Catches: an exact count of another
+    trigger or bucket; a count that a public file has; a price of another run."""
+    stream = same_rows.wiki("1 day", "4 hours", 3)
+    known = sorted({*stream.records["key"].to_pylist()} - {None})[1::2]
+    domains = (
+        ("hour", Domain(tuple(map(str, range(24))), True, whole=True)),
+        ("key", Domain((*reversed(known), "other"), False, other=True)),
+    )
+    declared = stream.source("wiki", tmp_path / "data", domains=domains, session_share=0.2)
+    text = TEXT.replace("CUBE(key, hour)", "GROUPING SETS ((key), (hour))")
+    query = dpsql.compile(text, Sources((declared,)))
+    assert "20% for paid answers" in query.explain()
+    same_rows.on_both_engines(spark, query, stream, 3, tmp_path / "lake")
+    ledger = Ledger(tmp_path / "ledger")
+    origin = origin_of(declared, "", level=query.protects)
+    ledger.append(query.line(same_rows.RUN_ID, "run", origin), None)
+    lake = Lake(tmp_path / "lake")
+    run = run_of("q", same_rows.RUN_ID, query, same_rows.SECRET, "")
+    record.write(lake.private("q") / record.RUN_FILE, run, SCHEMA_VERSION)
+
+    def asked(hours: str, error: str) -> PaidAnswer:
+        question = f"SELECT COUNT(*) FROM q WHERE key = '#en.wikipedia' AND hour {hours}"
+        return pay(lake, "q", question, error, same_rows.SECRET, ledger)
+
+    records = stream.records.to_pandas()
+    counted = records[records.groupby("user_id").cumcount() < 16]
+    exact = np.sum((counted["key"] == "#en.wikipedia") & (counted["ts"].dt.hour < 12))
+    first = asked("< 12", "150")
+    (row,) = first.answer.rows
+    assert first.source == "paid" and abs(row["n"] - exact) < 5 * row["stderr"]
+    again = asked("BETWEEN 0 AND 11", "150")
+    assert (again.source, again.answer.rows) == ("free", first.answer.rows)
+    assert asked(">= 0", "5000").source == "free"
+    spent = first.cost
+    with pytest.raises(DataError, match="is left: allow a larger error"):
+        for hour in range(24):
+            spent += asked(f"= {hour}", "60").cost
+    assert first.cost < spent <= 1
+    answers = DeltaTable(str(tmp_path / "lake" / "public" / "q.answers")).to_pyarrow_table()
+    assert answers.num_rows == len(list((ledger.folder / "asks").glob("*/*.json")))
+    assert set(answers.column_names) == set(ANSWERS.names)

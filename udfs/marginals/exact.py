@@ -1,0 +1,106 @@
+"""Exact sums of the cells of all keys, which paid answers are computed from: state of the release that no released row shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsql.udfs.columns import int_fields, run_sums, sort_runs
+from dpsql.udfs.stage import CLOSED, Stepped, Tables, Tick, closed_us
+from dpsql.udfs.state_table import StateTable
+from dpsql.udfs.table.release import TableStage
+from dpsql.udfs.table.state import TABLES
+
+EXACT = "exact"
+PENDING = "exact_pending"
+
+
+@dataclass(frozen=True)
+class SessionStage(TableStage):
+    """The release of measured marginals, with exact sums of all cells up to the closed trigger as private state.
+
+    Args:
+        parameters: the plan's numbers.
+        first_exact: number of the first cell of all keys, after those of all measured tables.
+    """
+
+    first_exact: int
+
+    @property
+    def tables(self) -> Mapping[str, StateTable]:
+        """Tables of groups, and of exact sums: of closed triggers, and of those that are still open."""
+        exact_tables = {
+            EXACT: StateTable(("key",), "key"),
+            PENDING: StateTable(("trigger", "key"), "key", order="any"),
+        }
+        return {**super().tables, **exact_tables}
+
+    def empty(self) -> Tables:
+        """Return the state in which no cell has a row."""
+        exact = pa.schema(int_fields(("key", *self._values))).empty_table()
+        pending = pa.schema(int_fields(("trigger", "key", *self._values))).empty_table()
+        return {**super().empty(), EXACT: exact, PENDING: pending}
+
+    def step(
+        self, state: Tables, rows: pa.Table, ticks: Sequence[Tick], noise_key: bytes
+    ) -> Stepped:
+        """Release the rows of measured cells, and add those of cells of all keys to their exact sums."""
+        is_exact = pc.greater_equal(rows["key"], self.first_exact)
+        measured_state = {name: state[name] for name in TABLES}
+        released = super().step(measured_state, rows.filter(pc.invert(is_exact)), ticks, noise_key)
+        pending = pa.concat_tables(
+            [state[PENDING], rows.filter(is_exact).select(state[PENDING].column_names)]
+        )
+        closed = closed_us(released.state)
+        is_closed = pc.less_equal(pending["trigger"], self.parameters.grid.closed(closed))
+        exact = self._added(state[EXACT], pending.filter(is_closed))
+        exact_state = {
+            EXACT: exact.replace_schema_metadata({CLOSED: str(closed)}),
+            PENDING: pending.filter(pc.invert(is_closed)).combine_chunks(),
+        }
+        return Stepped({**released.state, **exact_state}, released.rows, released.counted)
+
+    @property
+    def _values(self) -> tuple[str, ...]:
+        return self.parameters.layout.values
+
+    def _added(self, exact: pa.Table, increments: pa.Table) -> pa.Table:
+        """Return exact sums with further increments, sorted by cell."""
+        columns = ["key", *self._values]
+        both = pa.concat_tables(
+            [exact.select(columns).replace_schema_metadata(None), increments.select(columns)]
+        )
+        key = both["key"].to_numpy()
+        order, starts = sort_runs(key)
+        sums = {name: run_sums(both[name].to_numpy()[order], starts) for name in self._values}
+        return pa.table({"key": key[order][starts], **sums})
+
+
+def exact_count(
+    tables: Sequence[pa.Table],
+    first_exact: int,
+    sizes: Sequence[int],
+    products: Sequence[Mapping[int, np.ndarray]],
+) -> int:
+    """Return how many counted rows are in the cells of some products.
+
+    Args:
+        tables: exact sums of every bucket; the first sum is the count of rows.
+        first_exact: number of the first cell of all keys.
+        sizes: number of values of each key.
+        products: key -> weights 0 and 1 of its values; no two share a cell.
+    """
+    total = 0
+    for table in tables:
+        places = np.unravel_index(table["key"].to_numpy() - first_exact, tuple(sizes))
+        counts = table["v0"].to_numpy()
+        for product in products:
+            is_chosen = np.ones(len(counts), bool)
+            for key, weights in product.items():
+                is_chosen &= weights[places[key]] > 0
+            total += int(counts[is_chosen].sum())
+    return total
