@@ -509,8 +509,8 @@ def _shares(e: Explanation) -> Iterator[str]:
         return
     is_counted = any(column.on_selection for column in e.columns)
     chooses = "chooses keys and counts their units" if is_counted else "for key selection"
-    rest = 1 - b.figures_share - b.selection_share - b.session_share
-    share_each = rest / max(1, b.noisy_numbers)
+    numbers_share = 1 - b.figures_share - b.selection_share - b.session_share
+    share_each = numbers_share / max(1, b.noisy_numbers)
     each_number = f"for each noisy number of a group ({b.noisy_numbers})"
     parts = {
         "for what the limits leave out": b.figures_share,

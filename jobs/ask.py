@@ -17,7 +17,9 @@ from dpsql.jobs.terminal import print_json, print_table, records
 
 if TYPE_CHECKING:
     from dpsql.lake.runs import Lake
+    from dpsql.published.cubes import PublishedMarginals
     from dpsql.published.paid import PaidAnswer
+    from dpsql.published.questions import QuestionAnswer
 
 NOTE = (
     "95%: of values named before looking, collisions included. Where units are protected it is of what their contribution bounds let count: "
@@ -230,19 +232,8 @@ def answer_question(
     source = paid.source if paid else "free"
     due = timestamp(marginals.time_us)
     if as_json:
-        document = {
-            "name": name,
-            "trigger": marginals.trigger,
-            DUE: due,
-            "confidence": 0.95,
-            "source": source,
-            "rows": answered.rows,
-            "counted": marginals.bound,
-            "other_with_null": list(answered.with_null),
-        }
-        if paid:
-            document |= {"cost": paid.cost, "left": paid.left}
-        print_json(document)
+        document = _document(name, marginals, answered, source)
+        print_json(document | ({"cost": paid.cost, "left": paid.remaining} if paid else {}))
         return
     table_rows = [
         (
@@ -260,10 +251,26 @@ def answer_question(
         nulls = f" `other` of {', '.join(answered.with_null)} holds NULL too, so unlike in SQL <> and NOT count it."
     limits = MARGINALS_NOTE.format(bound=marginals.bound, nulls=nulls)
     if paid and paid.source == "paid":
-        limits = PAID_NOTE.format(
-            bound=marginals.bound, nulls=nulls, cost=f"{paid.cost:.2%}", left=f"{paid.left:.2%}"
-        )
+        shares = {"cost": f"{paid.cost:.2%}", "left": f"{paid.remaining:.2%}"}
+        limits = PAID_NOTE.format(bound=marginals.bound, nulls=nulls, **shares)
     click.echo(f"At trigger {marginals.trigger} ({due}), {source}. {limits}")
+
+
+def _document(
+    name: str, marginals: PublishedMarginals, answered: QuestionAnswer, source: str
+) -> dict[str, Any]:
+    from dpsql.times import timestamp
+
+    return {
+        "name": name,
+        "trigger": marginals.trigger,
+        DUE: timestamp(marginals.time_us),
+        "confidence": 0.95,
+        "source": source,
+        "rows": answered.rows,
+        "counted": marginals.bound,
+        "other_with_null": list(answered.with_null),
+    }
 
 
 def _paid(lake: Lake, name: str, text: str, max_error: str, secret_file: Path | None) -> PaidAnswer:

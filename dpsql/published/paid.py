@@ -7,16 +7,12 @@ has spent nothing, or its answer is in the log.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +21,7 @@ from deltalake import Schema
 
 from dpsql import record
 from dpsql.errors import DataError, LakeError
-from dpsql.files import Place, create_file, reporting_os_errors
+from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.engine_file import read_engine
 from dpsql.lake.manifest import Manifest
@@ -34,6 +30,7 @@ from dpsql.mechanisms.marginals.planner import PLAN_VERSION
 from dpsql.mechanisms.protocol import identity_of
 from dpsql.privacy.ledger import ASKS, Ledger
 from dpsql.privacy.secret import Secret
+from dpsql.published.ask_log import AskLog, PaidAsk, PaidCell, price
 from dpsql.published.cubes import PublishedMarginals, open_marginals
 from dpsql.published.questions import (
     AskedCells,
@@ -44,6 +41,7 @@ from dpsql.published.questions import (
 )
 from dpsql.text import Z95
 from dpsql.udfs.bucket_state import BucketFiles
+from dpsql.udfs.marginals.cells import MeasuredTables
 from dpsql.udfs.marginals.estimates import Product
 from dpsql.udfs.marginals.exact import EXACT, exact_count
 from dpsql.udfs.noise.blt_inf import BltInf
@@ -55,14 +53,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDING = "answers"
-VERSION = 1
 NOISE_STREAM = 2**32 - 1
 """Number of the noise of paid answers: no sum of a release has it."""
 ONE_STEP = BltInf()
 """The first step of its path is one normal number."""
 SIGMA_BITS = 20
 """Noise is a multiple of 2^-20, rounded down: never less exact than what is asked for."""
-PRICE_BITS = 96
 ROUNDING = 1 / 12
 """Variance of the rounding of noise to whole rows."""
 ANSWERS = pa.schema(
@@ -82,57 +78,8 @@ ANSWERS = pa.schema(
 
 
 @dataclass(frozen=True)
-class PaidCell:
-    """One answer of an ask.
-
-    Args:
-        cell: values of the keys of GROUP BY.
-        question: SHA-256 of what is counted, however it was written.
-        sigma: of its noise; the exact count is rounded with it to `noisy`.
-        noisy: exact count and noise.
-        value, stderr: combined with what was known before.
-    """
-
-    cell: dict[str, str | int]
-    question: str
-    sigma: float
-    noisy: int
-    value: float
-    stderr: float
-
-
-@dataclass(frozen=True)
-class PaidAsk:
-    """A line of the log: one ask at one trigger, whose price is spent.
-
-    `seal`: only the secret's owner can make it.
-    """
-
-    seq: int
-    run_id: str
-    trigger: int
-    text: str
-    cells: tuple[PaidCell, ...]
-    seal: str = ""
-
-    def price(self, rows: int) -> Fraction:
-        """Return what the ask has cost of mu^2. Cells are disjoint, so it is the price of the dearest one.
-
-        Args:
-            rows: the most rows that count of one privacy unit.
-        """
-        return price(rows, min(cell.sigma for cell in self.cells))
-
-
-def price(rows: int, sigma: float) -> Fraction:
-    """Return the squared shift that one privacy unit can cause in a count, in units of its noise: (rows / sigma)^2, rounded up to a multiple of 2^-96."""
-    exact = Fraction(rows) ** 2 / Fraction(sigma) ** 2
-    return Fraction(math.ceil(exact * 2**PRICE_BITS), 2**PRICE_BITS)
-
-
-@dataclass(frozen=True)
-class Session:
-    """What is fixed of the paid answers of one run.
+class PaidSession:
+    """Terms of the paid answers of one run.
 
     Args:
         run_id: of the run.
@@ -156,75 +103,12 @@ class Session:
         self, marginals: PublishedMarginals, product: Mapping[int, np.ndarray]
     ) -> dict[int, np.ndarray]:
         """Return a product over the values that a public table has as one over the declared ones, whose order may be another."""
-        declared = {}
+        by_key = {}
         for key, weights in product.items():
             names = [str(value) for value in list(marginals.keys.values())[key]]
             chosen = {name for name, weight in zip(names, weights, strict=True) if weight > 0}
-            declared[key] = np.array([float(name in chosen) for name in self.domains[key]])
-        return declared
-
-
-@dataclass(frozen=True)
-class AskLog:
-    """The asks of one run: numbered files that are never changed, beside the ledger and so outside of the lake.
-
-    Args:
-        folder: `ledger/asks/RUN_ID`.
-        secret: seals them.
-    """
-
-    folder: Path
-    secret: Secret
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the log, so that no other process on this machine asks meanwhile."""
-        with reporting_os_errors(str(self.folder), LakeError):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def asks(self, run_id: str) -> list[PaidAsk]:
-        """Return all asks, oldest first.
-
-        Raises:
-            LakeError: one is missing, damaged or edited.
-        """
-        names = sorted(path.name for path in self.folder.glob("*.json"))
-        if names != [self._path(seq).name for seq in range(1, len(names) + 1)]:
-            raise LakeError(
-                f"{self.folder}: an ask is missing; put it back: nothing is paid before it is known what was spent"
-            )
-        found = []
-        for seq, name in enumerate(names, start=1):
-            ask = record.load(self.folder / name, PaidAsk, VERSION)
-            if ask is None or (ask.seq, ask.run_id) != (seq, run_id) or self._seal(ask) != ask.seal:
-                raise LakeError(
-                    f"{self.folder / name} was edited after it was written; {record.PUT_BACK}"
-                )
-            found.append(ask)
-        return found
-
-    def add(self, ask: PaidAsk) -> PaidAsk:
-        """Log an ask; from then on its price is spent.
-
-        Raises:
-            LakeError: another process has logged one under its number, or the folder cannot be written.
-        """
-        sealed = replace(ask, seal=self._seal(ask))
-        with reporting_os_errors(str(self.folder), LakeError):
-            create_file(self._path(ask.seq), record.content(sealed, VERSION))
-        return sealed
-
-    def _path(self, seq: int) -> Path:
-        return self.folder / f"{seq:06d}.json"
-
-    def _seal(self, ask: PaidAsk) -> str:
-        return self.secret.seal(record.content(replace(ask, seal=""), VERSION))
+            by_key[key] = np.array([float(name in chosen) for name in self.domains[key]])
+        return by_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +118,7 @@ class PaidAnswer:
     answer: QuestionAnswer
     source: str
     cost: float
-    left: float
+    remaining: float
 
 
 ExactCount = Callable[[Sequence[Product]], int]
@@ -265,25 +149,25 @@ def pay(
     run = read_run(lake, name)
     session = session_of(run, secret, ledger)
     path = neighbour(lake.histogram(name), ENDING)
-    with session.log.held():
+    with session.log.lock():
         asks = session.log.asks(session.run_id)
         publish(path, session, asks)
         tables = Buckets(lake.private(name), run)
-        answered = answer(
+        paid_answer = answer(
             session,
             asks,
             marginals,
             text,
             str(max_error),
             lambda products: exact_count(
-                tables.read(marginals),
+                tables.tables_at(marginals),
                 session.first_exact,
                 tuple(map(len, session.domains)),
                 products,
             ),
         )
         publish(path, session, session.log.asks(session.run_id))
-    return answered
+    return paid_answer
 
 
 def paid_frame(
@@ -294,20 +178,20 @@ def paid_frame(
 
     if secret is None or max_error is None:
         raise DataError("to pay, give max_error= and secret=Secret.load(path)")
-    paid = pay(lake, name, text, max_error, secret, Ledger.beside_secret(secret))
-    frame = pd.DataFrame(paid.answer.rows)
-    frame.attrs.update(source=paid.source, cost=paid.cost, left=paid.left)
+    result = pay(lake, name, text, max_error, secret, Ledger.beside_secret(secret))
+    frame = pd.DataFrame(result.answer.rows)
+    frame.attrs.update(source=result.source, cost=result.cost, left=result.remaining)
     return frame
 
 
-def session_of(run: Run, secret: Secret, ledger: Ledger) -> Session:
+def session_of(run: Run, secret: Secret, ledger: Ledger) -> PaidSession:
     """Return what is fixed of the paid answers of a run.
 
     Raises:
         LakeError: it has none, or something of it is missing or another secret's.
     """
-    asked = run.plan["query"]
-    share = asked.get("session_share")
+    choices = run.plan["query"]
+    share = choices.get("session_share")
     if not share:
         raise LakeError(
             f"run {run.name!r} keeps nothing for paid answers: set session_share at its source, and start a run under another --name"
@@ -323,14 +207,15 @@ def session_of(run: Run, secret: Secret, ledger: Ledger) -> Session:
             f"run {run.name!r} has no line in {ledger.folder}: put back the newest ledger"
         )
     ledger.check_is_home()
-    per_cell = asked["max_rows_per_group"] * asked["max_groups_contributed"]
-    domains = tuple(tuple(domain["values"]) for domain in asked["domains"])
-    return Session(
+    per_unit = choices["max_rows_per_group"] * choices["max_groups_contributed"]
+    domains = tuple(tuple(domain["values"]) for domain in choices["domains"])
+    table_keys = tuple(tuple(table["keys"]) for table in run.plan["tables"])
+    return PaidSession(
         run.run_id,
-        min(asked["max_rows_contributed"], per_cell),
+        min(choices["max_rows_contributed"], per_unit),
         Fraction(share) * Fraction(run.plan["mu"]) ** 2,
         domains,
-        sum(math.prod(len(domains[key]) for key in table["keys"]) for table in run.plan["tables"]),
+        MeasuredTables(tuple(map(len, domains)), table_keys).first[-1],
         secret.of_ledger(run.ledger_id).noise_key(run.run_id, run.query_identity),
         AskLog(ledger.folder / ASKS / run.run_id, secret),
     )
@@ -346,12 +231,12 @@ def _check_plan(run: Run) -> None:
 
 
 def answer(
-    session: Session,
+    session: PaidSession,
     asks: Sequence[PaidAsk],
     marginals: PublishedMarginals,
     text: str,
     max_error: str,
-    exact: ExactCount,
+    count_rows: ExactCount,
 ) -> PaidAnswer:
     """Answer a question, and log what is paid for it.
 
@@ -360,51 +245,75 @@ def answer(
         asks: all earlier ones.
         marginals: the tables of the newest trigger.
         text, max_error: of the question.
-        exact: counts rows at that trigger; asked only after the price is decided.
+        count_rows: of that trigger; asked only after the price is decided.
 
     Raises:
         QueryError, DataError, LakeError: as `pay`.
     """
-    asked = asked_cells(marginals, text)
-    if asked.column not in marginals.counts or marginals.counts[0] != asked.column:
+    question = asked_cells(marginals, text)
+    column = question.column
+    if marginals.counts[:1] != (column,):
         raise DataError(
             "only the count of rows can be paid for: ask for COUNT(*), or allow a free answer"
         )
-    want = largest_half(marginals, asked.column, max_error) / Z95
+    largest_error = largest_half(marginals, column, max_error) / Z95
     offers = [
-        _offer(session, asks, marginals, asked.column, cell, products)
-        for cell, products in asked.cells
+        _offer(session, asks, marginals, column, cell, products)
+        for cell, products in question.cells
     ]
-    left = session.mu2 - sum((ask.price(session.rows) for ask in asks), Fraction(0))
-    paid = [offer for offer in offers if not offer.stderr <= want]
-    if not paid:
-        rows = [offer.row(asked.column) for offer in offers]
-        return PaidAnswer(_answer(asked, rows), "free", 0.0, _share(left, session))
-    sigmas = {offer.question: _sigma(want, offer.stderr) for offer in paid}
-    cost = price(session.rows, min(sigmas.values()))
-    if cost > left:
-        raise DataError(_too_dear(session, cost, left, paid))
+    remaining = session.mu2 - sum((ask.price(session.rows) for ask in asks), Fraction(0))
+    too_noisy = [offer for offer in offers if not offer.stderr <= largest_error]
+    if not too_noisy:
+        rows = [offer.row(column) for offer in offers]
+        return PaidAnswer(_answer(question, rows), "free", 0.0, _share(remaining, session))
+    cells, cost = _buy(session, marginals.trigger, too_noisy, largest_error, remaining, count_rows)
+    session.log.add(PaidAsk(len(asks) + 1, session.run_id, marginals.trigger, text, cells))
+    rows = _combined(column, offers, cells)
+    remaining -= cost
+    share = float(cost / session.mu2)
+    return PaidAnswer(_answer(question, rows), "paid", share, _share(remaining, session))
+
+
+def _buy(
+    session: PaidSession,
+    trigger: int,
+    offers: Sequence[Offer],
+    largest_error: float,
+    remaining: Fraction,
+    count_rows: ExactCount,
+) -> tuple[tuple[PaidCell, ...], Fraction]:
+    """Return the answers that offers are too noisy for, and their price, which is decided first.
+
+    Raises:
+        DataError: what remains does not pay for them.
+    """
+    sigmas = [_sigma(largest_error, offer.stderr) for offer in offers]
+    cost = price(session.rows, min(sigmas))
+    if cost > remaining:
+        raise DataError(_too_dear(session, cost, remaining, offers))
     cells = tuple(
-        _paid_cell(session, marginals.trigger, offer, sigmas[offer.question], exact)
-        for offer in paid
+        _paid_cell(session, trigger, offer, sigma, count_rows)
+        for offer, sigma in zip(offers, sigmas, strict=True)
     )
-    ask = PaidAsk(len(asks) + 1, session.run_id, marginals.trigger, text, cells)
-    session.log.add(ask)
+    return cells, cost
+
+
+def _combined(
+    column: str, offers: Sequence[Offer], cells: Sequence[PaidCell]
+) -> list[dict[str, Any]]:
+    """Return the rows of an answer: those that were paid for, and the others as they are offered."""
     bought = {cell.question: cell for cell in cells}
-    rows = [
-        offer.cell | interval_row(asked.column, cell.value, cell.stderr)
+    return [
+        offer.cell | interval_row(column, cell.value, cell.stderr)
         if (cell := bought.get(offer.question))
-        else offer.row(asked.column)
+        else offer.row(column)
         for offer in offers
     ]
-    return PaidAnswer(
-        _answer(asked, rows), "paid", float(cost / session.mu2), _share(left - cost, session)
-    )
 
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """What is known of one cell of a question before anything is paid; public.
+    """The best free estimate of one cell of a question; public.
 
     Args:
         cell: values of the keys of GROUP BY.
@@ -427,7 +336,7 @@ class Offer:
 
 
 def _offer(
-    session: Session,
+    session: PaidSession,
     asks: Sequence[PaidAsk],
     marginals: PublishedMarginals,
     column: str,
@@ -436,16 +345,17 @@ def _offer(
 ) -> Offer:
     estimate = marginals.estimate(column, products)
     declared = [session.by_declared_values(marginals, product) for product in products]
-    question = question_digest(session.domains, declared)
-    paid = [
-        known
+    digest = question_digest(session.domains, declared)
+    earlier = [
+        cell_paid
         for ask in asks
-        for known in ask.cells
-        if ask.trigger == marginals.trigger and known.question == question
+        for cell_paid in ask.cells
+        if ask.trigger == marginals.trigger and cell_paid.question == digest
     ]
-    if paid:
-        return Offer(cell, declared, question, paid[-1].value, paid[-1].stderr, len(paid))
-    return Offer(cell, declared, question, estimate.value, estimate.stderr, 0)
+    if earlier:
+        newest = earlier[-1]
+        return Offer(cell, declared, digest, newest.value, newest.stderr, len(earlier))
+    return Offer(cell, declared, digest, estimate.value, estimate.stderr, 0)
 
 
 def _sigma(want: float, stderr: float) -> float:
@@ -462,20 +372,17 @@ def _sigma(want: float, stderr: float) -> float:
 
 
 def _paid_cell(
-    session: Session, trigger: int, offer: Offer, sigma: float, exact: ExactCount
+    session: PaidSession, trigger: int, offer: Offer, sigma: float, count_rows: ExactCount
 ) -> PaidCell:
     """Compute an answer; nobody sees it before it is logged."""
-    noisy = exact(offer.products) + noise(
-        session.noise_key, trigger, offer.question, sigma, offer.times
-    )
-    variance = sigma**2 + ROUNDING
-    weight = 1 / variance
-    known_weight = offer.stderr**-2
-    known = offer.value * known_weight if known_weight else 0.0
-    value = (noisy * weight + known) / (weight + known_weight)
-    return PaidCell(
-        offer.cell, offer.question, sigma, noisy, value, (weight + known_weight) ** -0.5
-    )
+    noisy = count_rows(offer.products)
+    noisy += noise(session.noise_key, trigger, offer.question, sigma, offer.times)
+    weight = 1 / (sigma**2 + ROUNDING)
+    offer_weight = offer.stderr**-2
+    offer_part = offer.value * offer_weight if offer_weight else 0.0
+    total_weight = weight + offer_weight
+    value = (noisy * weight + offer_part) / total_weight
+    return PaidCell(offer.cell, offer.question, sigma, noisy, value, total_weight**-0.5)
 
 
 def noise(noise_key: bytes, trigger: int, question: str, sigma: float, times: int) -> int:
@@ -499,53 +406,53 @@ def question_digest(
 
     It is the reduced decision diagram over the keys: a key whose values all lead to the same set is passed over.
     """
-    known: dict[tuple[int, tuple[int, ...]], str] = {}
+    digests: dict[tuple[int, tuple[int, ...]], str] = {}
 
-    def diagram(key: int, alive: tuple[int, ...]) -> str:
+    def having(key: int, value: int, places: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(i for i in places if key not in products[i] or products[i][key][value] > 0)
+
+    def diagram(key: int, places: tuple[int, ...]) -> str:
         if key == len(domains):
-            return "in" if alive else "out"
-        if (key, alive) not in known:
-            branches = [
-                diagram(
-                    key + 1,
-                    tuple(
-                        i for i in alive if key not in products[i] or products[i][key][value] > 0
-                    ),
-                )
-                for value in range(len(domains[key]))
-            ]
-            same = branches[0] if len(set(branches)) == 1 else None
+            return "in" if places else "out"
+        if (key, places) not in digests:
+            values = range(len(domains[key]))
+            branches = [diagram(key + 1, having(key, value, places)) for value in values]
             text = f"{key}:{','.join(branches)}"
-            known[key, alive] = same or hashlib.sha256(text.encode()).hexdigest()
-        return known[key, alive]
+            differs = len(set(branches)) > 1
+            digests[key, places] = (
+                hashlib.sha256(text.encode()).hexdigest() if differs else branches[0]
+            )
+        return digests[key, places]
 
     return diagram(0, tuple(range(len(products))))
 
 
-def _too_dear(session: Session, cost: Fraction, left: Fraction, paid: Sequence[Offer]) -> str:
+def _too_dear(
+    session: PaidSession, cost: Fraction, remaining: Fraction, offers: Sequence[Offer]
+) -> str:
     """Say that what is left does not pay for an answer, and what would be answered; from public numbers."""
-    worst = max(offer.stderr for offer in paid)
+    worst = max(offer.stderr for offer in offers)
     free = f"± {Z95 * worst:,.4g} is free" if math.isfinite(worst) else "nothing of it is free"
     affordable = ""
-    if left > 0:
-        sigma = session.rows / math.sqrt(float(left))
+    if remaining > 0:
+        sigma = session.rows / math.sqrt(float(remaining))
         half = Z95 * (worst**-2 + 1 / (sigma**2 + ROUNDING)) ** -0.5
         affordable = f", ± {half:,.4g} can be paid for"
     return (
-        f"this answer costs {float(cost / session.mu2):.2%} of what the run keeps for paid answers, and {_share(left, session):.2%} is left: "
+        f"this answer costs {float(cost / session.mu2):.2%} of what the run keeps for paid answers, and {_share(remaining, session):.2%} is left: "
         f"allow a larger error ({free}{affordable})"
     )
 
 
-def _share(left: Fraction, session: Session) -> float:
-    return float(left / session.mu2)
+def _share(amount: Fraction, session: PaidSession) -> float:
+    return float(amount / session.mu2)
 
 
-def _answer(asked: AskedCells, rows: list[dict[str, Any]]) -> QuestionAnswer:
-    return QuestionAnswer(asked.keys, asked.column, rows, asked.with_null)
+def _answer(question: AskedCells, rows: list[dict[str, Any]]) -> QuestionAnswer:
+    return QuestionAnswer(question.keys, question.column, rows, question.with_null)
 
 
-def publish(path: Place, session: Session, asks: Sequence[PaidAsk]) -> None:
+def publish(path: Place, session: PaidSession, asks: Sequence[PaidAsk]) -> None:
     """Append the answers of the log to the public table that it does not have yet.
 
     Raises:
@@ -559,10 +466,12 @@ def publish(path: Place, session: Session, asks: Sequence[PaidAsk]) -> None:
         raise LakeError(
             f"{path} has {published} paid answers, and {session.log.folder} knows of {len(asks)}: put back the newest ledger folder"
         )
-    left = session.mu2 - sum((ask.price(session.rows) for ask in asks[:published]), Fraction(0))
+    remaining = session.mu2 - sum(
+        (ask.price(session.rows) for ask in asks[:published]), Fraction(0)
+    )
     for ask in asks[published:]:
         cost = ask.price(session.rows)
-        left -= cost
+        remaining -= cost
         rows = [
             {
                 "seq": ask.seq,
@@ -570,7 +479,7 @@ def publish(path: Place, session: Session, asks: Sequence[PaidAsk]) -> None:
                 "question": ask.text,
                 "cell": json.dumps(cell.cell),
                 "cost_mu2": float(cost),
-                "left_mu2": float(left),
+                "left_mu2": float(remaining),
                 **interval_row("answer", cell.value, cell.stderr),
             }
             for cell in ask.cells
@@ -592,7 +501,7 @@ class Buckets:
     folder: Place
     run: Run
 
-    def read(self, marginals: PublishedMarginals) -> list[pa.Table]:
+    def tables_at(self, marginals: PublishedMarginals) -> list[pa.Table]:
         """Return the exact sums of all buckets at the trigger of published tables.
 
         Raises:

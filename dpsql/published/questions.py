@@ -59,16 +59,18 @@ def answer(
         QueryError: what is wrong with the question.
         DataError: there are too many rows, or an answer is further off.
     """
-    asked = asked_cells(marginals, text)
-    column = asked.column
+    question = asked_cells(marginals, text)
+    column = question.column
     half = math.inf if max_error is None else largest_half(marginals, column, max_error)
-    rows = [cell | _interval(marginals, column, products, half) for cell, products in asked.cells]
-    return QuestionAnswer(asked.keys, column, rows, asked.with_null)
+    rows = [
+        cell | _interval(marginals, column, products, half) for cell, products in question.cells
+    ]
+    return QuestionAnswer(question.keys, column, rows, question.with_null)
 
 
 @dataclass(frozen=True, eq=False)
 class AskedCells:
-    """What a question is about.
+    """The cells that a question is about.
 
     Args:
         keys, column, with_null: as of its answer.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.sources.caps import NO_CAP, Cap, read_caps
@@ -30,6 +30,7 @@ DEFAULT_MAX_USERS = 10_000_000
 DEFAULT_MAX_KEYS = 10_000_000
 FORMATS_WITHOUT_SCHEMA_OF_THEIR_OWN = ("csv", "json", "kafka")
 VALUE_FORMATS = ("json", "avro")
+T = TypeVar("T")
 Rule = tuple[bool, str, str]
 """Whether a rule is broken, by which key, and what is wrong."""
 
@@ -307,23 +308,28 @@ def _source(document: YamlDocument, name: str) -> Source:
         primary_key=_columns(block, "primary_key"),
         sequence_by=block.text("sequence_by") or None,
         ended_rows_kept_us=block.duration("ended_rows_kept"),
-        decimals=_decimals(document, (*key_path, "decimals"))
-        if "decimals" in block.settings
-        else (),
+        decimals=_nested(document, key_path, "decimals", _decimals) or (),
         time_unit=block.text("time_unit") or None,
         unavailable_value=block.text("unavailable_value") or None,
         schema_registry=block.boolean("schema_registry"),
-        domains=read_domains(document, (*key_path, "domains"))
-        if "domains" in block.settings
-        else (),
+        domains=_nested(document, key_path, "domains", read_domains) or (),
         max_ahead_us=block.duration("max_ahead"),
         session_share=block.share("session_share"),
-        policy=read_policy(document, (*key_path, "policy"))
-        if "policy" in block.settings
-        else NO_POLICY,
+        policy=_nested(document, key_path, "policy", read_policy) or NO_POLICY,
     )
     _check_together(source, document, key_path)
     return source
+
+
+def _nested(
+    document: YamlDocument,
+    key_path: tuple[str, ...],
+    name: str,
+    reader: Callable[[YamlDocument, tuple[str, ...]], T],
+) -> T | None:
+    """Return the block of a setting of a source; None if it is not there."""
+    block = document.block(key_path, SOURCE_KEYS)
+    return reader(document, (*key_path, name)) if name in block.settings else None
 
 
 def _check_together(source: Source, document: YamlDocument, key_path: tuple[str, ...]) -> None:

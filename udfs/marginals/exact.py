@@ -57,9 +57,9 @@ class SessionStage(TableStage):
         )
         closed = closed_us(released.state)
         is_closed = pc.less_equal(pending["trigger"], self.parameters.grid.closed(closed))
-        exact = self._added(state[EXACT], pending.filter(is_closed))
+        sums = self._add(state[EXACT], pending.filter(is_closed))
         exact_state = {
-            EXACT: exact.replace_schema_metadata({CLOSED: str(closed)}),
+            EXACT: sums.replace_schema_metadata({CLOSED: str(closed)}),
             PENDING: pending.filter(pc.invert(is_closed)).combine_chunks(),
         }
         return Stepped({**released.state, **exact_state}, released.rows, released.counted)
@@ -68,16 +68,15 @@ class SessionStage(TableStage):
     def _values(self) -> tuple[str, ...]:
         return self.parameters.layout.values
 
-    def _added(self, exact: pa.Table, increments: pa.Table) -> pa.Table:
+    def _add(self, sums: pa.Table, increments: pa.Table) -> pa.Table:
         """Return exact sums with further increments, sorted by cell."""
         columns = ["key", *self._values]
-        both = pa.concat_tables(
-            [exact.select(columns).replace_schema_metadata(None), increments.select(columns)]
-        )
-        key = both["key"].to_numpy()
+        bare_sums = sums.select(columns).replace_schema_metadata(None)
+        summands = pa.concat_tables([bare_sums, increments.select(columns)])
+        key = summands["key"].to_numpy()
         order, starts = sort_runs(key)
-        sums = {name: run_sums(both[name].to_numpy()[order], starts) for name in self._values}
-        return pa.table({"key": key[order][starts], **sums})
+        totals = {name: run_sums(summands[name].to_numpy()[order], starts) for name in self._values}
+        return pa.table({"key": key[order][starts], **totals})
 
 
 def exact_count(

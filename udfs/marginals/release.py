@@ -237,24 +237,21 @@ def of_cells(
     """Return increments of the cells of every table, from those of cells that have all keys; with `has_exact` these have numbers after all others."""
     places = domains.places(admitted["key_bytes"])
     cells = marginals.touched(places)
-    first_exact = marginals.first[-1]
     if has_exact:
-        exact = first_exact + np.ravel_multi_index(tuple(places.T), marginals.sizes)
-        cells = np.column_stack([cells, exact])
+        of_all_keys = np.ravel_multi_index(tuple(places.T), marginals.sizes)
+        cells = np.column_stack([cells, marginals.first[-1] + of_all_keys])
     many = cells.shape[1]
     trigger = np.repeat(admitted["trigger"].to_numpy(), many)
     cell = cells.ravel()
     order, starts = sort_runs(trigger, cell)
     head = order[starts]
     distinct, number = np.unique(cell[head], return_inverse=True)
-    names = domains.names(marginals, distinct[distinct < first_exact])
-    unnamed = pa.array([b""] * (len(distinct) - len(names)), pa.binary())
     zeros = np.zeros(len(head), np.int64)
     table = {
         "window": admitted["window"].to_numpy()[head // many],
         "trigger": trigger[head],
         "key": cell[head],
-        "key_bytes": pa.concat_arrays([names, unnamed]).take(number),
+        "key_bytes": _names(domains, marginals, distinct).take(number),
         "weight": zeros,
         "users": zeros,
     }
@@ -263,3 +260,10 @@ def of_cells(
             values = np.repeat(admitted[name].to_numpy(), many)[order]
             table[name] = run_sums(values, starts)
     return pa.table(table, schema=admitted.schema)
+
+
+def _names(domains: Domains, marginals: MeasuredTables, cells: Int) -> pa.Array:
+    """Return the keys of cells in order; those after all measured ones have none."""
+    names = domains.names(marginals, cells[cells < marginals.first[-1]])
+    unnamed = pa.array([b""] * (len(cells) - len(names)), pa.binary())
+    return pa.concat_arrays([names, unnamed])

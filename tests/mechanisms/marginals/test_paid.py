@@ -23,8 +23,9 @@ from dpsql.mechanisms.marginals.planner import make_plan
 from dpsql.mechanisms.marginals.stages import intake, release
 from dpsql.privacy.secret import Secret
 from dpsql.published import paid
+from dpsql.published.ask_log import AskLog, PaidAsk, price
 from dpsql.published.cubes import PublishedMarginals
-from dpsql.published.paid import AskLog, Session, noise, price, publish, question_digest
+from dpsql.published.paid import PaidSession, noise, publish, question_digest
 from dpsql.udfs.keys import encode
 from dpsql.udfs.marginals.exact import EXACT, exact_count
 from dpsql.udfs.stage import Clock, Tick
@@ -55,17 +56,17 @@ def marginals() -> PublishedMarginals:
     return published_rows(rows_of_test())
 
 
-def session(folder: Path, mu2: float = 1.0, order: int = 1) -> Session:
+def session(folder: Path, mu2: float = 1.0, order: int = 1) -> PaidSession:
     """A session about these tables; declared values come in the order of the published ones, or in the other one."""
     domains = (("/a", "/b", "other"), ("7", "8", "9", "10"), ("large", "small"))
     folder.mkdir(exist_ok=True)
     log = AskLog(folder, Secret(bytes(range(32))))
-    return Session(
+    return PaidSession(
         "5a" * 16, ROWS, Fraction(mu2), tuple(each[::order] for each in domains), 26, b"k" * 32, log
     )
 
 
-def ask(s: Session, text: str, error: str = "20", count: int = 100) -> paid.PaidAnswer:
+def ask(s: PaidSession, text: str, error: str = "20", count: int = 100) -> paid.PaidAnswer:
     """Ask where the exact count of whatever is asked is known."""
     return paid.answer(s, s.log.asks(s.run_id), marginals(), text, error, lambda products: count)
 
@@ -99,6 +100,7 @@ def test_the_release_keeps_exact_counts_and_shows_none(aggregates: Any) -> None:
     state, bare_state, used = stage.empty(), bare.empty(), first.empty()
     expected = np.zeros(SIZES, np.int64)
     seen: dict[int, int] = {}
+    closed_rows = 0
     for batch, part in enumerate(np.array_split(np.arange(400), 4)):
         clock = Clock(START + batch * HOUR)
         stepped = first.step(
@@ -115,11 +117,10 @@ def test_the_release_keeps_exact_counts_and_shows_none(aggregates: Any) -> None:
         assert bool(done.rows.num_rows) == bool(ticks)
         assert done.rows.num_rows % plan.marginals.first[-1] == 0
         state, bare_state = done.state, plain.state
-        if batch == 2:
-            continue
+        closed_rows = int(part[-1]) + 1 if ticks else closed_rows
         expected[...] = 0
         seen.clear()
-        for value, user in zip(values[: part[-1] + 1], users[: part[-1] + 1], strict=True):
+        for value, user in zip(values[:closed_rows], users[:closed_rows], strict=True):
             seen[int(user)] = seen.get(int(user), 0) + 1
             if seen[int(user)] <= 2:
                 expected[tuple(value)] += 1
@@ -144,7 +145,7 @@ def test_the_share_is_part_of_what_the_run_costs() -> None:
 def test_free_first_then_paid_then_refused(tmp_path: Path) -> None:
     s = session(tmp_path / "log", mu2=0.5)
     free = ask(s, "SELECT COUNT(*) FROM q WHERE url = '/a'", "50")
-    assert (free.source, free.cost, free.left, s.log.asks(s.run_id)) == ("free", 0.0, 1.0, [])
+    assert (free.source, free.cost, free.remaining, s.log.asks(s.run_id)) == ("free", 0.0, 1.0, [])
     first = ask(s, WANT)
     (row,) = first.answer.rows
     assert first.source == "paid" and row["stderr"] == pytest.approx(20 / 1.959964, rel=1e-3)
@@ -198,7 +199,7 @@ def test_what_is_free_paid_or_refused_hangs_on_public_numbers_alone(tmp_path: Pa
             try:
                 answer = ask(s, text, error, count)
                 told.append(
-                    (answer.source, answer.cost, answer.left, answer.answer.rows[0]["stderr"])
+                    (answer.source, answer.cost, answer.remaining, answer.answer.rows[0]["stderr"])
                 )
             except DataError as problem:
                 told.append(str(problem))
@@ -327,14 +328,16 @@ def keep_asking(folder: Path, first: int, asks: int, mu2: float) -> None:
     chance = random.Random(first)
     s = session(folder, mu2=mu2)
     for _ in range(asks):
-        with s.log.held():
+        with s.log.lock():
             try:
                 ask(s, chance.choice([WANT, OTHER]), str(chance.uniform(6, 60)))
             except DataError:
                 continue
 
 
-def asks_of_processes(folder: Path, processes: int, asks: int, kills: int, mu2: float) -> Session:
+def asks_of_processes(
+    folder: Path, processes: int, asks: int, kills: int, mu2: float
+) -> PaidSession:
     """Processes that ask at once; some are killed at random moments, and others begun in their place."""
     context = multiprocessing.get_context("spawn")
     chance = random.Random(1)
@@ -357,7 +360,7 @@ def asks_of_processes(folder: Path, processes: int, asks: int, kills: int, mu2: 
     return session(folder, mu2=mu2)
 
 
-def check_log(s: Session) -> list[paid.PaidAsk]:
+def check_log(s: PaidSession) -> list[PaidAsk]:
     """The log is whole, and what it has cost is no more than there is: by exact arithmetic of its own."""
     asks = s.log.asks(s.run_id)
     spent = sum(
