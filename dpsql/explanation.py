@@ -219,7 +219,6 @@ class BudgetShares:
         mu: of all Gaussian noise; 0 where noise is discrete Laplace.
         figures_share: share of mu^2 for figures of what the limits leave out.
         selection_share: share of mu^2 that selects keys.
-        session_share: share of mu^2 for paid answers.
         noisy_numbers: of a group, which share the rest; None: they share it unequally.
         delta_noise, delta_threshold, delta_hash: what delta is for.
     """
@@ -227,7 +226,6 @@ class BudgetShares:
     mu: float
     figures_share: float = 0.0
     selection_share: float = 0.0
-    session_share: float = 0.0
     noisy_numbers: int | None
     delta_noise: float
     delta_threshold: float = 0.0
@@ -509,13 +507,11 @@ def _shares(e: Explanation) -> Iterator[str]:
         return
     is_counted = any(column.on_selection for column in e.columns)
     chooses = "chooses keys and counts their units" if is_counted else "for key selection"
-    numbers_share = 1 - b.figures_share - b.selection_share - b.session_share
-    share_each = numbers_share / max(1, b.noisy_numbers)
+    share_each = (1 - b.figures_share - b.selection_share) / max(1, b.noisy_numbers)
     each_number = f"for each noisy number of a group ({b.noisy_numbers})"
     parts = {
         "for what the limits leave out": b.figures_share,
         chooses: b.selection_share,
-        "for paid answers": b.session_share,
         each_number if b.noisy_numbers > 1 else "for the noisy number of a group": share_each
         if b.noisy_numbers
         else 0.0,

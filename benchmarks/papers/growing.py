@@ -4,6 +4,7 @@
     python benchmarks/papers/growing.py retail FILE.parquet                         13 months, 16 hours, 7 days, 10 amounts, 70 ranges; a trigger a week
     python benchmarks/papers/growing.py retail_small FILE.parquet                   the same without ranges
     python benchmarks/papers/growing.py NAME FILE.parquet --pmwg                    PMWG, alpha = 0.1, question by question
+    python benchmarks/papers/growing.py NAME FILE.parquet --pay QUESTIONS           of all keys but one and of all, that no table covers, to .5% of the rows
 
 FILE has columns ts, key, value. epsilon = 1, delta = 1e-6, one row is protected. 10,000 questions of one to three keys (seed 7), asked at rows that are
 drawn from a fifth of the stream on, each at the trigger that ends after its row. `within` is how many answers are expected within a share
@@ -16,13 +17,18 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from scipy.special import erf
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -32,14 +38,19 @@ if (
     sys.path.insert(0, str(CHECKOUT))
 
 from benchmarks.papers.growing_rivals import pmwg, sum_over_cells  # noqa: E402
+from dpsql.errors import DataError  # noqa: E402
 from dpsql.mechanisms.marginals.accounting import account  # noqa: E402
 from dpsql.mechanisms.marginals.plan import MarginalsPlan, cube  # noqa: E402
 from dpsql.mechanisms.marginals.planner import make_plan  # noqa: E402
+from dpsql.privacy.secret import Secret  # noqa: E402
+from dpsql.published.ask_log import PRICE_BITS, AskLog  # noqa: E402
+from dpsql.published.paid import PaidSession, answer  # noqa: E402
 from dpsql.sources.domains import Domain  # noqa: E402
 from dpsql.udfs.marginals.estimates import LeastSquares, Product, energies  # noqa: E402
+from dpsql.udfs.marginals.exact import exact_count  # noqa: E402
 from dpsql.udfs.marginals.synthetic import fit, marginal  # noqa: E402
 from tests.mechanisms.marginals.dense import nothing_seen, release, split, sums  # noqa: E402
-from tests.mechanisms.marginals.plans import numbered, query, source  # noqa: E402
+from tests.mechanisms.marginals.plans import numbered, published_tables, query, source  # noqa: E402
 
 SEED = 7
 HOUR_US = 3_600_000_000
@@ -116,25 +127,30 @@ def questions(table: Table, count: int, chance: np.random.Generator) -> list[Que
     out = []
     for trigger in triggers.tolist():
         size = min(1 + int(chance.choice(3, p=(0.2, 0.5, 0.3))), len(table.domains))
-        predicate = {}
-        for key in sorted(chance.choice(len(table.domains), size, replace=False).tolist()):
-            n = table.domains[key].size
-            weights = np.zeros(table.domains[key].size)
-            if table.domains[key].ordered:
-                low, high = sorted(chance.integers(0, n, 2))
-                weights[low : high + 1] = 1
-            else:
-                weights[
-                    chance.choice(n, 1 if chance.random() < 0.5 else max(1, n // 2), replace=False)
-                ] = 1
-            predicate[key] = weights
-        out.append(Question(predicate, trigger, rows[trigger]))
+        out.append(Question(_predicate(table, size, chance), trigger, rows[trigger]))
     return out
 
 
-def plan_of(table: Table, cuts: tuple[tuple[int, str], ...] = ()) -> MarginalsPlan:
+def _predicate(table: Table, size: int, chance: np.random.Generator) -> dict[int, np.ndarray]:
+    """Conditions on so many keys: ranges of ordered ones, of others one value, or half of all."""
+    predicate = {}
+    for key in sorted(chance.choice(len(table.domains), size, replace=False).tolist()):
+        n = table.domains[key].size
+        weights = np.zeros(n)
+        if table.domains[key].ordered:
+            low, high = sorted(chance.integers(0, n, 2))
+            weights[low : high + 1] = 1
+        else:
+            chosen = 1 if chance.random() < 0.5 else max(1, n // 2)
+            weights[chance.choice(n, chosen, replace=False)] = 1
+        predicate[key] = weights
+    return predicate
+
+
+def plan_of(table: Table, cuts: tuple[tuple[int, str], ...] = (), **changes: Any) -> MarginalsPlan:
     """The default plan; with `cuts` cells of the hour close."""
     asked = query(
+        **changes,
         domains=table.domains,
         grouping_sets=cube(table.sizes, 3),
         max_triggers=table.last,
@@ -247,6 +263,58 @@ def synthetic(table: Table, plan: MarginalsPlan, asked: Sequence[Question]) -> s
     return f"synthetic table: {figures}; misfit {fitted.misfit:.2f}, fitted in {took:.0f} s"
 
 
+def paid_answers(table: Table, count: int) -> str:
+    """Questions of all keys, and of all but one, which no table covers, at the last trigger, one after the other: to .5% of the rows, with a share of .1."""
+    plan = plan_of(table, session_share=0.1)
+    noise = plan.noisy_tables(plan.sums[0])
+    state = nothing_seen(noise)
+    for trigger in range(1, table.last + 1):
+        values = table.values[table.trigger == trigger]
+        added = sums(plan.marginals, values, np.ones(len(values), np.int64))
+        state, cells = release(state, added, noise, (1).to_bytes(32, "big"))
+    fitted = known(plan, table.last)
+    keys = {f"k{key}": list(range(size)) for key, size in enumerate(table.sizes)}
+    columns = {"views": (fitted, tuple(map(np.asarray, split(plan.marginals, cells))))}
+    published = published_tables(keys, table.last, columns)
+    place = np.ravel_multi_index(tuple(table.values.T), table.sizes)
+    cell, rows = np.unique(place, return_counts=True)
+    exact = pa.table({"key": cell, "v0": rows})
+    chance = np.random.default_rng(SEED)
+    outcomes = Counter[str]()
+    spent = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        mu2 = int(Fraction(0.1) * Fraction(plan.mu) ** 2 * 2**PRICE_BITS)
+        domains = tuple(domain.values for domain in table.domains)
+        log = AskLog(Path(folder), Secret(bytes(32)))
+        session = PaidSession("5a" * 16, 1, mu2, domains, 0, bytes(32), log)
+        while outcomes.total() < count:
+            predicate = _predicate(table, len(table.sizes) - int(chance.integers(0, 2)), chance)
+            if math.isfinite(fitted.variance(predicate)):
+                continue
+            try:
+                asked = answer(
+                    session,
+                    log.asks(session.run_id),
+                    published,
+                    _text(predicate),
+                    "0.5%",
+                    lambda products: exact_count([exact], 0, table.sizes, products),
+                )
+                outcomes[asked.source] += 1
+                spent += asked.cost
+            except DataError:
+                outcomes["refused"] += 1
+    return f"{count:,} questions that no table covers, to .5% of the rows: {dict(outcomes)}; {spent:.1%} of the share is spent"
+
+
+def _text(predicate: Product) -> str:
+    conditions = [
+        f"k{key} IN ({', '.join(map(str, np.flatnonzero(weights)))})"
+        for key, weights in predicate.items()
+    ]
+    return f"SELECT COUNT(*) FROM views WHERE {' AND '.join(conditions)}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -256,6 +324,7 @@ def main() -> None:
     parser.add_argument("--errors", type=int, default=0, metavar="KEYS")
     parser.add_argument("--synthetic", action="store_true")
     parser.add_argument("--pmwg", action="store_true")
+    parser.add_argument("--pay", type=int, metavar="QUESTIONS")
     given = parser.parse_args()
     table = load(given.name, given.file)
     asked = questions(table, QUESTIONS, np.random.default_rng(SEED))
@@ -265,6 +334,9 @@ def main() -> None:
     if given.pmwg:
         for delta in (0.0, 1e-6):
             print(pmwg(table.sizes, table.values, [q.predicate for q in asked], delta))
+        return
+    if given.pay:
+        print(paid_answers(table, given.pay))
         return
     began = time.perf_counter()
     plan = plan_of(table)

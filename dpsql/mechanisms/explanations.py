@@ -213,7 +213,6 @@ def budget(plan: Any, noisy_numbers: int | None) -> BudgetShares:
         mu=plan.mu,
         figures_share=figures_share,
         selection_share=selection.share * (1 - figures_share) if selection else 0.0,
-        session_share=getattr(plan, "session_share", 0.0),
         noisy_numbers=noisy_numbers,
         delta_noise=plan.delta_noise,
         delta_threshold=plan.delta_threshold if selection else 0.0,

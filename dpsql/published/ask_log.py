@@ -6,8 +6,8 @@ import contextlib
 import fcntl
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class PaidCell:
 class PaidAsk:
     """A line of the log: one ask at one trigger, whose price is spent.
 
-    `seal`: only the secret's owner can make it.
+    `total`: all asks up to this one, in 2^-96 of mu^2. `seal`: only the secret's owner can make it.
     """
 
     seq: int
@@ -52,21 +52,24 @@ class PaidAsk:
     trigger: int
     text: str
     cells: tuple[PaidCell, ...]
+    total: int
     seal: str = ""
 
-    def price(self, rows: int) -> Fraction:
-        """Return what the ask has cost of mu^2. Cells are disjoint, so it is the price of the dearest one.
 
-        Args:
-            rows: the most rows that count of one privacy unit.
-        """
-        return price(rows, min(cell.sigma for cell in self.cells))
+def price(rows: int, sigma: float) -> int:
+    """Return the squared shift that one privacy unit can cause in a count, in units of its noise: (rows / sigma)^2 in 2^-96, rounded up.
+
+    Args:
+        rows: the most rows that count of one privacy unit.
+        sigma: of the noise.
+    """
+    squared_shift = Fraction(rows) ** 2 / Fraction(sigma) ** 2
+    return math.ceil(squared_shift * 2**PRICE_BITS)
 
 
-def price(rows: int, sigma: float) -> Fraction:
-    """Return the squared shift that one privacy unit can cause in a count, in units of its noise: (rows / sigma)^2, rounded up to a multiple of 2^-96."""
-    exact = Fraction(rows) ** 2 / Fraction(sigma) ** 2
-    return Fraction(math.ceil(exact * 2**PRICE_BITS), 2**PRICE_BITS)
+def total_price(asks: Sequence[PaidAsk]) -> int:
+    """Return what asks have cost together, in 2^-96 of mu^2."""
+    return asks[-1].total if asks else 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class AskLog:
 
     folder: Path
     secret: Secret
+    _checked: list[PaidAsk] = field(default_factory=list, compare=False, repr=False)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -104,15 +108,14 @@ class AskLog:
             raise LakeError(
                 f"{self.folder}: an ask is missing; put it back: nothing is paid before it is known what was spent"
             )
-        asks = []
-        for seq, name in enumerate(names, start=1):
+        for seq, name in enumerate(names[len(self._checked) :], start=len(self._checked) + 1):
             ask = record.load(self.folder / name, PaidAsk, VERSION)
             if ask is None or (ask.seq, ask.run_id) != (seq, run_id) or self._seal(ask) != ask.seal:
                 raise LakeError(
                     f"{self.folder / name} was edited after it was written; {record.PUT_BACK}"
                 )
-            asks.append(ask)
-        return asks
+            self._checked.append(ask)
+        return self._checked[: len(names)]
 
     def add(self, ask: PaidAsk) -> PaidAsk:
         """Log an ask; from then on its price is spent.

@@ -30,7 +30,7 @@ from dpsql.mechanisms.marginals.planner import PLAN_VERSION
 from dpsql.mechanisms.protocol import identity_of
 from dpsql.privacy.ledger import ASKS, Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published.ask_log import AskLog, PaidAsk, PaidCell, price
+from dpsql.published.ask_log import PRICE_BITS, AskLog, PaidAsk, PaidCell, price, total_price
 from dpsql.published.cubes import PublishedMarginals, open_marginals
 from dpsql.published.questions import (
     AskedCells,
@@ -84,7 +84,7 @@ class PaidSession:
     Args:
         run_id: of the run.
         rows: the most rows that count of one privacy unit.
-        mu2: what all paid answers together may cost.
+        mu2: what all paid answers together may cost, in 2^-96 of mu^2.
         domains: the declared values of each key, in order.
         first_exact: number of the first cell of all keys in the exact sums.
         noise_key: 32 bytes of the run.
@@ -93,7 +93,7 @@ class PaidSession:
 
     run_id: str
     rows: int
-    mu2: Fraction
+    mu2: int
     domains: tuple[tuple[str, ...], ...]
     first_exact: int
     noise_key: bytes
@@ -213,7 +213,7 @@ def session_of(run: Run, secret: Secret, ledger: Ledger) -> PaidSession:
     return PaidSession(
         run.run_id,
         min(choices["max_rows_contributed"], per_unit),
-        Fraction(share) * Fraction(run.plan["mu"]) ** 2,
+        int(Fraction(share) * Fraction(run.plan["mu"]) ** 2 * 2**PRICE_BITS),
         domains,
         MeasuredTables(tuple(map(len, domains)), table_keys).first[-1],
         secret.of_ledger(run.ledger_id).noise_key(run.run_id, run.query_identity),
@@ -261,16 +261,17 @@ def answer(
         _offer(session, asks, marginals, column, cell, products)
         for cell, products in question.cells
     ]
-    remaining = session.mu2 - sum((ask.price(session.rows) for ask in asks), Fraction(0))
+    remaining = session.mu2 - total_price(asks)
     too_noisy = [offer for offer in offers if not offer.stderr <= largest_error]
     if not too_noisy:
         rows = [offer.row(column) for offer in offers]
         return PaidAnswer(_answer(question, rows), "free", 0.0, _share(remaining, session))
     cells, cost = _buy(session, marginals.trigger, too_noisy, largest_error, remaining, count_rows)
-    session.log.add(PaidAsk(len(asks) + 1, session.run_id, marginals.trigger, text, cells))
-    rows = _combined(column, offers, cells)
     remaining -= cost
-    share = float(cost / session.mu2)
+    total = session.mu2 - remaining
+    session.log.add(PaidAsk(len(asks) + 1, session.run_id, marginals.trigger, text, cells, total))
+    rows = _combined(column, offers, cells)
+    share = _share(cost, session)
     return PaidAnswer(_answer(question, rows), "paid", share, _share(remaining, session))
 
 
@@ -279,9 +280,9 @@ def _buy(
     trigger: int,
     offers: Sequence[Offer],
     largest_error: float,
-    remaining: Fraction,
+    remaining: int,
     count_rows: ExactCount,
-) -> tuple[tuple[PaidCell, ...], Fraction]:
+) -> tuple[tuple[PaidCell, ...], int]:
     """Return the answers that offers are too noisy for, and their price, which is decided first.
 
     Raises:
@@ -427,25 +428,23 @@ def question_digest(
     return diagram(0, tuple(range(len(products))))
 
 
-def _too_dear(
-    session: PaidSession, cost: Fraction, remaining: Fraction, offers: Sequence[Offer]
-) -> str:
+def _too_dear(session: PaidSession, cost: int, remaining: int, offers: Sequence[Offer]) -> str:
     """Say that what is left does not pay for an answer, and what would be answered; from public numbers."""
     worst = max(offer.stderr for offer in offers)
     free = f"± {Z95 * worst:,.4g} is free" if math.isfinite(worst) else "nothing of it is free"
     affordable = ""
     if remaining > 0:
-        sigma = session.rows / math.sqrt(float(remaining))
+        sigma = session.rows / math.sqrt(remaining / 2**PRICE_BITS)
         half = Z95 * (worst**-2 + 1 / (sigma**2 + ROUNDING)) ** -0.5
         affordable = f", ± {half:,.4g} can be paid for"
     return (
-        f"this answer costs {float(cost / session.mu2):.2%} of what the run keeps for paid answers, and {_share(remaining, session):.2%} is left: "
+        f"this answer costs {_share(cost, session):.2%} of what the run keeps for paid answers, and {_share(remaining, session):.2%} is left: "
         f"allow a larger error ({free}{affordable})"
     )
 
 
-def _share(amount: Fraction, session: PaidSession) -> float:
-    return float(amount / session.mu2)
+def _share(amount: int, session: PaidSession) -> float:
+    return amount / session.mu2
 
 
 def _answer(question: AskedCells, rows: list[dict[str, Any]]) -> QuestionAnswer:
@@ -466,20 +465,18 @@ def publish(path: Place, session: PaidSession, asks: Sequence[PaidAsk]) -> None:
         raise LakeError(
             f"{path} has {published} paid answers, and {session.log.folder} knows of {len(asks)}: put back the newest ledger folder"
         )
-    remaining = session.mu2 - sum(
-        (ask.price(session.rows) for ask in asks[:published]), Fraction(0)
-    )
+    price_before = total_price(asks[:published])
     for ask in asks[published:]:
-        cost = ask.price(session.rows)
-        remaining -= cost
+        cost = ask.total - price_before
+        price_before = ask.total
         rows = [
             {
                 "seq": ask.seq,
                 "trigger": ask.trigger,
                 "question": ask.text,
                 "cell": json.dumps(cell.cell),
-                "cost_mu2": float(cost),
-                "left_mu2": float(remaining),
+                "cost_mu2": cost / 2**PRICE_BITS,
+                "left_mu2": (session.mu2 - ask.total) / 2**PRICE_BITS,
                 **interval_row("answer", cell.value, cell.stderr),
             }
             for cell in ask.cells

@@ -90,7 +90,7 @@ def explanation(plan: MarginalsPlan, source: Source) -> Explanation:
             tables=tuple(_tables(plan)),
         ),
         columns=tuple(_column(plan, aggregate, parts) for aggregate, parts in plan.columns),
-        budget=budget(plan, len(plan.sums)),
+        budget=budget(plan, None if plan.session_share else len(plan.sums)),
         identity=plan.identity,
         notes=Notes(
             protects=(HANDED_ON,) if plan.changes else (),
@@ -158,7 +158,10 @@ def _session_notes(plan: MarginalsPlan) -> Iterator[str]:
     """Say what paid answers have, and what that takes from free ones."""
     if share := plan.session_share:
         longer = 1 / math.sqrt(1 - share) - 1
-        yield f"session_share keeps {percent(share)} of mu^2 for paid answers (`dpsql ask --pay`). That makes all other error bars {percent(longer)} longer."
+        number_share = (1 - share) / len(plan.sums)
+        numbers = f"{percent(number_share)} for each noisy number of a group ({len(plan.sums)})"
+        yield f"Shares of mu^2: {percent(share)} for paid answers (`dpsql ask --pay`), {numbers}."
+        yield f"What session_share keeps for paid answers makes all other error bars {percent(longer)} longer."
         if plan.query.asked.cuts:
             yield "With paid answers no cell closes: cells of past times are measured at every trigger."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +66,14 @@ def query(**changes: Any) -> ParsedQuery[CubeChoices]:
     if changes.get("period_us"):
         fields["contribution_period"] = ContributionPeriod.DURATION
     return plans.parsed(plans.COMMON | fields | changes, "marginals", kind)
+
+
+def published_tables(
+    keys: Mapping[str, list[int]], trigger: int, columns: Mapping[str, Any]
+) -> PublishedMarginals:
+    """Tables of one trigger that are not read from rows."""
+    names = [*keys, *(each for name in columns for each in (name, f"{name}_stderr"))]
+    return PublishedMarginals(keys, trigger, 0, columns, tuple(columns), described(names))
 
 
 def published_rows(rows: pa.Table) -> PublishedMarginals:

@@ -23,7 +23,7 @@ from dpsql.mechanisms.marginals.planner import make_plan
 from dpsql.mechanisms.marginals.stages import intake, release
 from dpsql.privacy.secret import Secret
 from dpsql.published import paid
-from dpsql.published.ask_log import AskLog, PaidAsk, price
+from dpsql.published.ask_log import PRICE_BITS, AskLog, PaidAsk, price, total_price
 from dpsql.published.cubes import PublishedMarginals
 from dpsql.published.paid import PaidSession, noise, publish, question_digest
 from dpsql.udfs.keys import encode
@@ -62,7 +62,13 @@ def session(folder: Path, mu2: float = 1.0, order: int = 1) -> PaidSession:
     folder.mkdir(exist_ok=True)
     log = AskLog(folder, Secret(bytes(range(32))))
     return PaidSession(
-        "5a" * 16, ROWS, Fraction(mu2), tuple(each[::order] for each in domains), 26, b"k" * 32, log
+        "5a" * 16,
+        ROWS,
+        int(mu2 * 2**PRICE_BITS),
+        tuple(each[::order] for each in domains),
+        26,
+        b"k" * 32,
+        log,
     )
 
 
@@ -150,12 +156,12 @@ def test_free_first_then_paid_then_refused(tmp_path: Path) -> None:
     (row,) = first.answer.rows
     assert first.source == "paid" and row["stderr"] == pytest.approx(20 / 1.959964, rel=1e-3)
     assert abs(row["views"] - 100) < 5 * row["stderr"]
-    spent = first.cost
+    cost = first.cost
     with pytest.raises(DataError, match=TOO_DEAR):
         for text in TWENTY:
-            spent += ask(s, text, "19").cost
-    assert spent <= 1
-    assert sum(each.price(ROWS) for each in s.log.asks(s.run_id)) <= s.mu2
+            cost += ask(s, text, "19").cost
+    assert cost <= 1
+    check_log(s)
     affordable = ask(s, WANT, "20")
     assert affordable.source == "free"
 
@@ -215,7 +221,7 @@ def test_cells_of_one_question_have_one_price(tmp_path: Path) -> None:
     (line,) = s.log.asks(s.run_id)
     assert [cell.cell for cell in line.cells] == [{"url": url} for url in ("/a", "/b", "other")]
     assert len({cell.noisy for cell in line.cells}) == 3
-    assert answer.cost == float(price(ROWS, min(cell.sigma for cell in line.cells)) / s.mu2)
+    assert answer.cost == price(ROWS, min(cell.sigma for cell in line.cells)) / s.mu2
 
 
 def test_answers_hold_as_often_as_they_say() -> None:
@@ -277,16 +283,18 @@ def test_a_log_that_was_cut_or_edited_stops_all_paying(tmp_path: Path) -> None:
     table = DeltaTable(str(public)).to_pyarrow_table().sort_by("seq")
     assert table["seq"].to_pylist() == [1, 2, 3]
     assert table["left_mu2"][2].as_py() == pytest.approx(
-        float(s.mu2 - sum(each.price(ROWS) for each in s.log.asks(s.run_id)))
+        (s.mu2 - total_price(s.log.asks(s.run_id))) / 2**PRICE_BITS
     )
     newest = s.log.folder / "000003.json"
     content = newest.read_bytes()
     newest.unlink()
+    s = session(tmp_path / "log")
     with pytest.raises(
         LakeError, match=r"has 3 paid answers, and .* knows of 2: put back the newest"
     ):
         publish(public, s, s.log.asks(s.run_id))
     newest.write_bytes(content.replace(b'"trigger": 3', b'"trigger": 2'))
+    s = session(tmp_path / "log")
     with pytest.raises(LakeError, match="edited after it was written"):
         s.log.asks(s.run_id)
     newest.write_bytes(content)
@@ -363,10 +371,11 @@ def asks_of_processes(
 def check_log(s: PaidSession) -> list[PaidAsk]:
     """The log is whole, and what it has cost is no more than there is: by exact arithmetic of its own."""
     asks = s.log.asks(s.run_id)
-    spent = sum(
+    total = sum(
         Fraction(ROWS**2) / Fraction(min(cell.sigma for cell in each.cells)) ** 2 for each in asks
     )
-    assert 0 < spent <= s.mu2
+    assert 0 < total <= Fraction(s.mu2, 2**PRICE_BITS)
+    assert total <= Fraction(total_price(asks), 2**PRICE_BITS) <= total * (1 + Fraction(1, 10**9))
     keys = [(cell.question, cell.sigma) for each in asks for cell in each.cells]
     assert len(keys) == len(set(keys))
     return asks
@@ -376,5 +385,5 @@ def test_processes_that_ask_at_once_and_are_killed_never_spend_more(tmp_path: Pa
     """A small case of `tests/long/mechanisms/test_paid.py`. Catches: a budget that is looked at before others have paid."""
     s = asks_of_processes(tmp_path / "log", 2, 60, 1, 0.4)
     assert len(check_log(s)) > 3
-    left = float(s.mu2 - sum(each.price(ROWS) for each in s.log.asks(s.run_id)))
+    left = (s.mu2 - total_price(s.log.asks(s.run_id))) / 2**PRICE_BITS
     assert left < 0.2
