@@ -263,6 +263,8 @@ def of_cube(plan: MarginalsPlan) -> Charge:
         for part in () if plan.changes else plan.sums:
             height = max(map(abs, values_of(part))) / part.sigmas[i]
             total += steps * in_a_cell * min(rows, cells * per_cell) * height**2
+    # What is asked is chosen later: of it only the filter is known.
+    total += getattr(asked, "session_share", 0.0) * plan.mu**2
     return Charge(total, total)
 
 

@@ -29,13 +29,7 @@ PLANS = {
         query(**LOUD, domains=(Domain(KNOWN, False),), grouping_sets=((0,), ())), SOURCE
     ),
     "paid answers": make_plan(
-        query(
-            **LOUD,
-            session_share=0.25,
-            domains=(Domain(KNOWN, False), Domain(("a",), False)),
-            grouping_sets=((0,),),
-            max_triggers=None,
-        ),
+        query(**LOUD, session_share=0.25, domains=(Domain(KNOWN, False),), max_triggers=None),
         SOURCE,
     ),
     "rows end": make_plan(
