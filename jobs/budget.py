@@ -16,7 +16,7 @@ from dpsql.jobs.options import (
 from dpsql.jobs.terminal import note, print_json
 
 
-@click.command(short_help="what was promised to whom, and what is left")
+@click.command(short_help="show the privacy budget spent and left")
 @caps_option
 @secret_option
 @json_option

@@ -27,7 +27,7 @@ NOISE = "± is 95% of the noise: of twenty differences that are none, one passes
 AT_MOST = "At most: how the two noises go together is not known, so their errors are added."
 
 
-@click.command(short_help="whether keys, windows or triggers really differ")
+@click.command(short_help="tell whether keys, windows or triggers really differ")
 @name_argument
 @click.argument("keys", metavar="KEY [KEY]", nargs=-1)
 @lake_option

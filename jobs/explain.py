@@ -10,7 +10,7 @@ from dpsql.jobs.options import compiled, json_option, query_argument, sources_op
 from dpsql.jobs.terminal import print_json
 
 
-@click.command(short_help="what a query promises and how noisy it is; no data")
+@click.command(short_help="print the privacy guarantee and the noise of a query; reads no data")
 @query_argument
 @sources_option
 @click.option(

@@ -28,7 +28,7 @@ made conf/sources.yaml and conf/queries/first.sql. Look at both, then:
   dpsql try conf/queries/first.sql"""
 
 
-@click.command(short_help="a folder to start from, or a declaration of your file")
+@click.command(short_help="make a folder to start from, or declare your own file")
 @click.argument("place", metavar="[DIR | FILE]", default=".", type=click.Path(path_type=Path))
 @click.option("--unit", metavar="COLUMN", help="The column that names a person, of FILE.")
 @click.option("--time", metavar="COLUMN", help="The column of event times, of FILE, if any.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dpsql.lake.runs import Lake
 
 
-@click.command(short_help="mend a stopped run that lost a piece")
+@click.command(short_help="repair a stopped run")
 @name_argument
 @lake_option
 @click.option(

@@ -9,7 +9,7 @@ import click
 from dpsql.jobs.run_query import RunFlags, needs_s3, run_options, spark_properties, start
 
 
-@click.command(short_help="on Spark: live, or the stored input")
+@click.command(short_help="run a query on Spark: live, or over the stored input")
 @run_options
 @click.option(
     "--master",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 20
 
 
-@click.command(short_help="the newest histogram as a table")
+@click.command(short_help="print the newest release")
 @click.argument("name", metavar="NAME|TABLE")
 @optional_lake
 @click.option(

@@ -21,9 +21,7 @@ ALARM = 4
 DAMAGED = 5
 
 
-@click.command(
-    short_help="is it at work, how far behind, is anything damaged; without a name: the queries of a lake"
-)
+@click.command(short_help="show which runs are healthy, behind or damaged")
 @click.argument("name", metavar="[NAME]", required=False)
 @lake_option
 @click.option("--max-lag", "max_lag_us", **SPAN, help="More behind than this is an alarm.")

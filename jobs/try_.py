@@ -35,7 +35,7 @@ EXACT = "It would show what single people have done, and no epsilon covers that.
 INPUT = "Files or folders with the records of the stream, or of source NAME"
 
 
-@click.command(name="try", short_help="on local files, without a JVM")
+@click.command(name="try", short_help="answer a query on local files, without Spark")
 @query_argument
 @sources_option
 @secret_option

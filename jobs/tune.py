@@ -39,7 +39,7 @@ FIXED = {
 }
 
 
-@click.command(short_help="which bounds suit, on data that you may look at")
+@click.command(short_help="recommend options, from data that you may look at")
 @query_argument
 @sources_option
 @click.option(

@@ -37,7 +37,7 @@ REWRITE_SECONDS = 15.0
 """A watched page is made anew at least so often: its lag grows while nothing is published."""
 
 
-@click.command(short_help="the newest histogram as a page with charts")
+@click.command(short_help="write the newest release as a page with charts")
 @name_argument
 @lake_option
 @click.option(

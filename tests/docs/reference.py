@@ -1,7 +1,10 @@
-"""What the reference says of options, and of which functions run where: made from the code. `python -m tests.docs.reference` writes it anew."""
+"""What the reference says of options, commands, and of which functions run where: made from the code. `python -m tests.docs.reference` writes it anew."""
 
 from pathlib import Path
 
+import click
+
+from dpsql.jobs.cli import main
 from dpsql.local import expressions
 from dpsql.mechanisms.registry import MECHANISMS
 from dpsql.sql.allowed import FUNCTIONS
@@ -58,7 +61,24 @@ def options() -> str:
     return "\n".join(rows) + "\n"
 
 
-TABLES = {"functions": functions, "options": options, "kinds": kinds.table}
+def commands() -> str:
+    """Each command with its arguments, what it does, and its flags."""
+    rows = ["| command | what it does | flags |", "|---|---|---|"]
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        flags = [each.opts[-1] for each in command.params if isinstance(each, click.Option)]
+        arguments = [
+            each.human_readable_name for each in command.params if isinstance(each, click.Argument)
+        ]
+        call = " ".join([name, *arguments]).replace("|", "\\|")
+        shown = ", ".join(f"`{flag}`" for flag in flags if flag != "--help")
+        rows.append(f"| `{call}` | {command.get_short_help_str(200)} | {shown} |")
+    return "\n".join(rows) + "\n"
+
+
+TABLES = {"functions": functions, "options": options, "kinds": kinds.table, "commands": commands}
 
 
 def written(page: str) -> str:
