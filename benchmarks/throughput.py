@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.metadata
 import json
 import os
 import platform
@@ -215,7 +214,7 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def machine() -> str:
-    """Processor, memory, versions and date."""
+    """Processor, memory and date; versions are those of requirements.lock on that date."""
     info = Path("/proc/cpuinfo").read_text()
     model = next(
         (
@@ -226,17 +225,7 @@ def machine() -> str:
         platform.machine(),
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    java = (
-        subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
-        .stderr.splitlines()[0]
-        .split('"')[1]
-    )
-    versions = {
-        name: importlib.metadata.version(name)
-        for name in ("pyspark", "delta-spark", "pyarrow", "numpy")
-    }
-    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB; Java {java}, Python {platform.python_version()}, {listed}; {datetime.date.today()}"
+    return f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB, {datetime.date.today()}"
 
 
 def main() -> int:
