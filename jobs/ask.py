@@ -38,7 +38,7 @@ PAID_NOTE = (
 OFF = "Off: in units of the noise; about 1 or less where it fits as well as the truth would."
 
 
-@click.command(short_help="answer questions from a published sketch or CUBE, at no further cost")
+@click.command(short_help="answer questions from a published sketch or CUBE")
 @name_argument
 @click.argument("texts", metavar="[SQL | VALUE...]", nargs=-1)
 @lake_option
