@@ -3,6 +3,7 @@
     python benchmarks/papers/sliding.py [montreal | worldcup | FILE.parquet:pane seconds:bins] [epsilon] [noise keys]
     python benchmarks/papers/sliding.py --figures [STREAM ...]     writes docs/figures/sliding-STREAM.svg, of both models unless others are named
     python benchmarks/papers/sliding.py --state [BINS [PANES [WAY]]]     bytes of state after 100 and 5,000 panes, time of a pane; 40 minutes for 88,762 bins
+    python benchmarks/papers/sliding.py --times [EVENTS [BINS]]     CPU time of a pane by its events and by its bins, intake and release
     python benchmarks/papers/sliding.py --window-sqrt   standard errors of WINDOW_SQRT, up to pane 100,000
 
 Squared error of a released histogram (mean over panes; w = 15, first windows as partial sums) as a share of that of PANES. The models are
@@ -17,7 +18,7 @@ import hashlib
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,15 +35,16 @@ import dpsql  # noqa: E402
 from benchmarks.charts import Line, Panel, draw  # noqa: E402
 from benchmarks.papers.sliding_rivals import RIVALS, error  # noqa: E402
 from dpsql.mechanisms.sliding.planner import make_plan  # noqa: E402
-from dpsql.mechanisms.sliding.stages import measurements  # noqa: E402
+from dpsql.mechanisms.sliding.stages import measurements, stages  # noqa: E402
 from dpsql.parsed_query import changed  # noqa: E402
 from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
+from dpsql.udfs.keys import PublicGroups  # noqa: E402
 from dpsql.udfs.measure.output_columns import OutputColumn  # noqa: E402
 from dpsql.udfs.noise.window_sqrt import coefficients, response  # noqa: E402
 from dpsql.udfs.sliding.panes import Measurement, PaneCells, Panes, new_bins  # noqa: E402
 from dpsql.udfs.sliding.release import SlidingParameters, release_windows  # noqa: E402
-from dpsql.udfs.stage import RELEASE, Tick  # noqa: E402
+from dpsql.udfs.stage import RELEASE, Clock, Stage, Tick  # noqa: E402
 from tests.mechanisms.sliding.queries import SOURCE, SQRT, windows  # noqa: E402
 
 SEED = 20150912
@@ -319,6 +321,54 @@ def run_for(m: Measurement, x: np.ndarray, panes: int, marks: int) -> list[tuple
     return out
 
 
+def times() -> None:
+    """CPU time of a pane through both steps: with more events, then with more bins. The median of the panes after the first window."""
+    given = [int(argument) for argument in sys.argv[2:4]]
+    most_events, most_bins = given + [1_000_000, 1_000_000][len(given) :]
+    loads = [(n, most_bins // 100) for n in _tens(most_events)]
+    loads += [(most_events // 10, n) for n in _tens(most_bins)]
+    print("| events of a pane | bins | way | intake, ms | release, ms |\n|---|---|---|---|---|")
+    for events, bins in loads:
+        public = PublicGroups(tuple(range(bins)), tuple(b"%08d" % i for i in range(bins)), 0)
+        sqrt = SQL.format(0.1, "", W).replace("delta = 0,", "delta = 1e-9,")
+        for label, sql in (
+            ("PANES", SQL.format(0.1, "", W)),
+            ("RETROACTIVE, the paper's", SQL.format(0.1, ", mechanism = PAPER", W)),
+            ("WINDOW_SQRT", sqrt),
+        ):
+            plan = dpsql.compile(sql, SOURCES).plan
+            taken = list(_panes(*stages(plan, public), events, bins))
+            intake, release = np.median(taken[W:], axis=0)
+            print(f"| {events:,} | {bins:,} | {label} | {intake:.1f} | {release:.1f} |", flush=True)
+
+
+def _panes(
+    intake: Stage[Clock], release: Stage[Sequence[Tick]], events: int, bins: int
+) -> Iterator[tuple[float, float]]:
+    """CPU milliseconds of intake and release, pane by pane; bins are equally likely."""
+    state = release.empty()
+    for pane in range(W + 5):
+        chance = np.random.default_rng([SEED, pane])
+        columns = {
+            "drop": np.zeros(events, np.int8),
+            "ts": pane * SLIDE_US + chance.integers(0, SLIDE_US, events),
+            "key": chance.integers(0, bins, events),
+            "key_bytes": pa.array([b""] * events, pa.binary()),
+        }
+        records = pa.table(columns).select(intake.takes.names)
+        began = time.process_time()
+        sums = intake.step({}, records, Clock(pane * SLIDE_US), b"").rows
+        admitted = time.process_time()
+        rows = sums.append_column("batch", pa.array(np.full(len(sums), pane)))
+        ticks = [Tick(pane, (pane + 1) * SLIDE_US)]
+        state = release.step(state, rows.select(release.takes.names), ticks, bytes(range(32))).state
+        yield 1e3 * (admitted - began), 1e3 * (time.process_time() - admitted)
+
+
+def _tens(most: int) -> list[int]:
+    return [most // 100, most // 10, most]
+
+
 def file_size(bins: pa.Table) -> int:
     """Bytes of a state file, as a run writes it."""
     with tempfile.TemporaryDirectory() as folder:
@@ -345,7 +395,12 @@ def window_sqrt() -> None:
 
 def main() -> None:
     asked = sys.argv[1] if len(sys.argv) > 1 else "montreal"
-    commands = {"--figures": figures, "--state": state, "--window-sqrt": window_sqrt}
+    commands = {
+        "--figures": figures,
+        "--state": state,
+        "--times": times,
+        "--window-sqrt": window_sqrt,
+    }
     if asked in commands:
         commands[asked]()
         return
