@@ -13,6 +13,7 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[3]
 PAGE = (CHECKOUT / "docs" / "papers.md").read_text(encoding="utf-8")
 SMALLER = {
+    "growing.py retail FILE --pay 6000": ("growing.py", "retail", "conf/demo/wiki", "--pay", "20"),
     "sliding.py --times": ("sliding.py", "--times", "10000", "10000"),
     "qiu_yi.py 5": ("qiu_yi.py", "1"),
     "qiu_yi.py --sparse 1": ("qiu_yi.py", "--sparse", "1", "20000"),
