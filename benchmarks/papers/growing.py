@@ -46,9 +46,11 @@ from dpsql.privacy.secret import Secret  # noqa: E402
 from dpsql.published.ask_log import PRICE_BITS, AskLog  # noqa: E402
 from dpsql.published.paid import PaidSession, answer  # noqa: E402
 from dpsql.sources.domains import Domain  # noqa: E402
+from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
 from dpsql.udfs.marginals.estimates import LeastSquares, Product, energies  # noqa: E402
-from dpsql.udfs.marginals.exact import exact_count  # noqa: E402
+from dpsql.udfs.marginals.exact import EXACT, exact_count  # noqa: E402
 from dpsql.udfs.marginals.synthetic import fit, marginal  # noqa: E402
+from dpsql.udfs.stage import RELEASE  # noqa: E402
 from tests.mechanisms.marginals.dense import nothing_seen, release, split, sums  # noqa: E402
 from tests.mechanisms.marginals.plans import numbered, published_tables, query, source  # noqa: E402
 
@@ -304,7 +306,24 @@ def paid_answers(table: Table, count: int) -> str:
                 spent += asked.cost
             except DataError:
                 outcomes["refused"] += 1
-    return f"{count:,} questions that no table covers, to .5% of the rows: {dict(outcomes)}; {spent:.1%} of the share is spent"
+    ask_cpu = _seconds_of_an_ask(table.sizes)
+    return (
+        f"{count:,} questions that no table covers, to .5% of the rows: {dict(outcomes)}; {spent:.1%} of the share is spent; "
+        f"to count one over {math.prod(table.sizes):,} cells in a state file takes {ask_cpu:.2f} CPU-s"
+    )
+
+
+def _seconds_of_an_ask(sizes: tuple[int, ...]) -> float:
+    """CPU seconds of reading exact sums of all cells, and of counting some."""
+    cells = np.arange(math.prod(sizes))
+    every_cell = pa.table({"key": cells, "v0": cells % 7})
+    product = {key: np.arange(size) % 2.0 for key, size in enumerate(sizes)}
+    with tempfile.TemporaryDirectory() as folder:
+        files = BucketFiles(folder, RELEASE, 1, 1, (EXACT,))
+        files.store(0, 1, {EXACT: every_cell})
+        began = time.process_time()
+        exact_count([files.load(0, 1)[EXACT]], 0, sizes, [product])
+        return time.process_time() - began
 
 
 def _text(predicate: Product) -> str:

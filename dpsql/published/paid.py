@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from deltalake import Schema
 
 from dpsql import record
 from dpsql.errors import DataError, LakeError
-from dpsql.files import Place
+from dpsql.files import Place, reporting_os_errors
 from dpsql.lake import delta_tables
 from dpsql.lake.engine_file import read_engine
 from dpsql.lake.manifest import Manifest
@@ -152,7 +153,8 @@ def pay(
     with session.log.lock():
         asks = session.log.asks(session.run_id)
         publish(path, session, asks)
-        tables = Buckets(lake.private(name), run)
+        tables_at = cache(Buckets(lake.private(name), run).tables_at)
+        sizes = tuple(map(len, session.domains))
         paid_answer = answer(
             session,
             asks,
@@ -160,10 +162,7 @@ def pay(
             text,
             str(max_error),
             lambda products: exact_count(
-                tables.tables_at(marginals),
-                session.first_exact,
-                tuple(map(len, session.domains)),
-                products,
+                tables_at(marginals), session.first_exact, sizes, products
             ),
         )
         publish(path, session, session.log.asks(session.run_id))
@@ -512,9 +511,12 @@ class Buckets:
         versions = part.pointers | manifest.pointers()
         buckets = engine.buckets_of(RELEASE)
         state = BucketFiles(engine.state_root, RELEASE, buckets, part.generation, (EXACT,))
-        tables = [
-            state.load(bucket, versions[bucket]) for bucket in range(buckets) if bucket in versions
-        ]
+        with reporting_os_errors(f"state of run {self.run.name!r}", LakeError):
+            tables = [
+                state.load(bucket, versions[bucket])
+                for bucket in range(buckets)
+                if bucket in versions
+            ]
         if len(tables) < buckets or not all(
             self._is_of(marginals, table[EXACT]) for table in tables
         ):
