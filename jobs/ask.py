@@ -148,7 +148,8 @@ def ask(
         answer_question(lake, name, texts[0], trigger, max_error, as_json, pay, payer)
         return
     if max_error is not None or pay:
-        raise click.UsageError("--max-error and --pay are of a question in SQL")
+        flag = "--pay" if max_error is None else "--max-error"
+        raise click.UsageError(f"{flag} is of a question in SQL")
     selection = {"window_us": window_us, "until_us": until_us, "trigger": trigger, "alias": alias}
     _values_of_a_sketch(lake, name, [*texts, *_lines(file)], selection, as_json)
 

@@ -359,7 +359,7 @@ def test_questions_about_a_cube_are_answered_as_by_ask(
     question = "SELECT page, SUM(n) FROM v WHERE status < 400 GROUP BY page"
     answered = answer.ask(question, max_error="90%")
     assert answered.to_dict("records") == _asked(question)
-    assert dpsql.ask("lake", "v", question, "90%").equals(answered)
+    assert dpsql.ask("lake", "v", question, max_error="90%").equals(answered)
     home = answered.set_index("page").loc["home"]
     assert abs(home["n"] - PEOPLE / 4) < 6 * home["stderr"]
     with pytest.raises(DataError, match="allow that"):
