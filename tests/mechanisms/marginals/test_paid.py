@@ -338,7 +338,7 @@ def keep_asking(folder: Path, first: int, asks: int, mu2: float) -> None:
     for _ in range(asks):
         with s.log.lock():
             try:
-                ask(s, chance.choice([WANT, OTHER]), str(chance.uniform(6, 60)))
+                ask(s, chance.choice(TWENTY), str(chance.uniform(6, 60)))
             except DataError:
                 continue
 
@@ -358,7 +358,7 @@ def asks_of_processes(
     working = [begin(number) for number in range(processes)]
     for number in range(kills):
         victim = chance.randrange(processes)
-        working[victim].join(timeout=4 + chance.random())
+        working[victim].join(timeout=2 + 2 * chance.random())
         if working[victim].pid and working[victim].is_alive():
             os.kill(working[victim].pid, signal.SIGKILL)
         working[victim].join()
