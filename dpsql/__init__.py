@@ -199,15 +199,17 @@ def ask(
         pay: where the tables are not exact enough, pay from what the run keeps for that (`session_share` of its source).
         secret: of the run; needed to pay.
     """
+    import pandas  # slow to import
+
     from dpsql.lake.runs import Lake
     from dpsql.published.cubes import open_marginals
-    from dpsql.published.questions import answer_frame
+    from dpsql.published.paid import answer_or_price, paid_frame
 
-    if not pay:
-        return answer_frame(open_marginals(Lake(lake), name), sql, max_error)
-    from dpsql.published.paid import paid_frame
-
-    return paid_frame(Lake(lake), name, sql, max_error, secret)
+    if pay:
+        return paid_frame(Lake(lake), name, sql, max_error, secret)
+    limit = None if max_error is None else str(max_error)
+    marginals = open_marginals(Lake(lake), name)
+    return pandas.DataFrame(answer_or_price(Lake(lake), name, marginals, sql, limit).rows)
 
 
 def open(path: str) -> OpenedTable:  # `dpsql.open`: nobody imports it by itself

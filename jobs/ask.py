@@ -219,7 +219,6 @@ def answer_question(
 ) -> None:
     """Print the answer to one question, a row for each cell of its GROUP BY."""
     from dpsql.published.cubes import open_marginals
-    from dpsql.published.questions import answer
     from dpsql.sql.question import table_of
     from dpsql.times import timestamp
 
@@ -229,7 +228,7 @@ def answer_question(
         )
     marginals = open_marginals(lake, name, trigger)
     paid = _paid(lake, name, text, max_error or "", secret_file) if pays else None
-    answered = paid.answer if paid else answer(marginals, text, max_error)
+    answered = paid.answer if paid else _free(lake, name, marginals, text, trigger, max_error)
     source = paid.source if paid else "free"
     due = timestamp(marginals.time_us)
     if as_json:
@@ -272,6 +271,23 @@ def _document(
         "counted": marginals.bound,
         "other_with_null": list(answered.with_null),
     }
+
+
+def _free(
+    lake: Lake,
+    name: str,
+    marginals: PublishedMarginals,
+    text: str,
+    trigger: int | None,
+    max_error: str | None,
+) -> QuestionAnswer:
+    """Answer for nothing; at the newest trigger a refusal names the price."""
+    from dpsql.published.paid import answer_or_price
+    from dpsql.published.questions import answer
+
+    if trigger is None:
+        return answer_or_price(lake, name, marginals, text, max_error)
+    return answer(marginals, text, max_error)
 
 
 def _paid(lake: Lake, name: str, text: str, max_error: str, secret_file: Path | None) -> PaidAnswer:

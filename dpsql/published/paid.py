@@ -7,6 +7,7 @@ has spent nothing, or its answer is in the log.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -36,15 +37,17 @@ from dpsql.published.cubes import PublishedMarginals, open_marginals
 from dpsql.published.questions import (
     AskedCells,
     QuestionAnswer,
+    TooNoisy,
     asked_cells,
     interval_row,
     largest_half,
 )
+from dpsql.published.questions import answer as answer_free
 from dpsql.text import Z95
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.marginals.cells import MeasuredTables
 from dpsql.udfs.marginals.estimates import Product
-from dpsql.udfs.marginals.exact import EXACT, exact_count
+from dpsql.udfs.marginals.exact import EXACT, ExactCounts
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.paths import Paths
 from dpsql.udfs.noise.randomness import tags
@@ -60,6 +63,8 @@ ONE_STEP = BltInf()
 """The first step of its path is one normal number."""
 SIGMA_BITS = 20
 """Noise is a multiple of 2^-20, rounded down: never less exact than what is asked for."""
+LARGEST = 2.0**40
+"""The largest noise: what costs nearly nothing is more exact than what is asked for."""
 ROUNDING = 1 / 12
 """Variance of the rounding of noise to whole rows."""
 ANSWERS = pa.schema(
@@ -153,20 +158,63 @@ def pay(
     with session.log.lock():
         asks = session.log.asks(session.run_id)
         publish(path, session, asks)
-        tables_at = cache(Buckets(lake.private(name), run).tables_at)
+        buckets = Buckets(lake.private(name), run)
         sizes = tuple(map(len, session.domains))
+
+        @cache  # read once an ask, and not where it is free
+        def exact_counts() -> ExactCounts:
+            return ExactCounts.of_tables(buckets.tables_at(marginals), session.first_exact, sizes)
+
         paid_answer = answer(
             session,
             asks,
             marginals,
             text,
             str(max_error),
-            lambda products: exact_count(
-                tables_at(marginals), session.first_exact, sizes, products
-            ),
+            lambda products: exact_counts().count(products),
         )
         publish(path, session, session.log.asks(session.run_id))
     return paid_answer
+
+
+def answer_or_price(
+    lake: Lake, name: str, marginals: PublishedMarginals, text: str, max_error: str | None
+) -> QuestionAnswer:
+    """Answer a question at the newest trigger for nothing; where that is refused, say what it costs. Nothing is paid, and no secret is needed.
+
+    Raises:
+        QueryError, DataError: as `dpsql.published.questions.answer`.
+    """
+    try:
+        return answer_free(marginals, text, max_error)
+    except TooNoisy as problem:
+        costs = ""
+        if max_error is not None:
+            with contextlib.suppress(LakeError, DataError):  # no run, as in a public lake; not sold
+                costs = _price_note(lake, name, marginals, text, max_error)
+        raise TooNoisy(f"{problem}{costs}") from None
+
+
+def _price_note(
+    lake: Lake, name: str, marginals: PublishedMarginals, text: str, max_error: str
+) -> str:
+    """Return what to say about the price of an answer, from public numbers; nothing where none is sold.
+
+    Raises:
+        LakeError: there is the public part of the lake alone.
+        DataError: no noise is as small.
+    """
+    run = read_run(lake, name)
+    question = asked_cells(marginals, text)
+    if not run.plan["query"].get("session_share") or marginals.counts[:1] != (question.column,):
+        return ""
+    largest_error = largest_half(marginals, question.column, max_error) / Z95
+    worst = max(
+        marginals.estimate(question.column, products).stderr for _, products in question.cells
+    )
+    rows, mu2 = _terms(run)
+    cost = price(rows, _sigma(largest_error, worst)) / mu2
+    return f". Paid for (--pay, or pay=True) it costs at most {cost:.2%} of what the run keeps for paid answers"
 
 
 def paid_frame(
@@ -190,8 +238,7 @@ def session_of(run: Run, secret: Secret, ledger: Ledger) -> PaidSession:
         LakeError: it has none, or something of it is missing or another secret's.
     """
     choices = run.plan["query"]
-    share = choices.get("session_share")
-    if not share:
+    if not choices.get("session_share"):
         raise LakeError(
             f"run {run.name!r} keeps nothing for paid answers: set session_share at its source, and start a run under another --name"
         )
@@ -201,23 +248,32 @@ def session_of(run: Run, secret: Secret, ledger: Ledger) -> PaidSession:
         )
     _check_plan(run)
     line = ledger.sealed_by(secret).find(run.run_id)
-    if line is None or line.origin.ledger_id != run.ledger_id:
+    line_plan = line and (line.origin.ledger_id, line.query_identity)
+    if line_plan != (run.ledger_id, run.query_identity):
         raise LakeError(
-            f"run {run.name!r} has no line in {ledger.folder}: put back the newest ledger"
+            f"run {run.name!r} has no line of its plan in {ledger.folder}: put back the newest ledger, or its {record.RUN_FILE}"
         )
     ledger.check_is_home()
-    per_unit = choices["max_rows_per_group"] * choices["max_groups_contributed"]
+    rows, mu2 = _terms(run)
     domains = tuple(tuple(domain["values"]) for domain in choices["domains"])
     table_keys = tuple(tuple(table["keys"]) for table in run.plan["tables"])
     return PaidSession(
         run.run_id,
-        min(choices["max_rows_contributed"], per_unit),
-        int(Fraction(share) * Fraction(run.plan["mu"]) ** 2 * 2**PRICE_BITS),
+        rows,
+        mu2,
         domains,
         MeasuredTables(tuple(map(len, domains)), table_keys).first[-1],
         secret.of_ledger(run.ledger_id).noise_key(run.run_id, run.query_identity),
         AskLog(ledger.folder / ASKS / run.run_id, secret),
     )
+
+
+def _terms(run: Run) -> tuple[int, int]:
+    """Return the most rows that count of one unit, and what all paid answers may cost, in 2^-96 of mu^2."""
+    choices = run.plan["query"]
+    per_unit = choices["max_rows_per_group"] * choices["max_groups_contributed"]
+    mu2 = Fraction(choices["session_share"]) * Fraction(run.plan["mu"]) ** 2
+    return min(choices["max_rows_contributed"], per_unit), int(mu2 * 2**PRICE_BITS)
 
 
 def _check_plan(run: Run) -> None:
@@ -364,8 +420,10 @@ def _sigma(want: float, stderr: float) -> float:
     Raises:
         DataError: no noise on whole rows is as small.
     """
-    variance = 1 / (want**-2 - stderr**-2) - ROUNDING
-    sigma = math.floor(math.sqrt(max(variance, 0.0)) * 2**SIGMA_BITS) / 2**SIGMA_BITS
+    sigma = 0.0
+    if want > 1:
+        variance = 1 / max(want**-2 - stderr**-2, LARGEST**-2) - ROUNDING
+        sigma = math.floor(math.sqrt(max(variance, 0.0)) * 2**SIGMA_BITS) / 2**SIGMA_BITS
     if sigma < 1:
         raise DataError("an answer as exact as that is not sold: allow an error of 2 rows or more")
     return sigma
@@ -430,16 +488,24 @@ def question_digest(
 def _too_dear(session: PaidSession, cost: int, remaining: int, offers: Sequence[Offer]) -> str:
     """Say that what is left does not pay for an answer, and what would be answered; from public numbers."""
     worst = max(offer.stderr for offer in offers)
-    free = f"± {Z95 * worst:,.4g} is free" if math.isfinite(worst) else "nothing of it is free"
+    free = (
+        f"± {_at_least(Z95 * worst)} is free" if math.isfinite(worst) else "nothing of it is free"
+    )
     affordable = ""
     if remaining > 0:
         sigma = session.rows / math.sqrt(remaining / 2**PRICE_BITS)
         half = Z95 * (worst**-2 + 1 / (sigma**2 + ROUNDING)) ** -0.5
-        affordable = f", ± {half:,.4g} can be paid for"
+        affordable = f", ± {_at_least(half)} can be paid for"
     return (
         f"this answer costs {_share(cost, session):.2%} of what the run keeps for paid answers, and {_share(remaining, session):.2%} is left: "
         f"allow a larger error ({free}{affordable})"
     )
+
+
+def _at_least(half: float) -> str:
+    """Format an error that will do if it is asked for: four digits, rounded up."""
+    digits = 3 - math.floor(math.log10(half))
+    return f"{math.ceil(half * (1 + 1e-9) * 10.0**digits) / 10.0**digits:,.{max(digits, 0)}f}"
 
 
 def _share(amount: int, session: PaidSession) -> float:

@@ -35,6 +35,10 @@ class QuestionAnswer:
     with_null: tuple[str, ...]
 
 
+class TooNoisy(DataError):
+    """The published tables do not cover a question, or not as exactly as is wanted."""
+
+
 def answer_frame(
     marginals: PublishedMarginals, text: str, max_error: float | str | None = None
 ) -> pd.DataFrame:
@@ -57,7 +61,8 @@ def answer(
 
     Raises:
         QueryError: what is wrong with the question.
-        DataError: there are too many rows, or an answer is further off.
+        DataError: there are too many rows.
+        TooNoisy: an answer is further off.
     """
     question = asked_cells(marginals, text)
     column = question.column
@@ -124,7 +129,7 @@ def _interval(
             if math.isfinite(half)
             else "is not covered: no measured table has all its keys"
         )
-        raise DataError(
+        raise TooNoisy(
             f"a free answer to this {problem}; allow that, or ask for more of it at once"
         )
     return interval_row(column, estimate.value, estimate.stderr)

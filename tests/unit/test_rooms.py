@@ -41,7 +41,7 @@ FOREIGN = {
     "dpsql/published/sketches.py": " ".join(f"udfs.sketch.{name}" for name in SKETCHES.split()),
     "dpsql/published/cubes.py": " ".join(f"udfs.marginals.{name}" for name in CUBES.split()),
     "dpsql/published/paid.py": "dpsql.mechanisms.marginals.planner.PLAN_VERSION udfs.marginals.cells.MeasuredTables "
-    "udfs.marginals.estimates.Product udfs.marginals.exact.EXACT udfs.marginals.exact.exact_count",
+    "udfs.marginals.estimates.Product udfs.marginals.exact.EXACT udfs.marginals.exact.ExactCounts",
     # `tune` compares many plans of the histogram
     "dpsql/tuning/workbench.py": "dpsql.mechanisms.histogram.plan.ReleaseRule dpsql.mechanisms.histogram.plan.PrivacyPlan "
     "dpsql.mechanisms.histogram.planner.unnamed_plan dpsql.mechanisms.histogram.stages.stages",

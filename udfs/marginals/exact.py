@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from dpsql.udfs.table.state import TABLES
 
 EXACT = "exact"
 PENDING = "exact_pending"
+MOST_DENSE = 2**22
+"""So many cells are an array of 32 MB."""
 
 
 @dataclass(frozen=True)
@@ -79,27 +82,58 @@ class SessionStage(TableStage):
         return pa.table({"key": key[order][starts], **totals})
 
 
-def exact_count(
-    tables: Sequence[pa.Table],
-    first_exact: int,
-    sizes: Sequence[int],
-    products: Sequence[Mapping[int, np.ndarray]],
-) -> int:
-    """Return how many counted rows are in the cells of some products.
+@dataclass(frozen=True, eq=False)
+class ExactCounts:
+    """The counted rows of the cells of all keys.
 
     Args:
-        tables: exact sums of every bucket; the first sum is the count of rows.
-        first_exact: number of the first cell of all keys.
-        sizes: number of values of each key.
-        products: key -> weights 0 and 1 of its values; no two share a cell.
+        places: the place of each cell that has rows, a key after the other.
+        counts: its rows.
+        dense: the rows of all cells, an axis for each key; None: there are too many cells.
     """
-    total = 0
-    for table in tables:
-        places = np.unravel_index(table["key"].to_numpy() - first_exact, tuple(sizes))
-        counts = table["v0"].to_numpy()
-        for product in products:
-            is_chosen = np.ones(len(counts), bool)
-            for key, weights in product.items():
-                is_chosen &= weights[places[key]] > 0
-            total += int(counts[is_chosen].sum())
-    return total
+
+    places: tuple[np.ndarray, ...]
+    counts: np.ndarray
+    dense: np.ndarray | None
+
+    @classmethod
+    def of_tables(
+        cls, tables: Sequence[pa.Table], first_exact: int, sizes: Sequence[int]
+    ) -> ExactCounts:
+        """Take exact sums of all buckets together.
+
+        Args:
+            tables: of every bucket; the first sum is the count of rows.
+            first_exact: number of the first cell of all keys.
+            sizes: number of values of each key.
+        """
+        summed = pa.concat_tables([table.select(["key", "v0"]) for table in tables])
+        places = np.unravel_index(summed["key"].to_numpy() - first_exact, tuple(sizes))
+        counts = summed["v0"].to_numpy()
+        dense = None
+        if math.prod(sizes) <= MOST_DENSE:
+            dense = np.zeros(tuple(sizes), np.int64)
+            np.add.at(dense, places, counts)
+        return cls(places, counts, dense)
+
+    def count(self, products: Sequence[Mapping[int, np.ndarray]]) -> int:
+        """Return how many rows are in the cells of products: key -> weights 0 and 1 of its values; no two share a cell."""
+        of_one = self._scan if self.dense is None else self._slice
+        return sum(of_one(product) for product in products)
+
+    def _slice(self, product: Mapping[int, np.ndarray]) -> int:
+        """Add up the cells of a product and no others."""
+        if self.dense is None:
+            raise AssertionError("there are too many cells")
+        axes = [
+            np.flatnonzero(product[key]) if key in product else np.arange(size)
+            for key, size in enumerate(self.dense.shape)
+        ]
+        return int(self.dense[np.ix_(*axes)].sum())
+
+    def _scan(self, product: Mapping[int, np.ndarray]) -> int:
+        """Look at all cells that have rows."""
+        is_chosen = np.ones(len(self.counts), bool)
+        for key, weights in product.items():
+            is_chosen &= weights[self.places[key]] > 0
+        return int(self.counts[is_chosen].sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,15 @@ from deltalake import DeltaTable
 
 import dpsql
 from dpsql import record
-from dpsql.errors import DataError
+from dpsql.errors import DataError, LakeError
 from dpsql.jobs.cli import main
 from dpsql.lake.opening import run_of
 from dpsql.lake.runs import SCHEMA_VERSION, Lake
+from dpsql.mechanisms.marginals.planner import PLAN_VERSION
+from dpsql.mechanisms.protocol import identity_of
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.origin import origin_of
-from dpsql.published.paid import ANSWERS, PaidAnswer, pay
+from dpsql.published.paid import ANSWERS, PaidAnswer, pay, session_of
 from dpsql.sources.config import Sources
 from dpsql.sources.domains import Domain
 from tests.matrix import same_rows
@@ -118,7 +121,11 @@ def test_a_run_sells_answers_until_its_share_is_spent(spark: SparkSession, tmp_p
     records = stream.records.to_pandas()
     counted = records[records.groupby("user_id").cumcount() < 16]
     exact = np.sum((counted["key"] == "#en.wikipedia") & (counted["ts"].dt.hour < 12))
+    half_day = "SELECT COUNT(*) FROM q WHERE key = '#en.wikipedia' AND hour < 12"
+    with pytest.raises(DataError, match=r"is not covered.* it costs at most [\d.]+% of") as refused:
+        dpsql.ask(str(tmp_path / "lake"), "q", half_day, max_error=150)
     first = asked("< 12", "150")
+    assert f"at most {first.cost:.2%} of" in str(refused.value)
     (row,) = first.answer.rows
     assert first.source == "paid" and abs(row["n"] - exact) < 5 * row["stderr"]
     again = asked("BETWEEN 0 AND 11", "150")
@@ -129,6 +136,12 @@ def test_a_run_sells_answers_until_its_share_is_spent(spark: SparkSession, tmp_p
         for hour in range(24):
             spent += asked(f"= {hour}", "60").cost
     assert first.cost < spent <= 1
+    plan = run.plan | {"mu": 2 * run.plan["mu"]}
+    digested = {name: value for name, value in plan.items() if name != "reading"}
+    identity = identity_of(PLAN_VERSION, digested | {"identity": ""})
+    edited = replace(run, plan=plan, query_identity=identity)
+    with pytest.raises(LakeError, match="has no line of its plan in"):
+        session_of(edited, same_rows.SECRET, ledger)
     answers = DeltaTable(str(tmp_path / "lake" / "public" / "q.answers")).to_pyarrow_table()
     assert answers.num_rows == len(list((ledger.folder / "asks").glob("*/*.json")))
     assert set(answers.column_names) == set(ANSWERS.names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import re
 import signal
 from dataclasses import replace
 from fractions import Fraction
@@ -27,7 +28,7 @@ from dpsql.published.ask_log import PRICE_BITS, AskLog, PaidAsk, price, total_pr
 from dpsql.published.cubes import PublishedMarginals
 from dpsql.published.paid import PaidSession, noise, publish, question_digest
 from dpsql.udfs.keys import encode
-from dpsql.udfs.marginals.exact import EXACT, exact_count
+from dpsql.udfs.marginals.exact import EXACT, ExactCounts
 from dpsql.udfs.stage import Clock, Tick
 from dpsql.udfs.table.release import TableStage
 from dpsql.udfs.table.state import TABLES
@@ -48,7 +49,7 @@ TWENTY = [
     for hour in (7, 8, 9, 10)
     for size in ("large", "small")
 ]
-TOO_DEAR = r"costs .*% of what .* is left: allow a larger error \(nothing of it is free, ± [\d.]+ can be paid for\)"
+TOO_DEAR = r"costs .*% of what .* is left: allow a larger error \(nothing of it is free, ± ([\d.,]+) can be paid for\)"
 
 
 def marginals() -> PublishedMarginals:
@@ -134,7 +135,9 @@ def test_the_release_keeps_exact_counts_and_shows_none(aggregates: Any) -> None:
             dense = expected.astype(float)
             for key, weights in product.items():
                 dense = dense * weights.reshape([-1 if k == key else 1 for k in range(3)])
-            assert exact_count([state[EXACT]], stage.first_exact, SIZES, [product]) == dense.sum()
+            counts = ExactCounts.of_tables([state[EXACT]], stage.first_exact, SIZES)
+            assert counts.count([product]) == dense.sum()
+            assert replace(counts, dense=None).count([product]) == dense.sum()
 
 
 def test_the_share_is_part_of_what_the_run_costs() -> None:
@@ -319,6 +322,7 @@ def test_an_answer_that_was_not_published_is_published_by_the_next_ask(tmp_path:
     [
         ("SELECT SUM(time) FROM q WHERE hour = 7", "1", "only the count of rows can be paid for"),
         (WANT, "1.5", "not sold: allow an error of 2 rows or more"),
+        (WANT, "1e-300", "not sold: allow an error of 2 rows or more"),
         (WANT, "x", "give a number of rows"),
     ],
 )
@@ -329,6 +333,24 @@ def test_what_cannot_be_paid_is_refused(
     with pytest.raises(DataError, match=message):
         ask(s, text, error)
     assert s.log.asks(s.run_id) == []
+
+
+@pytest.mark.parametrize("mu2", [0.05, 0.137, 0.311, 0.5, 0.77, 1.01])
+def test_the_error_that_a_refusal_names_is_sold(tmp_path: Path, mu2: float) -> None:
+    """Catches: an error that is rounded down, and refused again."""
+    s = session(tmp_path / "log", mu2=mu2)
+    with pytest.raises(DataError, match=TOO_DEAR) as refused:
+        ask(s, WANT, "4")
+    (error,) = re.findall(TOO_DEAR, str(refused.value))
+    sold = ask(s, WANT, error.replace(",", ""))
+    assert sold.source == "paid" and sold.remaining < 0.01
+
+
+def test_an_error_above_all_numbers_is_sold_more_exactly(tmp_path: Path) -> None:
+    s = session(tmp_path / "log")
+    sold = ask(s, WANT, "1e308")
+    assert sold.source == "paid" and 0 < sold.cost < 1e-18
+    assert s.log.asks(s.run_id)[0].cells[0].sigma == 2**40
 
 
 def keep_asking(folder: Path, first: int, asks: int, mu2: float) -> None:
