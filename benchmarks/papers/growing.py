@@ -280,7 +280,7 @@ def paid_answers(table: Table, count: int) -> str:
     published = published_tables(keys, table.last, columns)
     place = np.ravel_multi_index(tuple(table.values.T), table.sizes)
     cell, rows = np.unique(place, return_counts=True)
-    exact = ExactCounts.of_tables([pa.table({"key": cell, "v0": rows})], 0, table.sizes)
+    exact = ExactCounts.of_tables([pa.table({"key": cell, "rows": rows})], 0, table.sizes)
     chance = np.random.default_rng(SEED)
     outcomes = Counter[str]()
     spent = 0.0
@@ -288,7 +288,7 @@ def paid_answers(table: Table, count: int) -> str:
         mu2 = int(Fraction(0.1) * Fraction(plan.mu) ** 2 * 2**PRICE_BITS)
         domains = tuple(domain.values for domain in table.domains)
         log = AskLog(Path(folder), Secret(bytes(32)))
-        session = PaidSession("5a" * 16, 1, mu2, domains, 0, bytes(32), log)
+        session = PaidSession("5a" * 16, 1, mu2, domains, 0, ("views",), bytes(32), log)
         while outcomes.total() < count:
             predicate = _predicate(table, len(table.sizes) - int(chance.integers(0, 2)), chance)
             if math.isfinite(fitted.variance(predicate)):
@@ -316,7 +316,7 @@ def paid_answers(table: Table, count: int) -> str:
 def _seconds_of_an_ask(sizes: tuple[int, ...]) -> float:
     """CPU seconds of reading exact sums of all cells, and of counting those of 1,000 answers of a GROUP BY."""
     cells = np.arange(math.prod(sizes))
-    every_cell = pa.table({"key": cells, "v0": cells % 7})
+    every_cell = pa.table({"key": cells, "rows": cells % 7})
     parity = {key: np.arange(size) % 2.0 for key, size in enumerate(sizes)}
     products = [parity | {0: np.arange(sizes[0]) == answer % sizes[0]} for answer in range(1_000)]
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,6 @@ has spent nothing, or its answer is in the log.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +29,12 @@ from dpsql.lake.manifest import Manifest
 from dpsql.lake.runs import Lake, Run, neighbour, read_run
 from dpsql.mechanisms.marginals.planner import PLAN_VERSION
 from dpsql.mechanisms.protocol import identity_of
+from dpsql.parsed_query import AggregateFunction
 from dpsql.privacy.ledger import ASKS, Ledger
 from dpsql.privacy.secret import Secret
 from dpsql.published.ask_log import PRICE_BITS, AskLog, PaidAsk, PaidCell, price, total_price
 from dpsql.published.cubes import PublishedMarginals, open_marginals
+from dpsql.published.paid_noise import noise, question_digest
 from dpsql.published.questions import (
     AskedCells,
     QuestionAnswer,
@@ -48,19 +49,12 @@ from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.marginals.cells import MeasuredTables
 from dpsql.udfs.marginals.estimates import Product
 from dpsql.udfs.marginals.exact import EXACT, ExactCounts
-from dpsql.udfs.noise.blt_inf import BltInf
-from dpsql.udfs.noise.paths import Paths
-from dpsql.udfs.noise.randomness import tags
 from dpsql.udfs.stage import CLOSED, RELEASE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ENDING = "answers"
-NOISE_STREAM = 2**32 - 1
-"""Number of the noise of paid answers: no sum of a release has it."""
-ONE_STEP = BltInf()
-"""The first step of its path is one normal number."""
 SIGMA_BITS = 20
 """Noise is a multiple of 2^-20, rounded down: never less exact than what is asked for."""
 LARGEST = 2.0**40
@@ -92,7 +86,8 @@ class PaidSession:
         rows: the most rows that count of one privacy unit.
         mu2: what all paid answers together may cost, in 2^-96 of mu^2.
         domains: the declared values of each key, in order.
-        first_exact: number of the first cell of all keys in the exact sums.
+        first_exact: number of the first cell of all keys among the exact counts.
+        counts: the columns that count rows.
         noise_key: 32 bytes of the run.
         log: of its asks.
     """
@@ -102,6 +97,7 @@ class PaidSession:
     mu2: int
     domains: tuple[tuple[str, ...], ...]
     first_exact: int
+    counts: tuple[str, ...]
     noise_key: bytes
     log: AskLog
 
@@ -206,7 +202,7 @@ def _price_note(
     """
     run = read_run(lake, name)
     question = asked_cells(marginals, text)
-    if not run.plan["query"].get("session_share") or marginals.counts[:1] != (question.column,):
+    if not run.plan["query"].get("session_share") or question.column.lower() not in _counts(run):
         return ""
     largest_error = largest_half(marginals, question.column, max_error) / Z95
     worst = max(
@@ -263,9 +259,17 @@ def session_of(run: Run, secret: Secret, ledger: Ledger) -> PaidSession:
         mu2,
         domains,
         MeasuredTables(tuple(map(len, domains)), table_keys).first[-1],
+        _counts(run),
         secret.of_ledger(run.ledger_id).noise_key(run.run_id, run.query_identity),
         AskLog(ledger.folder / ASKS / run.run_id, secret),
     )
+
+
+def _counts(run: Run) -> tuple[str, ...]:
+    """Return the names of the columns that count rows."""
+    aggregates = run.plan["query"]["aggregates"]
+    rows = AggregateFunction.COUNT_ROWS.value
+    return tuple(each["alias"].lower() for each in aggregates if each["function"] == rows)
 
 
 def _terms(run: Run) -> tuple[int, int]:
@@ -307,7 +311,7 @@ def answer(
     """
     question = asked_cells(marginals, text)
     column = question.column
-    if marginals.counts[:1] != (column,):
+    if column.lower() not in session.counts:
         raise DataError(
             "only the count of rows can be paid for: ask for COUNT(*), or allow a free answer"
         )
@@ -443,48 +447,6 @@ def _paid_cell(
     return PaidCell(offer.cell, offer.question, sigma, noisy, value, total_weight**-0.5)
 
 
-def noise(noise_key: bytes, trigger: int, question: str, sigma: float, times: int) -> int:
-    """Return a normal number times sigma, rounded: another one for each trigger, question, sigma and number of answers that the question has had.
-
-    Two answers with one normal number and two sigmas would give the exact count away.
-    """
-    words = f"dpsql/1/paid|{trigger}|{question}|{sigma.hex()}|{times}".encode()
-    window, key = np.frombuffer(hashlib.sha256(words).digest()[:16], "<i8").reshape(2, 1)
-    path = Paths(ONE_STEP, NOISE_STREAM, noise_key, tags(noise_key, window, key))
-    state = np.zeros((1, ONE_STEP.width))
-    place = np.zeros(1, np.int64)
-    path.follow(state, np.zeros(1, np.int64), place, 1)
-    return int(path.rounded(state, place, 1, sigma)[0])
-
-
-def question_digest(
-    domains: Sequence[Sequence[str]], products: Sequence[Mapping[int, np.ndarray]]
-) -> str:
-    """Return the SHA-256 of the set of cells that disjoint products are: one for all ways to write it.
-
-    It is the reduced decision diagram over the keys: a key whose values all lead to the same set is passed over.
-    """
-    digests: dict[tuple[int, tuple[int, ...]], str] = {}
-
-    def having(key: int, value: int, places: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(i for i in places if key not in products[i] or products[i][key][value] > 0)
-
-    def diagram(key: int, places: tuple[int, ...]) -> str:
-        if key == len(domains):
-            return "in" if places else "out"
-        if (key, places) not in digests:
-            values = range(len(domains[key]))
-            branches = [diagram(key + 1, having(key, value, places)) for value in values]
-            text = f"{key}:{','.join(branches)}"
-            differs = len(set(branches)) > 1
-            digests[key, places] = (
-                hashlib.sha256(text.encode()).hexdigest() if differs else branches[0]
-            )
-        return digests[key, places]
-
-    return diagram(0, tuple(range(len(products))))
-
-
 def _too_dear(session: PaidSession, cost: int, remaining: int, offers: Sequence[Offer]) -> str:
     """Say that what is left does not pay for an answer, and what would be answered; from public numbers."""
     worst = max(offer.stderr for offer in offers)
@@ -553,7 +515,7 @@ def publish(path: Place, session: PaidSession, asks: Sequence[PaidAsk]) -> None:
 
 @dataclass(frozen=True)
 class Buckets:
-    """The exact sums in the newest state of a run's release.
+    """The exact counts in the newest state of a run's release.
 
     Args:
         folder: the run's private folder.
@@ -564,7 +526,7 @@ class Buckets:
     run: Run
 
     def tables_at(self, marginals: PublishedMarginals) -> list[pa.Table]:
-        """Return the exact sums of all buckets at the trigger of published tables.
+        """Return the exact counts of all buckets at the trigger of published tables.
 
         Raises:
             LakeError: the state is of another trigger, since one is being released or restored.

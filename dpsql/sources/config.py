@@ -308,28 +308,26 @@ def _source(document: YamlDocument, name: str) -> Source:
         primary_key=_columns(block, "primary_key"),
         sequence_by=block.text("sequence_by") or None,
         ended_rows_kept_us=block.duration("ended_rows_kept"),
-        decimals=_nested(document, key_path, "decimals", _decimals) or (),
+        decimals=_nested(block, "decimals", _decimals) or (),
         time_unit=block.text("time_unit") or None,
         unavailable_value=block.text("unavailable_value") or None,
         schema_registry=block.boolean("schema_registry"),
-        domains=_nested(document, key_path, "domains", read_domains) or (),
+        domains=_nested(block, "domains", read_domains) or (),
         max_ahead_us=block.duration("max_ahead"),
         session_share=block.share("session_share"),
-        policy=_nested(document, key_path, "policy", read_policy) or NO_POLICY,
+        policy=_nested(block, "policy", read_policy) or NO_POLICY,
     )
     _check_together(source, document, key_path)
     return source
 
 
 def _nested(
-    document: YamlDocument,
-    key_path: tuple[str, ...],
-    name: str,
-    reader: Callable[[YamlDocument, tuple[str, ...]], T],
+    block: Block, name: str, reader: Callable[[YamlDocument, tuple[str, ...]], T]
 ) -> T | None:
     """Return the block of a setting of a source; None if it is not there."""
-    block = document.block(key_path, SOURCE_KEYS)
-    return reader(document, (*key_path, name)) if name in block.settings else None
+    if name not in block.settings:
+        return None
+    return reader(block.document, (*block.key_path, name))
 
 
 def _check_together(source: Source, document: YamlDocument, key_path: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Exact sums of the cells of all keys, which paid answers are computed from: state of the release that no released row shows."""
+"""Exact counts of the cells of all keys, which paid answers are computed from: state of the release that no released row shows."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ MOST_DENSE = 2**22
 
 @dataclass(frozen=True)
 class SessionStage(TableStage):
-    """The release of measured marginals, with exact sums of all cells up to the closed trigger as private state.
+    """The release of measured marginals, with the rows of all cells up to the closed trigger as private state.
 
     Args:
         parameters: the plan's numbers.
         first_exact: number of the first cell of all keys, after those of all measured tables.
+        count: which of the sums counts rows. No other is kept: a paid answer costs what a unit's rows can add to a count.
     """
 
     first_exact: int
+    count: int
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
-        """Tables of groups, and of exact sums: of closed triggers, and of those that are still open."""
+        """Tables of groups, and of exact counts: of closed triggers, and of those that are still open."""
         exact_tables = {
             EXACT: StateTable(("key",), "key"),
             PENDING: StateTable(("trigger", "key"), "key", order="any"),
@@ -44,42 +46,41 @@ class SessionStage(TableStage):
 
     def empty(self) -> Tables:
         """Return the state in which no cell has a row."""
-        exact = pa.schema(int_fields(("key", *self._values))).empty_table()
-        pending = pa.schema(int_fields(("trigger", "key", *self._values))).empty_table()
+        exact = pa.schema(int_fields(("key", "rows"))).empty_table()
+        pending = pa.schema(int_fields(("trigger", "key", "rows"))).empty_table()
         return {**super().empty(), EXACT: exact, PENDING: pending}
 
     def step(
         self, state: Tables, rows: pa.Table, ticks: Sequence[Tick], noise_key: bytes
     ) -> Stepped:
-        """Release the rows of measured cells, and add those of cells of all keys to their exact sums."""
+        """Release the rows of measured cells, and count those of cells of all keys."""
         is_exact = pc.greater_equal(rows["key"], self.first_exact)
         measured_state = {name: state[name] for name in TABLES}
         released = super().step(measured_state, rows.filter(pc.invert(is_exact)), ticks, noise_key)
+        exact_rows = rows.filter(is_exact).select(["trigger", "key", f"v{self.count}"])
         pending = pa.concat_tables(
-            [state[PENDING], rows.filter(is_exact).select(state[PENDING].column_names)]
+            [state[PENDING], exact_rows.rename_columns(["trigger", "key", "rows"])]
         )
         closed = closed_us(released.state)
         is_closed = pc.less_equal(pending["trigger"], self.parameters.grid.closed(closed))
-        sums = self._add(state[EXACT], pending.filter(is_closed))
+        counts = _add(state[EXACT], pending.filter(is_closed))
         exact_state = {
-            EXACT: sums.replace_schema_metadata({CLOSED: str(closed)}),
+            EXACT: counts.replace_schema_metadata({CLOSED: str(closed)}),
             PENDING: pending.filter(pc.invert(is_closed)).combine_chunks(),
         }
         return Stepped({**released.state, **exact_state}, released.rows, released.counted)
 
-    @property
-    def _values(self) -> tuple[str, ...]:
-        return self.parameters.layout.values
 
-    def _add(self, sums: pa.Table, increments: pa.Table) -> pa.Table:
-        """Return exact sums with further increments, sorted by cell."""
-        columns = ["key", *self._values]
-        bare_sums = sums.select(columns).replace_schema_metadata(None)
-        summands = pa.concat_tables([bare_sums, increments.select(columns)])
-        key = summands["key"].to_numpy()
-        order, starts = sort_runs(key)
-        totals = {name: run_sums(summands[name].to_numpy()[order], starts) for name in self._values}
-        return pa.table({"key": key[order][starts], **totals})
+def _add(counts: pa.Table, increments: pa.Table) -> pa.Table:
+    """Return counts of cells with further ones, sorted by cell."""
+    columns = ["key", "rows"]
+    summands = pa.concat_tables(
+        [counts.select(columns).replace_schema_metadata(None), increments.select(columns)]
+    )
+    key = summands["key"].to_numpy()
+    order, starts = sort_runs(key)
+    totals = run_sums(summands["rows"].to_numpy()[order], starts)
+    return pa.table({"key": key[order][starts], "rows": totals})
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,16 +101,16 @@ class ExactCounts:
     def of_tables(
         cls, tables: Sequence[pa.Table], first_exact: int, sizes: Sequence[int]
     ) -> ExactCounts:
-        """Take exact sums of all buckets together.
+        """Take the counts of all buckets together.
 
         Args:
-            tables: of every bucket; the first sum is the count of rows.
+            tables: of every bucket.
             first_exact: number of the first cell of all keys.
             sizes: number of values of each key.
         """
-        summed = pa.concat_tables([table.select(["key", "v0"]) for table in tables])
+        summed = pa.concat_tables([table.select(["key", "rows"]) for table in tables])
         places = np.unravel_index(summed["key"].to_numpy() - first_exact, tuple(sizes))
-        counts = summed["v0"].to_numpy()
+        counts = summed["rows"].to_numpy()
         dense = None
         if math.prod(sizes) <= MOST_DENSE:
             dense = np.zeros(tuple(sizes), np.int64)

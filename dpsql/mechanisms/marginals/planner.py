@@ -22,7 +22,7 @@ from dpsql.mechanisms.marginals.plan import (
     SessionCubeChoices,
 )
 from dpsql.mechanisms.protocol import identity_of
-from dpsql.parsed_query import AVERAGED, ONE_WINDOW, ParsedQuery, arguments_of
+from dpsql.parsed_query import AVERAGED, ONE_WINDOW, AggregateFunction, ParsedQuery, arguments_of
 from dpsql.parts.hash_charge import hash_charge
 from dpsql.parts.increments import check_noise, count_sums, increments_of, of_width, places_of
 from dpsql.parts.sensitivities import TableBounds, measure_sensitivity, row_sensitivity
@@ -195,6 +195,12 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
     if start_us is None:
         raise ConfigError(
             f"all cells are released from the declared start on: {source.declared('start', '2026-01-01')}"
+        )
+    if isinstance(choices, SessionCubeChoices) and not any(
+        each.function is AggregateFunction.COUNT_ROWS for each in query.aggregates
+    ):
+        raise ConfigError(
+            f"{source.place('session_share')} pays for answers of COUNT(*), which this query lacks: select it, or remove session_share"
         )
     if math.prod(domain.size for domain in choices.domains) > MAX_PLACES:
         raise ConfigError(

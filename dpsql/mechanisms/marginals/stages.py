@@ -78,5 +78,6 @@ def release(plan: MarginalsPlan) -> TableStage:
         cells(plan.marginals, domains(plan), plan.closing),
     )
     if plan.session_share:
-        return SessionStage(parameters, plan.marginals.first[-1])
+        count = [each.rule for each in plan.sums].index("rows")
+        return SessionStage(parameters, plan.marginals.first[-1], count)
     return TableStage(parameters)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from dpsql.errors import AccountingError, DataError, LakeError
+from dpsql.errors import AccountingError, ConfigError, DataError, LakeError
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.planner import make_plan
 from dpsql.mechanisms.marginals.stages import intake, release
@@ -26,7 +26,8 @@ from dpsql.privacy.secret import Secret
 from dpsql.published import paid
 from dpsql.published.ask_log import PRICE_BITS, AskLog, PaidAsk, price, total_price
 from dpsql.published.cubes import PublishedMarginals
-from dpsql.published.paid import PaidSession, noise, publish, question_digest
+from dpsql.published.paid import PaidSession, publish
+from dpsql.published.paid_noise import noise, question_digest
 from dpsql.udfs.keys import encode
 from dpsql.udfs.marginals.exact import EXACT, ExactCounts
 from dpsql.udfs.stage import Clock, Tick
@@ -68,6 +69,7 @@ def session(folder: Path, mu2: float = 1.0, order: int = 1) -> PaidSession:
         int(mu2 * 2**PRICE_BITS),
         tuple(each[::order] for each in domains),
         26,
+        ("views",),
         b"k" * 32,
         log,
     )
@@ -91,10 +93,11 @@ def records(plan: Any, values: np.ndarray, users: np.ndarray, first: int) -> pa.
     return pa.table(table | {f"a{i}": np.ones(len(values)) for i in range(len(plan.arguments))})
 
 
-@pytest.mark.parametrize("aggregates", [(COUNT,), (COUNT, SUM)])
+@pytest.mark.parametrize("aggregates", [(COUNT,), (COUNT, SUM), (SUM, COUNT)])
 def test_the_release_keeps_exact_counts_and_shows_none(aggregates: Any) -> None:
     """Exact counts are those of records that count at closed triggers; released rows are those of the same tables without them. Catches: counts of
-    open triggers, or of dropped records; a row of an exact cell that is released."""
+    open triggers, or of dropped records; sums in the place of counts, where a sum comes
+    first: an answer costs what rows add; a row of an exact cell that is released."""
     plan = make_plan(
         query(session_share=0.5, max_rows_contributed=2, aggregates=aggregates), source()
     )
@@ -149,6 +152,13 @@ def test_the_share_is_part_of_what_the_run_costs() -> None:
     assert ratios == pytest.approx([1 / 0.9] * len(ratios), rel=1e-5)
     with pytest.raises(AccountingError):
         account(replace(plan, sums=plain.sums), source())
+
+
+def test_a_run_without_a_count_of_rows_sells_nothing() -> None:
+    with pytest.raises(
+        ConfigError, match=r"pays for answers of COUNT\(\*\), which this query lacks"
+    ):
+        make_plan(query(session_share=0.19, aggregates=(SUM,)), source())
 
 
 def test_free_first_then_paid_then_refused(tmp_path: Path) -> None:
