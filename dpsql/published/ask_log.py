@@ -89,7 +89,8 @@ class AskLog:
     def lock(self) -> Iterator[None]:
         """Hold the log, so that no other process on this machine asks meanwhile."""
         with reporting_os_errors(str(self.folder), LakeError):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self.folder.parent, self.folder):
+                folder.mkdir(exist_ok=True, mode=0o700)
             descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -131,6 +131,8 @@ def test_a_run_sells_answers_until_its_share_is_spent(spark: SparkSession, tmp_p
     again = asked("BETWEEN 0 AND 11", "150")
     assert (again.source, again.answer.rows) == ("free", first.answer.rows)
     assert asked(">= 0", "5000").source == "free"
+    folders = [path for path in (tmp_path / "ledger").rglob("*") if path.is_dir()]
+    assert {path.stat().st_mode & 0o077 for path in folders} == {0} and len(folders) > 1
     spent = first.cost
     with pytest.raises(DataError, match="is left: allow a larger error"):
         for hour in range(24):
