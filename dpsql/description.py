@@ -139,11 +139,16 @@ class NoiseKind:
 @dataclass(frozen=True)
 class Sets:
     """The sets of a CUBE: its keys, how many values each has, and the tables that are measured, by
-    their grouping_id."""
+    their grouping_id.
+
+    `closing`: the keys whose cells close, by place. A table with all of them has no row of a cell that is open:
+    the cell has no record yet.
+    """
 
     keys: tuple[str, ...]
     sizes: tuple[int, ...]
     measured: tuple[int, ...]
+    closing: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ def described(names: Iterable[str]) -> Published:
             columns.append(Column(name, Role.KEY))
     windows = Windows(DAY_US, DAY_US, 0, 0, 24) if "window_start" in known else None
     keys = tuple(column.name for column in columns if column.role is Role.KEY)
-    sets = Sets(keys, (2,) * len(keys), (0,)) if "grouping_id" in known else None
+    sets = Sets(keys, (2,) * len(keys), (0,), ()) if "grouping_id" in known else None
     counted = (
         AggregateFunction.COUNT_ROWS if sets else AggregateFunction.COUNT_DISTINCT_UNIT
     )  # of cells there are no people

@@ -31,6 +31,7 @@ from dpsql.published import words
 from dpsql.published.public_rows import described, readable
 from dpsql.published.rows import TIME
 from dpsql.times import duration
+from dpsql.udfs.marginals.cells import closes
 from dpsql.udfs.marginals.estimates import Estimate, LeastSquares, Product, estimate
 from dpsql.udfs.marginals.synthetic import Fitted, draw, fit, marginal
 
@@ -38,8 +39,13 @@ from dpsql.udfs.marginals.synthetic import Fitted, draw, fit, marginal
 # table alone: no secret, no ledger, no private file.
 
 # Every cell of every measured table is a row of every trigger, so the rows themselves say which
-# values keys have, which tables there are, and how
-# noisy each is.
+# values keys have, which tables there are, and how noisy each is. A cell that is not closed yet has
+# no record and no row: it is taken for a 0 as noisy as the others, so errors are at most too large
+# (docs/privacy/marginals.md, theorem 34).
+
+
+OPEN_CELL = -1
+"""Stands for the row of a cell that has none yet."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +178,13 @@ def tables_in(rows: pa.Table, published: Published) -> PublishedMarginals:
         shape = tuple(sizes[key] for key in table_keys)
         row_numbers = np.flatnonzero(ids == grouping_id)
         of_table = tuple(places[key][row_numbers] for key in table_keys)
-        tables.append((table_keys, row_numbers[_order_of_cells(of_table, shape, row_numbers)]))
+        cells = (
+            np.ravel_multi_index(of_table, shape) if shape else np.zeros(len(row_numbers), np.int64)
+        )
+        closing = published.sets.closing if published.sets else ()
+        tables.append(
+            (table_keys, _rows_of_cells(cells, shape, row_numbers, _axes(closing, table_keys)))
+        )
     time = rows["trigger_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())[0].as_py()
     return PublishedMarginals(
         keys,
@@ -189,18 +201,35 @@ def _known_values(key: pa.ChunkedArray) -> list[Any]:
     return sorted(value for value in pc.unique(key).to_pylist() if value is not None)
 
 
-def _order_of_cells(
-    places: tuple[np.ndarray, ...], shape: tuple[int, ...], row_numbers: np.ndarray
+def _axes(closing: tuple[int, ...], table_keys: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the axes of a table that say which cells are open; none where all cells have rows."""
+    if not closes(closing, table_keys):
+        return ()
+    return tuple(table_keys.index(key) for key in closing)
+
+
+def _rows_of_cells(
+    cells: np.ndarray, shape: tuple[int, ...], row_numbers: np.ndarray, closing: tuple[int, ...]
 ) -> np.ndarray:
-    """Return the order in which the rows of a table are its cells.
+    """Return the row of each cell of a table; -1: the cell is open.
+
+    Args:
+        cells: of each row.
+        shape: of the table.
+        row_numbers: of each row in the trigger's rows.
+        closing: axes whose values together close.
 
     Raises:
-        LakeError: a cell has no row, or two.
+        LakeError: a cell has two rows, or has none and is not open: others of its closing values have some.
     """
-    cells = np.ravel_multi_index(places, shape) if places else np.zeros(1, np.int64)
-    if len(row_numbers) != math.prod(shape) or len(np.unique(cells)) != len(row_numbers):
+    row = np.full(math.prod(shape), OPEN_CELL)
+    row[cells] = row_numbers
+    other_axes = tuple(axis for axis in range(len(shape)) if axis not in closing)
+    is_closed = (row.reshape(shape) != OPEN_CELL).all(axis=other_axes)
+    many_closed = int(is_closed.sum()) * math.prod(shape[axis] for axis in other_axes)
+    if len(np.unique(cells)) != len(cells) or len(cells) != many_closed:
         raise LakeError("the published table has not all cells of its trigger, or one twice")
-    return np.argsort(cells)
+    return row
 
 
 def _noisy_tables(
@@ -216,15 +245,18 @@ def _noisy_tables(
         rows: of one trigger.
         published: what the table says of itself.
         alias: of the column.
-        tables: the keys of each table, and the numbers of its rows in the order of its cells.
+        tables: the keys of each table, and the number of each cell's row.
         sizes: number of values of each key.
     """
     values = rows[alias].to_numpy().astype(np.float64)
     errors = rows[published.columns_of(alias, Role.STDERR)[0]].to_numpy()
-    variances = tuple(float(errors[row_numbers.min()]) ** 2 for _, row_numbers in tables)
+    variances = tuple(float(errors[row_numbers.max()]) ** 2 for _, row_numbers in tables)
     model = LeastSquares(sizes, tuple(keys for keys, _ in tables), variances)
     arrays = [
-        values[row_numbers].reshape([sizes[key] for key in keys]) for keys, row_numbers in tables
+        np.where(row_numbers == OPEN_CELL, 0.0, values[row_numbers]).reshape(
+            [sizes[key] for key in keys]
+        )
+        for keys, row_numbers in tables
     ]
     return model, tuple(arrays)
 

@@ -112,6 +112,9 @@ def _reading(published: Published) -> Iterator[str]:
         yield "Windows overlap: never add them up."
     if published.sets is not None:
         yield "Rows of one grouping_id are one table: never add up rows of several."
+        if published.sets.closing:
+            names = " and ".join(published.sets.keys[key] for key in published.sets.closing)
+            yield f"A row that has {names} comes when its time is over: until then the cell has no records."
 
 
 def _counts(run: Protects, published: Published) -> str:

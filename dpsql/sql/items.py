@@ -361,15 +361,28 @@ def _window(column: exp.Expr, unit: str, event_time: str) -> str | None:
 
 
 def time_function(node: exp.Expr, event_time: str) -> str:
-    """Return the name of the function that makes a key of the event time, as in `hour(ts)`; `date` for a date that is cast to a text, empty for all else."""
+    """Return the name of the function that makes a key of the event time, as in `hour(ts)`; empty for all else.
+
+    A date that is cast to a text is `date`, a time from `date_trunc('hour', ts)` is `text of hour`.
+    """
     if isinstance(node, exp.Cast) and node.to.this in exp.DataType.TEXT_TYPES:
-        day = bare(node.this)
-        is_date = isinstance(day, exp.Cast) or call_name(day) in ("date", "to_date")
-        return "date" if is_date and window_of_cut(day, event_time) else ""
+        return _text_of_cut(bare(node.this), event_time)
     arguments = node.expressions if isinstance(node, exp.Anonymous) else ()
     is_cut = len(arguments) == 1 and is_named(bare(arguments[0]), event_time)
     name = call_name(node) or ""
     return name if is_cut and name not in ("date", "to_date") else ""
+
+
+def _text_of_cut(time: exp.Expr, event_time: str) -> str:
+    if window_of_cut(time, event_time) is None:
+        return ""
+    name = call_name(time)
+    if isinstance(time, exp.Cast) or name in ("date", "to_date"):
+        return "date"
+    if name not in ("date_trunc", "timestamp_trunc"):
+        return ""
+    unit = time.expressions[0 if name == "date_trunc" else 1]
+    return f"text of {unit.name.lower()}"
 
 
 def is_named(node: exp.Expr, name: str) -> bool:

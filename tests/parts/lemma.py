@@ -251,7 +251,7 @@ def of_cube(plan: MarginalsPlan) -> Charge:
             domain.size for key, domain in enumerate(asked.domains) if key not in table.keys
         )
         in_a_cell = min(rows, per_cell * min(cells, finest))
-        steps = 1.0 if plan.closing and plan.closing.key in table.keys else f * f
+        steps = 1.0 if plan.closing and {*plan.closing.keys} <= {*table.keys} else f * f
         for _, sums in plan.columns if plan.changes else ():
             apart = sum(
                 rows_that_end(rows, in_a_cell, *values_of(part)) / part.sigmas[i] ** 2

@@ -34,7 +34,7 @@ PLANS = {"planner", "calibration", "curve", "key_selection", "increments", "hash
 NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
 SKETCHES = "estimates.estimate estimates.interval estimates.joint hashing.DIGEST_BYTES hashing.SCHEME hashing.CellShape hashing.digest hashing.digests"
 CUBES = "estimates.Estimate estimates.LeastSquares estimates.Product estimates.estimate"
-CUBES += " synthetic.Fitted synthetic.fit synthetic.marginal synthetic.draw"
+CUBES += " cells.closes synthetic.Fitted synthetic.fit synthetic.marginal synthetic.draw"
 FOREIGN = {
     # readers estimate from published cells what the release has measured
     "dpsql/published/rows.py": "udfs.sketch.reading.unpack",

@@ -87,6 +87,11 @@ class MeasuredTables:
         return cells
 
 
+def closes(closing: Keys, keys: Keys) -> bool:
+    """Tell whether the cells of a table close: it has all keys that say when."""
+    return bool(closing) and {*closing} <= {*keys}
+
+
 # Keys of records as places in their domains, and cells as keys of the public table.
 
 

@@ -13,7 +13,7 @@ from dpsql.udfs.columns import Bool, Float, Int, mix, run_sums, sort_runs
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake.stages import AdmissionStage, FeedStage, RowStage
 from dpsql.udfs.keys import NumberedGroups
-from dpsql.udfs.marginals.cells import Domains, MeasuredTables
+from dpsql.udfs.marginals.cells import Domains, Keys, MeasuredTables, closes
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter
 from dpsql.udfs.noise.paths import standard_deviation
@@ -33,7 +33,7 @@ class NoisyTables:
         counter: of every cell that does not close.
         mechanism: numbers the noise, from 1.
         grid: value of one integer unit (a power of two).
-        closing_key: the key whose cells close; a cell of it has the noise of one step.
+        closing: the keys whose cells close; a cell of them has the noise of one step.
     """
 
     marginals: MeasuredTables
@@ -41,11 +41,11 @@ class NoisyTables:
     counter: Counter | BltInf
     mechanism: int
     grid: float
-    closing_key: int | None = None
+    closing: Keys = ()
 
     def variances(self, trigger: int) -> tuple[float, ...]:
         """Return the variance of the noise of one cell of each table at a trigger, the rounding to the grid included."""
-        steps = (1 if self.closing_key in keys else trigger for keys in self.marginals.tables)
+        steps = (1 if closes(self.closing, keys) else trigger for keys in self.marginals.tables)
         moving = (standard_deviation(self.counter, step) for step in steps)
         return tuple(
             (sigma * sd) ** 2 + self.grid**2 / 12
@@ -59,36 +59,44 @@ class NoisyTables:
 
 
 @dataclass(frozen=True)
-class ClosingKey:
-    """A key each of whose values has records of one trigger alone: from then on its cells do not change, and one measurement tells them.
+class ClosingKeys:
+    """Keys whose values together have records of one trigger alone: from then on their cells do not change, and one measurement tells them.
 
     Args:
-        key: its place.
-        triggers: of each value of the domain; 0: none of the run, so that no record has it.
+        keys: their places, ascending.
+        triggers: of each combination of their values, in the order of cells; 0: none of the run, so that no record has it.
     """
 
-    key: int
+    keys: Keys
     triggers: tuple[int, ...]
 
     def of_cells(self, marginals: MeasuredTables, cells: Int) -> Int:
         """Return the trigger at which each cell is measured; 0: at every trigger. A cell that no record can be in never is."""
         closing = np.zeros(len(cells), np.int64)
         never = np.iinfo(np.int64).max
-        of_value = np.array([trigger or never for trigger in self.triggers], np.int64)
+        of_values = np.array([trigger or never for trigger in self.triggers], np.int64)
         kinds = np.searchsorted(marginals.first, cells, side="right") - 1
         for table, keys in enumerate(marginals.tables):
-            if self.key in keys:
+            if closes(self.keys, keys):
                 within = np.flatnonzero(kinds == table)
                 places = np.unravel_index(
                     cells[within] - marginals.first[table], marginals.shape(table)
                 )
-                closing[within] = of_value[places[keys.index(self.key)]]
+                of_keys = tuple(places[keys.index(key)] for key in self.keys)
+                closing[within] = of_values[self._number(marginals, of_keys)]
         return closing
 
-    def is_in_time(self, places: Int, ts: Int, grid: Grid, closed_us: int) -> Bool:
+    def _number(self, marginals: MeasuredTables, places: tuple[Int, ...]) -> Int:
+        """Return the number of each combination of values."""
+        return np.ravel_multi_index(places, tuple(marginals.sizes[key] for key in self.keys))
+
+    def is_in_time(
+        self, marginals: MeasuredTables, places: Int, ts: Int, grid: Grid, closed_us: int
+    ) -> Bool:
         """Tell which records come before their cells close, and are of their time: one that says another would be in cells that are told as complete.
 
         Args:
+            marginals: the tables.
             places: of each value of a record (shape: rows, keys), inside the domains.
             ts: event times.
             grid: of the table.
@@ -96,13 +104,14 @@ class ClosingKey:
         """
         start = np.full(len(ts), grid.offset_us)
         own_trigger = np.maximum(grid.own_trigger(ts, start), 1)
-        closing = np.array(self.triggers, np.int64)[places[:, self.key]]
+        combination = self._number(marginals, tuple(places[:, key] for key in self.keys))
+        closing = np.array(self.triggers, np.int64)[combination]
         is_of_run = (ts >= grid.offset_us) & (own_trigger == closing)
         return is_of_run & (closing > grid.closed_triggers(start, closed_us))
 
 
 def cells(
-    marginals: MeasuredTables, domains: Domains, closing: ClosingKey | None = None
+    marginals: MeasuredTables, domains: Domains, closing: ClosingKeys | None = None
 ) -> NumberedGroups:
     """Return all cells of all tables."""
     ids = tuple(marginals.grouping_id(table) for table in range(len(marginals.tables)))
@@ -138,14 +147,14 @@ class CellIntake(AdmissionStage):
     Args:
         marginals: the tables.
         domains: the values of keys. A record with another value is dropped before anything is counted.
-        closing: the key whose cells close. A record that comes later is dropped before anything is counted: counted in some tables alone, it would
+        closing: the keys whose cells close. A record that comes later is dropped before anything is counted: counted in some tables alone, it would
             make their differences false.
         has_exact: count each record in its cell of all keys, too, which no release shows (`dpsql.udfs.marginals.exact`).
     """
 
     marginals: MeasuredTables
     domains: Domains
-    closing: ClosingKey | None = None
+    closing: ClosingKeys | None = None
     has_exact: bool = False
     is_numbered: ClassVar[bool] = False
 
@@ -177,7 +186,8 @@ class CellIntake(AdmissionStage):
             return counted_rows[:0]
         ts = rows["ts"].to_numpy()[counted_rows]
         grid = self.parameters.grid
-        return counted_rows[~self.closing.is_in_time(places, ts, grid, clock.closed_us)]
+        in_time = self.closing.is_in_time(self.marginals, places, ts, grid, clock.closed_us)
+        return counted_rows[~in_time]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ have the same noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 
 from dpsql.errors import AccountingError
@@ -29,7 +29,8 @@ from dpsql.privacy.noise_costs import (
     longest_vector,
 )
 from dpsql.sources.config import Source
-from dpsql.udfs.marginals.release import ClosingKey
+from dpsql.sources.domains import Domain
+from dpsql.udfs.marginals.release import ClosingKeys
 from dpsql.udfs.noise.blt_inf import BltInf
 
 
@@ -147,28 +148,50 @@ def _norms(plan: MarginalsPlan) -> list[float]:
     if plan.closing is None:
         return [norm] * len(plan.tables)
     _check_closing(plan, plan.closing)
-    return [1.0 if plan.closing.key in table.keys else norm for table in plan.tables]
+    closing = frozenset(plan.closing.keys)
+    return [1.0 if closing <= frozenset(table.keys) else norm for table in plan.tables]
 
 
-def _check_closing(plan: MarginalsPlan, closing: ClosingKey) -> None:
-    """Check that a value that closes has times of one trigger alone, minute by minute, hour by hour or day by day."""
+TEXTS: Mapping[str, str] = {
+    "text of minute": "%Y-%m-%d %H:%M:00",
+    "text of hour": "%Y-%m-%d %H:00:00",
+    "text of day": "%Y-%m-%d 00:00:00",
+}
+
+
+def _check_closing(plan: MarginalsPlan, closing: ClosingKeys) -> None:
+    """Check that values that close have times of one trigger alone, minute by minute or hour by hour."""
     choices = plan.query.asked
-    functions = [function for key, function in choices.cuts if key == closing.key]
-    if choices.max_triggers is None or not functions:
-        raise AccountingError("cells close where a key cuts the time of a run that ends")
-    values = choices.domains[closing.key].values
-    other_place = len(values) - 1 if choices.domains[closing.key].other else None
-    step = timedelta(minutes=1) if functions[0] == "minute" else timedelta(hours=1)
+    functions = [dict(choices.cuts).get(key, "") for key in closing.keys]
+    if choices.max_triggers is None or not functions or not all(functions):
+        raise AccountingError("cells close where keys cut the time of a run that ends")
+    domains = [choices.domains[key] for key in closing.keys]
+    has_minutes = any(function.endswith("minute") for function in functions)
+    step = timedelta(minutes=1) if has_minutes else timedelta(hours=1)
     interval = timedelta(microseconds=plan.query.trigger_interval_us)
     start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=plan.start_us)
     times = [start + number * interval for number in range(choices.max_triggers)]
     for number, time in enumerate(times, start=1):
         while time < times[number - 1] + interval:
-            text = str(_value_of(functions[0], time))
-            place = values.index(text) if text in values else other_place
+            texts = [str(_value_of(function, time)) for function in functions]
+            place = _place_of(texts, domains)
             if place is not None and closing.triggers[place] != number:
-                raise AccountingError(f"records of {text} come after its cells have closed")
+                raise AccountingError(
+                    f"records of {', '.join(texts)} come after their cells have closed"
+                )
             time = min(time - _since(time, step) + step, times[number - 1] + interval)
+
+
+def _place_of(texts: list[str], domains: list[Domain]) -> int | None:
+    """Return the place of values among all combinations; None: a record with them counts nowhere."""
+    place = 0
+    for text, domain in zip(texts, domains, strict=True):
+        if text not in domain.values and not domain.other:
+            return None
+        is_named = text in domain.values
+        last = len(domain.values) - 1
+        place = place * (last + 1) + (domain.values.index(text) if is_named else last)
+    return place
 
 
 def _since(time: datetime, step: timedelta) -> timedelta:
@@ -181,6 +204,8 @@ def _value_of(function: str, time: datetime) -> object:
         return time.date()
     if function == "dayofyear":
         return (time.date() - date(time.year, 1, 1)).days + 1
+    if function in TEXTS:
+        return time.strftime(TEXTS[function])
     return getattr(time, "day" if function == "dayofmonth" else function)
 
 

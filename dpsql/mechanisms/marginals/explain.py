@@ -35,6 +35,7 @@ from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
 from dpsql.text import percent, plural
 from dpsql.udfs.marginals.cells import Keys as KeyPlaces
+from dpsql.udfs.marginals.cells import closes
 from dpsql.udfs.marginals.estimates import LeastSquares
 from dpsql.udfs.marginals.release import CLOSED_CELL
 
@@ -61,15 +62,24 @@ def typical_error(plan: MarginalsPlan, measured: MeasuredSum, keys: int, trigger
 
 
 def _domains_at(plan: MarginalsPlan, trigger: int) -> tuple[Domain, ...]:
-    """Return the values that keys have in the rows of a trigger: of one whose cells close those that have."""
-    domains = plan.query.asked.domains
+    """Return the values that keys have in the rows of a trigger: of one that is in no counters those of closed cells."""
+    domains = list(plan.query.asked.domains)
     closing = plan.closing
     if closing is None:
-        return domains
-    pairs = zip(domains[closing.key].values, closing.triggers, strict=True)
-    closed = tuple(value for value, closes_at in pairs if 0 < closes_at <= trigger)
-    closed_domain = replace(domains[closing.key], values=closed)
-    return (*domains[: closing.key], closed_domain, *domains[closing.key + 1 :])
+        return tuple(domains)
+    counter_keys = {
+        key for keys in plan.marginals.tables if not closes(closing.keys, keys) for key in keys
+    }
+    shape = [domains[key].size for key in closing.keys]
+    closed = (np.array(closing.triggers) > 0) & (np.array(closing.triggers) <= trigger)
+    places = np.nonzero(closed.reshape(shape))
+    for key, closed_places in zip(closing.keys, places, strict=True):
+        if key not in counter_keys:
+            values = domains[key].values
+            domains[key] = replace(
+                domains[key], values=tuple(values[place] for place in np.unique(closed_places))
+            )
+    return tuple(domains)
 
 
 def explanation(plan: MarginalsPlan, source: Source) -> Explanation:
@@ -173,9 +183,8 @@ def _key_notes(plan: MarginalsPlan) -> Iterator[str]:
     declared = ", ".join(f"{name} {domain.size:,}" for name, domain in sizes)
     yield f"Number of values: {declared}. NULL stands for a key that a row is not grouped by."
     if plan.closing:
-        name = names[plan.closing.key]
         yield (
-            f"Cells of {name} close: each is measured once, at the trigger that has all its records, and is told from then on. "
+            f"Cells of {_closing_names(plan)} close: each is measured once, at the trigger that has all its records, and is told from then on. "
             f"Records that come later are dropped from all tables, and counted as {CLOSED_CELL}."
         )
     measured = plan.marginals.tables
@@ -186,6 +195,10 @@ def _key_notes(plan: MarginalsPlan) -> Iterator[str]:
     if blurred := list(_blurred(plan)):
         listed = ", ".join(map(partial(_names, plan), blurred))
         yield f"`dpsql ask` tells the cells of {listed} from all tables, with less than half the noise of their own rows."
+
+
+def _closing_names(plan: MarginalsPlan) -> str:
+    return " and ".join(plan.query.keys[key].name for key in plan.closing_keys)
 
 
 def _blurred(plan: MarginalsPlan) -> Iterator[KeyPlaces]:
@@ -217,7 +230,7 @@ def missing(plan: MarginalsPlan) -> tuple[str, dict[str, Any]]:
     names = ", ".join(key.name for key in plan.query.keys)
     often = "" if plan.query.once else " at every trigger"
     closing = plan.closing and (
-        f"  Cells of {plan.query.keys[plan.closing.key].name} are released from the trigger on at which they close; a value that is not over yet has no row.\n"
+        f"  Cells of {_closing_names(plan)} are released from the trigger on at which they close; a value that is not over yet has no row.\n"
     )
     text = (
         "Why is my key missing?\n"

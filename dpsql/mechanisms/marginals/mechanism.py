@@ -69,6 +69,7 @@ def _facts(plan: MarginalsPlan) -> TableFacts:
             tuple(key.name for key in plan.query.keys),
             plan.marginals.sizes,
             tuple(table.grouping_id for table in plan.tables),
+            plan.closing_keys,
         ),
     )
 

@@ -16,7 +16,7 @@ from dpsql.parts.whole_table import Renewing
 from dpsql.sources.change_feed import Feed
 from dpsql.sources.domains import Domain
 from dpsql.udfs.marginals.cells import Keys, MeasuredTables
-from dpsql.udfs.marginals.release import ClosingKey, NoisyTables
+from dpsql.udfs.marginals.release import ClosingKeys, NoisyTables
 from dpsql.udfs.noise.blt_inf import BltInf
 from dpsql.udfs.noise.counters import Counter, counter
 
@@ -91,7 +91,7 @@ class MarginalsPlan(Renewing, Plan):
     start_us: int
     delta_noise: float
     delta_hash: float
-    closing: ClosingKey | None
+    closing: ClosingKeys | None
     tables: tuple[MeasuredTable, ...]
     sums: tuple[MeasuredSum, ...]
 
@@ -113,6 +113,11 @@ class MarginalsPlan(Renewing, Plan):
             tuple(domain.size for domain in self.query.asked.domains),
             tuple(table.keys for table in self.tables),
         )
+
+    @property
+    def closing_keys(self) -> Keys:
+        """The keys whose cells close; none where all are counters."""
+        return self.closing.keys if self.closing else ()
 
     @property
     def columns(self) -> tuple[tuple[Aggregate, tuple[MeasuredSum, ...]], ...]:
@@ -137,7 +142,7 @@ class MarginalsPlan(Renewing, Plan):
             self.counter,
             measured.noise_stream,
             measured.grid,
-            self.closing.key if self.closing else None,
+            self.closing_keys,
         )
 
 

@@ -31,9 +31,9 @@ from dpsql.privacy.curve import round_down, round_up, total_mu
 from dpsql.sources.config import Source
 from dpsql.sources.domains import Domain
 from dpsql.udfs.contributions import Increment
-from dpsql.udfs.marginals.cells import Keys, MeasuredTables
+from dpsql.udfs.marginals.cells import Keys, MeasuredTables, closes
 from dpsql.udfs.marginals.estimates import parts
-from dpsql.udfs.marginals.release import ClosingKey
+from dpsql.udfs.marginals.release import ClosingKeys
 from dpsql.udfs.noise.paths import standard_deviation
 
 # How mu^2 is shared among tables: the mean variance over a workload is made small. Input and
@@ -234,15 +234,20 @@ def make_plan(query: ParsedQuery[CubeChoices], source: Source) -> MarginalsPlan:
     return dataclasses.replace(plan, identity=identity(plan))
 
 
-def _closing(query: ParsedQuery[CubeChoices], start_us: int) -> ClosingKey | None:
-    """Return the first key whose values have records of one trigger alone."""
+def _closing(query: ParsedQuery[CubeChoices], start_us: int) -> ClosingKeys | None:
+    """Return the fewest keys whose values together have records of one trigger alone, the first of them."""
     choices = query.asked
     if query.once or choices.max_triggers is None or isinstance(choices, SessionCubeChoices):
         return None
-    for key, function in choices.cuts:
-        triggers = closing_triggers(CUTS[function], choices.domains[key], grid(query, start_us))
+    grid_of_table = grid(query, start_us)
+    sizes = range(1, len(choices.cuts) + 1)
+    for cut_keys in itertools.chain.from_iterable(
+        itertools.combinations(choices.cuts, size) for size in sizes
+    ):
+        cuts = [(CUTS[function], choices.domains[key]) for key, function in cut_keys]
+        triggers = closing_triggers(cuts, grid_of_table)
         if triggers is not None:
-            return ClosingKey(key, triggers)
+            return ClosingKeys(tuple(key for key, _ in cut_keys), triggers)
     return None
 
 
@@ -277,7 +282,7 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
     costs = {
         keys: (row_sensitivity(_bounds(choices, keys), 0.0, 1.0) / choices.max_rows_contributed)
         ** 2
-        / (moving**2 if plan.closing and plan.closing.key in keys else 1.0)
+        / (moving**2 if closes(plan.closing_keys, keys) else 1.0)
         for keys in choices.grouping_sets
     }
     table_shares = shares(sizes, choices.grouping_sets, energies, costs)
@@ -290,7 +295,7 @@ def _tables(plan: MarginalsPlan) -> tuple[MeasuredTable, ...]:
 
 def _norm(plan: MarginalsPlan, keys: Keys) -> float:
     """Return the largest column norm of what is measured of a cell: a closed one is measured once."""
-    return 1.0 if plan.closing and plan.closing.key in keys else norm_of(plan.counter)
+    return 1.0 if closes(plan.closing_keys, keys) else norm_of(plan.counter)
 
 
 def _sensitivity(increment: Increment, sums: int, bounds: TableBounds) -> float:

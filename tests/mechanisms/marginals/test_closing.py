@@ -23,7 +23,7 @@ from dpsql.sources.domains import Domain
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.keys import encode
 from dpsql.udfs.marginals.estimates import LeastSquares
-from dpsql.udfs.marginals.release import CLOSED_CELL, OUTSIDE, ClosingKey
+from dpsql.udfs.marginals.release import CLOSED_CELL, OUTSIDE, ClosingKeys
 from dpsql.udfs.stage import Clock
 from dpsql.udfs.table_grid import TableGrid
 from tests.checks.test_sensitivity import strategy
@@ -121,6 +121,16 @@ TWELVE = numbered(12, True)
         # `else` has two days
         ("date", Domain(("1970-01-01", "1970-01-02", "else"), True, other=True), 0, DAY, 4, None),
         ("minute", numbered(60, True), 0, 60_000_000, 60, tuple(range(1, 61))),
+        (
+            "text of hour",
+            Domain(("1970-01-01 00:00:00", "1970-01-01 01:00:00"), True),
+            0,
+            HOUR,
+            3,
+            (1, 2),
+        ),
+        ("text of day", Domain(("1970-01-02 00:00:00",), True), 0, DAY, 2, (2,)),
+        ("text of minute", Domain(("1970-01-01 00:01:00",), True), 0, 60_000_000, 9, (2,)),
     ],
 )
 def test_which_trigger_has_all_records_of_a_value(
@@ -132,7 +142,7 @@ def test_which_trigger_has_all_records_of_a_value(
     expected: tuple[int, ...] | None,
 ) -> None:
     grid = TableGrid.from_start(start_us, interval_us, last)
-    assert closing_triggers(CUTS[function], domain, grid) == expected
+    assert closing_triggers([(CUTS[function], domain)], grid) == expected
 
 
 @pytest.mark.parametrize("clocks", [[5], [1, 2, 3, 4, 5], [3, 5]])
@@ -254,8 +264,8 @@ def test_a_plan_whose_cells_do_not_close_as_it_says_is_refused() -> None:
         for each in asked.sums
     )
     wrong = [
-        dataclasses.replace(asked, closing=ClosingKey(1, later)),
-        dataclasses.replace(asked, closing=ClosingKey(0, (1, 2, 3))),
+        dataclasses.replace(asked, closing=ClosingKeys((1,), later)),
+        dataclasses.replace(asked, closing=ClosingKeys((0,), (1, 2, 3))),
         dataclasses.replace(asked, sums=less),
     ]
     open_cells = plan(cuts=())
@@ -320,6 +330,7 @@ DECLARED = Source(
     domains=(
         ("hour", numbered(24, True)),
         ("day", Domain(("2015-09-12", "2015-09-13"), True)),
+        ("midnight", Domain(("2015-09-12 00:00:00", "2015-09-13 00:00:00"), True)),
         ("url", Domain(("a", "b"), False)),
     ),
 )
@@ -349,6 +360,9 @@ SQL = """
         ("1 day", 2, "CAST(DATE(ts) AS STRING) AS day", "visits", True),
         ("1 day", 3, "CAST(DATE(ts) AS STRING) AS day", "visits", True),
         ("1 hour", 48, "CAST(DATE(ts) AS STRING) AS day", "visits", False),
+        ("1 day", 2, "CAST(DATE_TRUNC('DAY', ts) AS STRING) AS midnight", "visits", True),
+        ("1 day", 2, "CAST(DATE_TRUNC('DAY', other) AS STRING) AS midnight", "visits", False),
+        ("1 day", 2, "CAST(DATE_TRUNC('WEEK', ts) AS STRING) AS midnight", "visits", False),
     ],
 )
 def test_a_key_of_the_query_closes(
