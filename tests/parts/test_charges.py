@@ -167,5 +167,6 @@ SLIPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 @pytest.mark.parametrize("slip", SLIPS)
 def test_a_slip_of_an_accountant_is_found(slip: str) -> None:
     module, name, wrong = SLIPS[slip]
+    accepted = plans()  # by the right accountant
     with mock.patch.object(module, name, partial(wrong, getattr(module, name))):
-        assert any(apart(*of) > 1e-9 for of in plans().values())
+        assert any(apart(*of) > 1e-9 for of in accepted.values())

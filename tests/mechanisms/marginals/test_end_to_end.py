@@ -93,6 +93,42 @@ def test_both_engines_publish_the_same_rows_and_answer_alike(
         )
 
 
+def test_cells_close_at_the_same_triggers_on_both_engines(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A midnight as a text, and an hour. Catches: a text of a time that engines write in two ways, so that its records are outside the domain."""
+    stream = same_rows.wiki("1 day", "4 hours", 3)
+    midnights = ("2015-09-12 00:00:00", "2015-09-13 00:00:00")
+    domains = (
+        ("hour", Domain(tuple(map(str, range(24))), True, whole=True)),
+        ("midnight", Domain(midnights, True)),
+    )
+    text = TEXT.replace("key, hour, COUNT", "midnight, hour, COUNT").replace(
+        "key, hour)", "midnight, hour)"
+    )
+    text = text.replace("ts, key, ", "ts, CAST(DATE_TRUNC('DAY', ts) AS STRING) AS midnight, ")
+    declared = stream.source(
+        "wiki", tmp_path / "data", domains=domains, start_us=1_442_016_000_000_000
+    )
+    query = dpsql.compile(text, Sources((declared,)))
+    assert query.plan.closing_keys == (0, 1)
+    here = same_rows.on_both_engines(spark, query, stream, 3, tmp_path / "lake").to_pandas()
+    pairs = here[(here["grouping_id"] == 0) & (here["midnight"] == midnights[0])]
+    closed = pairs.groupby("trigger")["hour"].max()
+    last = here["trigger"].max()
+    assert last >= 6
+    assert closed.to_dict() == {each: min(4 * each, 24) - 1 for each in range(1, last + 1)}
+    first = stream.records.to_pandas()["ts"].dt.hour
+    assert pairs["n"].max() > first.value_counts().max() / 4
+    of_all_days = "SELECT COUNT(*) FROM q WHERE hour = 9"
+    of_one_day = f"{of_all_days} AND midnight = '{midnights[0]}'"
+    both = [
+        dpsql.ask(str(tmp_path / "lake"), "q", text).iloc[0] for text in (of_all_days, of_one_day)
+    ]
+    assert abs(both[0]["n"] - both[1]["n"]) < 5 * max(each["stderr"] for each in both)
+    assert both[0]["n"] > 100 > both[0]["stderr"]
+
+
 def test_a_run_sells_answers_until_its_share_is_spent(spark: SparkSession, tmp_path: Path) -> None:
     """Of questions about both keys, which no table covers: paid, again for nothing, and refused; of one key free. Catches: an exact count of another
     trigger or bucket; a count that a public file has; a price of another run."""
