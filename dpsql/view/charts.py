@@ -435,7 +435,7 @@ def _drawable(
         rows = as_histogram(rows, column)
     if rows.frame.empty:
         raise DataError(
-            "this histogram has no rows: no key has been selected yet (docs/howto.md says why a key is missing)"
+            "this histogram has no rows: no key has been selected yet (docs/howto/missing-keys.md says why)"
         )
     return _at_level(rows, level)
 

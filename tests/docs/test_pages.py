@@ -28,8 +28,9 @@ DECLARED = {
 }
 """What a fragment of sources.yaml leaves out."""
 
-NEEDS_SPARK = ("tutorial.md", "howto.md")
-"""The former is run below, the latter in `tests/long/docs`."""
+HOW_TO = sorted((FOLDER / "howto").glob("*.md"))
+"""Run in `tests/long/docs`, as one of them needs what another one made."""
+MOST_WORDS = 350
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -50,7 +51,21 @@ WITH_PROGRAMS = [
 
 def test_every_block_is_of_a_kind_that_is_run() -> None:
     assert {language for page in PAGES for language, _ in blocks(page)} <= {*LANGUAGES, ""}
-    assert {page.name for page in WITH_PROGRAMS} >= {"tutorial.md", "howto.md", "reference.md"}
+    assert {page.name for page in WITH_PROGRAMS} >= {
+        "tutorial.md",
+        "own-program.md",
+        "reference.md",
+    }
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
+def test_a_how_to_is_short_and_asks_one_question(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.split()) <= MOST_WORDS
+    (head,) = re.findall(
+        r"^#+ (.*)$", re.sub(r"(?ms)^ *```.*?^ *```", "", text), flags=re.MULTILINE
+    )
+    assert head.endswith("?")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -119,7 +134,7 @@ def test_the_reference_says_what_the_code_does() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in WITH_PROGRAMS if page.name not in NEEDS_SPARK],
+    [page for page in WITH_PROGRAMS if page.name != "tutorial.md" and page not in HOW_TO],
     ids=lambda page: page.name,
 )
 def test_programs_run(page: Path, place: Path) -> None:

@@ -23,6 +23,7 @@ PROOFS = sorted((CHECKOUT / "docs" / "privacy").glob("*.md"))
 PAGES = (
     README,
     *sorted((CHECKOUT / "docs").glob("*.md")),
+    *sorted((CHECKOUT / "docs" / "howto").glob("*.md")),
     *PROOFS,
     CHECKOUT / "CONTRIBUTING.md",
     CHECKOUT / "CHANGELOG.md",

@@ -139,7 +139,11 @@ def share_hard_to_read(page: str) -> tuple[float, float]:
 
 
 def pages(checkout: Path) -> dict[str, str]:
-    paths = [checkout / "README.md", *sorted((checkout / "docs").glob("*.md"))]
+    paths = [
+        checkout / "README.md",
+        *sorted((checkout / "docs").glob("*.md")),
+        *sorted((checkout / "docs" / "howto").glob("*.md")),
+    ]
     return {path.relative_to(checkout).as_posix(): path.read_text("utf-8") for path in paths}
 
 
