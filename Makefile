@@ -10,10 +10,10 @@ STAMP := .venv/.made-in
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-browser compose audit table1 throughput notebooks check format lock clean distclean
+.PHONY: help setup demo test test-long test-browser compose audit table1 throughput site notebooks check format lock clean distclean
 
 # Preflight runs before anything else, so that a missing tool is one line and exit code 2
-NEEDY := setup demo test test-long test-browser compose audit table1 throughput notebooks check format lock
+NEEDY := setup demo test test-long test-browser compose audit table1 throughput site notebooks check format lock
 ifneq ($(filter $(NEEDY),$(MAKECMDGOALS)),)
 PREFLIGHT := $(shell PYTHON='$(PYTHON)' sh .ci/preflight 2>&1)
 ifneq ($(firstword $(PREFLIGHT)),python:)
@@ -88,6 +88,9 @@ table1: setup ## the paper's Table 1 at full size (an hour, 8 GiB); writes docs/
 
 throughput: setup ## speed beside plain Spark (an hour, 12 GiB); writes docs/performance.md
 	@$(RUN) benchmarks/throughput.py
+
+site: setup ## a site of docs/ with a search, in build/site
+	@$(PYTHON_BIN)/python -m sphinx -q -W --keep-going docs build/site && echo build/site/index.html
 
 notebooks: setup ## the notebooks executed in a folder of `dpsql init`, with what they show
 	@$(RUN) .ci/notebooks.py

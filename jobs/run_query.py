@@ -166,13 +166,14 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     from dpsql.lake.catch_up import is_released
     from dpsql.lake.opening import check_may_begin, keep_spark_output, open_run, spark_output
     from dpsql.lake.runs import Lake, has_begun
-    from dpsql.streaming.protection import check_settings
     from dpsql.streaming.spark_home import UNTESTED, check_spark
 
     properties = {**properties, UNTESTED: "true"} if flags.untested_spark else properties
     query = _checked_query(flags)
     if master is not None:
         check_spark(master, os.environ, note)
+        from dpsql.streaming.protection import check_settings
+
         check_settings(properties)
     lake = Lake(flags.lake_folder)
     name = flags.name or flags.query_file.stem

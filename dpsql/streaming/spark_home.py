@@ -75,7 +75,7 @@ def _check_spark_home(home: str | None) -> None:
         pyspark_version = version("pyspark")
     except PackageNotFoundError:
         raise ConfigError(
-            "pyspark is not installed: pip install dpsql, or run `make setup` in a checkout"
+            "Spark is not installed: pip install 'dpsql[spark]', or run `make setup` in a checkout"
         ) from None
     if home is None:
         return

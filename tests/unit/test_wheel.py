@@ -180,6 +180,9 @@ ANSWERS = ("init", "explain", "tune", "try", "budget", "status", "show")
 NEEDS_EXTRA = (
     "dpsql view draws with jinja2, which is not installed: pip install 'dpsql[notebooks]'\n"
 )
+NEEDS_SPARK = (
+    "Spark is not installed: pip install 'dpsql[spark]', or run `make setup` in a checkout\n"
+)
 
 
 FRAME_OF_ONES_OWN = """
@@ -252,4 +255,5 @@ def test_every_command_runs_without_extras(
         (line, said) for line, (code, said) in done.items() if code and line.split()[0] in ANSWERS
     ] == []
     assert {said for line, (_, said) in done.items() if line.startswith("view ")} == {NEEDS_EXTRA}
+    assert [said for line, (_, said) in done.items() if line.startswith("run ")] == [NEEDS_SPARK]
     assert {line.split()[0] for line in lines} == {*main.commands}
