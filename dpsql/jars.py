@@ -150,7 +150,9 @@ def _ivy() -> Path:
     jars = Path(found.origin).parent / "jars" if found and found.origin else Path()
     ivy = next(iter(sorted(jars.glob("ivy-*.jar"))), None)
     if ivy is None:
-        raise ConfigError("Spark is not installed, or not from PyPI: pip install 'dpsql[spark]', or run `make setup` in a checkout")
+        raise ConfigError(
+            "Spark is not installed, or not from PyPI: pip install 'dpsql[spark]', or run `make setup` in a checkout"
+        )
     return ivy
 
 

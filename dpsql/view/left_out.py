@@ -163,9 +163,10 @@ class LeftOut:
         who_is_active = KEYS.format(share, self.units, self.max_keys, keys)
         if self.share("rows"):
             if people:
-                yield f"The numbers of {', '.join(people)} above {_too_low(pairs)}."
+                lacking = _too_low(f"the numbers of {', '.join(people)} above", pairs)
+                yield f"{lacking[0].upper()}{lacking[1:]}."
         elif people:
-            yield f"{who_is_active}; the counts above {_too_low(pairs)}."
+            yield f"{who_is_active}; {_too_low('the counts above', pairs)}."
         else:
             yield f"{who_is_active}."
         yield from self._very_active("pairs", BEYOND * self.max_keys)
@@ -174,7 +175,9 @@ class LeftOut:
         rows = self.share("rows")
         if rows is None:
             return
+        is_known = rows.is_clear or rows.high <= MOST_UNSURE
         missing = f"at least {_percent(rows.value)}" if rows.is_clear else str(rows)
+        missing = missing if is_known else "an unknown share"
         yield RECORDS.format(str(active).capitalize(), self.units, missing)
         yield from self._very_active("rows", BEYOND * self.max_rows)
 
@@ -201,10 +204,12 @@ class LeftOut:
         return "{:g} or {:g}".format(*ends.pop()) if len(ends) == 1 else "a bound"
 
 
-def _too_low(pairs: Share) -> str:
+def _too_low(numbers: str, pairs: Share) -> str:
     if pairs.is_clear:
-        return f"are too low by at least {_percent(pairs.value)} on average"
-    return f"are too low by less than {_percent(pairs.high)} on average, as far as this capped estimate shows"
+        return f"{numbers} are too low by at least {_percent(pairs.value)} on average"
+    if pairs.high > MOST_UNSURE:
+        return f"there are too few units to say how much too low {numbers} are"
+    return f"{numbers} are too low by less than {_percent(pairs.high)} on average, as far as this capped estimate shows"
 
 
 def has_units(published: Published) -> bool:

@@ -56,6 +56,15 @@ def test_what_is_not_clear_is_an_upper_end() -> None:
     )
 
 
+def test_a_share_that_could_be_most_is_not_told() -> None:
+    """A bar of 60% of few units says nothing, and reads like a loss of 60%."""
+    (line,) = sentences(PEOPLE, units=200, units_over=0, pairs=30, pairs_left_out=12)
+    assert line == (
+        "Fewer than 9.8% of units (user_id) have more than 2 values of page; "
+        "there are too few units to say how much too low the counts above are."
+    )
+
+
 def test_few_very_active_units_are_named() -> None:
     lines = sentences(PEOPLE, units=10_000, units_over=300, pairs=11_000, pairs_left_out=640)
     assert lines[1] == (
