@@ -146,8 +146,8 @@ def _java() -> str:
 
 
 def _ivy() -> Path:
-    found = importlib.util.find_spec("pyspark")  # without importing it
-    jars = Path(found.origin).parent / "jars" if found and found.origin else Path()
+    pyspark = importlib.util.find_spec("pyspark")  # without importing it
+    jars = Path(pyspark.origin).parent / "jars" if pyspark and pyspark.origin else Path()
     ivy = next(iter(sorted(jars.glob("ivy-*.jar"))), None)
     if ivy is None:
         raise ConfigError(
