@@ -251,7 +251,9 @@ def lines_of_requirements_lock_pin_everything(checkout: Path) -> Violations:
         *(package for extra in project["optional-dependencies"].values() for package in extra),
     ]
     asked = {re.split(r"[<>=\[]", one)[0].strip().lower().replace("_", "-") for one in wanted}
-    missing = [f"{name} is not pinned" for name in sorted(asked - set(pinned) - {project.get("name")})]
+    missing = [
+        f"{name} is not pinned" for name in sorted(asked - set(pinned) - {project.get("name")})
+    ]
     return missing + [f"{name} has no hash" for name, hashed in pinned.items() if not hashed]
 
 
