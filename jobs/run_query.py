@@ -111,7 +111,7 @@ def run_options(command: Command) -> Command:
             "--until",
             "until_us",
             **INSTANT,
-            help="Of stored input: close triggers up to TIME (UTC).  [default: now]",
+            help="Close triggers of stored input up to TIME (UTC); records that come later are dropped once their window is closed.  [default: now]",
         ),
         click.option(
             "--interval",

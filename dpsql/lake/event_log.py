@@ -184,7 +184,11 @@ def dropped_much(records: int, dropped: Mapping[str, int]) -> str | None:
     if records < DROP_RECORDS or count <= DROP_SHARE * records:
         return None
     reason = max(unusable, key=lambda name: unusable[name])
-    question = REPLAYED if reason == "replayed" else "did a column or a format change upstream?"
+    question = (
+        REPLAYED
+        if reason == "replayed"
+        else "did they come late, or did a column or a format change upstream?"
+    )
     return (
         f"more than {DROP_SHARE:.0%} of the records of a micro-batch were dropped, most of them as {reason.replace('_', ' ')}: "
         f"{question}"

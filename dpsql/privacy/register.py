@@ -125,7 +125,7 @@ class RunRegister:
         raise LakeError(
             f"run {run_id} has published triggers up to {timestamp(entry.closed_us)}, of which {entry.place} knows nothing: tables were deleted, "
             "or this is an older copy of the lake. Going on would publish the same noise on other data. "
-            "Put back the newest lake (see `dpsql restore`), or start a new run under another --name"
+            "Put back the newest lake, or start a new run with `dpsql restore --new-run` or under another --name"
         )
 
     def publishing(self, run_id: str, folder: Place, closed_us: int) -> None:
