@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpsql.privacy.ledger import Ledger
     from dpsql.privacy.secret import Secret
 
-STOPPED = "stopped; the same command goes on from here"
+STOPPED = "stopped; the same command continues from here"
 Command = Callable[..., Any]
 
 ELSEWHERE = {

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     help="Go back to a savepoint.  [default: the newest state that is whole]",
 )
 @click.option(
-    "--checkpoints", is_flag=True, help="Make Spark's checkpoints anew, even where they look whole."
+    "--checkpoints", is_flag=True, help="Recreate Spark's checkpoints, even where they look whole."
 )
 @click.option(
     "--new-run",
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     "--ledger",
     "lost_ledger",
     is_flag=True,
-    help="Write down anew what the run spends, after the ledger was lost; nothing else.",
+    help="Write down again what the run spends, after the ledger was lost; nothing else.",
 )
 @sources_option
 @secret_option
@@ -112,13 +112,11 @@ def restore(
         *(f"{operator}: its newest state is listed again" for operator in restored.listed),
     ]
     for operator, batch in restored.batches.items():
-        lines.append(
-            f"{operator}: goes on "
-            + (f"after micro-batch {batch}" if batch >= 0 else "from the beginning")
-        )
+        since = f"after micro-batch {batch}" if batch >= 0 else "from the beginning"
+        lines.append(f"{operator}: continues {since}")
     say(
         {"name": name, "new_run": False, **document},
-        "\n".join(lines or ["nothing is lost: the run can go on as it is"]),
+        "\n".join(lines or ["nothing is missing: start the run as it is"]),
         as_json,
     )
 

@@ -63,7 +63,7 @@ REWRITE_SECONDS = 15.0
 @click.option(
     "--watch",
     is_flag=True,
-    help="Make the page anew whenever a trigger is published, until Ctrl-C; browsers follow.",
+    help="Write the page again whenever a trigger is published, until Ctrl-C; browsers follow.",
 )
 @caps_option
 @secret_option

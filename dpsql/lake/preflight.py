@@ -65,7 +65,7 @@ def open_engine(
         )
         raise LakeError(
             f"the state of this run is cut into {engine.buckets} buckets (users, keys), not {buckets}; "
-            f"leave the numbers away, or cut it anew with {change}"
+            f"leave the numbers away, or cut it again with {change}"
         )
     return engine
 
@@ -171,7 +171,7 @@ def damaged_log(folder: Place, name: str, path: Place, mending: bool = False) ->
     )
     if path.parent != folder:  # public: no run can publish there
         return f"{complaint}; nothing was touched. Put it back as it was, or start a new run under another --name"
-    return f"{complaint}: no restore can make it anew; {remedies.unrepairable(folder)}"
+    return f"{complaint}: `dpsql restore` cannot recreate it; {remedies.unrepairable(folder)}"
 
 
 def lost_checkpoint(engine: Engine, operator: str, marks: Sequence[int | None]) -> str | None:

@@ -87,14 +87,14 @@ def _restore_stopped(
     for part, path in {**tables.private, **tables.public}.items():
         if not delta_tables.exists(path):
             raise LakeError(
-                f"the table {part} at {path} is lost: no restore can make it anew; {remedies.unrepairable(tables.folder)}"
+                f"the table {part} at {path} is lost: `dpsql restore` cannot recreate it; {remedies.unrepairable(tables.folder)}"
             )
     mended = _mend_logs(tables)
     if problem := preflight.lost_contributions(
         tables.engine, tables.contributions, tables.manifest(RELEASE)
     ):
         raise LakeError(
-            f"{problem}: no restore can make it anew; {remedies.unrepairable(tables.folder)}"
+            f"{problem}: `dpsql restore` cannot recreate it; {remedies.unrepairable(tables.folder)}"
         )
     saved = None if savepoint is None else read_savepoint(tables.folder, savepoint)
     listed = tuple(operator for operator in OPERATORS if _list_again(tables, operator))
@@ -193,7 +193,7 @@ def _forget_catch_up(tables: Tables) -> str:
     forget_interrupted(
         tables.folder, 0 if number is None else number, NO_CLOCK if closed_us is None else closed_us
     )
-    return f"{CATCH_UP_FILE}: made anew from the ticks; if a catch-up was interrupted, start it again with its --until"
+    return f"{CATCH_UP_FILE}: recreated from the ticks; if a catch-up was interrupted, start it again with its --until"
 
 
 def _restore(

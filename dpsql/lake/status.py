@@ -119,7 +119,7 @@ def _reached_status(
     state = "damaged" if alarms else _state(lake, name, failure)
     if state == "failed":
         alarms.append(
-            f"its last start ended badly ({failure}); start the same command again: it goes on, or its message says more"
+            f"its last start ended badly ({failure}); start the same command again: it continues, or its message says more"
         )
     alarms += _behind(newest)
     if max_lag_us is not None and (lag is None or lag * 1e6 > max_lag_us):

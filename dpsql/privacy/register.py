@@ -95,7 +95,7 @@ class RunRegister:
         if entry is None:
             raise LakeError(
                 f"run {run_id} of {folder} is not in {self.folder}: the ledger was lost, is older than the lake, or belongs to another secret. "
-                "Put back the newest ledger; if there is none, `dpsql restore NAME --lake DIR --ledger` writes down anew what this run spends"
+                "Put back the newest ledger; if there is none, `dpsql restore NAME --lake DIR --ledger` writes down again what this run spends"
             )
         if not _same_place(entry.place, folder):
             if _run_id_at(entry.place) == run_id:

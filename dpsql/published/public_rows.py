@@ -262,7 +262,7 @@ def described(table: Place) -> Published:
     )
     if published is None:
         raise LakeError(
-            f"{table}: an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it"
+            f"{table}: an earlier dpsql made this table: run the query again; any reader of Delta tables shows it"
         )
     return published
 

@@ -57,7 +57,7 @@ _WITHOUT_SPARK: Mapping[str, str] = {
 # Options that are refused, unless they say what is done anyhow.
 
 _EVERY_FILE = "leave it out: every file is read, once, however old it is, and stays where it is"
-_IN_ORDER = "leave it out: files are read in the order of their modification times, and each poll looks anew"
+_IN_ORDER = "leave it out: files are read in the order of their modification times, and each poll looks again"
 _BY_LINE = "one record with an open quote or bracket would take the records after it. Leave it out and write one record per line, or write Parquet"
 _OF_CHANGES = "Leave it out; to pass over commits that change or delete rows write `skipChangeCommits: true`, to count changes declare `change_feed: DELTA`"
 _TWICE = f"rows that a commit writes again would count twice. {_OF_CHANGES}"

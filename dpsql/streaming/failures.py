@@ -45,7 +45,7 @@ QUOTED_IN_REASONS = {
 
 GONE = (
     "Spark's own process is gone: ended by a signal that went to all processes of the job, or for lack of memory. What is published stays; the same "
-    "command goes on from there"
+    "command continues from there"
 )
 LOST = (ConnectionError, Py4JNetworkError)
 """What calls to a JVM raise that is no longer there."""

@@ -92,7 +92,7 @@ def watched(
         thread.join()
         if ended.is_set():
             raise DpsqlError(
-                f"{NONE}, for {END_SECONDS / 60:.0f} minutes. What is published stays; the same command goes on from there"
+                f"{NONE}, for {END_SECONDS / 60:.0f} minutes. What is published stays; the same command continues from there"
             ) from None
 
 

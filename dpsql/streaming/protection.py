@@ -127,7 +127,7 @@ def check_submissions(spark: SparkSession, master: str) -> None:
         if port is not None:
             raise ConfigError(
                 f"the master spark://{address} runs the programs of whoever connects to its port {port}, without {SECRET}: write "
-                "`spark.master.rest.enabled false` into its conf/spark-defaults.conf and start it anew (docs/deployment.md, Cluster)"
+                "`spark.master.rest.enabled false` into its conf/spark-defaults.conf and restart it (docs/deployment.md, Cluster)"
             )
 
 

@@ -340,7 +340,7 @@ def test_a_copy_of_the_table_in_an_empty_place_says_what_it_is(
         ("./log", "no published table is there"),
         (
             "./other",
-            "an earlier dpsql made this table: run the query anew; any reader of Delta tables shows it",
+            "an earlier dpsql made this table: run the query again; any reader of Delta tables shows it",
         ),
         ("gs://bucket/table", "give a folder, or a bucket and a prefix"),
     ],

@@ -238,14 +238,14 @@ SAID = {
         "COUNT(*) FROM edits WHERE ts >= TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL 7 DAY)",
         "COUNT(*) FROM edits WHERE ts >= TIMESTAMP '2026-11-19'",
         [
-            "the query keeps this date; to have the latest 7 days for ever anew: window(ts, '1 week', '1 day')"
+            "the query keeps this date; to have the latest 7 days at each trigger: window(ts, '1 week', '1 day')"
         ],
     ),
     "since some days": (
         "COUNT(*) FROM edits WHERE DATE(ts) > CURRENT_DATE - 30",
         "COUNT(*) FROM edits WHERE DATE(ts) > DATE '2026-10-27'",
         [
-            "the query keeps this date; to have the latest 30 days for ever anew: window(ts, '30 days', '1 day')"
+            "the query keeps this date; to have the latest 30 days at each trigger: window(ts, '30 days', '1 day')"
         ],
     ),
     "an alias of a column": (

@@ -356,7 +356,7 @@ def test_ctrl_c_ends_a_run_with_success(work: Path, monkeypatch: pytest.MonkeyPa
     (work / "conf/visits").mkdir()
     result = dp("run", "views.sql", "--lake", "lake", "--until-caught-up")
     assert result.exit_code == 0
-    assert "the same command goes on from here" in result.stderr
+    assert "the same command continues from here" in result.stderr
 
 
 def test_properties_are_read_as_spark_submit_reads_them(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def why_missing(plan: TablePlan) -> str:
             f"     {users_needed(plan, trigger):>9,} units by trigger {trigger:,}, {duration(trigger * plan.query.trigger_interval_us)} after the start"
             for trigger in triggers(plan.query)
         ),
-        "     Each trigger tests anew: a key may come later.",
+        "     Each trigger tests again: a key may come later.",
         f"     Afterwards it is hidden at triggers at which its noisy number is below {percent(HIDE_BELOW)} of that.",
     ]
     if choices.min_privacy_units_per_group > 1:

@@ -120,11 +120,11 @@ def _takes(plan: PrivacyPlan, selection: SelectionPlan) -> str:
         "",
         *(
             [
-                "     Each trigger tests anew, with what the window has so far: a key may come later. A new window begins with nothing."
+                "     Each trigger tests again, with what the window has so far: a key may come later. A new window begins with nothing."
             ]
             if selection.carried is None
             else [
-                "     Each trigger tests anew, with what the window has so far: a key may come later. Several windows prove a key together at",
+                "     Each trigger tests again, with what the window has so far: a key may come later. Several windows prove a key together at",
                 f"     the end of each: {carried_needs(selection)}.",
             ]
         ),

@@ -54,7 +54,7 @@ def carried_over(draft: Draft) -> Iterator[Problem]:
     if draft.paper:
         yield problem(
             entry.name_span,
-            "The paper's rounds start every key anew",
+            "The paper's rounds start every key again",
             "leave mechanism out, or carry_windows",
         )
     if draft.window_times and draft.window_times[1] < draft.window_times[0]:

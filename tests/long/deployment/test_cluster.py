@@ -177,7 +177,7 @@ def test_strangers_get_nothing_of_a_live_run_and_it_ends_when_its_master_has_for
     assert job.returncode == 1, out + err
     assert (
         "warning: this run has no executor: " in err
-        and "the same command goes on from there" in err
+        and "the same command continues from there" in err
     ), err
     failed = dpsql("status", "visits", *lake, env=env)
     assert failed.returncode == 4 and failed.stdout.startswith("visits: failed;"), failed.stdout
@@ -218,7 +218,7 @@ def test_a_live_run_without_its_cluster_stops_at_once(tmp_path: Path) -> None:
                 os.killpg(job.pid, signal.SIGKILL)
                 job.wait()
     assert job.returncode == 0, out + err
-    assert "stopped; the same command goes on from here" in err, err
+    assert "stopped; the same command continues from here" in err, err
     assert took < 30, took
     flags = ["--lake", str(lake), "--sources", str(sources)]
     again = dpsql("run", str(query), *flags, "--until-caught-up", "--master", "local[1]", env=env)

@@ -120,7 +120,7 @@ def stack() -> Iterator[Stack]:
         began = time.monotonic()
         stack.compose("stop", "job")
         log = stack.compose("logs", "--no-log-prefix", "job")
-        assert "stopped; the same command goes on from here" in log[-400:], log[-2000:]
+        assert "stopped; the same command continues from here" in log[-400:], log[-2000:]
         said(f"stopped politely in {time.monotonic() - began:.0f} s")
     finally:
         stack.compose("down", "-v", "--timeout", "5")

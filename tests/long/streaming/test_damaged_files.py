@@ -100,7 +100,7 @@ def test_every_damaged_file_is_named_and_mended_by_the_command(
         assert one.histogram() == whole.histogram(), what
         assert (
             dpsql("restore", "demo", "--lake", str(one.lake.root))
-            == "nothing is lost: the run can go on as it is\n"
+            == "nothing is missing: start the run as it is\n"
         ), what
     assert verified(one)
 

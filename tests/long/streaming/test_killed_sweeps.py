@@ -23,5 +23,5 @@ def test_nights_with_killed_sweeps_publish_what_one_catch_up_does(
     # What was drawn: a kill, a savepoint, a restore.
     assert all(
         any(word in line for line in told)
-        for word in ("killed before", "saved=True", "goes on after")
+        for word in ("killed before", "saved=True", "continues after")
     ), told

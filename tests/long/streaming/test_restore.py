@@ -99,17 +99,17 @@ def lose_newest_listing(one: Any) -> None:
 
 
 OPERATORS = ("admission", "release")
-FROM_THE_BEGINNING = "release: goes on from the beginning\n"
+FROM_THE_BEGINNING = "release: continues from the beginning\n"
 DAMAGES: dict[str, tuple[Callable[[Any], None], tuple[str, ...], str]] = {
     "admission": (
         lambda one: lose(one, "admission"),
         (),
-        "admission: goes on after micro-batch 3\n",
+        "admission: continues after micro-batch 3\n",
     ),
     "both, other buckets": (
         lambda one: lose(one, *OPERATORS),
         ("--buckets", "3"),
-        "release: goes on after micro-batch 0\n",
+        "release: continues after micro-batch 0\n",
     ),
     "release, with its state": (lose_release, (), FROM_THE_BEGINNING),
     "newest version of the histogram": (
@@ -190,7 +190,7 @@ def test_lost_pieces_are_refused_and_restored_to_the_same_bits(whole: Any, bring
         assert admitted(one) == admitted(whole), what
         assert (
             dpsql("restore", "demo", "--lake", str(one.lake.root))
-            == "nothing is lost: the run can go on as it is\n"
+            == "nothing is missing: start the run as it is\n"
         )
     told = json.loads(dpsql("restore", "demo", "--lake", str(whole.lake.root), "--json"))
     assert told == {"name": "demo", "new_run": False, "listed": [], "batches": {}, "mended": []}

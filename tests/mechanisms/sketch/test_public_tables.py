@@ -133,7 +133,8 @@ def test_a_lost_table_is_told_by_status_start_and_restore(tables: Tables, tmp_pa
     with pytest.raises(LakeError, match=r"the table sketch at .*top\.sketch is lost"):
         preflight.check(tables.engine, tables.public, {}, {})
     with pytest.raises(
-        LakeError, match=r"the table sketch at .*top\.sketch is lost: no restore can make it anew"
+        LakeError,
+        match=r"the table sketch at .*top\.sketch is lost: `dpsql restore` cannot recreate it",
     ):
         restore._restore_stopped(tables, None, None, checkpoints=False)
     found = status(lake, "top", now_us=12 * HOUR)
