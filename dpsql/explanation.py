@@ -441,7 +441,7 @@ def _keys(e: Explanation) -> Iterator[str]:
             for each in keys.units_needed
         ]
         yield (
-            "No key is known in advance. A key is released once about so many units have it: "
+            "No key is known in advance. A key is released once about this many units have it: "
             f"{', '.join(needs)} (half of the keys with exactly that many are released)."
         )
 
@@ -517,7 +517,7 @@ def _shares(e: Explanation) -> Iterator[str]:
         else 0.0,
     }
     shares = [f"{percent(share)} {purpose}" for purpose, share in parts.items() if share]
-    yield f"Shares of mu^2: {', '.join(shares)}."
+    yield f"Shares of the budget: {', '.join(shares)}."
 
 
 def _budget(e: Explanation) -> Iterator[str]:

@@ -173,7 +173,7 @@ def create_file(path: Place, content: bytes) -> None:
     It is written under another name and linked: of two callers at once exactly one succeeds. For an object see `_create_object`.
 
     Raises:
-        FileExistsError: the file is there already; it was not touched.
+        FileExistsError: the file already exists; it was not touched.
         OSError: the folder cannot be written.
     """
     if isinstance(path, ObjectPath):
@@ -222,5 +222,5 @@ def _create_object(path: ObjectPath, content: bytes) -> None:
         first = DeltaTable(claim).metadata().description
         if not path.exists():
             path.write_bytes(first.encode())
-        raise FileExistsError(f"{path} is there already") from None
+        raise FileExistsError(f"{path} already exists") from None
     path.write_bytes(content)

@@ -84,7 +84,7 @@ OFF = "Off: in units of the noise; about 1 or less where it fits as well as the 
     metavar="[DIR]",
     is_flag=False,
     flag_value="",
-    help="Append a synthetic table, fitted to what a CUBE has published, to this Delta table.  [default: NAME.synthetic beside the public table]",
+    help="Append a synthetic table, fitted to what a CUBE has published, to this Delta table.  [default: NAME.synthetic next to the public table]",
 )
 @click.option(
     "--rows",

@@ -321,7 +321,7 @@ SOURCE = """\
     path: {path}
 {more}    schema: {schema}
     privacy_unit: {unit}
-    # All runs together may cost one {unit} so much. One-time releases count for ever: some 20 of epsilon 1 reach it, and it does not renew for them.
+    # All runs together may cost one {unit} so much. One-time releases never renew: some 20 of epsilon 1 reach it.
     cap: {{epsilon: 4, delta: 1e-6, period: 7 days}}
     policy: {{max_epsilon_per_query: 1}}
 """

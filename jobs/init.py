@@ -61,7 +61,7 @@ def _make_example(folder: Path) -> None:
     for target in (conf, notebooks):
         if target.exists():
             raise ConfigError(
-                f"{target} is there already: give another folder, like `dpsql init private`"
+                f"{target} already exists: give another folder, like `dpsql init private`"
             )
     with reporting_os_errors(str(conf), ConfigError):
         conf.mkdir(parents=True)
@@ -95,7 +95,7 @@ def _declare(path: Path, unit: str | None, time: str | None, name: str | None) -
     block = source_block(records, conf, name, unit, time)
     query = first_query(records, name, unit)
     if conf.exists():
-        note("conf is there already and was not changed; add this block to its sources.yaml:")
+        note("conf already exists and was not changed; add this block to its sources.yaml:")
         click.echo(block + "\n" + query)
         return
     with reporting_os_errors(str(conf), ConfigError):

@@ -49,7 +49,7 @@ sources_option = click.option(
     show_default=True,
     help="What may be queried (sources.yaml).",
 )
-CAPS = f"What declares the caps (sources.yaml).  [default: {DECLARED}, if it is there]"
+CAPS = f"What declares the caps (sources.yaml).  [default: {DECLARED}, if it exists]"
 caps_option = click.option("--sources", "sources_file", **SOURCES, help=CAPS)
 LAKE: dict[str, Any] = {"metavar": "DIR", "envvar": "DPSQL_LAKE", "help": "The lake's folder."}
 lake_option = click.option("--lake", "lake_folder", required=True, **LAKE)
@@ -59,7 +59,7 @@ secret_option = click.option(
     metavar="FILE",
     type=click.Path(path_type=Path),
     envvar="DPSQL_SECRET_FILE",
-    help="The secret; the ledger is beside it.  [default: ~/.config/dpsql/secret, made on first use]",
+    help="The secret; the ledger is next to it.  [default: ~/.config/dpsql/secret, made on first use]",
 )
 FILE = click.Path(dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -254,7 +254,7 @@ def secret_and_ledger(secret_file: Path | None, create: bool = True) -> tuple[Se
     ledger = Ledger.beside(path, secret)
     if is_new:
         state = (
-            "the ledger beside it was another secret's"
+            "the ledger next to it was another secret's"
             if ledger.folder.is_dir()
             else "new ledger: nothing is known to be spent"
         )

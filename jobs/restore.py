@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--buckets",
     type=click.IntRange(1, 4096),
-    help="Cut the state of users, and of keys, into so many parts.",
+    help="Cut the state of users, and of keys, into this many parts.",
 )
 @click.option(
     "--to",

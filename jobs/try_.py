@@ -163,7 +163,7 @@ def _write_last_read(secret_file: Path | None, source: str, trial: TryResult) ->
     try:
         write_last_read(file, source, trial)
     except OSError as problem:
-        note(f"{file} cannot be written ({reason(problem)}), so nobody is told what was dropped")
+        note(f"{file} cannot be written ({reason(problem)}), so what was dropped is not reported")
         return ""
     return str(file)
 

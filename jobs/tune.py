@@ -158,7 +158,7 @@ def _print(
     )
     if scale > 1:
         click.echo(
-            "Keys that nobody in the sample has cannot be seen here; in the stream they add to what is missing."
+            "Keys that no unit of the sample has cannot be seen here; in the stream they add to what is missing."
         )
     for reason, count in sample.drops.items():
         if count:

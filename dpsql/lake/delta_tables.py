@@ -169,7 +169,7 @@ def append(path: Place, rows: pa.Table, marks: Mapping[str, int]) -> bool:
     """Append a few rows under transaction marks, in one commit.
 
     Returns:
-        False if the first mark is there already: then nothing was written.
+        False if the first mark already exists: then nothing was written.
     """
     if committed(newest(path), *next(iter(marks.items()))):
         return False
@@ -186,7 +186,7 @@ def append_files(
     Args:
         path: the table.
         files: of each its `path` below the table, `bytes`, `rows`, `partition`: name -> value as text, and perhaps `stats` of its columns.
-        marks: if the first is there already, nothing is written.
+        marks: if the first already exists, nothing is written.
 
     Returns:
         The files of the commit, and those of the log that came with it, on a local disk.

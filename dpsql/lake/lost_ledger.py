@@ -40,7 +40,7 @@ def record_run(lake: Lake, run: Run, query: Query, ledger: Ledger, source: Sourc
         )
     if not published:
         raise LakeError(
-            f"of run {run.name!r} in lake {lake.root} nothing is left but {RUN_FILE}, so nobody knows what it has published: "
+            f"of run {run.name!r} in lake {lake.root} nothing is left but {RUN_FILE}, so it is unknown what it has published: "
             "start a new run under another --name"
         )
     in_ledger = ledger.has(run.run_id), ledger.register.find(run.run_id) is not None

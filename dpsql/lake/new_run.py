@@ -59,7 +59,7 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
     schedule = query.shape.schedule
     if not schedule.windows:
         raise LakeError(
-            f"{name!r} releases one table for ever, so no window is free for a new run: start it under another --name"
+            f"{name!r} releases one table without end, so no window is free for a new run: start it under another --name"
         )
     prepared = _prepared(folder)
     old = read_run(lake, name)

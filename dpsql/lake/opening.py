@@ -229,6 +229,6 @@ def _refuse_remains(lake: Lake, name: str, folder: Place) -> None:
         orphan is not None and not (folder / RUN_FILE).exists()
     ):  # another starter may have made both meanwhile
         raise LakeError(
-            f"{folder / RUN_FILE} is lost, but {orphan} is there: the run id of these tables is unknown, so nothing may be added to them. "
+            f"{folder / RUN_FILE} is missing, but {orphan} exists: the run id of these tables is unknown, so nothing may be added to them. "
             f"Put back {RUN_FILE}, or start a new run with another --name or --lake"
         )

@@ -42,7 +42,7 @@ class Overruns:
             return None
         times = f"{self.micro_batches:,} time" + ("" if self.micro_batches == 1 else "s")
         return (
-            f"{times} the run was still at work when the next poll was due (the polling interval is {self.interval_us / 1_000_000:g} s, the "
+            f"{times} the run was still busy when the next poll was due (the polling interval is {self.interval_us / 1_000_000:g} s, the "
             f"longest took {self.longest_us / 1_000_000:.1f} s): choose a longer --interval; what it means: docs/privacy/index.md, known gaps"
         )
 

@@ -148,7 +148,7 @@ def _check_beside(tables: Tables, part: str, torn_commit: torn_commits.Torn) -> 
         str(torn_commit.table), version=torn_commit.version - 1
     ).transaction_version(tables.published_mark)
     if (tables.published().triggers or 0) > (mark_before or 0):
-        complaint = f"{torn_commit.path} is damaged, and the histogram has the tick of which the table {part} has lost its rows"
+        complaint = f"{torn_commit.path} is damaged, and the public table has the tick whose rows the table {part} has lost"
         raise LakeError(f"{complaint}: {remedies.unrepairable(tables.folder)}")
 
 

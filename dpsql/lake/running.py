@@ -44,7 +44,7 @@ def exclusive(folder: Place) -> Iterator[Callable[[], None]]:
             if os.path.samestat(os.fstat(descriptor), os.stat(file)):
                 return
         raise LakeError(
-            f"{file} was removed or replaced while this run was at work, so that two may be; start it again once no other is"
+            f"{file} was removed or replaced while this run was working, so two may run; start it again once no other is"
         )
 
     try:

@@ -136,7 +136,7 @@ def take_savepoint(lake: Lake, name: str, label: str | None = None) -> Savepoint
         create_file(folder.with_suffix(".json"), record.content(facts, VERSION))
     except FileExistsError:
         raise LakeError(
-            f"savepoint {label!r} of {name!r} is there already; give another label"
+            f"savepoint {label!r} of {name!r} already exists; give another label"
         ) from None
     except OSError as problem:
         shutil.rmtree(folder, ignore_errors=True)

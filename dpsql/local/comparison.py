@@ -39,20 +39,20 @@ def check_comparable(query: Query) -> None:
     """
     if query.shape.sketch is not None:
         raise InputError(
-            "true values beside the released ones are not there yet for sketches: `dpsql try` without --compare"
+            "true values next to released ones are not supported for sketches: `dpsql try` without --compare"
         )
     if not query.parsed.privacy_unit:
         raise InputError(
-            "true values beside the released ones are not there yet for queries that protect rows: `dpsql try` without --compare"
+            "true values next to released ones are not supported for queries that protect rows: `dpsql try` without --compare"
         )
     if any(isinstance(aggregate, Quantiles) for aggregate in query.parsed.aggregates):
         raise InputError(
-            "true values beside the released ones are not there yet for APPROX_QUANTILES: leave them out"
+            "true values next to released ones are not supported for APPROX_QUANTILES: leave them out"
         )
     is_of_windows = query.parsed.window is not None or query.parsed.once
     if not is_of_windows or query.published.sets is not None:
         raise InputError(
-            "true values beside the released ones are not there yet for tables that grow and for CUBE: `dpsql try` without --compare"
+            "true values next to released ones are not supported for running totals and CUBE: `dpsql try` without --compare"
         )
 
 

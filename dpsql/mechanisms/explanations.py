@@ -187,7 +187,7 @@ def versions(query: ParsedQuery[Any], spells: int | None = None) -> Iterator[str
         rows = f"a row is ({', '.join(columns)}); messages that come again are ignored until {kept_time} after its end."
     yield (
         "A record is a row version: an insert begins one, a delete ends one, an update does both; an update of columns that the query "
-        "does not read does neither. c limits versions with one key at the same time."
+        "does not read does neither. max_rows_per_group limits versions with one key at the same time."
     )
     yield "A row counts from its begin, if its key had remaining capacity then, until its end."
     yield _after_the_last(query)
@@ -319,7 +319,7 @@ def quantile_notes(aggregate: Aggregate, tree: QuantileTree, grid: float) -> tup
     if isinstance(aggregate, Percentile):
         values = f"the value that {share_of(aggregate):.0%} of the rows lie below, on a grid of {grid:.4g}"
     return (
-        f"{name}: {values}. Its error is in ranks: so many rows too many or too few can lie below a value, more where many rows have "
+        f"{name}: {values}. Its error is in ranks: this many rows too many or too few can lie below a value, more where many rows have "
         "one value.",
         f"{name}_{RANK_STDERR} is that error as a share of the noisy number of rows; if that number is below 1, {name} is NULL.",
     )

@@ -22,7 +22,7 @@ from dpsql.udfs.intake.left_out import FigureLimits
 
 SHARE = 0.01
 MOST_SHARES = 0.05
-"""Shares of mu^2: of one figure, and of all together at most."""
+"""Shares of the budget: of one figure, and of all together at most."""
 FIGURES_OF_ROWS = 4
 """Figures of a query that counts records: units, units over a limit, records, and those left out."""
 LEAST_UNITS = 40

@@ -250,9 +250,9 @@ def describe(budget: Budget, run_limit: int = 10, names: Mapping[str, str] | Non
     ]
     if count:
         question = (
-            "Whether so many rows of one person are there"
+            "Whether this many rows of one person exist"
             if event
-            else "Whether one of them took part in any so many days in a row (UTC)"
+            else "Whether one of them took part in any this many days in a row (UTC)"
         )
         text.append(f"  {question} is hidden, in all these runs together, up to")
         for t in budget.totals:
@@ -260,7 +260,7 @@ def describe(budget: Budget, run_limit: int = 10, names: Mapping[str, str] | Non
             text.append(f"    {days:<8} epsilon {_epsilon_text(t)}, delta {t.delta:.2g}")
         if not event and any(t.days == 7 and t.epsilon > MOST_EPSILON for t in budget.totals):
             text.append(
-                f"  CAREFUL: more than epsilon {MOST_EPSILON:g} in 7 days promises little to somebody who is there all the time."
+                f"  CAREFUL: more than epsilon {MOST_EPSILON:g} in 7 days promises little to somebody active all the time."
             )
     if (rows_only := budget.rows_only)[0]:
         rows, costs = (
@@ -276,7 +276,7 @@ def describe(budget: Budget, run_limit: int = 10, names: Mapping[str, str] | Non
     text += [f"  Note: {remark}." for remark in budget.remarks]
     if shown_exactly := sum(line.kind == COMPARE for line in budget.lines):
         text.append(
-            f"  {shown_exactly} of these runs showed exact values beside the private ones (kind compare): no epsilon covers those."
+            f"  {shown_exactly} of these runs showed exact values next to the private ones (kind compare): no epsilon covers those."
         )
     text += [
         f"  {line.created[:10]}  {line.kind:<5}  {called.get(line.run_id, line.run_id)}  {_promise(line)}"

@@ -95,7 +95,7 @@ class Cost:
             raise ValueError("units pay for their floor tests by failure alone")
         if self.overlap is Overlap.WINDOWS:
             if self.mu2_shared < self.mu2 or self.failure_shared < self.failure:
-                raise ValueError("a period beside others cannot cost less than alone")
+                raise ValueError("a period with others cannot cost less than alone")
         elif self.overlap is Overlap.EVENTS and not math.isclose(
             self.failure, shifted(self.floor, self.mu), rel_tol=1e-9
         ):
@@ -104,7 +104,7 @@ class Cost:
             )  # it grows with e^epsilon
         elif shared != single:
             raise ValueError(
-                f"periods that overlap as {self.overlap} cost as much beside others as alone"
+                f"periods that overlap as {self.overlap} cost as much with others as alone"
             )
 
     @property

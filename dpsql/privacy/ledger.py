@@ -243,7 +243,7 @@ class Ledger:
         """
         if secret.path is None:
             raise BudgetError(
-                "this secret has no file, so no ledger beside it: use Secret.load(path), or name one with ledger=Ledger(folder)"
+                "this secret has no file, so it has no ledger: use Secret.load(path), or name one with ledger=Ledger(folder)"
             )
         return cls.beside(secret.path)
 
@@ -264,11 +264,11 @@ class Ledger:
             instead = f"move it there: mv {linked} {own_folder}"
             if own_folder.is_dir():
                 instead = (
-                    f"{own_folder} is there already, and one secret has one budget. Move {linked} away, and write down the runs of each lake with "
+                    f"{own_folder} already exists, and one secret has one budget. Move {linked} away, and write down the runs of each lake with "
                     "`dpsql restore NAME --lake DIR --ledger`"
                 )
             raise BudgetError(
-                f"ledger {linked} is beside a link, but a ledger belongs beside the secret itself ({own_folder.parent}): {instead}"
+                f"ledger {linked} is next to a link, but a ledger belongs next to the secret itself ({own_folder.parent}): {instead}"
             )
         return cls(own_folder, secret)
 
@@ -408,7 +408,7 @@ class Ledger:
                 if recorded_seals and own_seals and recorded_seals.ledger_id == own_seals.ledger_id:
                     raise BudgetError(
                         f"ledger {folder} is a copy of {recorded}, which is still there: each would spend without the other, and their runs could "
-                        f"publish the same noise on other data. Go on with the secret beside {recorded}; or move {folder} away for a ledger of its "
+                        f"publish the same noise on other data. Continue with the secret next to {recorded}; or move {folder} away for a ledger of its "
                         "own, in which nothing is known to be spent"
                     )
             if recorded != folder and folder.is_dir():

@@ -103,7 +103,7 @@ def line_from(content: Mapping[str, Any]) -> Line:
     if version not in (SCHEMA_VERSION, WITH_FLOOR, WITH_FAILURES):
         reads = f"this one reads versions {SCHEMA_VERSION} to {WITH_FAILURES}"
         raise UnknownLineVersion(
-            f"version {version!r} was written by another release of dpsql; {reads}. Nothing is spent beside it"
+            f"version {version!r} was written by another release of dpsql; {reads}. Nothing else is spent"
         )
     if "origin" not in fields:
         raise ValueError("no origin")

@@ -71,7 +71,7 @@ def _check_constants(theta: Float, omega: Float) -> None:
         and len(set(theta.tolist())) == len(theta)
     ):
         raise AccountingError(
-            "a counter for ever needs positive omega, and theta between 0 and 1, all different"
+            "a counter without a last trigger needs positive omega, and theta between 0 and 1, all different"
         )
 
 

@@ -57,7 +57,7 @@ class RunRegister:
         """Add the entry of a new run id.
 
         Raises:
-            LakeError: the run id is there already, or the folder cannot be written.
+            LakeError: the run id already exists, or the folder cannot be written.
         """
         with reporting_os_errors(str(self.folder), LakeError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -123,7 +123,7 @@ class RunRegister:
         if entry is None or entry.closed_us is None or closed_us >= entry.closed_us:
             return
         raise LakeError(
-            f"run {run_id} has published triggers up to {timestamp(entry.closed_us)}, of which {entry.place} knows nothing: tables were deleted, "
+            f"run {run_id} has published triggers up to {timestamp(entry.closed_us)}, and {entry.place} does not have these: tables were deleted, "
             "or this is an older copy of the lake. Going on would publish the same noise on other data. "
             "Put back the newest lake, or start a new run with `dpsql restore --new-run` or under another --name"
         )

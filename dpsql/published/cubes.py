@@ -89,7 +89,7 @@ class PublishedMarginals:
         if name in quotients or not self.columns:
             names = quotients.get(name or "", ", ".join(quotients.values()))
             raise LakeError(
-                f"{names} does not add up over cells, so no answer follows from it: select SUM and COUNT beside it"
+                f"{names} does not add up over cells, so no answer follows from it: select SUM and COUNT next to it"
             )
         if name is None and len(self.counts) == 1:
             return self.counts[0]
@@ -375,7 +375,7 @@ def publish(path: Place, name: str, synthetic: Synthetic, rows: int | None) -> b
         rows: as it was made.
 
     Returns:
-        False if its trigger is there already: then nothing was written.
+        False if its trigger already exists: then nothing was written.
 
     Raises:
         LakeError: another table is there, or it cannot be written.
@@ -404,7 +404,7 @@ def publish(path: Place, name: str, synthetic: Synthetic, rows: int | None) -> b
                 else "is no synthetic table"
             )
             raise LakeError(
-                f"{path}: what is there {mismatch}: name another place with --synthetic DIR"
+                f"{path}: the table there {mismatch}: name another place with --synthetic DIR"
             )
         if stored != description:  # another run has published since
             delta_tables.set_properties(path, description.properties, {})

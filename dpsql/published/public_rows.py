@@ -216,7 +216,7 @@ def open_table(path: str | Path) -> PublicTable:
     table = PublicTable(path)
     if not exists(table.root):
         raise LakeError(
-            f"{path}: no published table is there: give its folder, like lake/public/demo, or the NAME of a query and its lake"
+            f"{path}: no published table exists there: give its folder, like lake/public/demo, or the NAME of a query and its lake"
         )
     return table
 

@@ -21,10 +21,10 @@ NAMED = {
 """Columns of the roles TIME and BESIDE, by their names, or by the endings of these."""
 
 MEANINGS = {
-    "units": "units of which a record counts",
-    "units_over": "units of which a record is left out",
+    "units": "units with a record that counts",
+    "units_over": "units with a record that is left out",
     "pairs": "pairs of a unit and a key that count",
-    "pairs_left_out": "further pairs, of which no record counts",
+    "pairs_left_out": "further pairs without a record that counts",
     "rows": "records that count",
     "rows_left_out": "records that came in time and do not count",
     "values_clamped": "values of records, and sums of one unit in a group, that were moved to a bound",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from dpsql.sources.caps import NO_CAP, Cap, read_caps
 from dpsql.sources.change_feed import MOST_DIGITS, TIME, FeedForm, column_rules, feed_rules
 from dpsql.sources.declared_types import refused_type, type_word, without_quoted
 from dpsql.sources.domains import Domain, read_domains
+from dpsql.sources.keys import SOURCE_KEYS
 from dpsql.sources.places import overlap, places
 from dpsql.sources.policy import NO_POLICY, Policy, read_policy
 from dpsql.sources.reader_options import CATALOG, refused_format, refused_option
@@ -157,14 +158,6 @@ class Source:
         return self.event_cap if level is PrivacyLevel.EVENT else self.cap
 
 
-SOURCE_KEYS = tuple(
-    each.name.removesuffix("_us")
-    for each in fields(Source)
-    if each.name not in ("name", "uncapped", "event_cap", "event_time_unit", "of_frame")
-)
-"""What the block of a source in sources.yaml may have: `cap` tells three of the fields, `event_time` two."""
-
-
 @dataclass(frozen=True)
 class Sources(Mapping[str, Source]):
     """The sources of one file by name; `path` is the file (None when made in code)."""
@@ -214,7 +207,7 @@ def _check_policies(sources: tuple[Source, ...], document: YamlDocument) -> None
         level = source.policy.protects
         if source.policy != NO_POLICY and source.cap_of(level) is None:
             raise document.error(
-                f"a policy bounds one query, and nothing bounds how many there are: write a `cap` of level {level} beside it",
+                f"a policy bounds one query, and nothing bounds how many queries run: write a `cap` of level {level} next to it",
                 ("sources", source.name, "policy"),
             )
 

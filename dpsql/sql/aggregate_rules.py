@@ -187,7 +187,7 @@ def rows_beside_bounds_per_group(draft: Draft) -> Iterator[Problem]:
     for call in draft.calls if of_rows and not is_written else ():
         if call.per_group:
             name = of_rows[0].name.upper()
-            message = f"{call.name.upper()} counts all rows of a unit in a group, and {name} beside it needs a number of them"
+            message = f"{call.name.upper()} counts all rows of a unit in a group, and {name} next to it needs a number of them"
             hint = f"add max_rows_per_group = N, or write COUNT(*, {PER_GROUP} => (0, N))"
             yield problem(call.item.span, message, hint)
 

@@ -439,7 +439,9 @@ def day_of_today(draft: Draft, node: exp.Expr) -> Iterator[Edit]:
     )
     reason = "the query keeps this date"
     if window_us and is_day:
-        reason += f"; to have the latest {window_us // UNITS_US['day']} days at each trigger: window({draft.time_column}, '{show_duration(window_us)}', '1 day')"
+        days = window_us // UNITS_US["day"]
+        window = f"window({draft.time_column}, '{show_duration(window_us)}', '1 day')"
+        reason += f"; to have the latest {days} days at each trigger: {window}"
     yield replacement(draft.span(moved_time), f"{_NOWS[name]} '{text}'", reason)
 
 

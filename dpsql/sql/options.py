@@ -324,22 +324,22 @@ PRIVACY_UNIT_COLUMN = Option(
 )
 MAX_ROWS_CONTRIBUTED = whole_option(
     "max_rows_contributed = N",
-    "C: records of one unit that count, per contribution period",
-    "G c; none where each aggregate is COUNT(DISTINCT unit) or has bounds per group; of a change feed required",
+    "how many records of one unit count, per contribution period",
+    "the product of the next two; none where each aggregate is COUNT(DISTINCT unit) or has bounds per group; of a change feed required",
     MOST_ROWS,
     _rows,
 )
 MAX_ROWS_PER_GROUP = whole_option(
     "max_rows_per_group = N",
-    "c: of these, records with one key",
-    f"{ROWS_PER_GROUP}; without a key {ROWS_WITHOUT_KEY}; C where that is written",
+    "how many of these with one key",
+    f"{ROWS_PER_GROUP}; without a key {ROWS_WITHOUT_KEY}; max_rows_contributed where that is written",
     MOST_ROWS,
     _rows_per_group,
 )
 MAX_GROUPS_CONTRIBUTED = whole_option(
     "max_groups_contributed = N",
-    "G: different keys of one unit",
-    f"{GROUPS}; C where that is written; without a key 1 (sliding: 2), in windows with `STREAM` C",
+    "how many different keys of one unit count",
+    f"{GROUPS}; max_rows_contributed where that is written; without a key 1 (sliding: 2), in windows with `STREAM` max_rows_contributed",
     MOST_ROWS,
     _groups,
 )
@@ -347,7 +347,7 @@ CONTRIBUTION_PERIOD = Option(
     "contribution_period",
     read_period,
     "contribution_period = STREAM",
-    "`WINDOW`: allowance and promise are per window (sliding: per period as long as one); `STREAM`: for ever; of a change feed also a duration, as "
+    "`WINDOW`: allowance and promise are per window (sliding: per period as long as one); `STREAM`: the whole stream; of a change feed also a duration, as "
     "in `'30 days'`: for all rows that a unit begins within it",
     "`WINDOW`; without a window `STREAM`",
     default=lambda draft: (
@@ -389,7 +389,7 @@ MAX_TRIGGERS = whole_option(
 )
 MIN_PRIVACY_UNITS_PER_GROUP = whole_option(
     "min_privacy_units_per_group = 10",
-    "m: a key with fewer units never appears (sliding, per window: it has to be counted 2 m - 1 times, and a unit counts once per period)",
+    "a key with fewer units never appears (sliding: a unit counts once per period, and up to two periods count, so a key needs almost twice as many)",
     "1",
     MOST_ROWS,
     lambda draft: 1,
@@ -433,7 +433,7 @@ NEEDLESS_OPTIONS: Mapping[str, str] = {
     "grouping": "every pane is measured, and mechanism = PAPER is the paper's",
     "monitor_share": "every pane is measured, and mechanism = PAPER is the paper's",
     "sketch": "cells have signs, and mechanism = PAPER is the paper's",
-    "smoothing": "a smoothed column is there where it costs nothing",
+    "smoothing": "a smoothed column exists where it costs nothing",
     "group_selection_share": "the share was measured, and min_privacy_units_per_group says how many a key needs at least",
     "hide_below": "a key that has appeared is hidden while its weight is below half of its threshold",
     "sketch_depth": "sketches have 9 rows, and sketch_width says how many cells each has",
@@ -447,8 +447,8 @@ FOREIGN_OPTIONS: Mapping[str, str] = {
     "watermark": "write allowed_lateness = '1 hour'",
     "threshold": "write min_privacy_units_per_group for exact users; the noisy threshold is computed from the budget",
     "k_threshold": "write min_privacy_units_per_group for exact users; the noisy threshold is computed from the budget",
-    "selection_weight_decay": "write max_groups_contributed = N: fewer keys of each user, of which each counts more",
-    "keys_per_unit": "write max_groups_contributed = N: fewer keys of each user, of which each counts more",
+    "selection_weight_decay": "write max_groups_contributed = N: fewer keys of each unit, each counting more",
+    "keys_per_unit": "write max_groups_contributed = N: fewer keys of each unit, each counting more",
     "publish_above": "write HAVING: all rows are published, and it chooses what readers show",
     "max_ahead": "write max_ahead: 5 minutes at the source",
     "max_grouping_keys": "GROUPING SETS say which tables are wanted",

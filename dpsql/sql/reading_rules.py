@@ -110,7 +110,7 @@ def limit_is_a_number(draft: Draft) -> Iterator[Problem]:
         yield problem(
             place,
             "LIMIT takes a whole number from 1",
-            "write LIMIT 10: so many rows of each window are shown",
+            "write LIMIT 10: 10 rows of each window are shown",
         )
 
 

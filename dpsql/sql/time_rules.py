@@ -374,7 +374,7 @@ def period_of_changes(draft: Draft) -> Iterator[Problem]:
         if call.function is AggregateFunction.COUNT_DISTINCT_UNIT:
             yield problem(
                 call.item.span,
-                "Units are counted for ever only: they are present across contribution periods",
+                "Units are counted with contribution_period = STREAM only: they are present across contribution periods",
                 stream,
             )
     min_units = draft.entry("min_privacy_units_per_group")

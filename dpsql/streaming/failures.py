@@ -126,8 +126,8 @@ def translate(problem: BaseException, source: str, step: str, remedy: str = "") 
             return _file_error(condition, parameters, source)
         if condition.startswith("KAFKA_DATA_LOSS") or name.endswith("OffsetOutOfRangeException"):
             return DataError(
-                f"source {source!r}: the broker no longer has messages that this run has not read: they have expired, or the topic was made "
-                "anew. A run belongs to its input, and a gap would be missing in silence: start a new run with another --name, and let the "
+                f"source {source!r}: the broker no longer has messages that this run has not read: they have expired, or the topic was "
+                "recreated. A run belongs to its input, and a gap would be missing in silence: start a new run with another --name, and let the "
                 "topic keep messages for longer than a run may stand still"
             )
         if table_problem := _table_problem(condition):

@@ -566,7 +566,7 @@ def check_unchanged(pinned: Pins, current: Pins) -> None:
         if isinstance(pin, str) and current.get(name, pin) != pin:
             raise LakeError(
                 f"the files of static table {name!r} are not those that this run is reading: put the old ones back until it has caught up "
-                "(a live run keeps them for ever), or start a new run under another --name. A Delta table may change: its version is kept"
+                "(a live run keeps them), or start a new run under another --name. A Delta table may change: its version is kept"
             )
 
 

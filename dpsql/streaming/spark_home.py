@@ -106,7 +106,7 @@ def _check_master(master: str, tell: Callable[[str], None]) -> None:
     end = monotonic() + MASTER_SECONDS
     is_told = False
     while reasons := _silent(addresses):
-        silent = f"--master {master}: nobody answers there ({'; '.join(reasons)})"
+        silent = f"--master {master}: no answer there ({'; '.join(reasons)})"
         if monotonic() >= end:
             raise Unreachable(f"{silent}; start the master, or leave --master away")
         if not is_told:

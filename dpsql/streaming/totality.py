@@ -272,7 +272,7 @@ class _Guards:
             type_name, why = (
                 ("TIMESTAMP", "takes today's date where it has none")
                 if time
-                else ("DECIMAL", "can take for ever on one record")
+                else ("DECIMAL", "can take hours on one record")
             )
             raise DataError(
                 f"a {type_name} made of text inside of JSON or of an array, map or struct {why}: read it as STRING there, and cast that"

@@ -119,7 +119,7 @@ def check_tunable(query: Query) -> None:
         )
     if query.parsed.asked.max_rows_contributed == math.inf:
         raise ConfigError(
-            "tuning looks for C, c and G, and this query has G alone: write max_rows_contributed"
+            "tuning looks for three limits, and this query has max_groups_contributed alone: write max_rows_contributed"
         )
 
 

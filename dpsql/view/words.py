@@ -263,7 +263,9 @@ def scale_texts(low: float, high: float) -> tuple[str, str]:
 # From what a table says of itself.
 
 NOISE_ONLY = "± is 95% of the noise. It does not cover what the contribution bounds leave out."
-PREDICTED = "Where a slide was not measured by itself, the value is predicted, and nobody knows how far it is off."
+PREDICTED = (
+    "Where a slide was not measured by itself, the value is predicted, and its error is unknown."
+)
 NOT_ONE_PERSON = "What is protected is one row, not one person."
 NOISE_OF_ROWS = f"± is 95% of the noise. {NOT_ONE_PERSON}"
 LISTED = (
@@ -385,7 +387,7 @@ def why_nothing(published: Published, counts_file: str = "") -> str:
         more_text = f" Rows begin with the first {span} after the source's `start`."
     if not counts_file:
         return f"No rows: {why}.{more_text}"
-    return f"No rows. If records do not fit `schema`, nobody counts: see {counts_file}. Else {why}.{more_text}"
+    return f"No rows. If records do not fit `schema`, none counts: see {counts_file}. Else {why}.{more_text}"
 
 
 def next_trigger(published: Published, now_us: int) -> str:

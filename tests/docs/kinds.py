@@ -54,7 +54,7 @@ REASONS = {
     ("contribution_bounds_per_group", "dynamic, rows end"): "would depend on what was cut",
     ("contribution_bounds_per_group", "marginals"): "not in CUBE",
     ("privacy_level = EVENT", "dynamic, rows end"): "protects a row that stays",
-    **{(row, "sketch"): "no place beside a sketch" for row in AGGREGATES if row not in OF_LISTS},
+    **{(row, "sketch"): "not supported with a sketch" for row in AGGREGATES if row not in OF_LISTS},
 }
 """Of the cells that are refused: why. A list has one number a value, so it has no other aggregate."""
 APART = {

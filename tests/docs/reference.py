@@ -1,5 +1,8 @@
-"""What the reference says of options, commands, and of which functions run where: made from the code. `python -m tests.docs.reference` writes it anew."""
+"""What the reference says of options, commands, keys of sources, and of which functions run where: made from the code. `python -m tests.docs.reference`
+writes it."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import click
@@ -7,6 +10,7 @@ import click
 from dpsql.jobs.cli import main
 from dpsql.local import expressions
 from dpsql.mechanisms.registry import MECHANISMS
+from dpsql.sources.keys import OF_ALL, OF_CHANGE_FEEDS
 from dpsql.sql.allowed import FUNCTIONS
 from dpsql.sql.parse import options_of
 from tests.docs import kinds
@@ -78,7 +82,20 @@ def commands() -> str:
     return "\n".join(rows) + "\n"
 
 
-TABLES = {"functions": functions, "options": options, "kinds": kinds.table, "commands": commands}
+def keys(head: str, meanings: Mapping[str, str]) -> str:
+    """Each key of a source with what it says."""
+    rows = [f"| `{key}` | {meaning} |" for key, meaning in meanings.items()]
+    return "\n".join([f"| {head} | |", "|---|---|", *rows]) + "\n"
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "functions": functions,
+    "options": options,
+    "kinds": kinds.table,
+    "commands": commands,
+    "keys": partial(keys, "key of `sources.yaml`", OF_ALL),
+    "feeds": partial(keys, "key of a source with `change_feed`", OF_CHANGE_FEEDS),
+}
 
 
 def written(page: str) -> str:

@@ -268,5 +268,5 @@ def test_what_a_live_run_assumes_is_shown_with_what_was_found(tmp_path: Path) ->
     assumed, found = live_notes(lake, "views")
     assert assumed.endswith("takes less time than the polling interval")
     assert found.startswith(
-        "12 times the run was still at work when the next poll was due (the polling interval is 5 s, the longest took 7.3 s)"
+        "12 times the run was still busy when the next poll was due (the polling interval is 5 s, the longest took 7.3 s)"
     )

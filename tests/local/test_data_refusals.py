@@ -257,10 +257,10 @@ CASES = (
     Case("frame_session.py _numbers", "arguments are", ("Session.plan",), records=FRAME_OF, arguments={"mechanism": 1}),
     Case("frame_session.py _numbers #2", "is no number", (FRAME,), records=FRAME_OF, arguments={"epsilon": "1"}),
     # Exact values beside released ones.
-    Case("local/comparison.py check_comparable", "not there yet for sketches", (COMPARE,), parquet("copy.parquet"), BEGUN, sql=LISTS),
+    Case("local/comparison.py check_comparable", "not supported for sketches", (COMPARE,), parquet("copy.parquet"), BEGUN, sql=LISTS),
     Case("local/comparison.py check_comparable #2", "protect rows", (COMPARE,), parquet("copy.parquet"), BEGUN, sql=ROWS),
     Case("local/comparison.py check_comparable #3", "APPROX_QUANTILES", (COMPARE,), parquet("copy.parquet"), sql=QUANTILES),
-    Case("local/comparison.py check_comparable #4", "tables that grow", (COMPARE,),
+    Case("local/comparison.py check_comparable #4", "running totals", (COMPARE,),
         parquet("copy.parquet"), BEGUN, sql=SQL.replace("1)", "1, trigger_interval = '1 day')")),
 )  # fmt: skip
 OTHERS = {

@@ -79,7 +79,7 @@ def test_the_owner_is_told_which_column_did_not_fit(inside: Path, name: str) -> 
     done = tried()
     assert done.exit_code == 0, done.output
     assert (
-        "No rows. If records do not fit `schema`, nobody counts: see keys/secret.last-read.json."
+        "No rows. If records do not fit `schema`, none counts: see keys/secret.last-read.json."
         in (done.stdout)
     )
     found = told()

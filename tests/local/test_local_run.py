@@ -116,7 +116,7 @@ def test_a_cap_holds_for_local_runs_and_without_a_ledger_there_is_no_run(
     with pytest.raises(BudgetError, match=r"would exceed the cap.*sources\.visits\.cap"):
         dpsql.run_local(query, visits(), secret, until_us=UNTIL)
     dpsql.run_local(query, visits(), secret, RUN, until_us=UNTIL)
-    with pytest.raises(BudgetError, match=r"no file, so no ledger beside it.*ledger=Ledger"):
+    with pytest.raises(BudgetError, match=r"no file, so it has no ledger.*ledger=Ledger"):
         dpsql.run_local(query, visits(), Secret(bytes(32)), until_us=UNTIL)
 
 

@@ -211,7 +211,7 @@ def test_true_values_stand_beside_the_released_ones(
 def test_no_true_values_beside_a_cube(compile_on: Compile) -> None:
     """Catches: a comparison that is refused only when epsilon is spent."""
     cube = ONE_ROW.replace("COUNT(*)", "page, COUNT(*)") + " GROUP BY CUBE (page)"
-    with pytest.raises(InputError, match="not there yet for tables that grow and for CUBE"):
+    with pytest.raises(InputError, match="not supported for running totals and CUBE"):
         check_comparable(compile_on(cube, domains={"page": Domain(("/p1", "/p2"), ordered=False)}))
 
 

@@ -257,7 +257,7 @@ def test_what_cannot_be_asked(opened: Callable[..., Session], tmp_path: Path) ->
         opened(unit="who").query(COUNT, epsilon=1)
     with pytest.raises(DataError, match="odd"):
         opened().query("SELECT odd, COUNT(*) AS n FROM v GROUP BY odd", epsilon=1)
-    with pytest.raises(BudgetError, match="no ledger beside it"):
+    with pytest.raises(BudgetError, match="it has no ledger"):
         opened(secret=Secret(bytes(range(32))))
     assert not Ledger.beside(tmp_path / "secret").lines()
 

@@ -161,7 +161,7 @@ def test_readers_take_a_table_without_rows(
         )
     said = read(tmp_path, "view", "none").output
     assert said.startswith(
-        "query 'none': No rows. If records do not fit `schema`, nobody counts: see status.json"
+        "query 'none': No rows. If records do not fit `schema`, none counts: see status.json"
     ), said
     assert not Path("none.html").exists()
 
@@ -183,7 +183,7 @@ def test_a_watched_page_waits_for_rows(tmp_path: Path, monkeypatch: pytest.Monke
     assert (
         done.exit_code == 0
         and done.stderr.count(
-            "query 'q': No rows. If records do not fit `schema`, nobody counts: see status.json"
+            "query 'q': No rows. If records do not fit `schema`, none counts: see status.json"
         )
         == 1
     ), done.output
@@ -331,13 +331,13 @@ def test_a_copy_of_the_table_in_an_empty_place_says_what_it_is(
     [
         (
             "./none",
-            "no published table is there: give its folder, like lake/public/demo, or the NAME of a query and its lake",
+            "no published table exists there: give its folder, like lake/public/demo, or the NAME of a query and its lake",
         ),
         (
             "none",
             "Missing option '--lake': 'none' is the name of a query; the folder of a table is written with a /: ./none",
         ),
-        ("./log", "no published table is there"),
+        ("./log", "no published table exists there"),
         (
             "./other",
             "an earlier dpsql made this table: run the query again; any reader of Delta tables shows it",

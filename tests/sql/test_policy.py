@@ -136,7 +136,7 @@ def test_the_policy_of_rows_is_of_rows() -> None:
 @pytest.mark.parametrize(
     ("policy", "more", "said"),
     [
-        ({"max_epsilon_per_query": 1}, {"cap": None}, "write a `cap` of level USER beside it"),
+        ({"max_epsilon_per_query": 1}, {"cap": None}, "write a `cap` of level USER next to it"),
         (
             {"max_epsilon_per_query": 1, "privacy_level": "EVENT"},
             {},

@@ -263,7 +263,7 @@ def test_what_a_live_run_assumes_is_shown(work: Path) -> None:
     write_overruns(Path("lake/private/views"), Overruns(3, 7_300_000, 0, 5_000_000))
     found = json.loads(dp("show", "views", "--lake", "lake", "--json").stdout)["live"]
     assert len(found) == 2 and found[1].startswith(
-        "3 times the run was still at work when the next poll was due"
+        "3 times the run was still busy when the next poll was due"
     )
     (query,) = json.loads(dp("status", "--lake", "lake", "--json").stdout)
     assert (query["state"], query["overruns"]) == ("stopped", 3)
@@ -476,7 +476,7 @@ def test_shown_exact_values_are_kept_in_the_ledger(work: Path) -> None:
     ]
     text = dp("budget").stdout
     assert (
-        "1 of these runs showed exact values beside the private ones (kind compare): no epsilon covers those."
+        "1 of these runs showed exact values next to the private ones (kind compare): no epsilon covers those."
         in text
     )
     assert text.count("; exact values were shown") == 1
@@ -496,7 +496,7 @@ def test_a_new_secret_is_told(work: Path) -> None:
         ) == (times == 0)
     Path("new/secret").unlink()
     assert (
-        "new secret new/secret, the ledger beside it was another secret's"
+        "new secret new/secret, the ledger next to it was another secret's"
         in dp("try", "views.sql", "--secret-file", "new/secret").stderr
     )
     assert (

@@ -48,7 +48,7 @@ def test_a_run_without_an_executor_ends(stopped: bool) -> None:
     cluster = Cluster()
     stop = threading.Event()
     said = list[str]()
-    message = r"no executor: .* its master has forgotten it, for .* the same command goes on"
+    message = r"no executor: .* its master has forgotten it, for .* the same command continues"
     with pytest.raises(DpsqlError, match=message) as told, watched(cluster, stop, said):
         assert cluster.cancelled.wait(10) and stop.is_set()
         if not stopped:

@@ -182,7 +182,7 @@ def _edit(**changes: object) -> Callable[[Path], None]:
     [
         (
             lambda path: (path.unlink(), (path.parent / "contributions").mkdir()),
-            "run.json is lost, but .*contributions is there",
+            "run.json is missing, but .*contributions exists",
         ),
         (lambda path: path.write_text("{"), "damaged; put back"),
         (lambda path: path.write_bytes(b"\xff"), "damaged; put back"),
@@ -206,7 +206,7 @@ def test_a_lost_or_damaged_run_file_stops_everything(
 
 def test_a_histogram_without_a_run_is_never_continued(tmp_path: Path) -> None:
     published(tmp_path)
-    with pytest.raises(LakeError, match=r"run\.json is lost"):
+    with pytest.raises(LakeError, match=r"run\.json is missing"):
         opened(tmp_path)
 
 

@@ -216,7 +216,7 @@ def test_a_line_of_another_release_stops_all_spending(tmp_path: Path, version: i
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": version}))
     with pytest.raises(
         BudgetError,
-        match=rf"000001\.json: version {version} was written by another release.*Nothing is spent beside it",
+        match=rf"000001\.json: version {version} was written by another release.*Nothing else is spent",
     ):
         ledger.append(replace(LINE, run_id="f" * 32), None)
     assert not (tmp_path / "000002.json").exists()

@@ -140,7 +140,7 @@ def test_a_run_whose_lock_was_removed_goes_no_further(tmp_path: Path, again: boo
                 others()
         with pytest.raises(
             LakeError,
-            match=r"running.json was removed or replaced while this run was at work.*start it again",
+            match=r"running.json was removed or replaced while this run was working.*start it again",
         ):
             sink(SimpleNamespace(), 1)
     assert worked == [3]

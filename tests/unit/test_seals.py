@@ -246,7 +246,7 @@ def test_a_ledger_is_beside_the_secret_itself_whatever_links_lead_to_it(tmp_path
         json.dumps({**asdict(LINE), "version": 2})
     )
     with pytest.raises(
-        BudgetError, match=r"b/ledger is beside a link.*a/ledger is there already.*--ledger"
+        BudgetError, match=r"b/ledger is next to a link.*a/ledger already exists.*--ledger"
     ):
         Ledger.beside(tmp_path / "b" / "secret")
     shutil.rmtree(tmp_path / "a" / "ledger")

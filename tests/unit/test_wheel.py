@@ -116,7 +116,7 @@ def test_commands_run_from_any_folder(installed: Path, tmp_path: Path) -> None:
     again = dp(installed, tmp_path, "init")
     assert (again.returncode, again.stderr) == (
         2,
-        "conf is there already: give another folder, like `dpsql init private`\n",
+        "conf already exists: give another folder, like `dpsql init private`\n",
     )
     flags = ("conf/queries/demo.sql",)
     assert "What is promised" in dp(installed, tmp_path, "explain", *flags).stdout

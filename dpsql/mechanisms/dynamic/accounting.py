@@ -110,7 +110,9 @@ def _check_numbering(plan: TablePlan) -> None:
     if is_stream != (plan.period is None) or plan.periods.length < 1:
         raise AccountingError("a table without windows has one contribution period, or a length")
     if plan.period and (isinstance(plan, TreePlan) or _counts_units(plan)):
-        raise AccountingError("units, and rounds of an interval tree, are counted for ever only")
+        raise AccountingError(
+            "units, and rounds of an interval tree, need contribution_period = STREAM"
+        )
     if [p.noise_stream for p in plan.perturbations] != list(range(1, len(plan.perturbations) + 1)):
         raise AccountingError(
             "perturbations must be mechanisms 1, 2, ...: equal numbers share their noise, and 0 is key selection"

@@ -77,7 +77,7 @@ def explanation(plan: TablePlan, source: Source) -> Explanation:
 
 
 TREE_BUDGET = (
-    "3/8 of mu^2 go to what nodes release, 3/8 to what leaves them, 1/8 each to their sizes and to how many rows leave. Of that, "
+    "3/8 of the budget go to what nodes release, 3/8 to what leaves them, 1/8 each to their sizes and to how many rows leave. Of that, "
     "level l has in round r the part (6 / pi^2 / (l r))^2, and each column as much as the others.",
 )
 TREE_ERRORS = (

@@ -22,8 +22,8 @@ OPTIONS: tuple[Option, ...] = (
     options.MAX_TRIGGERS,
     whole_option(
         "max_spells_contributed = 4",
-        "S, of a change feed: how often one unit is counted as coming to a key",
-        "C",
+        "of a change feed: how often one unit is counted as coming to a key",
+        "max_rows_contributed",
         MOST_ROWS,
         lambda draft: draft.value("max_rows_contributed"),
     ),
@@ -68,7 +68,7 @@ def of_the_paper(draft: Draft) -> Iterator[Problem]:
     if period and isinstance(draft.value(period.name), int):
         yield problem(
             period.name_span,
-            "The paper's promise is for ever",
+            "The paper's promise has no period",
             "leave contribution_period out, or mechanism",
         )
     if last := draft.entry("max_triggers"):

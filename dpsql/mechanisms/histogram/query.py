@@ -19,7 +19,7 @@ from dpsql.times import show_duration
 MOST_WINDOWS = 64
 CARRY_WINDOWS = whole_option(
     "carry_windows = 28",
-    "L, of windows that do not overlap: how many, the present one included, may prove a key together; a key once proven is shown in later windows "
+    "of windows that do not overlap: how many, the present one included, may prove a key together; a key once proven is shown in later windows "
     "from their first trigger on, until they no longer support it",
     "1: each window by itself",
     MOST_WINDOWS,

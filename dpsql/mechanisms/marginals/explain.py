@@ -112,7 +112,7 @@ def explanation(plan: MarginalsPlan, source: Source) -> Explanation:
             keys=tuple(_key_notes(plan)),
             columns=tuple(_answer_notes(plan)),
             budget=(
-                "Measured tables share mu^2 so that answers about one to three key columns are best on average. Cells have numbers and do not collide.",
+                "Measured tables share the budget so that answers about one to three key columns are best on average. Cells have numbers and do not collide.",
                 *_session_notes(plan),
             ),
         ),
@@ -170,7 +170,7 @@ def _session_notes(plan: MarginalsPlan) -> Iterator[str]:
         longer = 1 / math.sqrt(1 - share) - 1
         number_share = (1 - share) / len(plan.sums)
         numbers = f"{percent(number_share)} for each noisy number of a group ({len(plan.sums)})"
-        yield f"Shares of mu^2: {percent(share)} for paid answers (`dpsql ask --pay`), {numbers}."
+        yield f"Shares of the budget: {percent(share)} for paid answers (`dpsql ask --pay`), {numbers}."
         yield f"What session_share keeps for paid answers makes all other error bars {percent(longer)} longer."
         if plan.query.asked.cuts:
             yield "With paid answers no cell closes: cells of past times are measured at every trigger."

@@ -145,7 +145,7 @@ def plain_keys(draft: Draft) -> Iterator[Problem]:  # noqa: C901
         if counts[keys] > 1:
             yield problem(
                 entries[0].span if entries else grouping.span,
-                "This set of keys is there already",
+                "This set of keys already exists",
                 "leave it out",
             )
 

@@ -136,7 +136,7 @@ def shown_as_listed(draft: Draft) -> Iterator[Problem]:
     """Reject HAVING, ORDER BY and LIMIT: a list is in order and has a length."""
     for name in sorted(READING):
         if draft.sketches and draft.select.args.get(name):
-            message = "HAVING, ORDER BY and LIMIT have no place beside a sketch: a list has the largest values first"
+            message = "HAVING, ORDER BY and LIMIT are not supported with a sketch: a list has the largest values first"
             yield problem(
                 draft.sketches[0].item.span,
                 message,
@@ -151,7 +151,7 @@ def others_beside(draft: Draft) -> Iterator[Problem]:
         if call.function and not call.of_values:
             yield problem(
                 call.item.span,
-                f"{call.name.upper()} has no place beside a sketch yet",
+                f"{call.name.upper()} is not supported with a sketch",
                 "write a query of its own for it",
             )
 

@@ -89,7 +89,7 @@ def test_both_engines_publish_the_same_rows_and_answer_alike(
     ):
         assert (
             "does not add up over cells" in (said := asked(*question, code=2))
-            and "select SUM and COUNT beside it" in said
+            and "select SUM and COUNT next to it" in said
         )
 
 

@@ -220,7 +220,7 @@ def test_averages_of_cells_are_no_answer() -> None:
     for found, name in ((beside, "time"), (alone, "time"), (alone, None), (alone, "clicks")):
         with pytest.raises(
             LakeError,
-            match=r"time \(AVG\) does not add up over cells.*: select SUM and COUNT beside it",
+            match=r"time \(AVG\) does not add up over cells.*: select SUM and COUNT next to it",
         ):
             found.column(name)
     with pytest.raises(DataError, match="give a count"):

@@ -181,7 +181,7 @@ def test_a_torn_commit_whose_lists_are_published_is_refused(tables: Tables) -> N
     torn = tear(tables.other_public["sketch"])
     content = torn.read_bytes()
     with pytest.raises(
-        LakeError, match="the histogram has the tick of which the table sketch has lost its rows"
+        LakeError, match="the public table has the tick whose rows the table sketch has lost"
     ):
         restore._mend_logs(tables)
     assert torn.read_bytes() == content
