@@ -27,6 +27,7 @@ PAGES = (
     *PROOFS,
     CHECKOUT / "CONTRIBUTING.md",
     CHECKOUT / "CHANGELOG.md",
+    CHECKOUT / "SECURITY.md",
 )
 NEEDS_SPARK = ("run", "show", "status", "verify")
 """Commands that start Spark, or read what such a command has left."""

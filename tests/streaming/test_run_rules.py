@@ -44,7 +44,7 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(
     for _ in range(2):
         with pytest.raises(
             LakeError,
-            match=r"has published triggers up to 2023-12-10T00:00:00Z.*knows nothing.*another --name",
+            match=r"has published triggers up to 2023-12-10T00:00:00Z.*does not have these.*another --name",
         ):
             opened(one, ledger).go(START + DAY, ledger=ledger, buckets=(1, 1))
     assert contents(root / "public") == before

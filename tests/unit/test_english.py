@@ -125,7 +125,7 @@ def sentences(page: str) -> list[str]:
     text = re.sub(r"(?ms)^ *```.*?^ *```", "\n\n", page)
     text = re.sub(r"(?m)^(\||#|    |<).*$", "", text)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    text = re.sub(r"(?m)^\s*([*-]|\d+\.)\s+|\n\s*\n", ". ", text)
+    text = re.sub(r"(?m)^\s*([*-]|\d+\.)\s+(\[ \] )?|\n\s*\n", ". ", text)
     parts = re.split(r"(?<=[.!?])\s+(?=[A-Z*`(])", re.sub(r"\s+", " ", text))
     return [part for part in parts if len(part.split()) > 2]
 
