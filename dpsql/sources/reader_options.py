@@ -33,7 +33,7 @@ _OF_DELTA = f"{_OF_FEED} skipChangeCommits"
 _OF_KAFKA = """subscribe subscribePattern assign startingOffsets startingTimestamp startingOffsetsByTimestamp minPartitions maxRecordsPerPartition
 groupIdPrefix"""
 
-_KEPT: Mapping[str, str] = {
+KEPT: Mapping[str, str] = {
     **dict.fromkeys(("parquet", "orc"), _OF_TYPED_FILES),
     **dict.fromkeys(("avro", "text"), _OF_FILES),
     "csv": f"{_OF_FILES} {_OF_LINES} {_OF_CSV}",
@@ -42,13 +42,13 @@ _KEPT: Mapping[str, str] = {
     "kafka": f"{_OF_KAFKA} {_OF_JSON}",
     CATALOG: f"{_OF_TYPED_FILES} {_OF_LINES} {_OF_CSV} {_OF_JSON} {_OF_DELTA}",
 }
-_PREFIXES: Mapping[str, tuple[str, ...]] = {
+PREFIXES: Mapping[str, tuple[str, ...]] = {
     "kafka": ("kafka.", "fetchoffset."),
     **dict.fromkeys((*FILE_FORMATS, "delta", CATALOG), ("fs.",)),
 }
 """How names of options begin that say how a broker or a file system is reached."""
 
-_WITHOUT_SPARK: Mapping[str, str] = {
+WITHOUT_SPARK: Mapping[str, str] = {
     "csv": f"{_OF_FILES} {_OF_LINES}",
     "json": _OF_FILES,
     "delta": "maxFilesPerTrigger skipChangeCommits",
@@ -67,7 +67,7 @@ _DECLARED = "records would decide which types columns have. Leave it out, and wr
 _SET = "dpsql sets it itself, so that no record ends a run or is lost in silence. Leave it out"
 _CUT = "one unit's records would decide in which micro-batch those of others are. Leave it out"
 
-_REFUSED: Mapping[str, tuple[str | None, str]] = {
+REFUSED: Mapping[str, tuple[str | None, str]] = {
     **dict.fromkeys(("maxfileage", "modifiedafter", "modifiedbefore"), (None, _EVERY_FILE)),
     "filenameonly": ("false", _EVERY_FILE),
     "cleansource": ("off", _EVERY_FILE),
@@ -135,14 +135,14 @@ def refused_option(source: Any) -> str | None:
 def _problem(name: str, value: str, source: Any) -> str | None:
     """Tell what is wrong with an option; of a format that is not known here, only cuts by records are."""
     names = _names(source)
-    harmless, reason = _REFUSED.get(name.lower(), ("", ""))
+    harmless, reason = REFUSED.get(name.lower(), ("", ""))
     if re.search(_CUTS_BY_RECORDS, re.sub("[^a-z]", "", name.lower())):
         return f"`{name}` is not supported: {_CUT}{_instead(source.format)}"
     if not names:
         return None
     if reason and value.lower() != harmless:
         return f"`{name}` is not supported: {reason}"
-    if reason or name.lower().startswith(_PREFIXES[source.format]):
+    if reason or name.lower().startswith(PREFIXES[source.format]):
         return None
     if name.lower() not in map(str.lower, names):
         return f"`{name}` is no option of format {source.format}: {_nearest(name, names)}"
@@ -161,7 +161,7 @@ def _names(source: Any) -> Collection[str]:
         return _OF_KAFKA.split()
     if source.static and source.format == "delta":
         return ("maxFilesPerTrigger",)
-    return _KEPT.get(source.format, "").split()
+    return KEPT.get(source.format, "").split()
 
 
 def _nearest(name: str, names: Collection[str]) -> str:
@@ -187,12 +187,12 @@ def spark_option(source: Any, kind: str) -> str | None:
     """
     if source.format == "kafka":
         return next(iter(parser_options(source)), None)
-    names = _WITHOUT_SPARK.get(kind, "").lower().split()
-    if source.format not in _WITHOUT_SPARK or not names:
+    names = WITHOUT_SPARK.get(kind, "").lower().split()
+    if source.format not in WITHOUT_SPARK or not names:
         return None
     for name, value in source.options:
         is_default = (name.lower(), value.lower()) == ("encoding", "utf-8")
-        if name.lower() not in (*names, *_REFUSED) and not is_default:
+        if name.lower() not in (*names, *REFUSED) and not is_default:
             return name
     return None
 

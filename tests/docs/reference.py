@@ -11,6 +11,7 @@ from dpsql.jobs.cli import main
 from dpsql.local import expressions
 from dpsql.mechanisms.registry import MECHANISMS
 from dpsql.sources.keys import OF_ALL, OF_CHANGE_FEEDS
+from dpsql.sources.reader_options import KEPT, PREFIXES, REFUSED, WITHOUT_SPARK
 from dpsql.sql.allowed import FUNCTIONS
 from dpsql.sql.parse import options_of
 from tests.docs import kinds
@@ -82,6 +83,30 @@ def commands() -> str:
     return "\n".join(rows) + "\n"
 
 
+def reader_options() -> str:
+    """Which options of Spark's readers a source may have, and which of them `try`, `tune` and `verify` read."""
+    rows = ["| source | options | on Spark only |", "|---|---|---|"]
+    for form in ("parquet", "csv", "json", "delta", "kafka"):
+        kept = KEPT[form].split()
+        here = kept if form == "parquet" else WITHOUT_SPARK.get(form, "").split()
+        prefixes = [f"`{prefix}*`" for prefix in PREFIXES[form]]
+        on_spark = [f"`{name}`" for name in kept if name not in here]
+        rows.append(
+            f"| {form} | {', '.join(f'`{name}`' for name in here)} | {', '.join([*prefixes, *on_spark])} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def refused_options() -> str:
+    """Which options are rejected, with the reason that the message has."""
+    cuts = REFUSED["witheventtimeorder"][1]
+    names_of = {cuts: ["`maxBytesPerTrigger`, `maxOffsetsPerTrigger` and similar ones"]}
+    for name, (_, reason) in REFUSED.items():
+        names_of.setdefault(reason, []).append(f"`{name}`")
+    rows = [f"| {', '.join(names)} | {reason} |" for reason, names in names_of.items()]
+    return "\n".join(["| rejected, in any case | because |", "|---|---|", *rows]) + "\n"
+
+
 def keys(head: str, meanings: Mapping[str, str]) -> str:
     """Each key of a source with what it says."""
     rows = [f"| `{key}` | {meaning} |" for key, meaning in meanings.items()]
@@ -94,6 +119,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "kinds": kinds.table,
     "commands": commands,
     "keys": partial(keys, "key of `sources.yaml`", OF_ALL),
+    "readers": reader_options,
+    "rejected": refused_options,
     "feeds": partial(keys, "key of a source with `change_feed`", OF_CHANGE_FEEDS),
 }
 

@@ -61,6 +61,25 @@ def test_every_block_is_of_a_kind_that_is_run() -> None:
     }
 
 
+GENERATED = re.compile(
+    r"<!-- ([\w-]+): (?:begin|python -m [\w.]+) -->.*?<!-- (?:\1: end|end of \1) -->", re.DOTALL
+)
+MOST_WRITTEN = {"docs/privacy": 31_000, "all else": 25_000}
+
+
+def test_pages_do_not_grow_beyond_what_people_read() -> None:
+    """Words that people wrote: tables that a command writes are left out."""
+    others = (
+        CHECKOUT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+    )
+    written = dict.fromkeys(MOST_WRITTEN, 0)
+    for page in (*others, *PAGES):
+        place = "docs/privacy" if page.parent.name == "privacy" else "all else"
+        written[place] += len(GENERATED.sub("", page.read_text(encoding="utf-8")).split())
+    assert {place: words for place, words in written.items() if words > MOST_WRITTEN[place]} == {}
+    assert min(written.values()) > 20_000
+
+
 @pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
 def test_a_how_to_is_short_and_asks_one_question(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
