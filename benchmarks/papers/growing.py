@@ -173,7 +173,7 @@ def stderrs(plan: MarginalsPlan, asked: Sequence[Question]) -> np.ndarray:
 
 def closed(plan: MarginalsPlan, question: Question) -> Product:
     """The predicate of the values that are there at its trigger."""
-    key = plan.closing.key if plan.closing else None
+    key = next(iter(plan.closing_keys), None)
     return {
         each: weights[: question.trigger] if each == key else weights
         for each, weights in question.predicate.items()
@@ -182,7 +182,7 @@ def closed(plan: MarginalsPlan, question: Question) -> Product:
 
 def known(plan: MarginalsPlan, trigger: int) -> LeastSquares:
     """Of the noise of the first sum at a trigger; of hours that close as many are over."""
-    key = plan.closing.key if plan.closing else None
+    key = next(iter(plan.closing_keys), None)
     return LeastSquares(
         tuple(trigger if each == key else n for each, n in enumerate(plan.marginals.sizes)),
         plan.marginals.tables,
