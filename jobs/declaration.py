@@ -139,7 +139,8 @@ def _of_file(file: Path, kind: str) -> FileRecords:
 def _of_arrow(file: Path, kind: str, schema: pa.Schema) -> FileRecords:
     from dpsql.local.arrow_columns import spark_type
 
-    columns = [(field.name, spark_type(field.type)) for field in schema]
+    fields = [field for field in schema if not PANDAS_INDEX.fullmatch(field.name)]
+    columns = [(field.name, spark_type(field.type)) for field in fields]
     return FileRecords(file, kind, _readable(columns))
 
 
@@ -315,6 +316,10 @@ def _guess(texts: Sequence[str]) -> str:
 
 # What is written.
 
+PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+"""The name of a column in which pandas keeps the numbers of rows."""
+OF_ONE_RECORD = re.compile(r"(^|_)(id|uuid|ts|time|timestamp|date|datetime|at)$")
+
 SOURCE = """\
   {name}:
     format: {format}
@@ -353,9 +358,10 @@ def source_block(records: FileRecords, folder: Path, name: str, unit: str, time:
 
 
 def first_query(records: FileRecords, name: str, unit: str) -> str:
-    """Return a query of people by the first text column that is not theirs."""
+    """Return a query of people by the first text column that is not theirs, and whose name is not one of ids or times: these make a key of each record."""
     texts = [each.name for each in records.columns if each.kind.upper() == "STRING"]
-    key = next((each for each in texts if each.lower() != unit.lower()), None)
+    texts = [each for each in texts if each.lower() != unit.lower()]
+    key = next((each for each in texts if not OF_ONE_RECORD.search(each.lower())), None)
     names = {each.name.lower() for each in records.columns}
     alias = next(each for each in ("people", "units", "people_count") if each not in names)
     return QUERY.format(

@@ -66,7 +66,7 @@ def restore(
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Make lost checkpoints, listings or state of a stopped run anew; nothing is published.
+    """Repair a stopped run: recreate checkpoints, listings or state. Nothing is published.
 
     \b
     dpsql restore demo --lake lake

@@ -26,7 +26,7 @@ from dpsql.jobs.run_query import RunFlags, needs_s3, run_options, spark_properti
 def run(flags: RunFlags, master: str, properties_file: Path | None) -> None:
     """Run a query on Spark and publish its histogram in the lake: live, or of stored input with --until-caught-up.
 
-    A live job ends after its micro-batch on Ctrl-C, SIGTERM or `dpsql stop`; the same command goes on.
+    A live job ends after its micro-batch on Ctrl-C, SIGTERM or `dpsql stop`; the same command continues it.
 
     \b
     dpsql run conf/queries/demo.sql --lake lake

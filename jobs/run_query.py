@@ -45,6 +45,7 @@ from dpsql.jobs.options import (
 )
 from dpsql.jobs.terminal import ProgressBar, note, note_totals, print_json, print_not_read
 from dpsql.privacy.totals import may_be_told, without_totals
+from dpsql.text import plural
 
 if TYPE_CHECKING:
     from dpsql import Query
@@ -350,7 +351,8 @@ def _print_summary(summary: Summary, histogram: str, next_command: str, as_json:
     if as_json:
         print_json({**without_totals(asdict(summary)), "histogram": histogram})
         return
-    click.echo(f"published {summary.triggers:,} triggers with {summary.rows:,} rows")
+    triggers = plural(summary.triggers, "trigger")
+    click.echo(f"published {triggers} with {plural(summary.rows, 'row')}")
     if summary.overruns:
         click.echo(
             f"polls that could not be made when due: {summary.overruns:,}; choose a longer --interval (dpsql show says more)"

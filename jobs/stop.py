@@ -22,7 +22,7 @@ from dpsql.jobs.terminal import say
 )
 @json_option
 def stop(name: str, lake_folder: str, wait_seconds: float, as_json: bool) -> None:
-    """End a running job after its micro-batch; starting it again goes on from there.
+    """End a running job after its micro-batch; starting it again continues from there.
 
     \b
     dpsql stop demo --lake lake

@@ -71,8 +71,9 @@ def _cap(document: YamlDocument, key_path: tuple[str, ...], duration: Callable[[
         )
     period_us = 0
     if not event:
+        period = block.text("period", required="like `period: 30 days`")
         try:
-            period_us = duration(block.text("period", required="like `period: 30 days`"))
+            period_us = duration(period)
         except ValueError as problem:
             raise document.error(str(problem), (*key_path, "period")) from None
     no_delta = (

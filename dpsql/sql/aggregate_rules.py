@@ -336,7 +336,7 @@ def bounds_given(draft: Draft) -> Iterator[Problem]:
             )
             yield problem(
                 call.item.span,
-                f"{call.name.upper()} needs bounds for one record's value",
+                f"{call.name.upper()} needs clamping bounds",
                 f"write {_example(call, argument_sql)} with two numbers; values outside are clamped",
             )
             continue
@@ -371,7 +371,7 @@ def _pair_bounds_missing(call: Call, bounds: Sequence[Bounds | None]) -> Iterato
     pairs = ["({:g}, {:g})".format(*pair) if pair else "(LOW, HIGH)" for pair in bounds]
     yield problem(
         call.item.span,
-        f"{call.name.upper()} needs bounds for one record's {' and '.join(missing)}",
+        f"{call.name.upper()} needs clamping bounds for {' and '.join(missing)}",
         f"write {call.name.upper()}({', '.join(texts)}, {BOUNDS} => ({', '.join(pairs)})) with numbers; values outside are clamped",
     )
 

@@ -106,6 +106,18 @@ def test_a_first_number_is_right_in_two_commands(name: str) -> None:
     assert "Defaults:" in explained.stdout
 
 
+def test_a_first_query_has_no_key_of_one_record_each() -> None:
+    """Where nobody is asked all text is STRING: a time as the key would give no row. Catches: the numbers of rows that pandas writes, as a column."""
+    frame = FRAME.rename(columns={"ordered": "created_at"})[["created_at", "Customer", "Country"]]
+    frame.to_csv("orders.csv", index=False)
+    assert init("orders.csv", "--unit", "customer").exit_code == 0
+    assert "GROUP BY `Country`" in Path("conf/queries/first.sql").read_text()
+    frame.set_index(pd.Index([3] * len(frame))).to_parquet("orders.parquet")
+    assert pq.read_schema("orders.parquet").names[-1] == "__index_level_0__"
+    names = [column.name for column in read_records(Path("orders.parquet")).columns]
+    assert names == ["created_at", "Customer", "Country"]
+
+
 def test_names_and_types_come_from_the_file() -> None:
     pq.write_table(
         pa.table(

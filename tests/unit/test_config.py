@@ -152,6 +152,7 @@ JSON = "value_format: json"
         ("30 days", "1 month", 9, "months have no fixed length", "sources.visits.cap.period"),
         ("delta: 1e-6", "delta: .inf", 9, "above 0", "sources.visits.cap.delta"),
         ("epsilon: 20, ", "", 9, "`epsilon` is missing", "sources.visits.cap"),
+        (", period: 30 days", "", 9, "`period` is missing", "sources.visits.cap"),
         ("static: true", "static: yes please", 15, "true or false", "sources.pages.static"),
         (
             "static: true",

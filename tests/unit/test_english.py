@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsql.jobs.cli import main
 from tests.unit.density import FUNCTIONS, PRODUCT, Module, modules_of
 from tests.unit.structure import CHECKOUT, plant
 
@@ -213,8 +214,15 @@ def test_sentences_of_the_docs_are_easy_to_read() -> None:
     assert long <= MOST_LONG
 
 
+def helps() -> Iterator[str]:
+    """Yield what commands say of themselves: the docstrings of their functions, without examples."""
+    for command in main.commands.values():
+        yield (command.help or "").split("\b")[0]
+
+
 def test_explain_messages_and_help_are_easy_to_read() -> None:
     texts = [text for module in modules_of(CHECKOUT, *PRODUCT) for text in spoken(module)]
+    texts += helps()
     written = [
         re.sub("`[^`]*`", "", one) for page in pages(CHECKOUT).values() for one in sentences(page)
     ]

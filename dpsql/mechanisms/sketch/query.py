@@ -208,7 +208,7 @@ def bounds_of_sums(draft: Draft) -> Iterator[Problem]:
         if not call.bounds_arguments:
             yield problem(
                 call.item.span,
-                "APPROX_TOP_SUM needs bounds for one record's value",
+                "APPROX_TOP_SUM needs clamping bounds",
                 f"add {BOUNDS} => (LOW, HIGH)",
             )
             continue
