@@ -286,7 +286,7 @@ def test_bounds_are_those_of_the_literals_of_a_case(name: str) -> None:
 )
 def test_a_value_whose_bounds_nobody_says_is_refused(column: str) -> None:
     """Catches: bounds of a part of a CASE; of the records."""
-    with pytest.raises(QueryError, match=r"needs bounds|not a number|must be"):
+    with pytest.raises(QueryError, match=r"needs clamping bounds|not a number|must be"):
         asked("epsilon = 1", f"{column} AS n", DAY)
 
 
