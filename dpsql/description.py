@@ -341,9 +341,12 @@ class Published:
 
 
 def parse_description(text: str) -> Published | None:
-    """Parse the text of a description; None of another version."""
+    """Parse the text of a description; None of another version, or of a commit between two releases, which has other fields."""
     mapping = json.loads(text)
     if mapping.pop("version", None) != VERSION:
         return None
-    description: Published = parse(mapping, Published)
+    try:
+        description: Published = parse(mapping, Published)
+    except ValueError:
+        return None
     return description

@@ -12,6 +12,7 @@ import nbclient
 import nbformat
 import pytest
 
+import dpsql
 from tests.sweeps import some
 from tests.unit.test_wheel import dp, installed, wheel
 
@@ -48,6 +49,12 @@ def test_outputs_are_kept_without_names(path: Path) -> None:
     text = json.dumps(outputs) + "".join(log.read_text() for log in logs)
     names = [str(Path.home()), "/home/", "/root", "/tmp/", socket.gethostname()]
     assert [name for name in names if name in text] == []
+
+
+def test_the_table_that_is_read_is_one_of_this_version() -> None:
+    """Catches: a table that an earlier commit has published, which `dpsql init` copies and no reader takes."""
+    frame = dpsql.latest(str(CHECKOUT / "notebooks" / "lake"), "editors")
+    assert len(frame) > 15 and frame["editors_stderr"].between(5, 50).all()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
