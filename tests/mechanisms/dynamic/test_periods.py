@@ -186,7 +186,7 @@ def test_state_is_of_live_rows_and_open_periods() -> None:
 def test_what_is_no_sum_over_periods_is_refused(changes: dict[str, Any]) -> None:
     """By the accountant, whatever the parser let pass."""
     asked = query(**PERIODS_OF_A_DAY | changes)
-    with pytest.raises(AccountingError, match="for ever only"):
+    with pytest.raises(AccountingError, match="need contribution_period = STREAM"):
         account(make_plan(asked, source()), source())
 
 
