@@ -233,6 +233,64 @@ def test_explain_messages_and_help_are_easy_to_read() -> None:
     assert [text for text in (*texts, *written) if AVOIDED.search(text)] == []
 
 
+AUXILIARIES = """is are was were be been has have had does do did can could may might must will would shall
+should isn't doesn't"""
+OTHER_VERBS = """agree appear begin belong bring change come contain correlate cost cover cross depend differ
+exceed exist expect go grow happen identify include know lack last lead lie look lose mean meet need obey occur
+overlap own pay precede protect raise refuse remain repeat restate say see sell show speak spend stand stay
+substitute take think touch use vary win drop end fall keep make name need say began chose cost fell gives
+left let lost met paid put said saw sent set shut stood took went written"""
+WITHOUT_VERB = re.compile(r"(Unknown|Unexpected|Duplicate) |Windows of |In a day ")
+"""How sentences begin that may stand without a verb: words of GoogleSQL, and lines of a list."""
+GOLDEN = CHECKOUT / "tests" / "golden"
+
+
+def forms(verb: str) -> Iterator[str]:
+    yield from (verb, f"{verb}s", f"{verb}es", f"{verb}d", f"{verb}ed", f"{verb}ing")
+    yield from (f"{verb}{verb[-1]}ed", f"{verb}{verb[-1]}ing", f"{verb[:-1]}ing")
+    yield from (f"{verb[:-1]}ies", f"{verb[:-1]}ied")
+
+
+VERB_FORMS = {
+    *AUXILIARIES.split(),
+    *(form for verb in (*KNOWN_VERBS, *OTHER_VERBS.split()) for form in forms(verb)),
+    *PARTICIPLES.split(),
+}
+
+
+def has_verb(sentence: str) -> bool:
+    return any(word in VERB_FORMS for word in re.findall(r"[a-z']+", sentence.lower()))
+
+
+def explained() -> Iterator[str]:
+    """Yield the sentences of all explanations that are kept; lines that begin with a label are none."""
+    for path in (GOLDEN / "accepted").glob("*.txt"):
+        for explanation in path.read_text("utf-8").split("\n---\n")[1:]:
+            blocks = re.split(r"\n\s*\n", explanation.split("\n===")[0])
+            for block in blocks:
+                head, *lines = block.splitlines() or [""]
+                text = " ".join(line.strip() for line in lines)
+                parts = re.split(r"(?<=[.!?])\s+(?=[A-Z`(0-9])", text)
+                if head != "In short":
+                    yield from (
+                        part for part in parts if part.endswith(".") and len(part.split()) > 2
+                    )
+
+
+def refusals() -> Iterator[str]:
+    """Yield the first line of all refusals that are kept."""
+    for path in (GOLDEN / "refused").glob("*.txt"):
+        yield from re.findall(r"(?m)^\S+\.sql:\d+:\d+: (.*)$", path.read_text("utf-8"))
+
+
+def test_sentences_of_explain_and_messages_have_a_verb() -> None:
+    texts = {*explained(), *refusals()}
+    assert len(texts) > 900
+    labelled = re.compile(r"[A-Z][\w ]*:")
+    told = {text for text in texts if not labelled.match(text) and not WITHOUT_VERB.match(text)}
+    assert sorted(text for text in told if not has_verb(text)) == []
+
+
 PLANTED = '''
 LIMIT = 1
 """Of the rows."""
@@ -264,6 +322,7 @@ def test_what_is_planted_is_found(tmp_path: Path) -> None:
     ]
     assert [*constants(module)] == ["Of the rows."]
     ((_, node, text),) = docstrings([module])
+    assert has_verb("Records are dropped.") and not has_verb("Too few units in the table.")
     assert AVOIDED.search("The file is there already.") and not AVOIDED.search("Ledger.beside(x)")
     assert is_called(node) and BAD_START.match(text) and not says_what_it_does(text)
 
