@@ -149,10 +149,10 @@ def test_only_named_columns_of_spark_are_read(secret) -> None:
 
 def test_dropped_records_are_told_to_the_holder(secret) -> None:
     """Catches: half of the units NA, and no word; exact counts that go along with the rows."""
-    users = [None if i % 2 else f"u{i}" for i in range(4000)]
+    users = [None if i % 2 and i < 2 * DROPPED else f"u{i}" for i in range(4000)]
     table = visits().set_column(0, "user_id", pa.array(users))
     answer = dpsql.query(SQL, table, unit="user_id", time="ts", secret=secret)
-    assert answer.dropped["null_privacy_unit"] == 2000
+    assert answer.dropped["null_privacy_unit"] == DROPPED
     shown = repr(answer) + answer._repr_html_() + str(answer.rows.attrs) + str(list(answer.rows))
     assert "null_privacy_unit" not in shown
     assert not re.search(
