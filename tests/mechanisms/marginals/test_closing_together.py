@@ -18,14 +18,20 @@ from dpsql.local.feeder import Feeder, published_table
 from dpsql.local.record_reader import RowReader
 from dpsql.mechanisms.marginals.accounting import account
 from dpsql.mechanisms.marginals.closing import CUTS, closing_triggers
+from dpsql.mechanisms.marginals.stages import intake
 from dpsql.mechanisms.protocol import RunFacts
+from dpsql.parsed_query import CounterName
 from dpsql.published.cubes import open_marginals, tables_in
 from dpsql.published.questions import answer
 from dpsql.sources.config import Source, Sources
 from dpsql.sources.domains import Domain
+from dpsql.udfs.columns import plain_rows
+from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.marginals.release import CLOSED_CELL, ClosingKeys
+from dpsql.udfs.noise.counters import column_norm
 from dpsql.udfs.stage import Clock
 from dpsql.udfs.table_grid import TableGrid
+from tests.checks.test_sensitivity import strategy
 from tests.described import write
 from tests.matrix.same_rows import RUN_ID, SECRET
 from tests.mechanisms.marginals.plans import START, numbered
@@ -56,8 +62,12 @@ SOURCE = Source(
 )
 
 
-def asked() -> Query:
-    return dpsql.compile(TEXT, Sources((SOURCE,)))
+SETS = TEXT.replace("CUBE(url, day, hour)", "GROUPING SETS ((day, hour), (day, url), (hour))")
+"""Two tables that close never, and have one of the keys."""
+
+
+def asked(text: str = TEXT) -> Query:
+    return dpsql.compile(text, Sources((SOURCE,)))
 
 
 def records(size: int = 2_000) -> pa.Table:
@@ -141,6 +151,77 @@ def test_a_charge_for_cells_that_close_needs_all_their_keys() -> None:
     for closing in (ClosingKeys((1, 2), later), ClosingKeys((2,), plan.closing.triggers[:24])):
         with pytest.raises(AccountingError, match="closed"):
             account(dataclasses.replace(plan, closing=closing), SOURCE)
+
+
+def shifted(query: Query, given: pa.Table, reader: RowReader) -> float:
+    """The square of what records of one unit move, in units of the noise: counters at all triggers, closed cells once."""
+    plan = query.plan
+    stage = intake(plan)
+    rows = stage.step(
+        stage.empty(), plain_rows(reader.frame(given)), Clock(NO_CLOCK, 1 << 62), bytes(32)
+    ).rows
+    cell, trigger = rows["key"].to_numpy(), rows["trigger"].to_numpy()
+    table = np.searchsorted(plan.marginals.first, cell, side="right") - 1
+    is_closing = np.array([{1, 2} <= {*keys} for keys in plan.marginals.tables])
+    of_cell = np.repeat(is_closing, plan.marginals.cells)
+    total = 0.0
+    for i, each in enumerate(plan.sums):
+        moved = np.zeros((plan.marginals.first[-1], TRIGGERS))
+        np.add.at(
+            moved,
+            (cell, trigger - 1),
+            rows[f"v{i}"].to_numpy() * each.grid / np.array(each.sigmas)[table],
+        )
+        total += np.sum((moved[~of_cell] @ strategy(CounterName.BLT, TRIGGERS).T) ** 2)
+        total += np.sum(moved[of_cell].sum(axis=1) ** 2)
+    return float(total)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_charge_is_reached_and_never_passed(rows: int) -> None:
+    """One unit's streams over both days, half of them one record again and again. Catches: cells of one of the keys charged as if they closed."""
+    query = asked(TEXT.replace("max_rows_contributed = 1", f"max_rows_contributed = {rows}"))
+    reader = RowReader(query.plan, query.sources, SECRET.salt(RUN_ID), {})
+    worst = 0.0
+    for seed in range(80):
+        pick = np.random.default_rng(seed)
+        ts = START + pick.integers(0, 2 * DAY, 6)
+        if seed % 2:
+            ts[:] = ts[0] % (DAY // 4)  # of the first trigger, which moves counters most
+            ts += START
+        given = pa.table(
+            {
+                "user_id": ["u"] * 6,
+                "url": ["a"] * 6 if seed % 2 else pick.choice(["a", "b"], 6),
+                "ts": pa.array(ts).cast(pa.timestamp("us", "UTC")),
+            }
+        )
+        worst = max(worst, shifted(query, given, reader))
+    assert worst / query.plan.mu**2 == pytest.approx(1, abs=1e-4)
+
+
+def test_noise_of_a_closed_cell_in_a_counter_is_refused() -> None:
+    """A table with one of the two keys is a counter: the noise of one measurement is too little for it."""
+    plan = asked(SETS).plan
+    counters = [{1, 2} - {*keys} != set() for keys in plan.marginals.tables]
+    assert any(counters) and not all(counters)
+    norm = column_norm(plan.counter)
+    less = tuple(
+        dataclasses.replace(
+            each,
+            sigmas=tuple(
+                sigma / norm if is_counter and {1, 2} & {*keys} else sigma
+                for sigma, is_counter, keys in zip(
+                    each.sigmas, counters, plan.marginals.tables, strict=True
+                )
+            ),
+        )
+        for each in plan.sums
+    )
+    assert less != plan.sums
+    account(plan, SOURCE)
+    with pytest.raises(AccountingError):
+        account(dataclasses.replace(plan, sums=less), SOURCE)
 
 
 def test_answers_amid_a_day_hold_as_often_as_they_say(tmp_path: Path) -> None:
