@@ -44,43 +44,21 @@ _ARGUMENTS = {"privacy_unit": "unit", "event_time": "time"}
 class Source:
     """One stream, or one public static table, that queries may read.
 
+    `dpsql.sources.keys` says what the fields mean that have the name of a key. Names of columns are lower case here; mappings are pairs, sorted by name.
+
     Args:
         name: lower case, as in FROM.
-        format: a Spark data source (`parquet`, `delta`, `kafka`, ...).
-        path: where it is; absolute or a URI. None when `options` say it.
-        table: name in Spark's catalog, like `shop.visits`, where `format` is `table`.
-        options: reader options, sorted by name.
-        schema: column names and types as Spark DDL, where the data does not carry them.
-        event_time: the column that windows are cut by (lower case); None for a static table.
-        event_time_unit: what its numbers count since 1970, or `text`; None: it is a TIMESTAMP or a DATE.
-        privacy_unit: the columns that name a user (lower case); empty for a static table, and where only queries that protect rows read a stream.
-        static: a public table, the same for everybody.
-        max_users, max_keys: public upper bounds, charged to delta for hash collisions.
-        max_malformed: records per micro-batch above which the operator is warned.
+        path: absolute or a URI. None when `options` or `table` say where it is.
+        event_time_unit: what numbers of the event time count since 1970, or `text`; None: it is a TIMESTAMP or a DATE.
         cap: what all runs may spend together on one unit; None is no cap.
         event_cap: what they may spend on one row, at privacy level EVENT.
-        policy: what one query may spend at most, and what holds where it says nothing.
         uncapped: `cap: none` says on purpose that there is no cap.
-        ledger: sources with the same people share one ledger name.
-        apart_from: ledgers that have budgets of their own on purpose, though their sources read the same data.
-        public: the records are no secret, so exact values may be shown.
-        value_format: how a Kafka value is written.
-        value_schema: the Avro schema that values were written with, as JSON.
-        schema_registry: whether a Kafka value begins with the five bytes by which a registry of schemas knows it.
-        start_us: when the stream was declared to start, microseconds since 1970 UTC; public groups are released from there on,
-            and windows that prove keys together begin there.
-        change_feed: how the changes of a table are written that the stream consists of; None: its records stay. A change counts from the time
-            of its commit on.
-        primary_key: of that table, the columns that name a row of one privacy unit (lower case); empty: equal rows of a unit are copies.
-        sequence_by: the number in a message that says which of two changes of a row is later.
-        decimals: columns that messages have as base64 of an unscaled number (lower case), and the digits after its point.
-        time_unit: of the numbers that TIMESTAMP columns are in messages; None: seconds.
-        unavailable_value: the word of messages instead of a long value that has not changed; None: Debezium's.
-        ended_rows_kept_us: how long the places of its ended rows are kept, so that a message that comes again begins none; None: 7 days.
-        domains: all values that keys of these names (lower case) can have, for GROUP BY CUBE.
+        start_us: `start` in microseconds since 1970 UTC.
+        ended_rows_kept_us: `ended_rows_kept` in microseconds; None: 7 days.
+        max_ahead_us: `max_ahead` in microseconds; None: the query's trigger interval.
+        time_unit: None: seconds.
+        unavailable_value: None: Debezium's.
         of_frame: it was made of arguments, for records in memory; messages speak of these then.
-        max_ahead_us: records further ahead of the clock are dropped; None: the query's trigger interval.
-        session_share: part of mu^2 that a query with CUBE keeps for paid answers (`dpsql ask --pay`).
     """
 
     name: str
