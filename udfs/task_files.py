@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpsql.udfs.bucket_state import filesystem, make_folder, write_whole
-from dpsql.udfs.columns import Int, run_starts
+from dpsql.udfs.columns import Int, is_sorted, run_starts
 from dpsql.udfs.keys import decode
 from dpsql.udfs.stage import ROW
 
@@ -106,7 +106,7 @@ class ContributionFiles:
         """Return one file per era, named by its bytes; they are in the table when the driver has committed them.
 
         Args:
-            rows: contributions with their key's `bucket`, sorted by era.
+            rows: contributions with their key's `bucket`, in any order.
             bucket: of users.
             batch: micro-batch of query 1.
 
@@ -125,18 +125,24 @@ class ContributionFiles:
         table = pa.table(columns, schema=self.schema)
         order = np.lexsort((rows["bucket"].to_numpy(), era))
         table = table.take(order)
+        era = era[order]
         edges = [*np.flatnonzero(run_starts(era)), len(era)]
         return [
             self.write_era(table.slice(a, b - a), int(era[a]), bucket) for a, b in pairwise(edges)
         ]
 
     def write_era(self, table: pa.Table, era: int, bucket: int) -> dict[str, Any]:
-        """Return one file of rows or ticks in all columns, sorted by bucket; returns its path below the table, bytes, rows and partition."""
+        """Return one file of rows or ticks in all columns, sorted by bucket; returns its path below the table, bytes, rows and partition.
+
+        Raises:
+            UnsortedRows: their buckets do not ascend.
+        """
         system, root = filesystem(self.path)
         make_folder(system, f"{root}/era={era}")
         sink = pa.BufferOutputStream()
         coded = [column for column in table.column_names if column not in RANDOM_COLUMNS]
         buckets = table["bucket"].to_numpy()
+        _check_order(buckets, f"era={era}")
         starts = _group_starts(buckets)
         schema = table.schema.with_metadata(
             {FIRST_BUCKETS: json.dumps(buckets[starts].tolist()).encode()}
@@ -176,15 +182,19 @@ class ContributionRows:
     relabelled: bool = False
 
     def read(self, names: Iterable[str], bucket: int) -> pa.Table:
-        """Return the rows of a bucket in some files of the table (paths below it), in columns `takes`."""
+        """Return the rows of a bucket in some files of the table (paths below it), in columns `takes`.
+
+        Raises:
+            UnsortedRows: the buckets of a file do not ascend, so some of its rows would not be found.
+        """
         system, root = filesystem(self.path)
         parts = [self.takes.empty_table()]
         for name in names:
             with system.open_input_file(f"{root}/{name}") as source:
-                parts.append(self._of_bucket(pq.ParquetFile(source), bucket))
+                parts.append(self._of_bucket(pq.ParquetFile(source), bucket, name))
         return pa.concat_tables(parts).combine_chunks()
 
-    def _of_bucket(self, file: pq.ParquetFile, bucket: int) -> pa.Table:
+    def _of_bucket(self, file: pq.ParquetFile, bucket: int, name: str) -> pa.Table:
         columns = [
             *self.takes.names,
             *(["batch"] if self.void and "batch" not in self.takes.names else []),
@@ -194,16 +204,39 @@ class ContributionRows:
             of_bucket = pa.array(rows["key"].to_numpy() % self.buckets == bucket)
             rows = rows.filter(pc.and_(of_bucket, pc.equal(rows["kind"], ROW)))
         else:
-            first_buckets = json.loads(file.schema_arrow.metadata[FIRST_BUCKETS])
-            group = bisect_right(first_buckets, bucket) - 1
-            rows = file.read_row_groups([group] if group >= 0 else [], [*columns, "bucket"])
-            begin, end = np.searchsorted(rows["bucket"].to_numpy(), [bucket, bucket + 1])
-            rows = rows.slice(begin, end - begin)
+            rows = _search(file, bucket, [*columns, "bucket"], name)
         for first, last in self.void:
             rows = rows.filter(
                 pc.or_(pc.less(rows["batch"], first), pc.greater(rows["batch"], last))
             )
         return rows.select(self.takes.names).cast(self.takes)
+
+
+def _search(file: pq.ParquetFile, bucket: int, columns: list[str], name: str) -> pa.Table:
+    """Return the rows of a bucket in a file that is sorted by bucket, `bucket` among its columns.
+
+    A row group is searched for its own first bucket, too: so all tasks together look at the order of the whole file.
+    """
+    first_buckets = json.loads(file.schema_arrow.metadata[FIRST_BUCKETS])
+    _check_order(np.array(first_buckets), name, distinct=True)
+    group = bisect_right(first_buckets, bucket) - 1
+    if group < 0:
+        return file.read_row_groups([], columns)
+    rows = file.read_row_groups([group], columns)
+    buckets = rows["bucket"].to_numpy()
+    _check_order(buckets, name)
+    _check_order(np.array([buckets[-1], *first_buckets[group + 1 :][:1]]), name, distinct=True)
+    begin, end = np.searchsorted(buckets, [bucket, bucket + 1])
+    return rows.slice(begin, end - begin)
+
+
+class UnsortedRows(ValueError):
+    """Rows that a file of contributions must have by bucket are in another order."""
+
+
+def _check_order(buckets: Int, name: str, distinct: bool = False) -> None:
+    if not is_sorted([buckets], distinct):
+        raise UnsortedRows(f"{name}: its rows are not sorted by bucket")
 
 
 def _group_starts(buckets: Int) -> list[int]:

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsql.udfs.bucket_state import BucketFiles
-from dpsql.udfs.columns import sort_order
 from dpsql.udfs.stage import Clock, Stage, StateFile
 from dpsql.udfs.task_files import ContributionFiles
 from dpsql.udfs.worker import Frames, MicroBatch, to_arrow
@@ -103,7 +102,6 @@ class Gathered:
         for counts in gathered.filter(is_count)[DROPPED].to_pylist():
             drops.update(json.loads(counts))
         rows = gathered.filter(pc.invert(is_count)).drop_columns([DROPPED])
-        rows = rows.take(sort_order(rows[self.contributions.era_of].to_numpy()))
         key_bucket = pa.array((rows["key"].to_numpy() % self.key_buckets).astype(np.int32))
         new_files = self.contributions.write(
             rows.append_column("bucket", key_bucket),

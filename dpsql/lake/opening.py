@@ -158,7 +158,7 @@ def check_binding(run: Run, query: Query, secret: Secret, lake: Lake) -> None:
         if _what_is_asked(run.plan) == _what_is_asked(json.loads(json.dumps(query.document()))):
             raise LakeError(
                 f"run {run.name!r} in lake {lake.root} was started by another version of dpsql, or under other declarations, which make "
-                "another plan of the same query. It cannot go on with other noise: start a new run with another --name"
+                "another plan of the same query: verify it with that version (CHANGELOG.md names its commit), or start a new run with another --name"
             )
         raise LakeError(
             f"name {run.name!r} in lake {lake.root} belongs to another query (identity {run.query_identity}); "
