@@ -136,7 +136,7 @@ def test_a_run_that_another_version_planned_is_refused_by_name(tmp_path: Path) -
         path.write_text(json.dumps(kept))
         with pytest.raises(
             LakeError,
-            match=r"another version of dpsql.*another plan of the same query.*another --name",
+            match=r"another version of dpsql.*another plan of the same query: verify it with that version.*another --name",
         ):
             opened(tmp_path)
     assert len(Ledger(tmp_path / "ledger").lines()) == 1
