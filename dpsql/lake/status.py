@@ -121,7 +121,7 @@ def _reached_status(
         alarms.append(
             f"its last start ended badly ({failure}); start the same command again: it continues, or its message says more"
         )
-    alarms += _behind(newest)
+    alarms += _current_alarms(newest)
     if max_lag_us is not None and (lag is None or lag * 1e6 > max_lag_us):
         behind = "nothing is released yet" if lag is None else f"{lag:,.0f} seconds behind"
         alarms.append(f"{behind}, more than the {max_lag_us / 1e6:,.0f} that are allowed")
@@ -154,11 +154,15 @@ def _damaged(histogram: Place, run: Run, newest: dict[str, dict[str, Any]]) -> l
     return problems
 
 
-def _behind(newest: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the alarm that files are left unread, while it holds: a release follows when all are read."""
-    alarm = newest.get(f"alarm/{BEHIND}")
-    ended = (newest.get(kind, {}).get("time", "") for kind in ("start", "release"))
-    return [str(alarm["text"])] if alarm is not None and alarm["time"] >= max(ended) else []
+def _current_alarms(newest: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the alarms that hold: those of the newest start, and of unread files those since the newest release, which follows when all are read."""
+    texts = []
+    for kind, event in newest.items():
+        ends = ("start", "release") if kind == f"alarm/{BEHIND}" else ("start",)
+        is_told = kind.startswith("alarm/") and kind != f"alarm/{DAMAGED}"
+        if is_told and all(event["time"] >= newest.get(end, event)["time"] for end in ends):
+            texts.append(str(event["text"]))
+    return texts
 
 
 def _failure(newest: dict[str, dict[str, Any]]) -> str:

@@ -82,9 +82,25 @@ def test_what_a_start_has_found_damaged_is_told_until_the_next_start(lake: Lake)
     with log.of_start("live", threading.Event()):
         log.alarm(DAMAGED, "the table t is damaged")
         log.alarm("clock", "another alarm")
-        assert status(lake, "views").alarms == ("the table t is damaged",)
+        assert status(lake, "views").alarms == ("the table t is damaged", "another alarm")
     finished(lake)
     assert status(lake, "views").alarms == ()
+
+
+@pytest.mark.parametrize("kind", ["files", "malformed", "clock", "dropped"])
+def test_alarms_hold_until_the_next_start(lake: Lake, kind: str) -> None:
+    """Catches: an alarm that a watchdog is not told, because the exit code stays 0; one that a new start does not end."""
+    finished(lake)
+    log = log_of(lake)
+    with log.of_start("live", threading.Event()):
+        log.alarm(kind, f"about {kind}")
+        log.tell("release", triggers=1, rows=5, closed_us=11 * HOUR)
+    result = CliRunner().invoke(main, ["status", "views", "--lake", str(lake.root)])
+    assert (result.exit_code, f"alarm: about {kind}" in result.output) == (4, True)
+    time.sleep(0.005)
+    finished(lake)
+    result = CliRunner().invoke(main, ["status", "views", "--lake", str(lake.root)])
+    assert (result.exit_code, "alarm" in result.output) == (0, False)
 
 
 def test_unread_files_are_an_alarm_until_a_release(lake: Lake) -> None:
