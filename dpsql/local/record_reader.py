@@ -19,12 +19,13 @@ from dpsql.local.frames import arrow_table, words_of
 from dpsql.local.from_clause import LocalScope, LocalTable, read_from, split_select
 from dpsql.local.reach import AT_ONCE, makes_long_texts
 from dpsql.local.sources import MESSAGE, Chunk, InputFile, InputReader, source_files
-from dpsql.local.spark_types import DOUBLE, MAX_KEY_SCALE, SparkType, Typed, cast
+from dpsql.local.spark_types import DOUBLE, SparkType, Typed, cast
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.mechanisms.public_groups import public_groups
 from dpsql.sources.change_feed import BESIDE, CHANGE, POSITION, kind_sql
 from dpsql.sources.config import Source
+from dpsql.sources.declared_types import MAX_KEY_SCALE, no_key
 from dpsql.sources.time_units import no_time
 from dpsql.udfs.columns import (
     Bool,
@@ -371,10 +372,7 @@ def _value_bytes(value: Typed, name: str) -> str:
     """Return DuckDB text for the value bytes of one column of a key or a privacy unit."""
     kind = value.type
     if kind.name not in _VALUE_BYTES or kind.scale > MAX_KEY_SCALE:
-        raise DataError(
-            f"column `{name}` has type {kind}, which cannot be a key or a privacy unit: cast it to STRING, BIGINT, BOOLEAN, BINARY, DATE, "
-            f"TIMESTAMP or DECIMAL with a scale of at most {MAX_KEY_SCALE}"
-        )
+        raise DataError(no_key(name, str(kind)))
     return _VALUE_BYTES[kind.name].format(f"({value.sql})")
 
 

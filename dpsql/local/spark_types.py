@@ -19,7 +19,6 @@ from dpsql.local.allowed import CASTS
 INTEGER_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 MAX_PRECISION = 38
-MAX_KEY_SCALE = 6
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Budget:
 
     Args:
         ledger: its name.
-        units: the columns that name its people, per source.
+        units: the columns that name its people, per source of a run; of a declared source where nothing was spent.
         lines: its runs, oldest first.
         totals: over any 1, 7 and 30 days (UTC) in a row; of level EVENT over 1, 10 and 100 rows.
         cap: None where none is declared.
@@ -295,7 +295,7 @@ def _budget(
     declared: list[tuple[str, tuple[str, ...]]],
     row_lines: tuple[Line, ...],
 ) -> Budget:
-    units = dict.fromkeys([*((line.source, line.unit) for line in lines), *declared])
+    units = dict.fromkeys([(line.source, line.unit) for line in lines] or declared)
     total_of, many = (_rows, ROWS) if level is EVENT else (_total, PERIODS)
     totals = tuple(total_of(lines, n) for n in many) if lines else ()
     rows = tuple(_rows(row_lines, n) for n in ROWS) if row_lines else ()

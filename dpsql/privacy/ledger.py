@@ -126,7 +126,7 @@ def cap_for(source: Source, level: PrivacyLevel) -> Cap | None:
         )
         raise BudgetError(
             f"the cap of source {source.name!r} protects {cap_protects} ({declared.protects}), and this query protects {query_protects} ({level}): "
-            f"add a cap of its level to the list at {source.place('cap')}, like `{example}`"
+            f"add a cap of its level to the list at {declared.place}, like `{example}`"
         )
     return cap
 
@@ -510,7 +510,7 @@ def _check(
             f"epsilon {cap.epsilon:g}, delta {cap.delta:g} per {per}: "
             f"with the {len(shared)} runs before, delta at epsilon {cap.epsilon:g} would be {delta:.3g} "
             f"(mu {total_before.mu:.4g} -> {total_after.mu:.4g}, threshold and hash {total_before.failure:.3g} -> {total_after.failure:.3g}); "
-            f"ask for a smaller epsilon, or raise {'cap= in dpsql.session' if of_frame else f'the cap at sources.{line.source}.cap'}"
+            f"ask for a smaller epsilon, or raise the cap: {cap.place}"
         )
 
 

@@ -104,7 +104,9 @@ class AskLog:
         Raises:
             LakeError: one is missing, damaged or edited.
         """
-        names = sorted(path.name for path in self.folder.glob("*.json"))
+        names = sorted(
+            (path.name for path in self.folder.glob("*.json")), key=lambda n: (len(n), n)
+        )
         if names != [self._path(seq).name for seq in range(1, len(names) + 1)]:
             raise LakeError(
                 f"{self.folder}: an ask is missing; put it back: nothing is paid before it is known what was spent"

@@ -131,14 +131,8 @@ def columns(published: Published) -> list[tuple[str, str]]:
 
 
 def _promise(run: Protects, published: Published) -> str:
-    period = "in all records" if published.once else "for ever"
-    if run.period_us:
-        window = published.windows
-        is_window = window is not None and window.slide_us == window.size_us
-        period = f"in {'' if is_window else 'a period of '}{duration(run.period_us)}"
-    verb = "begins" if run.rows_end and run.period_us else "does"
     protected = (
-        f"everything that one {', '.join(run.units)} {verb} {period}"
+        f"everything that one {', '.join(run.units)} {deeds(run, published)}"
         if run.units
         else "one row, not one person"
     )
@@ -146,6 +140,17 @@ def _promise(run: Protects, published: Published) -> str:
     if run.units_needed is not None:
         keys = f" {appears(run, published)} What is missing is not zero."
     return f"Protected: {protected}: epsilon {run.epsilon:g}, delta {run.delta:g}.{keys}"
+
+
+def deeds(run: Protects, published: Published) -> str:
+    """Return what of a unit is protected: `does in a window of 7 days`, which are not any 7 days."""
+    period = "in all records" if published.once else "for ever"
+    if run.period_us:
+        window = published.windows
+        is_window = window is not None and window.slide_us == window.size_us
+        period = f"in a {'window' if is_window else 'period'} of {duration(run.period_us)}"
+    verb = "begins" if run.rows_end and run.period_us else "does"
+    return f"{verb} {period}"
 
 
 def _is(column: Column, published: Published) -> str:

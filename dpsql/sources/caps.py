@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.sources.yaml_file import YamlDocument
@@ -22,12 +22,14 @@ class Cap:
             with k rows may pay k times epsilon, which no cap of USER bounds.
         period_us: length of the period, in microseconds; periods are counted from 1970-01-01 UTC. 0 for EVENT, which has none.
         protects: the level; costs of one level never count against a cap of the other.
+        place: where it is declared, in words.
     """
 
     epsilon: float
     delta: float
     period_us: int
     protects: PrivacyLevel = PrivacyLevel.USER
+    place: str = field(default="its source", compare=False)
 
 
 def read_caps(
@@ -84,6 +86,7 @@ def _cap(document: YamlDocument, key_path: tuple[str, ...], duration: Callable[[
         0.0 if no_delta else block.positive("delta"),
         period_us,
         PrivacyLevel(level),
+        ".".join(key_path) if len(key_path) > 1 else "cap= in dpsql.session",
     )
     if cap.delta >= 1:
         raise document.error("`delta` must be below 1", (*key_path, "delta"))

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 UNSIGNED_64 = "decimal(20,0)"
 """What Spark makes of an unsigned whole number of 64 bits."""
+MAX_KEY_SCALE = 6
+"""Digits after the point of a DECIMAL that is a key."""
 
 
 _NEVER_EMPTY = ("boolean", "string", "binary", "timestamp", "float")
@@ -25,6 +27,14 @@ _WIDENED = {
     ("date", "timestamp"),
     ("binary", "string"),
 }
+
+
+def no_key(name: str, kind: str) -> str:
+    """Say of a column that its type cannot be a key or a privacy unit, and what to do; digits that a float has lost come back by no cast."""
+    remedy = "cast it to STRING, BIGINT, BOOLEAN, BINARY, DATE, TIMESTAMP"
+    if _name(kind) in ("float", "double"):
+        remedy = "ids have lost digits in it, so read them as BIGINT or STRING at their source (in pandas as 'Int64'); cast measured values to BIGINT"
+    return f"column `{name}` has type {kind}, which cannot be a key or a privacy unit: {remedy} or DECIMAL with a scale of at most {MAX_KEY_SCALE}"
 
 
 def fits(have: str, declared: str) -> bool:

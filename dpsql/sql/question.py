@@ -185,6 +185,7 @@ class _Reader:
 
     def question(self) -> Question:
         self._check_clauses()
+        table = self.table()
         selected = [bare(node.unalias()) for node in self.tree.expressions]
         sums = [node for node in selected if not isinstance(node, exp.Column)]
         if len(sums) != 1:
@@ -207,7 +208,7 @@ class _Reader:
         where = self.tree.args.get("where")
         products = self._condition(bare(where.this)) if where is not None else [Chosen()]
         return Question(
-            self.table(), self._column(sums[0]), tuple(products), group_keys, self._with_null(where)
+            table, self._column(sums[0]), tuple(products), group_keys, self._with_null(where)
         )
 
     def _check_clauses(self) -> None:

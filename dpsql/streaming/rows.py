@@ -22,6 +22,7 @@ from dpsql.lake.engine_file import Engine
 from dpsql.mechanisms import public_groups, registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
+from dpsql.sources.declared_types import MAX_KEY_SCALE, no_key
 from dpsql.sources.time_units import no_time
 from dpsql.streaming import formats, internals
 from dpsql.streaming.failures import reason_of
@@ -78,7 +79,6 @@ REASONS = dict(enumerate(NO_RECORD[1:], start=2))
 
 LIMIT_US = 1 << 61
 US_PER_DAY = 86_400_000_000
-MAX_DECIMAL_SCALE = 6
 LISTED_HEADERS = 256
 TEMPORAL = (T.TimestampType, T.TimestampNTZType)
 NUMBERS = (
@@ -306,12 +306,9 @@ def _text(column: str, kind: T.DataType, name: str) -> str:
         return f"cast(unix_date({column}) AS STRING)"
     if isinstance(kind, TEMPORAL):
         return f"cast(unix_micros(cast({column} AS TIMESTAMP)) AS STRING)"
-    if isinstance(kind, T.DecimalType) and 0 <= kind.scale <= MAX_DECIMAL_SCALE:
+    if isinstance(kind, T.DecimalType) and 0 <= kind.scale <= MAX_KEY_SCALE:
         return f"cast({column} AS STRING)"
-    raise DataError(
-        f"column {name!r} has type {kind.simpleString().upper()}, which cannot be a key or a privacy unit: "
-        f"cast it to STRING, BIGINT, BOOLEAN, BINARY, DATE, TIMESTAMP or DECIMAL with a scale of at most {MAX_DECIMAL_SCALE}"
-    )
+    raise DataError(no_key(name, kind.simpleString().upper()))
 
 
 def _number(column: str, kind: T.DataType, argument: Argument) -> str:

@@ -20,12 +20,11 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dpsql.description import DUE, END, START, Protects, Published
+from dpsql.description import DUE, END, START, Published
 from dpsql.parsed_query import Reading
 from dpsql.published.public_rows import PublicRows
-from dpsql.published.words import appears
+from dpsql.published.words import appears, deeds
 from dpsql.text import number, plural
-from dpsql.times import duration
 from dpsql.view.csv_text import csv_text
 from dpsql.view.drawings import Drawing, columns
 from dpsql.view.left_out import estimates
@@ -387,17 +386,8 @@ def _protection_cards(published: Published) -> Iterator[Card]:
         yield Card(
             f"Protected{several}",
             f"each {units}" if units else "each row, not each person",
-            f"{_period(run)}epsilon {run.epsilon:g}, delta {run.delta:g}",
+            f"{f'all that one {units} {deeds(run, published)}: ' if units else ''}epsilon {run.epsilon:g}, delta {run.delta:g}",
         )
-
-
-def _period(run: Protects) -> str:
-    if not run.units:
-        return ""
-    verb = "begins" if run.rows_end else "does"
-    if run.period_us:
-        return f"all that one {', '.join(run.units)} {verb} in {duration(run.period_us)}: "
-    return f"all that one {', '.join(run.units)} ever does: "
 
 
 def _budget_cards(standing: Standing) -> Iterator[Card]:

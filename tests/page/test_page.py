@@ -98,7 +98,7 @@ def test_the_page_says_what_was_published(published: Published, tmp_path: Path) 
     last = published.rows[published.rows["trigger"] == 12]
     for said in (
         f"15 of {len(last)}, by editors, the largest first",
-        "Protected each user_id all that one user_id does in 1 day: epsilon 6, delta 1e-09",
+        "Protected each user_id all that one user_id does in a window of 1 day: epsilon 6, delta 1e-09",
         "Left out rare keys, and records beyond limits",
         "1 run of ledger wiki",
         "at most 4 each",

@@ -241,7 +241,7 @@ def test_cards_are_words() -> None:
     assert cards == ["Protected, run 1 of 2", "Protected, run 2 of 2", "Noise", "Left out", "Made"]
     for words in (
         "each row, not each personepsilon 2, delta 1e-09",
-        "each user_idall that one user_id ever does: epsilon 2, delta 1e-09",
+        "each user_idall that one user_id does for ever: epsilon 2, delta 1e-09",
         "added to every number± is 95% of the noise.",
         "A key appears once about 22 different user_id have it in one window of 1 day.",
         "A missing key is not zero.",

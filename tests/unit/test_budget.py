@@ -94,13 +94,14 @@ def test_the_text_says_who_what_and_what_is_left() -> None:
     (found,) = budgets(lines, [capped(), CLICKS])
     text = describe(found)
     for part in (
-        "Ledger visits: 12 runs. Who is protected: user_id of visits; customer of clicks.",
+        "Ledger visits: 12 runs. Who is protected: user_id of visits.",
         "Cap: epsilon 20, delta 1e-06 per 7 days, counted from Thursday, 1970-01-01.",
         "one more run with the newest one's window and delta (per 1 day, 1e-09) may ask for no more",
         "2026-01-01  run    0000000000000000000000000000000b  visits: epsilon 6, delta 1e-09 per 1 day",
         "and 2 older ones",
     ):
         assert part in text
+    assert "customer" not in text  # declared, and no run protects it
     document = facts(found)
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert len(document["runs"]) == 12

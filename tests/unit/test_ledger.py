@@ -136,7 +136,7 @@ def test_a_cap_holds_to_the_last_run(tmp_path: Path) -> None:
     for number in range(fits):
         ledger.append(replace(LINE, run_id=f"{number + 1:032x}"), cap)
     with pytest.raises(
-        BudgetError, match=rf"cap of epsilon 6.*{fits} runs before.*sources.visits.cap"
+        BudgetError, match=rf"cap of epsilon 6.*{fits} runs before.*raise the cap: its source"
     ):
         ledger.append(LINE, cap)
     assert len(ledger.lines()) == fits

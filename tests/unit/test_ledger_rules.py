@@ -67,6 +67,21 @@ def operator(tmp_path: Path) -> Operator:
     return made
 
 
+def test_cap_refusals_name_its_declaration(tmp_path: Path) -> None:
+    """Catches: a refusal that sends to a source which shares the cap and does not declare it."""
+    blocks = (
+        declared("user_id", CAP)
+        + declared("user_id", "ledger: s", name="t", path="others").partition("\n")[2]
+    )
+    (tmp_path / "sources.yaml").write_text(blocks)
+    ledger = Ledger(tmp_path / "ledger", SECRET)
+    query = dpsql.compile(SQL.format(name="t"), dpsql.load_sources(tmp_path / "sources.yaml"))
+    origin = origin_of(query.source, ledger.own_id())
+    with pytest.raises(BudgetError, match=r"raise the cap: sources\.s\.cap"):
+        for number in range(4):
+            ledger.append(query.line(f"{number:032x}", "try", origin), query.source.cap)
+
+
 @pytest.mark.parametrize(
     ("more", "name", "path", "says"),
     [

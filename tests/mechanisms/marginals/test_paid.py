@@ -419,3 +419,14 @@ def test_processes_that_ask_at_once_and_are_killed_never_spend_more(tmp_path: Pa
     assert len(check_log(s)) > 3
     left = (s.mu2 - total_price(s.log.asks(s.run_id))) / 2**PRICE_BITS
     assert left < 0.2
+
+
+def test_asks_are_read_in_the_order_of_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: names of more digits that are sorted as texts, after which no ask is answered."""
+    monkeypatch.setattr(AskLog, "_path", lambda log, seq: log.folder / f"{seq}.json")
+    log = session(tmp_path / "log").log
+    for seq in range(1, 12):
+        log.add(PaidAsk(seq, "5a" * 16, 1, "", (), seq))
+    assert [ask.seq for ask in log.asks("5a" * 16)] == [*range(1, 12)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from dataclasses import replace
@@ -274,6 +275,22 @@ def test_what_is_no_question_is_refused_with_its_place(text: str, says: str) -> 
     with pytest.raises(QueryError) as found:
         read_question(text, KEYS)
     assert says in str(found.value)
+
+
+def test_questions_without_a_clause_are_refused() -> None:
+    """Catches: an error of another kind where a clause of a question is left out."""
+    clauses = [
+        "SELECT url,",
+        "COUNT(*)",
+        "FROM t",
+        "WHERE hour = 7",
+        "AND url = '/a'",
+        "GROUP BY url",
+    ]
+    for size in range(len(clauses) + 1):
+        for chosen in itertools.combinations(clauses, size):
+            with contextlib.suppress(QueryError):
+                read_question(" ".join(chosen), KEYS)
 
 
 @pytest.mark.parametrize(

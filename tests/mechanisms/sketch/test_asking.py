@@ -148,7 +148,9 @@ def test_cells_say_what_they_are(lakes: dict[str, str]) -> None:
     shown = CliRunner().invoke(main, ["show", cells]).output
     opened = dpsql.open(cells)
     for text in (shown, opened.explain()):
-        assert "everything that one user_id does in 1 day: epsilon 2, delta 1e-06" in text
+        assert (
+            "everything that one user_id does in a window of 1 day: epsilon 2, delta 1e-06" in text
+        )
         assert all(name in text for name in CELLS.names)
     assert "dpsql ask NAME VALUE" in shown and "dpsql ask NAME VALUE" in repr(opened)
     rows = json.loads(CliRunner().invoke(main, ["show", cells, "--json"]).output)["rows"]
