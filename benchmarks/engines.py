@@ -149,7 +149,8 @@ def private(
     from dpsql.streaming.progress import Tally
     from dpsql.udfs.stage import Clock
 
-    shutil.rmtree(lake, ignore_errors=True)
+    for folder in (lake, lake.parent / "ledger"):
+        shutil.rmtree(folder, ignore_errors=True)
     options = (("maxFilesPerTrigger", "1"),)
     bounds = {"max_users": 5_000_000, "max_keys": 1_000_000}
     source = Source(

@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,7 +159,7 @@ def replace_file(path: Place, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except (
         OSError
     ):  # on a full disk, a file written at every micro-batch would leave as many behind
@@ -167,18 +167,15 @@ def replace_file(path: Place, content: bytes) -> None:
         raise
 
 
-def create_file(path: Place, content: bytes) -> None:
+def create_file(path: Path, content: bytes) -> None:
     """Make a file (mode 0600) that is on disk, whole, when this returns.
 
-    It is written under another name and linked: of two callers at once exactly one succeeds. For an object see `_create_object`.
+    It is written under another name and linked: of two callers at once exactly one succeeds.
 
     Raises:
         FileExistsError: the file already exists; it was not touched.
         OSError: the folder cannot be written.
     """
-    if isinstance(path, ObjectPath):
-        _create_object(path, content)
-        return
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -188,10 +185,10 @@ def create_file(path: Place, content: bytes) -> None:
         os.link(temporary, path)
     finally:
         os.unlink(temporary)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -200,27 +197,53 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _create_object(path: ObjectPath, content: bytes) -> None:
-    """Make an object once, with what Delta has for that: the first commit of a table is put only if there is none.
+@dataclass(frozen=True)
+class Claim:
+    """A small file, whole and on disk, that is made once: of several who make it the first one does.
 
-    The content is in that commit. Whoever comes second, or after a crash between the two requests, puts what the first one said.
+    In a bucket it is the first commit of a Delta table, which is put only if there is none.
     """
-    import pyarrow as pa  # slow to import, as these are
-    from deltalake import DeltaTable, Schema
-    from deltalake.exceptions import DeltaError
 
-    claim = str(path.parent / f".{path.name}")
-    try:
-        DeltaTable.create(
-            claim,
-            Schema.from_arrow(pa.schema([("claimed", pa.bool_())])),
-            mode="error",
-            description=content.decode(),
-        )
-    except DeltaError:
-        # Not only "it is there": of two at once the second one's commit fails.
-        first = DeltaTable(claim).metadata().description
-        if not path.exists():
-            path.write_bytes(first.encode())
-        raise FileExistsError(f"{path} already exists") from None
-    path.write_bytes(content)
+    place: Place
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    def create(self, content: bytes) -> None:
+        """Make the file, unless somebody has."""
+        if isinstance(self.place, Path):
+            with suppress(FileExistsError):
+                create_file(self.place, content)
+            return
+        import pyarrow as pa  # slow to import, as these are
+        from deltalake import DeltaTable, Schema
+        from deltalake.exceptions import DeltaError
+
+        schema = Schema.from_arrow(pa.schema([("claimed", pa.bool_())]))
+        try:
+            DeltaTable.create(str(self), schema, mode="error", description=content.decode())
+        except DeltaError:
+            self.read_bytes()  # not only "it is there": of two at once the second one's commit fails
+
+    def read_bytes(self) -> bytes:
+        """Return the content that the first one gave.
+
+        Raises:
+            FileNotFoundError: nobody has made the file.
+        """
+        if isinstance(self.place, Path):
+            return self.place.read_bytes()
+        from deltalake import DeltaTable  # slow to import
+
+        if not DeltaTable.is_deltatable(str(self)):
+            raise FileNotFoundError
+        return DeltaTable(str(self)).metadata().description.encode()
+
+    def remove(self) -> None:
+        """Remove the file, and its folder if nothing is in it."""
+        with suppress(OSError):
+            if isinstance(self.place, Path):
+                self.place.unlink()
+                self.place.parent.rmdir()
+            else:
+                (self.place / "_delta_log" / f"{0:020d}.json").unlink()

@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dpsql.errors import LakeError
-from dpsql.files import Place, reason, replace_file
+from dpsql.files import Claim, Place, reason, replace_file
 
 T = TypeVar("T")
 PUT_BACK = "put back the original file"
@@ -38,7 +38,7 @@ def write(path: Place, value: Any, version: int) -> None:
     replace_file(path, content(value, version))
 
 
-def load(path: Place, kind: type[T], version: int, remedy: str = PUT_BACK) -> T | None:
+def load(path: Place | Claim, kind: type[T], version: int, remedy: str = PUT_BACK) -> T | None:
     """Return the value in a file; None if it is not there.
 
     Args:

@@ -184,7 +184,10 @@ def start(flags: RunFlags, master: str | None, properties: Mapping[str, str]) ->
     bind = functools.partial(open_run, lake, name, query, secret, ledger, query.source)
     with stop_politely():
         if is_new:
-            check_may_begin(lake, name, query, ledger)
+            is_new_lake = not (lake.root / "private").exists()
+            check_may_begin(lake, name, query, ledger, query.source)
+            if is_new_lake:
+                note(f"new lake {lake.root}: it has no runs yet")
         else:
             run = bind()
             if query.parsed.once and (released := is_released(lake.private(name), name)):

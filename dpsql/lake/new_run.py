@@ -7,7 +7,7 @@ their records are dropped, and no trigger of theirs is published again. The priv
 from __future__ import annotations
 
 import json
-import shutil
+import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +19,13 @@ from deltalake.exceptions import DeltaError
 from dpsql import record
 from dpsql.description import DUE
 from dpsql.errors import LakeError
-from dpsql.files import Place, create_file, reporting_os_errors
+from dpsql.files import Place, reporting_os_errors
 from dpsql.lake import delta_tables
 from dpsql.lake.catch_up import read_catch_up
 from dpsql.lake.delta_rows import read_rows
 from dpsql.lake.manifest import BATCH_ROW
 from dpsql.lake.marks import closed_mark
-from dpsql.lake.opening import NEXT, new_run
+from dpsql.lake.opening import NEXT, begin, read_claim, run_of
 from dpsql.lake.running import exclusive
 from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, read_run
 from dpsql.privacy.ledger import Ledger
@@ -55,6 +55,7 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
         LakeError: no such run, or its folder cannot be moved; its table has no windows.
         BudgetError: the new run would exceed the source's cap.
     """
+    ledger = ledger.sealed_by(secret)
     folder = _on_disk(lake, name)
     schedule = query.shape.schedule
     if not schedule.windows:
@@ -64,8 +65,9 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
     prepared = _prepared(folder)
     old = read_run(lake, name)
     with exclusive(folder):
+        ledger.lines()  # before anything is made: it may be damaged
         closed = closed_us(lake, old, ledger)
-        run = new_run(lake, name, query, secret, ledger, query.source)
+        run = run_of(name, secrets.token_hex(16), query, secret, ledger.own_id())
         firsts = [
             bound_run.first_window_us
             for bound_run in (old, run)
@@ -73,6 +75,10 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
         ]
         firsts += [] if closed == NO_CLOCK else [schedule.first_free_window(closed)]
         run = replace(run, first_window_us=max(firsts, default=None))
+        begin(lake, prepared, run, query, ledger, query.source)
+        # An earlier start of it may have been broken off, before the old run has published more.
+        claimed_run = read_claim(prepared / RUN_FILE) or run
+        run = replace(claimed_run, first_window_us=run.first_window_us)
         _exchange(folder, prepared, old, run)
     return run
 
@@ -80,9 +86,7 @@ def begin_new_run(lake: Lake, name: str, query: Query, secret: Secret, ledger: L
 def _exchange(folder: Path, prepared: Path, old: Run, run: Run) -> None:
     """Put the new run in the place of the old one."""
     with reporting_os_errors(str(folder), LakeError):
-        shutil.rmtree(prepared, ignore_errors=True)
-        prepared.mkdir(mode=0o700)
-        create_file(prepared / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
+        record.write(prepared / RUN_FILE, run, SCHEMA_VERSION)
         folder.rename(folder.with_name(f".{old.name}.{old.run_id}"))
         prepared.rename(folder)
 

@@ -1,7 +1,7 @@
 """Which run a start works on: the one that the name is bound to, or a new one.
 
-A new run's ledger line is written first: a crash between that and `run.json` leaves a line without a run, and the next start takes a new run id
-and a new line. So the ledger may say more than was spent, never less. What a run id has published is noted beside the ledger
+A new run is claimed (`.run.json`), gets its ledger line and its entry in the register, and then its `run.json`. The next start does what a
+broken-off one has not done, so a run has one line however often it was killed. What a run id has published is noted beside the ledger
 (`dpsql.privacy.register`): a lake that lost it does not go on.
 """
 
@@ -12,15 +12,16 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsql import record
 from dpsql.description import CELLS_ENDING, LEFT_OUT_ENDING
-from dpsql.errors import LakeError
-from dpsql.files import ObjectPath, Place, create_file, reporting_os_errors
-from dpsql.lake.runs import SCHEMA_VERSION, Lake, Run, has_begun, neighbour, read_run
+from dpsql.errors import BudgetError, LakeError
+from dpsql.files import Claim, ObjectPath, Place, replace_file, reporting_os_errors, sync_folder
+from dpsql.lake.runs import ORIGINAL, SCHEMA_VERSION, Lake, Run, has_begun, neighbour, read_run
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger, cap_for
 from dpsql.privacy.origin import origin_of
@@ -28,26 +29,32 @@ from dpsql.privacy.register import Entry
 from dpsql.privacy.secret import Secret
 from dpsql.record import RUN_FILE
 from dpsql.sources.config import Source
+from dpsql.times import timestamp
 
 if TYPE_CHECKING:
     from dpsql.compiled import Query
 
 NEXT = ".{name}.next"
 """Beside the private folder of a run: that of the new run which is about to take its place."""
+CLAIM_FILE = f".{RUN_FILE}"
+"""In the private folder of a run: its `run.json` until it is paid."""
 SPARK_SAID = "spark.log"
 """In the private folder of a run on this machine: what its JVM printed since the last start."""
 
 
-def check_may_begin(lake: Lake, name: str, query: Query, ledger: Ledger) -> None:
-    """Refuse a new run that `open_run` would refuse, as far as is known before Spark has started; nothing is bound or spent.
+def check_may_begin(lake: Lake, name: str, query: Query, ledger: Ledger, source: Source) -> None:
+    """Refuse a new run that cannot begin, as far as is known before Spark has started; then make its lake. Nothing is bound or spent.
 
     Raises:
         LakeError, BudgetError: as `open_run`.
     """
-    _refuse_remains(lake, name, _prepare(lake, name))
-    source = query.source
-    line = query.line("", "run", origin_of(source, "", level=query.protects))
-    ledger.check(line, cap_for(source, query.protects))
+    _refuse_remains(lake, name, lake.private(name))
+    _refuse_absent(lake, name, ledger)
+    claimed_run = read_claim(Claim(lake.private(name) / CLAIM_FILE))
+    if claimed_run is None or not ledger.has(claimed_run.run_id):
+        line = query.line("", "run", origin_of(source, "", level=query.protects))
+        ledger.check(line, cap_for(source, query.protects))
+    _prepare(lake, name)
 
 
 def spark_output(lake: Lake, name: str) -> Path | None:
@@ -78,16 +85,14 @@ def open_run(
             is in two lakes, or the ledger does not know it.
         BudgetError: a new run would exceed the source's cap.
     """
+    ledger = ledger.sealed_by(secret)
+    if not has_begun(lake, name):
+        check_may_begin(lake, name, query, ledger, source)
+        new_run = run_of(name, secrets.token_hex(16), query, secret, ledger.own_id())
+        begin(lake, lake.private(name), new_run, query, ledger, source)
     folder = _prepare(lake, name)
     with reporting_os_errors(f"lake {lake.root}", LakeError):
         _close(folder)
-    ledger = ledger.sealed_by(secret)
-    if not has_begun(lake, name):
-        _refuse_remains(lake, name, folder)
-        run = new_run(lake, name, query, secret, ledger, source)
-        # Somebody may start the same name at the same moment: theirs is the run then, ours was only a ledger line
-        with reporting_os_errors(f"lake {folder}", LakeError), contextlib.suppress(FileExistsError):
-            create_file(folder / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
     run = read_run(lake, name)
     check_binding(run, query, secret, lake)
     line = ledger.find(run.run_id)
@@ -102,24 +107,80 @@ def open_run(
         )
     ledger.check_is_home()
     ledger.check_cap_is_kept(source)
-    ledger.register.enter(run.run_id, lake.private(name), source)
+    ledger.register.enter(run.run_id, folder, source)
     return run
 
 
-def new_run(
-    lake: Lake, name: str, query: Query, secret: Secret, ledger: Ledger, source: Source
-) -> Run:
-    """Return a fresh run id with its ledger line and its entry in the register; run.json is left to the caller.
+def begin(
+    lake: Lake, folder: Place, new_run: Run, query: Query, ledger: Ledger, source: Source
+) -> None:
+    """Give a folder its `run.json`: a fresh run, or the one whose start was broken off there. What is done already is not done again.
 
     Raises:
+        LakeError: the run that was begun there has its line, and is of another query, secret or source.
         BudgetError: it would exceed the source's cap, or the source spends on another ledger than before.
     """
-    ledger = ledger.sealed_by(secret)
-    run = run_of(name, secrets.token_hex(16), query, secret, ledger.own_id())
-    origin = origin_of(source, run.ledger_id, level=query.protects)
-    ledger.append(query.line(run.run_id, "run", origin), cap_for(source, query.protects))
-    ledger.register.add(Entry(run.run_id, str(lake.private(name)), declared=declaration(source)))
-    return run
+    claim = Claim(folder / CLAIM_FILE)
+    with reporting_os_errors(f"lake {folder}", LakeError):
+        while not (folder / RUN_FILE).exists():
+            _close(folder)
+            claim.create(record.content(new_run, SCHEMA_VERSION, indent=1))
+            run = read_claim(claim)
+            # Another starter may have made the file since: then a claim is too late.
+            if run is None or (folder / RUN_FILE).exists():
+                claim.remove()
+                continue
+            origin = origin_of(source, run.ledger_id, level=query.protects)
+            line = query.line(run.run_id, "run", origin)
+            checks = (run.query_identity, run.secret_check)
+            is_same = checks == (new_run.query_identity, new_run.secret_check)
+            if not is_same and not ledger.has(run.run_id):
+                claim.remove()
+                continue
+            try:
+                ledger.append(line, cap_for(source, query.protects))
+            except BudgetError:
+                written_line = ledger.find(run.run_id)
+                if written_line is None:
+                    claim.remove()
+                    raise
+                if not is_same or replace(written_line, created=line.created) != line:
+                    raise LakeError(
+                        f"name {run.name!r} belongs to another query, secret or source, whose start was broken off ({claim}): start that again as it "
+                        "was, or this one with another --name"
+                    ) from None
+            if ledger.register.find(run.run_id) is None:
+                place = str(lake.private(run.name))
+                ledger.register.add(Entry(run.run_id, place, declared=declaration(source)))
+            replace_file(folder / RUN_FILE, record.content(run, SCHEMA_VERSION, indent=1))
+            claim.remove()
+
+
+def read_claim(claim: Claim | Place) -> Run | None:
+    """Return the run in a file, perhaps one that is only claimed; None if it is not there."""
+    return record.load(claim, Run, SCHEMA_VERSION, ORIGINAL)
+
+
+def _refuse_absent(lake: Lake, name: str, ledger: Ledger) -> None:
+    """Refuse a name whose run was here, and is gone with its lake."""
+    folder = lake.private(name)
+    for number, line in reversed([*enumerate(ledger.lines(), start=1)]):
+        try:
+            entry = ledger.register.find(line.run_id)
+        except record.DamagedRecord:
+            continue
+        if entry is None or os.path.realpath(entry.place) != os.path.realpath(str(folder)):
+            continue
+        # Asked after the register: another starter may be at work.
+        if read_claim(Claim(folder / CLAIM_FILE)) is not None or has_begun(lake, name):
+            return
+        released_text = (
+            "nothing" if entry.closed_us is None else f"up to {timestamp(entry.closed_us)}"
+        )
+        raise LakeError(
+            f"ledger line {number} is a run of this name here, released {released_text}, and {folder} is not there: is the disk of the lake mounted? "
+            "If it is gone, start a new run with another --name"
+        )
 
 
 def run_of(name: str, run_id: str, query: Query, secret: Secret, ledger_id: str) -> Run:
@@ -182,6 +243,7 @@ def _prepare(lake: Lake, name: str) -> Place:
             if not public.exists():
                 public.mkdir(parents=True, exist_ok=True)
                 public.chmod(0o755)
+                sync_folder(public.parent)
         _close(folder.parent)
     return folder
 
@@ -191,6 +253,7 @@ def _close(private: Place) -> None:
     if isinstance(private, ObjectPath):
         return
     private.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(private.parent)
     status = private.stat()
     if status.st_uid != os.geteuid():
         raise LakeError(

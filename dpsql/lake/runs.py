@@ -179,7 +179,15 @@ def list_queries(lake: Lake) -> tuple[ListedRun, ...]:
         raise LakeError(f"no lake at {lake.root}; `dpsql run` makes one") from None
     except OSError as problem:
         raise LakeError(f"lake {lake.root}: {reason(problem)}") from None
-    return tuple(_listed(lake, name) for name in names)
+    return tuple(_listed(lake, name) for name in names if not is_bare(lake.private(name)))
+
+
+def is_bare(folder: Place) -> bool:
+    """Tell whether a private folder has nothing of a run, but perhaps what a broken-off start has left."""
+    try:
+        return all(entry.name.startswith(".") for entry in folder.iterdir())
+    except FileNotFoundError:
+        return True
 
 
 def _checked(name: str) -> str:

@@ -18,7 +18,7 @@ from dpsql.files import ObjectPath, Place, reason
 from dpsql.lake import log_head
 from dpsql.lake.event_log import BEHIND, DAMAGED, newest_events
 from dpsql.lake.marks import closed_mark
-from dpsql.lake.runs import LIVE_FILE, Lake, Run, public_tables, read_run, state_of
+from dpsql.lake.runs import LIVE_FILE, Lake, Run, is_bare, public_tables, read_run, state_of
 from dpsql.privacy.totals import without_totals
 
 NETWORK = {
@@ -90,7 +90,7 @@ def _reached_status(
     lake: Lake, name: str, max_lag_us: int | None, max_drop_share: float | None, now_us: int | None
 ) -> Status:
     folder = lake.private(name)
-    if not folder.is_dir():
+    if is_bare(folder):
         read_run(lake, name)  # says that there is none
     try:
         run = read_run(lake, name)

@@ -57,16 +57,17 @@ class RunRegister:
         """Add the entry of a new run id.
 
         Raises:
-            LakeError: the run id already exists, or the folder cannot be written.
+            LakeError: the run id already exists with another entry, or the folder cannot be written.
         """
         with reporting_os_errors(str(self.folder), LakeError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
                 create_file(self._path(entry.run_id), record.content(entry, SCHEMA_VERSION))
             except FileExistsError:
-                raise LakeError(
-                    f"run {entry.run_id} is registered already in {self.folder}; a run id is used once"
-                ) from None
+                if self.find(entry.run_id) != entry:
+                    raise LakeError(
+                        f"run {entry.run_id} is registered already in {self.folder}; a run id is used once"
+                    ) from None
 
     def find(self, run_id: str) -> Entry | None:
         """Return the entry of a run; None if there is none.

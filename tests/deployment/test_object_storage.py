@@ -11,11 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from dpsql.errors import LakeError
-from dpsql.files import ObjectPath, create_file, place, replace_file
+from dpsql.files import Claim, ObjectPath, place, replace_file
 from dpsql.jobs.cli import main
+from dpsql.lake.opening import open_run
 from dpsql.lake.running import exclusive, stop_requests
 from dpsql.lake.runs import Lake, Run, list_queries
+from dpsql.privacy.ledger import Ledger
 from tests.deployment.object_store import ObjectStore
+from tests.unit.test_lake import SEAMS, SECRET, SOURCE, break_off, compiled
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +59,35 @@ def test_an_object_is_a_place_like_a_path(tmp_path: Path) -> None:
         list((place("s3a://lake") / "nothing").iterdir())
 
 
-def test_a_file_is_made_once_in_a_bucket_too() -> None:
-    path = ObjectPath("s3a://lake/once/run.json")
-    create_file(path, b"first")
-    with pytest.raises(FileExistsError):
-        create_file(path, b"second")
-    assert path.read_bytes() == b"first"
-    # a crash between the claim and the file: the next one finishes what the first has begun
-    path.unlink()
-    with pytest.raises(FileExistsError):
-        create_file(path, b"second")
-    assert path.read_bytes() == b"first"
+def test_a_file_is_claimed_once_in_a_bucket_too() -> None:
+    """Catches: two starts that both make a file, and one that goes on with what the first has not claimed."""
+    claim = Claim(ObjectPath("s3a://lake/once/run.json"))
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            claim.read_bytes()
+        claim.create(b"first")
+        claim.create(b"second")
+        assert claim.read_bytes() == b"first"
+        claim.remove()
+
+
+@pytest.mark.parametrize("seam", SEAMS, ids=str)
+def test_a_broken_off_start_in_buckets_pays_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: tuple[str, bool]
+) -> None:
+    """Catches: a start in a bucket that spends again for each time that it was killed."""
+    lake = Lake(f"s3a://lake/seams{SEAMS.index(seam)}")
+    ledger = Ledger(tmp_path / "ledger")
+
+    def opened() -> str:
+        return open_run(lake, "views", compiled(), SECRET, ledger, SOURCE).run_id
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        break_off(patch, seam)
+        opened()
+    run_id = opened()
+    assert [line.run_id for line in ledger.lines()] == [run_id]
+    assert [listed.run_id for listed in list_queries(lake)] == [run_id]
 
 
 def test_a_lake_that_is_not_there_is_one_line() -> None:
@@ -96,7 +117,7 @@ def test_a_run_in_a_bucket_is_asked_to_stop(
         (0, 3_600_000_000),
         {},
     )
-    create_file(
+    replace_file(
         lake.private("visits") / "run.json", json.dumps({"version": 1, **asdict(run)}).encode()
     )
 

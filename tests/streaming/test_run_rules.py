@@ -26,7 +26,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_lake_that_lost_what_it_published_never_goes_on(
     case: Any, write: Any, visits: Any, tmp_path: Path
 ) -> None:
-    """Everything deleted but run.json; an older copy put back; then the lake deleted and other input: a new run."""
+    """Everything deleted but run.json; an older copy put back; then the lake deleted and other input: refused, and elsewhere a new run."""
     ledger = Ledger(tmp_path / "secrets" / "ledger")
     write(visits(days=1))
     one = opened(case(), ledger)
@@ -49,7 +49,13 @@ def test_a_lake_that_lost_what_it_published_never_goes_on(
             opened(one, ledger).go(START + DAY, ledger=ledger, buckets=(1, 1))
     assert contents(root / "public") == before
     assert len(ledger.lines()) == 1
-    shutil.rmtree(root)  # a deleted lake: nothing is forgotten, and what comes is another run
+    shutil.rmtree(
+        root
+    )  # a deleted lake: nothing is forgotten, and what comes elsewhere is another run
+    with pytest.raises(LakeError, match=r"released up to 2023-12-10T00:00:00Z.*mounted"):
+        opened(one, ledger)
+    root = tmp_path / "second"
+    one.lake = Lake(root)
     again = opened(one, ledger)
     again.go(START + DAY, ledger=ledger, buckets=(1, 1))
     assert len(ledger.lines()) == len({line.run_id for line in ledger.lines()}) == 2

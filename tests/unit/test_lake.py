@@ -1,22 +1,28 @@
 """The lake: a name is bound to one query, one run and one secret; nothing foreign is touched and nothing is shown too widely."""
 
+import errno
 import json
 import os
+import pkgutil
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 import dpsql
+from dpsql import record
 from dpsql.errors import BudgetError, LakeError
 from dpsql.lake.lost_ledger import record_run
+from dpsql.lake.new_run import begin_new_run, finish_new_run
 from dpsql.lake.opening import open_run
 from dpsql.lake.runs import Lake, list_queries, read_run
+from dpsql.lake.status import status
 from dpsql.privacy.declaration import declaration
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
@@ -142,28 +148,140 @@ def test_a_run_that_another_version_planned_is_refused_by_name(tmp_path: Path) -
     assert len(Ledger(tmp_path / "ledger").lines()) == 1
 
 
-def test_a_refused_budget_leaves_no_run(tmp_path: Path) -> None:
-    poor = replace(SOURCE, cap=Cap(0.1, 1e-9, 86_400_000_000))
-    with pytest.raises(BudgetError):
-        opened(tmp_path, source=poor)
-    with pytest.raises(LakeError, match="no query 'views'"):
-        read_run(Lake(tmp_path / "lake"), "views")
+SEAMS = [
+    ("dpsql.files.Claim.create", True),
+    ("dpsql.privacy.ledger.seal_lines", False),
+    ("dpsql.privacy.ledger.Ledger.append", True),
+    ("dpsql.privacy.register.RunRegister.add", False),
+    ("dpsql.privacy.register.RunRegister.add", True),
+    ("dpsql.lake.opening.replace_file", False),
+    ("dpsql.lake.opening.replace_file", True),
+]
+"""The ends of the steps of a new run's start: a call, and whether it is made before the start is broken off."""
 
 
-def test_a_crash_between_ledger_and_run_file_costs_a_line_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def interrupt() -> None:
+    """End a start by what nothing in the product may catch."""
+    raise KeyboardInterrupt
+
+
+def break_off(
+    patch: pytest.MonkeyPatch, seam: tuple[str, bool], end: Callable[[], None] = interrupt
 ) -> None:
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
+    """End whoever comes there."""
+    target, is_made = seam
+    call = pkgutil.resolve_name(target)
 
-    with monkeypatch.context() as patch:
-        patch.setattr("dpsql.lake.opening.create_file", crash)
-        with pytest.raises(KeyboardInterrupt):
+    def breaking(*given: Any, **named: Any) -> None:
+        if is_made:
+            call(*given, **named)
+        end()
+
+    patch.setattr(target, breaking)
+
+
+@pytest.mark.parametrize("seam", SEAMS, ids=str)
+def test_a_broken_off_start_has_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: tuple[str, bool]
+) -> None:
+    """Catches: a ledger line whose run id nobody finds again, so that the next start spends once more."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        break_off(patch, seam)
+        opened(tmp_path)
+    is_bound = seam == ("dpsql.lake.opening.replace_file", True)
+    assert len(list_queries(Lake(tmp_path / "lake"))) == is_bound
+    run_id = opened(tmp_path)
+    ledger = Ledger(tmp_path / "ledger")
+    assert [line.run_id for line in ledger.lines()] == [run_id]
+    assert [path.stem for path in ledger.register.folder.iterdir()] == [run_id]
+    assert {*os.listdir(tmp_path / "lake/private/views")} <= {"run.json", ".run.json"}
+
+
+@pytest.mark.parametrize("seam", SEAMS[:-1], ids=str)
+def test_another_query_takes_no_paid_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: tuple[str, bool]
+) -> None:
+    """Catches: a claim without a line that blocks its name, and one with a line that another query forgets or takes over."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        break_off(patch, seam)
+        opened(tmp_path)
+    if seam != SEAMS[0]:
+        for other in ({"epsilon": 5}, {"source": replace(SOURCE, path="/elsewhere")}):
+            with pytest.raises(LakeError, match=r"belongs to another query.*another --name"):
+                opened(tmp_path, **other)  # type: ignore[arg-type]
+        opened(tmp_path)
+    else:
+        opened(tmp_path, epsilon=5)
+    assert len(Ledger(tmp_path / "ledger").lines()) == 1
+
+
+def full_disk() -> None:
+    """Fail as a write to a full disk does."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("step", ["files.create_file", "privacy.ledger.create_file", "privacy.register.create_file", "lake.opening.replace_file"])  # fmt: skip
+def test_a_full_disk_spends_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Catches: four starts on a full disk that spend the cap of four runs."""
+    for _ in range(4):
+        with monkeypatch.context() as patch, pytest.raises((LakeError, BudgetError)):
+            break_off(patch, (f"dpsql.{step}", False), full_disk)
             opened(tmp_path)
     run_id = opened(tmp_path)
-    lines = Ledger(tmp_path / "ledger").lines()
-    assert len(lines) == 2
-    assert lines[1].run_id == run_id != lines[0].run_id
+    assert [line.run_id for line in Ledger(tmp_path / "ledger").lines()] == [run_id]
+
+
+@pytest.mark.parametrize("seam", [*SEAMS, ("pathlib.Path.rename", True)], ids=str)
+def test_a_broken_off_new_run_has_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: tuple[str, bool]
+) -> None:
+    """Catches: `restore --new-run` that spends again for each time that it was killed."""
+    old = opened(tmp_path)
+    lake, ledger = Lake(tmp_path / "lake"), Ledger(tmp_path / "ledger")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        break_off(patch, seam)
+        begin_new_run(lake, "views", compiled(), SECRET, ledger)
+    run = finish_new_run(lake, "views") or begin_new_run(lake, "views", compiled(), SECRET, ledger)
+    assert [line.run_id for line in ledger.lines()] == [old, run.run_id]
+    assert opened(tmp_path) == run.run_id
+
+
+def test_a_refused_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: an empty folder of a run that was refused, which `dpsql status` calls damaged."""
+    poor = replace(SOURCE, cap=Cap(0.1, 1e-9, 86_400_000_000))
+    with pytest.raises(BudgetError, match="would exceed the cap"):
+        opened(tmp_path, source=poor)
+    assert not (tmp_path / "lake").exists()
+    monkeypatch.setattr(Ledger, "check", lambda *_: None)  # another run takes the rest meanwhile
+    with pytest.raises(BudgetError, match="would exceed the cap"):
+        opened(tmp_path, source=poor)
+    assert os.listdir(tmp_path / "lake/private") == []
+    with pytest.raises(LakeError, match="no query 'views'"):
+        status(Lake(tmp_path / "lake"), "views")
+
+
+def test_a_lake_that_is_away_is_no_new_lake(tmp_path: Path) -> None:
+    """Catches: a disk that is not mounted, taken for a new lake, whose run spends again."""
+    run_id = opened(tmp_path)
+    ledger = Ledger(tmp_path / "ledger")
+    (tmp_path / "lake").rename(tmp_path / "disk")
+    (tmp_path / "lake").mkdir()
+    says = "ledger line 1 is a run of this name here, released {}, .* mounted.*another --name"
+    with pytest.raises(LakeError, match=says.format("nothing")):
+        opened(tmp_path)
+    entry = ledger.register.find(run_id)
+    assert entry is not None
+    record.write(ledger.register.folder / f"{run_id}.json", replace(entry, closed_us=0), 1)
+    with pytest.raises(LakeError, match=says.format("up to 1970-01-01T00:00:00Z")):
+        opened(tmp_path)
+    assert os.listdir(tmp_path / "lake") == []
+    (tmp_path / "lake").rmdir()
+    (tmp_path / "disk").rename(tmp_path / "lake")
+    assert opened(tmp_path) == run_id
+    shutil.rmtree(tmp_path / "lake")
+    assert opened(tmp_path, name="other") != run_id
 
 
 def test_starters_at_once_share_one_run(tmp_path: Path) -> None:
@@ -284,23 +402,19 @@ def test_one_run_in_two_lakes_is_refused_and_a_moved_lake_goes_on(tmp_path: Path
     assert len(Ledger(tmp_path / "ledger").lines()) == 2
 
 
-def test_a_deleted_lake_and_a_second_lake_are_new_runs(tmp_path: Path) -> None:
+def test_another_name_and_another_lake_are_new_runs(tmp_path: Path) -> None:
+    """Catches: a run that goes on, or its budget come back, because its lake was deleted."""
     first = opened(tmp_path)
     shutil.rmtree(tmp_path / "lake")
-    second = opened(tmp_path)
+    second = opened(tmp_path, name="other")
     third = open_run(
         Lake(tmp_path / "other"), "views", compiled(), SECRET, Ledger(tmp_path / "ledger"), SOURCE
     ).run_id
     assert [line.run_id for line in Ledger(tmp_path / "ledger").lines()] == [first, second, third]
     assert len({first, second, third}) == 3
-
-
-def test_a_deleted_lake_does_not_give_its_budget_back(tmp_path: Path) -> None:
     capped = replace(SOURCE, cap=Cap(7, 1e-6, 86_400_000_000))
-    opened(tmp_path, source=capped)
-    shutil.rmtree(tmp_path / "lake")
     with pytest.raises(BudgetError, match="would exceed the cap"):
-        opened(tmp_path, source=capped)
+        opened(tmp_path, name="fourth", source=capped)
 
 
 def _shorten(ledger: Path) -> None:

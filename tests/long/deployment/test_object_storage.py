@@ -47,7 +47,7 @@ def test_a_run_in_a_bucket_is_verified_and_goes_on(store: ObjectStore, tmp_path:
     # everything of the run is in the bucket, and the credentials are nowhere
     private = sorted(entry.name for entry in one.private("visits").iterdir())
     assert [*private] == [
-        ".run.json", "catch_up.json", "checkpoints", "clock.json", "contributions", "engine.json", "files", "plan.json", "released",
+        "catch_up.json", "checkpoints", "clock.json", "contributions", "engine.json", "files", "plan.json", "released",
         "run.json", "state", "status.json",
     ]  # fmt: skip
     assert ACCESS_KEY not in done.stdout + done.stderr
