@@ -13,8 +13,9 @@ import pyarrow as pa
 from dpsql.compiled import Query, compile_query
 from dpsql.errors import ConfigError, DataError, InputError, LakeError, QueryError
 from dpsql.local.arrow_columns import spark_type
-from dpsql.local.frames import misfit
-from dpsql.local.spark_types import STRING, SparkType
+from dpsql.local.frames import misfit, with_advice
+from dpsql.local.object_columns import ODD
+from dpsql.local.spark_types import STRING, Columns, SparkType
 from dpsql.parsed_query import Reading
 from dpsql.published.cubes import newest_tables
 from dpsql.published.public_rows import PublicRows
@@ -149,8 +150,10 @@ def release_time(query: Query, until: str | date | None) -> int | None:
     return until_us
 
 
-def schema_of(table: pa.Table, time: str | None, time_unit: str | None) -> str:
-    """Return the columns of records as Spark DDL.
+def schema_of(
+    table: pa.Table, time: str | None, time_unit: str | None, declared: Columns = ()
+) -> str:
+    """Return the columns of records as Spark DDL; a declared type goes before a column's own.
 
     Raises:
         ConfigError: there is no such unit.
@@ -159,9 +162,10 @@ def schema_of(table: pa.Table, time: str | None, time_unit: str | None) -> str:
     if time_unit not in (*UNITS, None):
         raise ConfigError(f"time_unit={time_unit!r}: write one of {', '.join(UNITS)}")
     columns = []
-    for field in table.schema:
+    types = {name.lower(): kind for name, kind in declared}
+    for field in table.drop_columns([ODD] if ODD in table.column_names else []).schema:
         is_time = field.name.lower() == time
-        kind = spark_type(field.type)
+        kind = types.get(field.name.lower()) or spark_type(field.type)
         if kind.name == "void":
             kind = SparkType(_OF_TIMES.get(time_unit, "bigint") if is_time else "string")
         if kind.name == "other" and not is_time:
@@ -189,7 +193,7 @@ def _of_odd_column(problem: QueryError, table: pa.Table) -> InputError:
         is_named = f"no column `{field.name}`".lower() in str(problem).lower()
         if is_named and spark_type(field.type).name == "other":
             return DataError(misfit(field, STRING))
-    return problem
+    return with_advice(problem, table.schema)
 
 
 def _no_time(field: pa.Field, kind: SparkType) -> str:

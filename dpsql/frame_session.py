@@ -16,11 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsql.compiled import Query
-from dpsql.errors import ConfigError, DataError
+from dpsql.compiled import Query, compile_query
+from dpsql.errors import ConfigError
 from dpsql.frame_query import MOST, Answer, compiled, moment, public_table, release_time, schema_of
 from dpsql.local.feeder import run_frame
-from dpsql.local.frames import arrow_table, check_columns, words_of
+from dpsql.local.frames import arrow_table, at_hand, check_columns, words_of
+from dpsql.local.frames import public_table as public_frame
+from dpsql.local.record_reader import row_columns
+from dpsql.local.spark_types import Columns, parse_ddl
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.budget import Budget, CapState, Total, budget_of, spent_text
 from dpsql.privacy.ledger import Ledger
@@ -56,7 +59,7 @@ class PublicTables:
                 table if isinstance(table, str | Path) else Path(folder.name, f"{name}.parquet")
             )
             if not isinstance(table, str | Path):
-                pq.write_table(arrow_table(table, None), files[name])
+                pq.write_table(public_frame(table), files[name])
         return PublicTables(files, folder)
 
 
@@ -66,12 +69,14 @@ class Session:
 
     Args:
         records: as they were given.
+        declared: types of their columns that were given.
         source: whose they are; its name and schema are of each query.
         tables: public tables, by name.
         secret, ledger: make the noise, and know what was spent.
     """
 
     records: Any
+    declared: Columns
     source: Source
     secret: Secret
     ledger: Ledger
@@ -140,15 +145,19 @@ class Session:
     def _planned(self, sql: str, options: Mapping[str, float | None]) -> tuple[Query, pa.Table]:
         """Return a query with its plan, and the columns that it names."""
         text = with_options(sql, _numbers(options))
-        source = self.source
-        named_columns = (*source.privacy_unit, *filter(None, [source.event_time]))
-        check_columns(self.records, named_columns)
-        words = words_of(text)
-        table = arrow_table(self.records, words and words | set(named_columns))
-        schema = schema_of(table, source.event_time, source.event_time_unit)
-        named_source = replace(source, name=stream_named(text), schema=schema)
+        source = replace(self.source, name=stream_named(text))
         static = [public_table(name, file) for name, file in self.tables.files.items()]
-        return compiled(text, Sources((named_source, *static)), table), table
+        named_columns = (*source.privacy_unit, *filter(None, [source.event_time]))
+        frame = self.records
+        if isinstance(frame, list):
+            query = compile_query(text, Sources((source, *static)))
+            frame = row_columns(query, frame, self.declared)
+        check_columns(frame, (*named_columns, *dict(self.declared)))
+        words = words_of(text).union(named_columns)
+        table = arrow_table(frame, words, source.privacy_unit, self.declared)
+        schema = schema_of(table, source.event_time, source.event_time_unit, self.declared)
+        sources = Sources((replace(source, schema=schema), *static))
+        return compiled(text, sources, table), table
 
 
 def _numbers(options: Mapping[str, float | None]) -> dict[str, str]:
@@ -181,11 +190,13 @@ def session(
     start: str | date | None = None,
     max_users: int = MOST,
     max_keys: int = MOST,
+    schema: str | None = None,
 ) -> Session:
     """Open a session on records in memory; nothing is spent yet.
 
     Args:
-        records: a frame of pandas or polars, an Arrow table, a DuckDB relation, a Spark DataFrame that is no stream, or whatever speaks Arrow.
+        records: a frame of pandas or polars, an Arrow table, a DuckDB relation, a Spark DataFrame that is no stream, whatever speaks
+            Arrow, a dict of columns or a list of rows.
         unit: the column or columns that name one person, or whatever is protected; may be left out at `privacy_level = EVENT`.
         time: the column of event times; a one-time release needs none.
         time_unit: what they count since 1970 where they are numbers (`seconds`, `milliseconds`, `microseconds`, `nanoseconds`), or `text`.
@@ -198,6 +209,7 @@ def session(
         ledger: gets the lines (default: the one beside the secret).
         start: when the records were known to begin, for queries that release windows whether there are records or not.
         max_users, max_keys: public upper bounds of how many there are.
+        schema: types of columns, like `amount DECIMAL(12, 2), day DATE`: those of Python objects have none of their own.
 
     Raises:
         ConfigError: an argument is not what it should be.
@@ -221,28 +233,16 @@ def session(
         max_keys=max_keys,
         start_us=None if start is None else moment(start, "start"),
     )
+    declared = parse_ddl(schema, "schema=") if schema else ()
     own_secret = secret if isinstance(secret, Secret) else _loaded(secret)
     return Session(
-        table_of(records),
+        at_hand(records),
+        declared,
         source,
         own_secret,
         (ledger or Ledger.beside_secret(own_secret)).sealed_by(own_secret),
         PublicTables.from_frames(tables or {}),
     )
-
-
-def table_of(records: Any) -> Any:
-    """Return records as a frame; a list of rows becomes one.
-
-    Raises:
-        DataError: they are the name of a file.
-    """
-    if isinstance(records, str | Path):
-        raise DataError(
-            f"{records}: records are a frame: pandas.read_parquet(...) or pandas.read_csv(...) makes one; of a file that stays, `dpsql init FILE`"
-        )
-    is_rows = isinstance(records, list) and all(isinstance(row, dict) for row in records)
-    return pa.Table.from_pylist(records) if is_rows else records
 
 
 def _loaded(file: str | Path | None) -> Secret:

@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.comparison import Truth
-from dpsql.local.frames import arrow_table
 from dpsql.local.local_run import open_local_run
-from dpsql.local.record_reader import RowReader, check_frame, query_words
+from dpsql.local.record_reader import RowReader, frame_table
 from dpsql.local.sources import micro_batches, source_files
 from dpsql.local.spark_types import SparkType, arrow_types
 from dpsql.mechanisms import registry
@@ -309,6 +308,7 @@ def run_local(
     until_us: int | None = None,
     buckets: Buckets = (1, 1),
     ledger: Ledger | None = None,
+    schema: str | None = None,
 ) -> pd.DataFrame:
     """Return the private histogram of a frame, without Spark. It is a run: it writes a ledger line before anything is computed.
 
@@ -321,6 +321,7 @@ def run_local(
         until_us: releases happen up to this time, microseconds since 1970 UTC (default: the last trigger of every window that has begun).
         buckets: user and key buckets; they change nothing.
         ledger: where the line goes (default: beside the file that the secret was loaded from).
+        schema: types of columns of Python objects, like `amount DECIMAL(12, 2)` (default: those of the source).
 
     Returns:
         The histogram, one row per released (window, trigger, key).
@@ -331,7 +332,7 @@ def run_local(
         BudgetError: the source's cap would be exceeded, or there is no ledger.
         LakeError: the run id has seen another input, or is another run's.
     """
-    result = run_frame(query, frame, secret, run_id, until_us, buckets, ledger)
+    result = run_frame(query, frame, secret, run_id, until_us, buckets, ledger, schema)
     return shown_frame(result.histogram, query.published, result.left_out)
 
 
@@ -343,10 +344,10 @@ def run_frame(
     until_us: int | None = None,
     buckets: Buckets = (1, 1),
     ledger: Ledger | None = None,
+    schema: str | None = None,
 ) -> LocalResult:
     """Return the histogram of a frame with what was dropped; arguments and errors as in `run_local`."""
-    records = arrow_table(frame, query_words(query.plan))
-    check_frame(query, records)
+    records = frame_table(query, frame, schema)
     until_us = query.until_us(until_us)
     if until_us is None:
         until_us = query.shape.schedule.end_us(now_us())

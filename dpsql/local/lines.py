@@ -418,6 +418,12 @@ def csv_select(columns: Columns, source: Source) -> str:
     return _typed(f"SELECT FALSE AS broken, {raw} FROM dpsql_raw", columns, CSV_VALUES)
 
 
+def text_select(columns: Columns, extra_columns: Sequence[str]) -> str:
+    """Return DuckDB text that turns texts `dpsql_raw(r0, r1, ...)` into columns and `dpsql_misfit`; columns beside them are passed on."""
+    raw = "SELECT FALSE AS broken, * FROM dpsql_raw"
+    return _typed(raw, columns, CSV_VALUES, extra_columns)
+
+
 def _typed(
     raw: str, columns: Columns, values: Mapping[str, str], extra_columns: Sequence[str] = ()
 ) -> str:

@@ -11,15 +11,18 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import sqlglot
+from sqlglot import exp
 
 from dpsql.compiled import Query
-from dpsql.errors import DataError
+from dpsql.errors import DataError, SparkOnly
 from dpsql.local.connection import connect
-from dpsql.local.frames import arrow_table, words_of
+from dpsql.local.frames import arrow_table, at_hand, with_advice, words_of
 from dpsql.local.from_clause import LocalScope, LocalTable, read_from, split_select
+from dpsql.local.object_columns import rows_as_columns
 from dpsql.local.reach import AT_ONCE, makes_long_texts
 from dpsql.local.sources import MESSAGE, Chunk, InputFile, InputReader, source_files
-from dpsql.local.spark_types import DOUBLE, SparkType, Typed, cast
+from dpsql.local.spark_types import DOUBLE, Columns, SparkType, Typed, cast, parse_ddl
 from dpsql.mechanisms import registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.mechanisms.public_groups import public_groups
@@ -346,8 +349,8 @@ class RowReader:
         return f"SELECT {', '.join(columns)} {scope.sql}"
 
 
-def query_words(plan: Plan) -> frozenset[str] | None:
-    """Return the words of a query, some of which are columns; None if it reads all columns."""
+def query_words(plan: Plan) -> frozenset[str]:
+    """Return the words of a query, some of which are columns, and `*` if it may read all columns."""
     query = plan.query
     shape = registry.shape(plan)
     relations = f"{query.from_sql} {query.public_groups or ''}"
@@ -362,10 +365,8 @@ def query_words(plan: Plan) -> frozenset[str] | None:
         *(key.expression for key in query.keys),
         *(argument.text for argument in shape.arguments),
     )
-    words = words_of(relations)
-    return words and words | (words_of(" ".join(values).replace("*", " ")) or set()) | {
-        column.lower() for column in columns
-    }
+    words = words_of(relations) | words_of(" ".join(values).replace("*", " "))
+    return words.union(column.lower() for column in columns)
 
 
 def _value_bytes(value: Typed, name: str) -> str:
@@ -460,6 +461,47 @@ def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
     reader = RowReader(query.plan, query.sources, NO_SALT, inputs)
     reader.check(source_files(query.source, inputs))
     reader.public_groups(query.source)
+
+
+def frame_table(query: Query, records: Any, schema: str | None = None) -> pa.Table:
+    """Return the columns of records at hand that a query names; raises as `check_frame`.
+
+    Args:
+        query: from `dpsql.compile`.
+        records: what `dpsql.local.frames.at_hand` takes.
+        schema: types of columns of objects, as a source declares them (default: those of the source).
+    """
+    ddl = schema or query.source.schema
+    declared = parse_ddl(ddl, "schema=") if ddl else ()
+    frame = at_hand(records)
+    if isinstance(frame, list):
+        frame = row_columns(query, frame, declared)
+    table = arrow_table(frame, query_words(query.plan), query.plan.query.privacy_unit, declared)
+    try:
+        check_frame(query, table)
+    except SparkOnly as problem:
+        raise with_advice(problem, table.schema) from None
+    return table
+
+
+def row_columns(query: Query, rows: Sequence[Any], declared: Columns) -> dict[str, list[Any]]:
+    """Return the columns of a list of rows that are declared, and those that a query names.
+
+    Raises:
+        DataError: it reads all, and none is declared.
+    """
+    parsed = query.plan.query
+    texts = [*(key.expression for key in parsed.keys), *(a.text for a in query.shape.arguments)]
+    tree = sqlglot.parse_one(f"SELECT {', '.join(texts) or 1} {parsed.from_sql}", read="spark")
+    names = {name.lower() for name, _ in declared}
+    if tree.find(exp.Star) and not names:
+        raise DataError(
+            "a list of rows says no columns, and the query reads all: name them, like schema='user_id STRING, page STRING'"
+        )
+    names |= {column.name.lower() for column in tree.find_all(exp.Column) if column.name != "*"}
+    return rows_as_columns(
+        rows, sorted(names.union(parsed.privacy_unit, [parsed.event_time.lower()]))
+    )
 
 
 def check_frame(query: Query, frame: pa.Table) -> None:

@@ -33,6 +33,7 @@ from dpsql.local.lines import (
     json_select,
     option_of_spark,
 )
+from dpsql.local.object_columns import ODD
 from dpsql.local.spark_types import (
     STRING,
     Columns,
@@ -94,7 +95,7 @@ class InputReader:
     Args:
         connection: where they are seen.
         source: the source.
-        query_words: words and names of a query in lower case, the only columns that are read; None: all are.
+        query_words: words and names of a query in lower case, the only columns that are read; None, or `*` among them: all are.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class InputReader:
             raise ConfigError(f"source {source.name!r}: {problem}")
         self._connection = connection
         self._source = source
-        self._query_words = query_words
+        self._query_words = None if query_words and "*" in query_words else query_words
         self._view = f"dpsql_in_{source.name}"
         self._declared = (
             parse_ddl(source.schema, f"sources.{source.name}.schema") if source.schema else None
@@ -151,9 +152,14 @@ class InputReader:
     def frame(self, frame: Any) -> Chunk:
         """Read a frame that `dpsql.local.frames` takes, as one chunk."""
         arrow = arrow_table(frame)
+        rows = arrow.num_rows
+        if ODD in arrow.column_names:
+            self.misfits.update(arrow[ODD].drop_null().to_pylist())
+            arrow = arrow.filter(arrow[ODD].is_null()).drop_columns(ODD)
         fields = self._fields(arrow.schema, None)
         check_columns(arrow, [name for name, _ in self._named_columns()])
-        return self._of_arrow(arrow.select(fields).to_batches())
+        chunk = self._of_arrow(arrow.select(fields).to_batches())
+        return replace(chunk, malformed=rows - arrow.num_rows + chunk.malformed)
 
     def all_files(self, paths: Sequence[InputFile]) -> Chunk:
         """Return all files at once (a static table): kept in memory."""

@@ -30,7 +30,13 @@ class Tuned:
 
 
 def tune(
-    query: Query, sample: Any, *, scale: float = 1.0, column: str | None = None, goal: str = "l_1"
+    query: Query,
+    sample: Any,
+    *,
+    scale: float = 1.0,
+    column: str | None = None,
+    goal: str = "l_1",
+    schema: str | None = None,
 ) -> Tuned:
     """Choose contribution limits on records that you may look at; nothing is released or spent.
 
@@ -42,6 +48,7 @@ def tune(
         scale: units of the stream per unit of the sample.
         column: the alias whose error counts; all, equally, unless given.
         goal: `l_1` or `l_2`, the norm of the error; `keys`: how many are released.
+        schema: types of columns of Python objects (default: those of the source).
 
     Raises:
         ConfigError: the settings of such a query cannot be measured.
@@ -50,7 +57,7 @@ def tune(
     import pandas as pd  # slow to import
 
     check_tunable(query)
-    bench = Workbench(query, frame_sample(query, sample), scale, column, goal)
+    bench = Workbench(query, frame_sample(query, sample, schema), scale, column, goal)
     best = search(bench)
     rows = [
         *_rows(bench, "as written", [bench.written]),

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.errors import DataError
-from dpsql.local.frames import arrow_table
-from dpsql.local.record_reader import RowReader, check_frame, query_words
+from dpsql.local.record_reader import RowReader, frame_table
 from dpsql.local.sources import source_files
 from dpsql.udfs.columns import plain_rows
 from dpsql.udfs.keys import PublicGroups
@@ -78,18 +77,18 @@ def read_sample(
     return _sample(query, reader, tables)
 
 
-def frame_sample(query: Query, frame: Any) -> Sample:
+def frame_sample(query: Query, frame: Any, schema: str | None = None) -> Sample:
     """Return the records of a frame as a sample.
 
     Args:
         query: from `dpsql.compile` or `Session.plan`.
         frame: with the columns of the source.
+        schema: types of columns of Python objects (default: those of the source).
 
     Raises:
         DataError: the frame does not fit the query, or has no record of it.
     """
-    records = arrow_table(frame, query_words(query.plan))
-    check_frame(query, records)
+    records = frame_table(query, frame, schema)
     reader = RowReader(query.plan, query.sources, NO_SALT, {})
     return _sample(query, reader, [plain_rows(reader.frame(records))])
 

@@ -14,7 +14,7 @@ from dpsql.sources.keys import OF_ALL, OF_CHANGE_FEEDS
 from dpsql.sources.reader_options import KEPT, PREFIXES, REFUSED, WITHOUT_SPARK
 from dpsql.sql.allowed import FUNCTIONS
 from dpsql.sql.parse import options_of
-from tests.docs import kinds
+from tests.docs import inputs, kinds
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
 
@@ -121,6 +121,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "keys": partial(keys, "key of `sources.yaml`", OF_ALL),
     "readers": reader_options,
     "rejected": refused_options,
+    "inputs": inputs.table,
     "feeds": partial(keys, "key of a source with `change_feed`", OF_CHANGE_FEEDS),
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -186,7 +187,7 @@ UNKNOWN = {"schema": None}
 
 STAMPS = {"event_time": {"column": "ts", "unit": "seconds"}}
 FRAME_OF = pd.DataFrame({"user": ["zqvalue"], "page": ["zqvalue"], "seconds": [98765.0]})
-ODD = pd.DataFrame({"user": ["zqvalue"], "page": [[1]], "ts": [pd.Timestamp(0)]})
+ODD = pd.DataFrame({"user": ["zqvalue"], "page": [pd.Timedelta(1)], "ts": [pd.Timestamp(0)]})
 
 
 CASES = (
@@ -239,10 +240,15 @@ CASES = (
     Case("local/spark_types.py parse_ddl #2", "is not readable", (TRY,),
         source={"schema": "user_id STRING, page STRING, CHECK (page = 'x')", "event_time": None}),
     # Frames.
-    Case("local/frames.py column_names", "a stream has no end", (FRAME,), records=SimpleNamespace(isStreaming=True)),
-    Case("local/frames.py column_names #2", "no table", (FRAME,), records=98765),
-    Case("local/frames.py arrow_table", "no type that holds all its values", (FRAME,),
-        records=pd.DataFrame({"user": ["zqvalue"] * 2, "page": [98765, "zqvalue"]})),
+    Case("local/frames.py at_hand", "name of a file", (FRAME,), records="visits.parquet"),
+    Case("local/frames.py at_hand #2", "a stream has no end", (FRAME,), records=SimpleNamespace(isStreaming=True)),
+    Case("local/frames.py without_values", "no table", (FRAME,), records=98765),
+    Case("local/frames.py arrow_table", "several columns", (FRAME,), records=pd.DataFrame([["zqvalue"] * 3], columns=["user", "page", "page"])),
+    Case("local/frames.py _check_exports", "keeps no values", (FRAME,), records=duckdb.sql("SELECT 'zqvalue' AS user, '101'::BIT AS page")),
+    Case("local/frames.py _typed", "no type that is supported", (FRAME,), records=FRAME_OF.assign(page=98765j)),
+    Case("local/frames.py with_advice", "columns of objects are read as STRING", (FRAME,), records=FRAME_OF.assign(seconds="zqvalue"), sql=SUMS),
+    Case("local/record_reader.py row_columns", "name them, like schema=", (FRAME,),
+        records=FRAME_OF.to_dict("records"), sql=SQL.replace("visits", "(SELECT * FROM visits) AS v")),
     Case("local/frames.py check_columns", "several columns of the records", (FRAME,), records=pd.DataFrame([["zqvalue"] * 2], columns=["user", "USER"])),
     Case("local/frames.py check_columns #2", "have no column `user`", (FRAME,), records=FRAME_OF[["page"]]),
     Case("local/sources.py _fields #2", "of the records has type", (LOCAL,), records=FRAME_OF.assign(user_id="zqvalue", page=98765)),
@@ -253,7 +259,6 @@ CASES = (
     Case("frame_query.py schema_of #3", "time_unit=", (FRAME,), records=FRAME_OF.assign(ts=98765), arguments={"time": "ts"}),
     Case("frame_query.py _of_odd_column", "page", (FRAME,), records=ODD),
     Case("frame_query.py moment", "write a date or a time", (FRAME,), records=FRAME_OF, arguments={"until": "soon"}),
-    Case("frame_session.py table_of", "records are a frame", (FRAME,), records="visits.parquet"),
     Case("frame_session.py _numbers", "arguments are", ("Session.plan",), records=FRAME_OF, arguments={"mechanism": 1}),
     Case("frame_session.py _numbers #2", "is no number", (FRAME,), records=FRAME_OF, arguments={"epsilon": "1"}),
     # Exact values beside released ones.

@@ -138,7 +138,7 @@ TIMES: list[tuple[Any, str | None]] = [
     (FRAME["ts"].astype("int64"), "microseconds"),
     (FRAME["ts"].astype("int64") * 1000, "nanoseconds"),
     (FRAME["ts"].astype("string"), "text"),
-    (FRAME["ts"].dt.date, None),
+    (FRAME["ts"].dt.date.astype(pd.ArrowDtype(pa.date32())), None),
 ]
 
 
@@ -157,7 +157,7 @@ def test_frames_have_units(number: int, secret: Any) -> None:
     ("column", "unit", "words"),
     [
         (1, None, "type BIGINT, not TIMESTAMP: say what it counts since 1970, like time_unit="),
-        ("x", None, r"type STRING, not TIMESTAMP: make it one, like pd.to_datetime\(frame\['ts'\]"),
+        ("x", None, r"type STRING, not TIMESTAMP, .* like schema='ts TIMESTAMP'"),
         ("x", "seconds", "type STRING, and `unit: seconds` is for whole numbers and DOUBLE"),
         (1, "minutes", "time_unit='minutes': write one of seconds, milliseconds"),
         (datetime.timedelta(1), None, r"type duration\[us\], not TIMESTAMP"),

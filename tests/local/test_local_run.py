@@ -49,10 +49,10 @@ def test_a_frame_that_does_not_fit_spends_nothing(compile_on: Compile, tmp_path:
     for wrong, says in (
         (frame.drop(columns="page"), "the records have no column `page`"),
         (
-            frame.assign(ts="2026-01-01"),
+            frame.assign(ts=1),
             r"not TIMESTAMP: make it one, like pd.to_datetime\(frame\['ts'\], utc=True\)",
         ),
-        ("visits.csv", "the records are no table"),
+        ("visits.csv", "name of a file"),
     ):
         with pytest.raises(DataError, match=says):
             dpsql.run_local(query, wrong, secret, until_us=UNTIL)
