@@ -79,6 +79,7 @@ class RunFlags:
     retention_us: int
     buckets: int | None
     accept_clock: bool
+    accept_folder: bool
     untested_spark: bool
     log: Path | None
     metrics: Path | None
@@ -132,6 +133,11 @@ def run_options(command: Command) -> Command:
             "--accept-clock",
             is_flag=True,
             help="Live: the clock is right, though the newest trigger closed days ago.",
+        ),
+        click.option(
+            "--accept-folder",
+            is_flag=True,
+            help="Live: the folder of the source is right, though it is empty.",
         ),
         click.option(
             "--untested-spark",
@@ -323,7 +329,9 @@ def _run_and_report(
             until_caught_up=flags.until_caught_up,
             until_us=flags.until_us,
             buckets=(flags.buckets, flags.buckets) if flags.buckets else None,
-            live=LiveOptions(flags.interval_us, flags.retention_us, flags.accept_clock),
+            live=LiveOptions(
+                flags.interval_us, flags.retention_us, flags.accept_clock, flags.accept_folder
+            ),
             progress=bar.stage,
             ledger=ledger,
             log=flags.log,

@@ -47,6 +47,9 @@ DAMAGED = "damaged"
 BEHIND = "behind"
 """The alarm that the source brings more files than are read."""
 
+AWAY = "away"
+"""The alarm that the source cannot be listed."""
+
 DROP_SHARE = 0.2
 SHARES = (0.9, 0.5, 0.1, 0.01)
 DROP_RECORDS = 1_000
@@ -89,11 +92,7 @@ class EventLog:
             raise ValueError(f"an event of kind {kind} has the fields {sorted(SCHEMA[kind])}")
         self.newest[f"alarm/{fields['alarm']}" if kind == "alarm" else kind] = event
         self._count(kind, event)
-        newest = json.dumps(
-            {"version": VERSION, "newest": self.newest, "totals": self.totals}
-        ).encode()
-        with suppress(OSError):
-            replace_file(self.folder / FILE, newest)
+        self._keep()
         with suppress(OSError):
             if self.log is not None:
                 _append(self.log, json.dumps(event, separators=(",", ":")) + "\n")
@@ -123,8 +122,18 @@ class EventLog:
         return True
 
     def forget(self, alarm: str) -> None:
-        """Tell an alarm anew when it comes again."""
-        self._told.discard(alarm)
+        """End an alarm, which is told anew when it comes again."""
+        if alarm in self._told:
+            self._told.discard(alarm)
+            self.newest.pop(f"alarm/{alarm}", None)
+            self._keep()
+
+    def _keep(self) -> None:
+        newest = json.dumps(
+            {"version": VERSION, "newest": self.newest, "totals": self.totals}
+        ).encode()
+        with suppress(OSError):
+            replace_file(self.folder / FILE, newest)
 
     def exposition(self) -> str:
         """Return the totals in Prometheus' text format."""

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from dpsql.compiled import Query
-from dpsql.errors import DataError, DpsqlError
+from dpsql.errors import DataError, DpsqlError, Unreachable
 from dpsql.files import ObjectPath, Place
 from dpsql.lake import preflight, remedies, unreadable
 from dpsql.lake.catch_up import CatchUp, finish, latest_us, live_pins, open_catch_up
@@ -38,6 +38,7 @@ from dpsql.privacy.secret import Secret
 from dpsql.sources.config import Source
 from dpsql.streaming import failures, file_columns, formats, released, sources
 from dpsql.streaming.admission import AdmissionSink, Clocks, known_clocks
+from dpsql.streaming.away import watching
 from dpsql.streaming.footers import Units, check_units
 from dpsql.streaming.left_out_table import TablesWithFigures
 from dpsql.streaming.microbatches import Sink, Stepping, drain
@@ -236,13 +237,19 @@ class RunContext:
         on_commit = retention.with_sweeps(lambda batch, clock: None)
         sink = self.admission_sink(clocks, queries.numbers, on_commit)
         sink = self.remembering(ADMISSION, sink)
-        has_read = self.drain(
-            ADMISSION,
-            queries.admission,
-            sink,
-            self.was_read,
-            lambda: self.stop.is_set() or self._has_read_once(),
-        )
+        with watching(self.spark, self.query.source, self.tally, is_accepted=True) as watch:
+            started_us = now_us()
+            has_read = self.drain(
+                ADMISSION,
+                queries.admission,
+                sink,
+                self.was_read,
+                lambda: self.stop.is_set() or self._has_read_once(),
+            )
+            if watch.idle_us(started_us) != started_us:
+                raise Unreachable(
+                    f"source {self.query.source.name!r}: its folder was away while it was read, so no window is closed; start again when it is back"
+                )
         return has_read or self._has_read_once()
 
     def _has_read_once(self) -> bool:
@@ -366,6 +373,9 @@ class RunContext:
         source = self.query.source
 
         def check_files(uris: Sequence[str]) -> None:
+            # Spark leaves out what has vanished since its listing.
+            if problem := preflight.missing_files(f"source {source.name!r}", uris):
+                raise Unreachable(f"{problem}: start again when they are back")
             file_columns.check_files(self.spark, source, uris)
             file_columns.check_types(self.spark, source, uris)
             check_units(self.spark, source, numbers, uris)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,13 +177,23 @@ def run(
             if query.parsed.once and (released := is_released(folder, run.name)):
                 tally.tell(released)
                 return tally.summary(stopped=False)
-            context = run_context(
-                spark, query, run, lake, secret, buckets, tally, stop, ledger, check_held
+            begin = partial(
+                run_context,
+                spark,
+                query,
+                run,
+                lake,
+                secret,
+                buckets,
+                tally,
+                stop,
+                ledger,
+                check_held,
             )
             summary = (
-                context.catch_up(until_us, options.retention_us)
+                begin().catch_up(until_us, options.retention_us)
                 if until_caught_up
-                else follow_for_ever(context, options)
+                else follow_for_ever(begin, options)
             )
         # There is none if it was told to stop and had no executor.
         return summary or tally.summary(stopped=True)

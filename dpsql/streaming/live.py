@@ -30,6 +30,7 @@ from dpsql.schedule import polling_interval
 from dpsql.sources.config import Source
 from dpsql.streaming import sources
 from dpsql.streaming.admission import Clocks, known_clocks
+from dpsql.streaming.away import Watch, watching
 from dpsql.streaming.context import RunContext
 from dpsql.streaming.microbatches import NEVER_US, POLL_SECONDS, Following, Sink
 from dpsql.streaming.progress import Summary, Tally
@@ -49,21 +50,31 @@ class LiveOptions:
         interval_us: the source is polled at every multiple of it; it divides the trigger interval. None: see `polling_interval`.
         retention_us: contributions are kept so long after their windows have closed.
         accept_clock: the clock is right, though the newest trigger closed days ago.
+        accept_folder: the folder of the source is right, though it is empty.
     """
 
     interval_us: int | None = None
     retention_us: int = 7 * 86_400_000_000
     accept_clock: bool = False
+    accept_folder: bool = False
 
 
-def live(context: RunContext, options: LiveOptions) -> Summary:
-    """Run until somebody asks to stop.
+def live(begin: Callable[[], RunContext], options: LiveOptions) -> Summary:
+    """Run until somebody asks to stop; begin again where a micro-batch has failed because the folder of the source was away.
 
     Raises:
         InputError: the polling interval does not fit the query's triggers.
         LakeError: the grid is closed up to a time in the future, as after `--until` with a time to come; or its newest tick is days ago.
         DpsqlError: as in `RunContext.catch_up`.
     """
+    while True:
+        context = begin()
+        summary = _attempt(context, options)
+        if context.stop.is_set():
+            return summary
+
+
+def _attempt(context: RunContext, options: LiveOptions) -> Summary:
     query = context.query.parsed
     schedule = context.query.shape.schedule
     interval_us = polling_interval(schedule, options.interval_us)
@@ -83,7 +94,12 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
     _check_grid(context, ticker.closed_us, options)
     static = context.static_pins()
     begin_live(context.folder, static, interval_us)
-    with context.queries(static, live=True) as queries:
+    is_accepted = options.accept_folder or checkpoint.newest_commit is None
+    with (
+        watching(context.spark, context.query.source, context.tally, is_accepted) as watch,
+        watch.excusing(checkpoint, context.stop),
+        context.queries(static, live=True) as queries,
+    ):
         retention = context.retention(queries, options.retention_us)
         clocks = Clocks(known_clocks(context.tables.admission, ticker.closed_us), ticker.clock)
         sink = context.admission_sink(
@@ -91,7 +107,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
         )
         sink = context.remembering(ADMISSION, ticker.with_lock(sink))
         pace = Pace(context.folder, interval_us, context.tally, clock.time)
-        has_read = _read_backlog(context, queries.admission, sink, ticker, pace)
+        has_read = _read_backlog(context, queries.admission, sink, ticker, pace, watch)
         if not (has_read and context.release(queries)):
             return context.tally.summary(stopped=True)
         context.tally.stage = "running"
@@ -106,7 +122,7 @@ def live(context: RunContext, options: LiveOptions) -> Summary:
                 pace.note,
                 interval_us=interval_us,
             )
-            ticker.idle_since_us = lambda: following.idle_since_us
+            ticker.idle_since_us = lambda: watch.idle_us(following.idle_since_us)
             try:
                 with context.releasing(queries) as release_up_to:
                     _follow(
@@ -312,7 +328,7 @@ class Ticker:
 
 
 def _read_backlog(
-    context: RunContext, frame: DataFrame, sink: Sink, ticker: Ticker, pace: Pace
+    context: RunContext, frame: DataFrame, sink: Sink, ticker: Ticker, pace: Pace, watch: Watch
 ) -> bool:
     """Read what is stored, again while that takes long, and only then tick; False if stopped.
 
@@ -327,7 +343,7 @@ def _read_backlog(
         if took_us <= context.query.shape.schedule.interval_us or took_us > before_us // 2:
             break
         before_us = took_us
-    ticker.begin(started_us)
+    ticker.begin(watch.idle_us(started_us))
     pace.note(started_us, 0)
     return True
 
@@ -350,7 +366,7 @@ def _follow(
     """Tick in silence, release every tick after `released`, and sweep, until `stop` is set."""
     while not stop.wait(POLL_SECONDS):
         following.check()
-        ticker.nothing_came(following.idle_since_us)
+        ticker.nothing_came(ticker.idle_since_us())
         if clock.set_back and following.poll_anew():
             clock.forgive()
         tick = ticker.newest

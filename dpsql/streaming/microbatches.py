@@ -80,8 +80,13 @@ class _Query:
     interval_us: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        self._guard = _Guard(self.sink, self.stop.is_set, self._pause)
+        self._is_over = False
+        self._guard = _Guard(self.sink, self.is_stopped, self._pause)
         self._query = self._start()
+
+    def is_stopped(self) -> bool:
+        """Tell whether no other micro-batch is to begin."""
+        return self._is_over or self.stop.is_set()
 
     def _start(self) -> StreamingQuery:
         writer = _writer(self.frame, self._guard, self.checkpoint)
@@ -104,8 +109,8 @@ class _Query:
             )
 
     def finish(self) -> None:
-        """Let the running micro-batch finish and end the query; `stop` is set, so that no other begins."""
-        self.stop.set()
+        """Let the running micro-batch finish and end the query."""
+        self._is_over = True
         # Whatever Spark raises here: it has stopped by itself, or failed after the last check. Nothing is half done.
         with contextlib.suppress(Exception):
             limit = time.monotonic() + COMMIT_SECONDS
@@ -231,7 +236,7 @@ class Stepping(_Query):
         with self._turn:
             self._done = self.position()
             self._turn.notify_all()
-            while self._done >= self.target and not self.stop.is_set():
+            while self._done >= self.target and not self.is_stopped():
                 self._turn.wait(POLL_SECONDS)
 
 

@@ -259,7 +259,7 @@ def with_valid_texts(frame: DataFrame, source: Source) -> DataFrame:
 
 
 def _files(session: SparkSession, source: Source, may_be_empty: bool) -> tuple[DataFrame, Units]:
-    path = _existing(session, source)
+    path = existing_path(session, source)
     stored = _stored(session, source, path)
     if not (may_be_empty and source.schema) and not stored.inputFiles():
         raise DataError(f"source {source.name!r}: no files in {without_credentials(source.path)}")
@@ -382,7 +382,7 @@ def files_there(session: SparkSession, source: Source) -> list[str]:
         uris = (
             session.read.format("binaryFile")
             .options(**options)
-            .load(_existing(session, source))
+            .load(existing_path(session, source))
             .inputFiles()
         )
     except (DataError, PySparkException):
@@ -414,7 +414,7 @@ def check_there(session: SparkSession, sources: Iterable[Source]) -> None:
     session = run_session(session, 1)
     for source in sources:
         if source.path and source.format in (*FILES, "delta"):
-            _existing(session, source)
+            existing_path(session, source)
             if source.format in FILES:
                 check_source_folders(session, source)
             if source.schema and source.format in ("csv", *SELF_DESCRIBING):
@@ -436,7 +436,7 @@ def _check_first_file(session: SparkSession, source: Source) -> None:
     check_first_types(session, source)
 
 
-def _existing(session: SparkSession, source: Source) -> str:
+def existing_path(session: SparkSession, source: Source) -> str:
     """Return the path, in the form that the streaming reader wants.
 
     Raises:

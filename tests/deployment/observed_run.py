@@ -137,9 +137,9 @@ def main(folder: Path, port: str, query: Path, sources: Path, jars: str, level: 
         "until_us": 1_702_339_200_000_000,
         "buckets": 1,
     }
-    given |= dict.fromkeys(("accept_clock", "untested_spark", "as_json"), False) | dict.fromkeys(
-        ("interval_us", "log", "metrics")
-    )
+    given |= dict.fromkeys(
+        ("accept_clock", "accept_folder", "untested_spark", "as_json"), False
+    ) | dict.fromkeys(("interval_us", "log", "metrics"))
     flags = RunFlags(**given, retention_us=0)
     try:
         with one_line_errors(debug=False):

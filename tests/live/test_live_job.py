@@ -5,7 +5,7 @@ import pkgutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import dpsql
 from dpsql.errors import LakeError
-from dpsql.lake.event_log import newest_events
+from dpsql.lake.event_log import AWAY, newest_events
 from dpsql.lake.runs import Lake, read_run
 from dpsql.local.verification import Verification, verify_run
 from dpsql.privacy.ledger import Ledger
@@ -174,6 +174,35 @@ def test_a_table_without_windows(case: Case) -> None:
     assert published == list(range(published[0], published[-1] + 1))
     found = case.verified()
     assert found.identical and found.published >= 2 * len(published) - 1
+
+
+def test_a_folder_that_is_away_loses_nothing(case: Case, tmp_path: Path) -> None:
+    """Catches: polls of a folder that is not there taken for silence, so that all that came meanwhile is late when it is back."""
+    link = tmp_path / "in"
+    link.symlink_to(case.folder)
+    sources = Sources((replace(case.query.source, path=str(link)),))
+    case.query = dpsql.compile(SQL, sources)
+
+    def is_alarmed() -> bool:
+        return f"alarm/{AWAY}" in newest_events(case.lake.private("visits"))
+
+    handle = case.start()
+    until(lambda: len(case.rows()) > 4)
+    assert not is_alarmed()
+    link.unlink()
+    until(is_alarmed)
+    time.sleep(2 * TRIGGER)
+    rows = case.rows()
+    time.sleep(2 * TRIGGER)
+    assert case.rows() == rows
+    link.symlink_to(case.folder)
+    until(lambda: len(case.rows()) > len(rows) + 16)
+    assert not is_alarmed()
+    assert "window_closed" not in handle.stop().dropped
+    no_trigger_is_lost_or_doubled(case.rows())
+    windows = {window for window, _, _ in case.rows()}
+    assert windows == set(range(min(windows), max(windows) + 1, WINDOW))
+    assert case.verified().identical
 
 
 def test_a_clock_that_steps_a_day_ahead_closes_nothing_early(

@@ -314,6 +314,7 @@ def test_what_is_swept_is_what_spark_has_noted() -> None:
     stop = threading.Event()
     ticker: Any = SimpleNamespace(
         newest=(10, 4),
+        idle_since_us=lambda: 0,
         lock=threading.Lock(),
         nothing_came=lambda polled_us: setattr(ticker, "newest", ticks.pop(0)),
     )
@@ -324,7 +325,7 @@ def test_what_is_swept_is_what_spark_has_noted() -> None:
             stop.set()
         return True
 
-    following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0)
+    following: Any = SimpleNamespace(check=lambda: None)
     clock: Any = SimpleNamespace(set_back=False)
     retention: Any = SimpleNamespace(
         sweep=lambda closed_us, version: swept.append((closed_us, version))
@@ -416,7 +417,9 @@ def test_while_the_clock_is_set_back_polling_begins_anew() -> None:
 
     turns = list[int]()
     clock: Any = SimpleNamespace(set_back=True, forgive=forgive)
-    ticker: Any = SimpleNamespace(newest=(10, 4), nothing_came=nothing_came)
-    following: Any = SimpleNamespace(check=lambda: None, idle_since_us=0, poll_anew=poll_anew)
+    ticker: Any = SimpleNamespace(
+        newest=(10, 4), idle_since_us=lambda: 0, nothing_came=nothing_came
+    )
+    following: Any = SimpleNamespace(check=lambda: None, poll_anew=poll_anew)
     _follow(stop, lambda closed_us: True, following, ticker, SimpleNamespace(), (10, 4), clock)  # type: ignore[arg-type]
     assert (len(asked), len(forgiven)) == (2, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpsql.errors import DpsqlError
+from dpsql.errors import DpsqlError, Unreachable
 from dpsql.lake import preflight
 from dpsql.lake.contributions import TICK_ERA, Contributions
 from dpsql.lake.delta_rows import read_rows
@@ -140,3 +140,47 @@ def test_a_worker_that_fails_after_storing_stores_the_same_again(
         broken.go()
     assert flag.exists()
     assert left(broken) == left(whole)
+
+
+def test_a_folder_that_goes_away_closes_nothing(
+    case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a catch-up that closes the grid over records of a folder that it could not list."""
+    write(visits(users=100, pages=2, days=1), 2)
+    one = case()
+    drain = context.RunContext.drain
+
+    def drain_nothing(*given: Any) -> bool:
+        one.folder.rename(one.folder.with_name("away"))
+        return drain(*given)
+
+    with monkeypatch.context() as patch, pytest.raises(Unreachable, match="start again when"):
+        patch.setattr(context.RunContext, "drain", drain_nothing)
+        one.go(START + DAY)
+    one.folder.with_name("away").rename(one.folder)
+    assert one.go(START + DAY).dropped == {} and len(one.histogram()) == 4
+
+
+def test_a_file_that_vanishes_is_not_left_out(
+    case: Any, write: Any, visits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a file that Spark has listed and no longer finds, whose records are then neither read nor missed."""
+    write(visits(users=100, pages=2, days=1), 2)
+    one = case()
+    drain = context.RunContext.drain
+    file = min(one.folder.iterdir())
+
+    def drain_less(self: Any, operator: str, frame: Any, sink: Any, *given: Any) -> bool:
+        def without(micro_batch: Any, batch: int) -> None:
+            file.rename(one.folder.parent / "away")
+            sink(micro_batch, batch)
+
+        return drain(self, operator, frame, without, *given)
+
+    says = "no longer has 1 of the files .*: start again when they are back"
+    with monkeypatch.context() as patch, pytest.raises(Unreachable, match=says):
+        patch.setattr(context.RunContext, "drain", drain_less)
+        one.go(START + DAY)
+    (one.folder.parent / "away").rename(file)
+    one.go(START + DAY)
+    assert len(one.histogram()) == 4

@@ -233,3 +233,24 @@ def test_many_commits_of_a_table_lose_nothing(begin: Callable[..., LiveRun]) -> 
     """Catches: a limit of files at which a poll of a Delta table stops, between two commits."""
     live = begin("delta", rate=3, maxFilesPerTrigger=2)
     is_released_whole(live, written_while(live, 45))
+
+
+@pytest.mark.parametrize(("form", "place"), [("json", "data"), ("delta", "data/_delta_log")])
+def test_a_source_that_is_away_loses_nothing(
+    begin: Callable[..., LiveRun], form: str, place: str
+) -> None:
+    """Catches: polls that could not list their source taken for silence, after which what comes back is late."""
+    live = begin(form, rate=1)
+    while len(live.events("release")) < 3:
+        live.clicks.put()
+        time.sleep(1)
+    root = live.folder / place
+    live.clicks.put()
+    root.rename(live.folder / "away")
+    live.wait(lambda: bool(live.events("alarm")))
+    time.sleep(40)
+    assert live.ask("status", "clicks", "--lake", "lake").returncode == 4
+    (live.folder / "away").rename(root)
+    writer = written_while(live, 10)
+    is_released_whole(live, writer)
+    assert [event["alarm"] for event in live.events("alarm")] == ["away"]
