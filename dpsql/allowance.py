@@ -106,17 +106,36 @@ def allowance_sentences(
     yield f"{count[0].upper()}{count[1:]}."
     if not further(limits, key):
         return
-    chosen = "A random choice of each unit's records counts" if once else "The earliest count"
     long = ", however long the query runs" if is_long else ""
-    yield f"{chosen}; further ones are dropped{long}, and counted for the operator."
+    yield f"{_choice(once)}; further ones are dropped{long}, and counted for the operator."
+    if favours_rare_keys(limits, key):
+        yield RARE_KEYS
 
 
 def further(limits: Limits, key: str, once: bool = False) -> str:
     """Say what becomes of further records; nothing where all count."""
     if limits.max_rows_contributed is None and not key:
         return ""
-    chosen = " Which of a unit's rows count is up to a keyed hash." if once else ""
-    return f"{chosen} Further records are dropped; the error bars do not show that."
+    rare = f" {RARE_KEYS}" if favours_rare_keys(limits, key) else ""
+    return f" {_choice(once)}.{rare} Further records are dropped; the error bars do not show that."
+
+
+RARE_KEYS = "A limit per key favours rare keys."
+
+
+def favours_rare_keys(limits: Limits, key: str) -> bool:
+    """Tell whether a unit's rare keys are likelier to count than its frequent ones, record by record."""
+    rows = limits.max_rows_contributed
+    per_key = (limits.max_rows_per_group, limits.max_groups_contributed)
+    return bool(key) and any(rows is None or (most or rows) < rows for most in per_key)
+
+
+def _choice(once: bool) -> str:
+    return (
+        "A unit's records that count are drawn by lot"
+        if once
+        else "The earliest count, equal times by lot"
+    )
 
 
 def estimate_text(limits: Limits, key: str, once: bool) -> str:

@@ -131,14 +131,33 @@ def brings(values: Sequence[float], rule: Increment) -> int:
     return round(min(max((x - rule.centre) / rule.grid, rule.lower), rule.upper) * parts_of(rule))
 
 
+def side_beyond(values: Sequence[float], rule: Increment) -> int:
+    """1 where a value is above its bounds, by half a step or more, -1 where it is below, else 0."""
+    x = values[rule.argument] if rule.argument >= 0 else math.nan
+    if rule.rule.removesuffix("_per_group") not in ("sum", "leaf") or math.isnan(x):
+        return 0
+    steps = (x - rule.centre) / rule.grid
+    lowest = 0 if rule.rule == "leaf" else rule.lower
+    whole = steps if math.isinf(steps) else round(steps)
+    return (whole > rule.upper) - (whole < lowest)
+
+
 def parts_of(rule: Increment) -> int:
     """Of a unit of the grid: as many as the larger bound has in 2^31."""
     return 2**31 // max(-rule.lower, rule.upper)
 
 
-def digest(record: Record, increments: Sequence[int]) -> int:
-    """The order of a user's records with one event time, in Python integers: splitmix64's finaliser chained over the columns."""
-    return mix(record.user, record.key, *increments)
+def by_lot(
+    records: Iterable[Record], told_apart: Callable[[Record], Sequence[int]]
+) -> list[Record]:
+    """A user's records by event time, and by lot where these are equal: of equal records each draws one of its own."""
+    copies = Counter[int]()
+    lots = []
+    for record in records:
+        digest = mix(record.user, record.ts, record.key, *told_apart(record))
+        lots.append((record.ts, mix(digest, copies[digest]) if copies[digest] else digest))
+        copies[digest] += 1
+    return [record for _, record in sorted(zip(lots, records, strict=True), key=lambda one: one[0])]
 
 
 def mix(start: int, *columns: int) -> int:
@@ -172,21 +191,23 @@ class Bounder:
     seen: set[tuple[int, Group]] = field(default_factory=set)
 
     def admit(self, records: Iterable[Record], closed_us: int, latest_us: int) -> list[Admitted]:
-        """One micro-batch: a user's records by (event time, digest), each against the three bounds, then a copy for each open window."""
+        """One micro-batch: a user's records by event time and lot, each against the three bounds, then a copy for each open window."""
 
-        def order(record: Record) -> tuple[int, int]:
-            brought = (
+        def told_apart(record: Record) -> list[int]:
+            brought = [
                 brings(record.values, rule)
                 if rule.per_group
                 else increment(record.values, rule, True)
                 for rule in self.p.increments
-            )
-            return record.ts, digest(record, list(brought))
+            ]
+            if self.p.figures and self.p.figures.clamps:
+                brought += [side_beyond(record.values, rule) for rule in self.p.increments]
+            return brought
 
         timely = [r for r in records if self._timely(r, closed_us, latest_us)]
         return [
             copy
-            for r in sorted(timely, key=order)
+            for r in by_lot(timely, told_apart)
             if self._within_bounds(r, closed_us)
             for copy in self._copies(r, closed_us)
         ]

@@ -124,7 +124,7 @@ class Numbered:
     numbers: npt.NDArray[np.signedinteger[Any]]
     values: npt.NDArray[Any]
 
-    def take(self, rows: npt.NDArray[Any]) -> Numbered:
+    def take(self, rows: npt.NDArray[Any] | slice) -> Numbered:
         """Choose rows; all distinct values keep their numbers."""
         return Numbered(self.numbers[rows], self.values)
 

@@ -21,6 +21,7 @@ from dpsql.udfs.columns import (
     Bool,
     Int,
     Numbered,
+    Word,
     mix,
     number_values,
     read_integers,
@@ -28,13 +29,12 @@ from dpsql.udfs.columns import (
     run_starts,
     run_sums,
     running_count,
-    sort_order,
     sort_runs,
-    tied_rows,
 )
 from dpsql.udfs.contributions import Increment, Side
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
+from dpsql.udfs.intake.arrival import sort_by_arrival
 from dpsql.udfs.intake.group_sums import GroupFill
 from dpsql.udfs.intake.leaf_counts import with_leaves
 from dpsql.udfs.intake.left_out import FigureLimits, Verdicts, add_figures
@@ -267,7 +267,13 @@ def keep_timely_records(
     sides_beyond = []
     if p.figures and p.figures.clamps:
         sides_beyond = [rule.side_beyond(rows) for rule in p.increments]
-    order = sort_by_arrival(period, user, ts, key, increments)
+
+    def digest(rows: Int | slice) -> Word:
+        sides = (side[rows].astype(np.int64) for side in sides_beyond)
+        amounts = (column[rows] for column in increments)
+        return mix(user.take(rows).all(), ts[rows], key.take(rows).all(), *amounts, *sides)
+
+    order = sort_by_arrival(period, user.numbers, ts, digest)
     is_used_up = used_up(users, period[order], user.take(order), p.most_stored_rows)
     has_rows_left = count_drops(is_used_up, "over_max_rows", drops)
     if not has_rows_left.all():
@@ -290,20 +296,6 @@ def name_keys(key_bytes: pa.ChunkedArray, key: Numbered) -> pa.Array:
     row = np.empty(len(key.values), np.int64)
     row[key.numbers] = np.arange(len(key.numbers))
     return key_bytes.take(row)
-
-
-def sort_by_arrival(
-    period: Int, user: Numbered, ts: Int, key: Numbered, increments: list[Int]
-) -> Int:
-    """Return the order of records by user and event time; where these are equal, by a mix of the whole record."""
-    if len(ts) and ts.min() == ts.max():  # all are tied, as where the time says nothing
-        return sort_order(period, user.numbers, mix(user.all(), key.all(), *increments))
-    order, starts = sort_runs(period, user.numbers, ts)
-    tied, run = tied_rows(starts)
-    rows = order[tied]
-    mixed = mix(user.plain(rows), key.plain(rows), *(column[rows] for column in increments))
-    order[tied] = rows[sort_order(run, mixed)]
-    return order
 
 
 def fill_groups(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from dpsql.udfs.columns import (
     Bool,
     Int,
+    Word,
     find,
     match,
     mix,
@@ -21,6 +22,7 @@ from dpsql.udfs.columns import (
     sort_order,
 )
 from dpsql.udfs.contributions import Increment
+from dpsql.udfs.intake.arrival import sort_by_lot
 from dpsql.udfs.stage import BEGIN, END, NO_SEQUENCE, ORDERED, Clock
 
 # Images of a change feed: each says that a row of the table begins, or that it ends; folded, and
@@ -80,10 +82,10 @@ def read_images(
     is_ahead = (folded.kind == BEGIN) & (folded.ts > clock.latest_us)
     folded = folded.take(~is_ahead)
     content = content[~is_ahead]
-    return _in_order(folded, content), int(is_ahead.sum())
+    return _in_order(folded, content, copies), int(is_ahead.sum())
 
 
-def _folded(unordered: Images, content: np.ndarray, is_ordered: Bool) -> Int:
+def _folded(unordered: Images, content: Word, is_ordered: Bool) -> Int:
     """Return what is left where ends and begins of one row at one place of the feed are equal: an update of columns that the query does not read.
 
     Of a place with such a pair alone, whose end is known to come first, the begin is left: the row is there, whether its begin was seen or not.
@@ -108,8 +110,11 @@ def _folded(unordered: Images, content: np.ndarray, is_ordered: Bool) -> Int:
     return np.sort(order[is_left])
 
 
-def _in_order(unordered: Images, content: np.ndarray) -> Images:
-    """Sort images by time; at one time the first images of all rows before their second ones, and ends first, so that they make room."""
+def _in_order(unordered: Images, content: Word, copies: bool) -> Images:
+    """Sort images by time; at one time the first images of all rows before their second ones, and ends first, so that they make room; the rest by lot.
+
+    Copies of a row are rows of their own, so theirs are taken by their places in the feed.
+    """
     order = sort_order(
         unordered.user, unordered.row, unordered.seq, unordered.kind, content, unordered.ts
     )
@@ -118,11 +123,14 @@ def _in_order(unordered: Images, content: np.ndarray) -> Images:
     times, rank = np.unique(ordered.ts, return_inverse=True)
     run = (np.cumsum(run_starts(ordered.user, ordered.row)) - 1) * max(len(times), 1)
     ts = times[np.maximum.accumulate(run + rank) - run] if len(times) else ordered.ts
-    place = running_count(
-        run_starts(ordered.user, ordered.row, ts, ordered.seq),
-        run_starts(ordered.user, ordered.row, ts),
-    )
-    order = sort_order(ordered.user, ts, place, ordered.kind, ordered.row, content)
+    place = ordered.seq
+    if not copies:
+        place = running_count(
+            run_starts(ordered.user, ordered.row, ts, ordered.seq),
+            run_starts(ordered.user, ordered.row, ts),
+        )
+    record = mix(ordered.user, ts, ordered.row, content.view(np.int64))
+    order = sort_by_lot((ordered.user, ts, place, ordered.kind), record)
     return replace(ordered, ts=ts).take(order)
 
 

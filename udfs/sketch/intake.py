@@ -9,10 +9,20 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import Bool, Int, number_values, read_columns, run_starts, sort_order
+from dpsql.udfs.columns import (
+    Bool,
+    Int,
+    Word,
+    mix,
+    number_values,
+    read_columns,
+    run_starts,
+    sort_order,
+)
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
+from dpsql.udfs.intake.arrival import sort_by_arrival
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS
 from dpsql.udfs.intake.group_sums import GroupFill
 from dpsql.udfs.intake.timeliness import open_copies, timely
@@ -95,7 +105,7 @@ class UserIntake(Intake):
         p = self.parameters
         assert p.bounds is not None
         rows, drops = in_time(rows, clock, p)
-        records = sort_by_arrival(rows, p)
+        records = read_records(rows, p)
         fill = fill_groups(state["sums"], rows, records, clock, p) if p.per_group else None
         has_capacity = np.ones(len(records.row), bool)
         if fill and len(p.per_group) == len(p.contributions):
@@ -156,13 +166,18 @@ def in_time(rows: pa.Table, clock: Clock, p: IntakeParameters) -> tuple[pa.Table
     return rows if is_timely.all() else rows.filter(is_timely), drops
 
 
-def sort_by_arrival(rows: pa.Table, p: IntakeParameters) -> UnitRecords:
-    """Sort records by unit and event time; ties have another order for every unit, whatever arrived first."""
+def read_records(rows: pa.Table, p: IntakeParameters) -> UnitRecords:
+    """Read records, and sort them by unit and order of arrival."""
     ts, user = read_columns(rows, ("ts", "user"))
     values = digests_of(rows["key_bytes"])
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
     increments = [rule.increments(rows) for rule in p.contributions]
-    order = sort_order(period, user, ts, user ^ values[:, 0], *values.T, *increments)
+
+    def digest(chosen: Int | slice) -> Word:
+        amounts = (column[chosen] for column in increments)
+        return mix(user[chosen], ts[chosen], *values[chosen].T, *amounts)
+
+    order = sort_by_arrival(period, user, ts, digest)
     return UnitRecords(period[order], user[order], ts[order], values[order], order)
 
 

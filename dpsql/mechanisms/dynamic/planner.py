@@ -120,7 +120,7 @@ def shown_from(thresholds: Sequence[int]) -> tuple[int, ...]:
 # The planner of tables without windows: ParsedQuery and the source's declaration -> TablePlan,
 # with every number concrete.
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 """Changes when the same query would get other noise; part of the query's identity."""
 
 TREE_BETA = 1e-3

@@ -129,7 +129,7 @@ def carried_plan(
 # The planner: ParsedQuery and the source's declaration -> PrivacyPlan, with every number
 # concrete.
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 """Changes when the same query would get other noise; part of the query's identity."""
 
 USERS = "users"

@@ -171,7 +171,7 @@ def _moments(domain: Domain) -> tuple[float, float]:
 # The planner of marginals: ParsedQuery and the source's declaration -> MarginalsPlan, with every
 # number concrete.
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 """Changes when the same query would get other noise; part of the query's identity."""
 MAX_PLACES = 2**62
 """A record's places in all domains are one 64-bit number."""

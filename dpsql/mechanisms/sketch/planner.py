@@ -53,7 +53,7 @@ def stderr(kind: SketchKind, depth: int) -> float:
 # The planner: ParsedQuery and the source's declaration -> SketchPlan, with every number
 # concrete.
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 """Changes when the same query would get other noise; part of the query's identity."""
 
 FLOOR_SHARE = 0.1

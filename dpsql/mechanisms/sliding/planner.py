@@ -58,7 +58,7 @@ def _probabilities(epsilon: float, panes: int) -> np.ndarray:
 
 # The planner: what is asked -> SlidingPlan, with every number concrete.
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Changes when the same query would get other noise; part of the query's identity."""
 
 BITS_OF_A_SUM = 20

@@ -147,20 +147,19 @@ def sums(units: Iterable[History], p: FeedParameters) -> Sums:
     return {cell: row for cell, row in out.items() if any(row)}
 
 
+def mix_of(*values: int) -> int:
+    """`mix` of single values, be they written with a sign or without one."""
+    words = [np.array([value % (1 << 64)], np.uint64).view(np.int64) for value in values]
+    return int(mix(*words)[0])
+
+
 def content(image: Image) -> int:
-    return int(mix(np.array([image.key]), *(np.array([v]) for v in image.values))[0])
+    return mix_of(image.key, *image.values)
 
 
 def row_of(image: Image, p: FeedParameters) -> int:
-    return (
-        int(
-            mix(np.array([image.row]), np.array([content(image)], np.uint64).view(np.int64)).view(
-                np.int64
-            )[0]
-        )
-        if p.copies
-        else image.row
-    )
+    mixed = mix_of(image.row, content(image))
+    return int(np.array([mixed], np.uint64).view(np.int64)[0]) if p.copies else image.row
 
 
 def _kept(given: list[Image], p: FeedParameters) -> list[Image]:
@@ -186,7 +185,8 @@ def _kept(given: list[Image], p: FeedParameters) -> list[Image]:
 
 def _order(given: list[Image], p: FeedParameters) -> list[Image]:
     out = []
-    for row in {row_of(image, p) for image in given}:
+    copies = Counter[Any]()
+    for row in sorted({row_of(image, p) for image in given}):
         mine = sorted(
             (image for image in given if row_of(image, p) == row),
             key=lambda i: (i.seq, i.kind, content(i), i.ts),
@@ -197,16 +197,12 @@ def _order(given: list[Image], p: FeedParameters) -> list[Image]:
             latest = max(latest, image.ts)
             if image.seq not in places[latest]:
                 places[latest].append(image.seq)
-            out.append(
-                (
-                    latest,
-                    len(places[latest]),
-                    image.kind,
-                    row,
-                    content(image),
-                    image._replace(row=row, ts=latest),
-                )
-            )
+            place = image.seq if p.copies else len(places[latest])
+            record = mix_of(image.user, latest, row, content(image))
+            copies[latest, place, image.kind, record] += 1
+            number = copies[latest, place, image.kind, record] - 1
+            lot = mix_of(record, number) if number else record
+            out.append((latest, place, image.kind, lot, image._replace(row=row, ts=latest)))
     return [image for *_, image in sorted(out)]
 
 
