@@ -106,24 +106,19 @@ def allowance_sentences(
     yield f"{count[0].upper()}{count[1:]}."
     if not further(limits, key):
         return
-    long = ", however long the query runs" if is_long else ""
-    yield f"{_choice(once)}; further ones are dropped{long}, and counted for the operator."
-    if favours_rare_keys(limits, key):
-        yield RARE_KEYS
+    long = " for good" if is_long else ""
+    rare = ", which favours rare keys" if _favours_rare_keys(limits, key) else ""
+    yield f"{_choice(once)}{rare}; the operator sees how many are dropped{long}."
 
 
 def further(limits: Limits, key: str, once: bool = False) -> str:
     """Say what becomes of further records; nothing where all count."""
     if limits.max_rows_contributed is None and not key:
         return ""
-    rare = f" {RARE_KEYS}" if favours_rare_keys(limits, key) else ""
-    return f" {_choice(once)}.{rare} Further records are dropped; the error bars do not show that."
+    return f" {_choice(once)}. Further records are dropped; the error bars do not show that."
 
 
-RARE_KEYS = "A limit per key favours rare keys."
-
-
-def favours_rare_keys(limits: Limits, key: str) -> bool:
+def _favours_rare_keys(limits: Limits, key: str) -> bool:
     """Tell whether a unit's rare keys are likelier to count than its frequent ones, record by record."""
     rows = limits.max_rows_contributed
     per_key = (limits.max_rows_per_group, limits.max_groups_contributed)
@@ -131,11 +126,7 @@ def favours_rare_keys(limits: Limits, key: str) -> bool:
 
 
 def _choice(once: bool) -> str:
-    return (
-        "A unit's records that count are drawn by lot"
-        if once
-        else "The earliest count, equal times by lot"
-    )
+    return "Records that count are drawn by lot" if once else "Earliest first, equal times by lot"
 
 
 def estimate_text(limits: Limits, key: str, once: bool) -> str:

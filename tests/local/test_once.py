@@ -172,16 +172,17 @@ def test_files_are_read_at_once(compile_on: Compile, secret: Secret, tmp_path: P
     people = [f"u{number}" for number in range(1_000)]
     (tmp_path / "visits").mkdir()
     for number in range(66):
-        page = "/new" if number == 65 else "/old"
-        columns = {"user_id": people, "page": [page] * len(people)}
+        page, visits_each = ("/new", 32) if number > 63 else ("/old", 1)
+        size = visits_each * len(people)
+        columns = {"user_id": people * visits_each, "page": [page] * size}
         columns |= {
-            "ts": pa.nulls(1_000, pa.timestamp("us")),
-            "seconds": pa.nulls(1_000, pa.float64()),
+            "ts": pa.nulls(size, pa.timestamp("us")),
+            "seconds": pa.nulls(size, pa.float64()),
         }
         pq.write_table(pa.table(columns), tmp_path / "visits" / f"{number:03d}.parquet")
     rows = try_query(query, {}, run_id=RUN, secret=secret).histogram
     people_of = dict(zip(rows["page"], rows["people"], strict=True))
-    assert people_of == pytest.approx({"/old": 500, "/new": 500}, abs=150)
+    assert people_of == pytest.approx({"/old": 500, "/new": 500}, abs=100)
 
 
 @pytest.mark.parametrize("is_grouped", [True, False])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from dpsql.udfs.columns import (
     Int,
+    Numbered,
     Word,
     mix,
     run_starts,
@@ -19,20 +20,26 @@ from dpsql.udfs.columns import (
 )
 
 
-def sort_by_arrival(period: Int, user: Int, ts: Int, digest: Callable[[Int | slice], Word]) -> Int:
+def sort_by_arrival(
+    period: Int, user: Numbered, ts: Int, key: Numbered, amounts: Sequence[Int]
+) -> Int:
     """Return the order of records by (period, user, event time), those of equal time by lot.
 
     Guarantee: the records of one unit in one micro-batch alone decide their order, as a multiset: whatever the order of the input is, and
     whoever else is in it. Of records with equal times each is as likely as any other to come first, whatever it says.
 
     Args:
-        period, user, ts: what is sorted by; `user` may number units.
-        digest: returns digests of some records by all that tells two of them apart, their unit's salted hash included: so every unit and
-            every run draws other lots.
+        period, user, ts: what is sorted by; users' ids are salted hashes, so every unit and every run draws other lots.
+        key, amounts: all else that tells two records apart.
     """
+
+    def digest(rows: Int | slice) -> Word:
+        numbers = (column[rows] for column in amounts)
+        return mix(user.take(rows).all(), ts[rows], key.take(rows).all(), *numbers)
+
     if len(ts) and ts.min() == ts.max():  # as where the time says nothing
-        return sort_by_lot((period, user), digest(slice(None)))
-    order, starts = sort_runs(period, user, ts)
+        return sort_by_lot((period, user.numbers), digest(slice(None)))
+    order, starts = sort_runs(period, user.numbers, ts)
     tied, run = tied_rows(starts)
     rows = order[tied]
     order[tied] = rows[sort_by_lot((run,), digest(rows))]

@@ -21,7 +21,6 @@ from dpsql.udfs.columns import (
     Bool,
     Int,
     Numbered,
-    Word,
     mix,
     number_values,
     read_integers,
@@ -267,13 +266,8 @@ def keep_timely_records(
     sides_beyond = []
     if p.figures and p.figures.clamps:
         sides_beyond = [rule.side_beyond(rows) for rule in p.increments]
-
-    def digest(rows: Int | slice) -> Word:
-        sides = (side[rows].astype(np.int64) for side in sides_beyond)
-        amounts = (column[rows] for column in increments)
-        return mix(user.take(rows).all(), ts[rows], key.take(rows).all(), *amounts, *sides)
-
-    order = sort_by_arrival(period, user.numbers, ts, digest)
+    amounts = (*increments, *(side.astype(np.int64) for side in sides_beyond))
+    order = sort_by_arrival(period, user, ts, key, amounts)
     is_used_up = used_up(users, period[order], user.take(order), p.most_stored_rows)
     has_rows_left = count_drops(is_used_up, "over_max_rows", drops)
     if not has_rows_left.all():

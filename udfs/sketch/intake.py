@@ -9,16 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dpsql.udfs.columns import (
-    Bool,
-    Int,
-    Word,
-    mix,
-    number_values,
-    read_columns,
-    run_starts,
-    sort_order,
-)
+from dpsql.udfs.columns import Bool, Int, number_values, read_columns, run_starts, sort_order
 from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import group_sums
@@ -171,13 +162,9 @@ def read_records(rows: pa.Table, p: IntakeParameters) -> UnitRecords:
     ts, user = read_columns(rows, ("ts", "user"))
     values = digests_of(rows["key_bytes"])
     period = p.grid.period(ts) if p.renews else np.zeros(len(ts), np.int64)
-    increments = [rule.increments(rows) for rule in p.contributions]
-
-    def digest(chosen: Int | slice) -> Word:
-        amounts = (column[chosen] for column in increments)
-        return mix(user[chosen], ts[chosen], *values[chosen].T, *amounts)
-
-    order = sort_by_arrival(period, user, ts, digest)
+    amounts = (*values.T[1:], *(rule.increments(rows) for rule in p.contributions))
+    digest = number_values(values[:, 0])
+    order = sort_by_arrival(period, number_values(user), ts, digest, amounts)
     return UnitRecords(period[order], user[order], ts[order], values[order], order)
 
 
