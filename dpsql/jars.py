@@ -151,7 +151,7 @@ def _ivy() -> Path:
     ivy = next(iter(sorted(jars.glob("ivy-*.jar"))), None)
     if ivy is None:
         raise ConfigError(
-            "Spark is not installed, or not from PyPI: pip install 'dpsql[spark]', or run `make setup` in a checkout"
+            "Spark is not installed: pip install 'dpsql[spark]', or run `make setup` in a checkout"
         )
     return ivy
 

@@ -68,7 +68,7 @@ def tidy_contributions(table: Contributions, needed_version: int) -> None:
         merge(
             table.path,
             old,
-            lambda rows: table.files.write_era(rows, TICK_ERA, 0),
+            lambda ticks: table.files.write_era(ticks.sort_by("bucket"), TICK_ERA, 0),
             merged_mark(table.run_id),
             needed_version,
         )
