@@ -484,7 +484,8 @@ def _columns(e: Explanation) -> Iterator[str]:
         )
     for column in columns:
         yield from column.notes
-    yield "Not in these numbers: what the limits drop or clamp."
+    if further(e.limits, e.keys.name) or any(column.bounds for column in columns):
+        yield "Not in these numbers: what the limits drop or clamp."
 
 
 def _rows(column: ExplainedColumn, width: int) -> Iterator[list[str]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sized
+from typing import Any
 
 from dpsql.description import DUE, END, START, Column, Protects, Published, Role, Rows
-from dpsql.parsed_query import AVERAGED
+from dpsql.parsed_query import AVERAGED, AggregateFunction
+from dpsql.text import Z95
 from dpsql.times import duration
 
 NAMED = {
@@ -42,6 +45,9 @@ TOO_FEW = "too few to say"
 """What people read instead of a quotient of which the noise allows everything, and of a NULL: the noisy count says that there is no row."""
 AT_END = "at the window's end"
 """What a NULL says where quantiles of a window are asked for before its last trigger."""
+MOST_RANK_ERROR = 0.5
+"""Share of all rows: quantiles whose ranks are so far off say nothing."""
+QUARTERS = 4
 SEVERAL = "Several runs wrote into this table: whoever is in the records of several has the promise of each, and their epsilons add up."
 
 
@@ -70,6 +76,17 @@ def promises(published: Published) -> tuple[str, ...]:
     )
 
 
+def has_limits(published: Published) -> bool:
+    """Tell whether limits can leave something out; not of a count of units without keys, in which each counts once."""
+    windows = published.windows
+    run = published.protects[-1]
+    functions = {measure.function for measure in published.measures}
+    is_counted_once = functions == {AggregateFunction.COUNT_DISTINCT_UNIT}
+    is_keyed = published.names(Role.KEY, Role.LIST)
+    renews = windows is None or run.period_us == windows.size_us == windows.slide_us
+    return bool(not is_counted_once or is_keyed or not renews or run.rows_end)
+
+
 def appears(run: Protects, published: Published) -> str:
     """Return how many a key needs."""
     span = f"window of {duration(published.windows.size_us)}" if published.windows else "table"
@@ -93,6 +110,11 @@ def _reading(published: Published) -> Iterator[str]:
         return
     if published.names(Role.KEY):
         yield from sorted({_counts(run, published) for run in published.protects if run.max_groups})
+    if averages := [each.alias for each in published.measures if each.within]:
+        yield (
+            f"Where a value of {', '.join(averages)} is at least half as far off (1.96 times its stderr) as its range is wide, it says nothing: "
+            "dpsql reads it as NULL."
+        )
     windows = published.windows
     of_key = " and key" if published.names(Role.KEY) else ""
     if windows is None and not published.once:
@@ -204,6 +226,24 @@ def _value(column: Column, published: Published) -> str:
         else ""
     )
     return f"noisy {measure.function}{bounds}{sums}{once}{few}"
+
+
+def silence(alias: str, published: Published) -> tuple[str, float]:
+    """Return an aggregate's column of errors, and the standard error from which on its value says nothing: half of what its bounds allow, half of all
+    ranks; infinite for a count."""
+    if ranks := published.columns_of(alias, Role.RANK_STDERR):
+        return ranks[0], MOST_RANK_ERROR / Z95
+    within = next(
+        (measure.within for measure in published.measures if measure.alias == alias), None
+    )
+    width = math.inf if within is None else within[1] - within[0]
+    return published.stderr(alias), 0.999 * width / 2 / Z95
+
+
+def is_rough(values: Any, rank_error: float) -> bool:
+    """Tell whether ranks are off by more than half a step from one quantile to the next."""
+    parts = len(values) - 1 if isinstance(values, Sized) else QUARTERS
+    return rank_error > 0.5 / parts
 
 
 def null_of(alias: str, published: Published) -> tuple[str, str]:

@@ -10,18 +10,10 @@ import numpy as np
 
 from dpsql.description import Published, Role
 from dpsql.published.public_rows import PublicRows
-from dpsql.published.words import TOO_FEW
+from dpsql.published.words import MOST_RANK_ERROR, TOO_FEW, is_rough
 from dpsql.text import Z95, percent
 from dpsql.view.drawings import NO_DRAWING, Drawing, strips
-from dpsql.view.words import (
-    MOST_RANK_ERROR,
-    absent,
-    bounds_of,
-    is_rough,
-    null_of_quantiles,
-    printable,
-    quantile_texts,
-)
+from dpsql.view.words import absent, bounds_of, null_of_quantiles, printable, quantile_texts
 
 NONE = -1e300
 """The size of a NULL: below all."""

@@ -1,9 +1,9 @@
-"""What the limits left out of a window, in words: shares of its units, keys, records and values, each with its 95% interval."""
+"""What the limits left out of a window, in words: shares of its units, keys, records and values. No sentence is false in more than 2.5% of secrets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,60 +12,82 @@ from dpsql.description import START, STDERR, Protects, Published, Role
 from dpsql.parsed_query import AggregateFunction
 from dpsql.parts.left_out import BEYOND
 from dpsql.published.public_rows import PublicRows
+from dpsql.published.words import has_limits
 from dpsql.text import Z95
 from dpsql.view.words import TIME, printable
 
-TENTH = 0.1
-"""Shares below it have a decimal."""
-MOST_UNSURE = 0.5
-"""A share of which no more is known than that it is below this is not told."""
-MOSTLY_FEW = 4
-"""Where units that are over lose a quarter of what is counted of one, or more, on average, some are beyond what is counted."""
-VERY_ACTIVE = "A few units are very active: this estimate includes at most {:,} left-out {} of each, so much more can be missing."
+FINE = 0.01
+"""Shares below it have two decimals."""
+LEAST = 0.0001
+"""A share that a text has room for."""
+TELLING = 0.2
+"""An interval that is wider, and a share of which no more is known than that it is below this, are not told."""
+Z_BOTH = 2.2414
+"""Standard deviations that both ends of an interval keep together as often as `Z95` one end: in all but 2.5% of secrets."""
 FEW = "There are too few {} for an estimate of what the limits left out."
-FEW_IN_ALL = "At most {:,.0f} {} in all: too few to release, or the records do not fit the schema."
-KEYS = "{} of {} have more than {:,} values of {}"
-RECORDS = "{} of {} have more records than may count; {} of the records are left out."
-CLAMPED = "{} of the {} were clamped to {}."
+FEW_IN_ALL = "At most {:,} {} in all: there are few, or their records do not fit the schema."
+KEYS = "of {} have more than {:,} values of {}"
+RECORDS = "of {} have more records than may count"
+PAIRS = "of the pairs of a unit and a key are left out"
+ROWS = "of the records are left out"
+COUNTED = ", counting at most {:,} of each unit"
+CLAMPED = "of the {} were clamped to {}"
 VALUES = "values that count"
 SUMS = "sums of a unit and key"
 SUMS_OF_UNITS = "sums of a unit"
 
+Figure = tuple[float, float]
+"""A released number and its standard error."""
+
+
+def least_ratio(part: Figure, base: Figure, z: float) -> float:
+    """Return the lower end of Fieller's interval of a ratio of two numbers that are not negative; it fails as often as noise exceeds z deviations."""
+    x = part[0] / part[1]
+    y = max(0.0, base[0] / base[1])
+    if x <= z:
+        return 0.0
+    angle = math.acos(z / math.hypot(x, y)) - math.atan2(y, x)
+    return part[1] / base[1] * math.tan(angle)
+
 
 @dataclass(frozen=True)
 class Share:
-    """A share with its 95% interval, of released numbers."""
+    """A share that a part has of a base, or, `of_sum`, of both together; by released numbers."""
 
-    value: float
-    error: float
+    part: Figure
+    base: Figure
+    of_sum: bool = False
 
-    @property
-    def is_clear(self) -> bool:
-        """Whether it is larger than its own error."""
-        return self.value > self.error
+    def ends(self, z: float) -> tuple[float, float]:
+        """Return both ends, each of which fails as often as noise exceeds z deviations."""
+        low = least_ratio(self.part, self.base, z)
+        inverse = least_ratio(self.base, self.part, z)
+        if self.of_sum:
+            return low / (1 + low), 1 / (1 + inverse)
+        return min(1.0, low), 1 / max(1.0, inverse)
 
-    @property
-    def low(self) -> float:
-        return max(0.0, self.value - self.error)
+    def sentence(self, predicate: str, remark: str = "") -> str:
+        """Say what is certain of the share in all but 2.5% of secrets; nothing where that tells nothing.
 
-    @property
-    def high(self) -> float:
-        return min(1.0, max(0.0, self.value) + self.error)
-
-    def __str__(self) -> str:
-        if not self.is_clear:
-            return f"fewer than {_percent(self.high)}"
-        for decimals in range(int(self.low < TENTH), 3):
-            low, value, high = (
-                f"{100 * share:.{decimals}f}" for share in (self.low, self.value, self.high)
-            )
-            if low != high:
-                break
-        return f"about {value}% ({low} to {high}%)"
+        Args:
+            predicate: of the sentence.
+            remark: how far the part is counted; only its lower end holds for all of it. Empty: it is counted whole.
+        """
+        lower, upper = self.ends(Z95)
+        low, high = self.ends(Z_BOTH)
+        if low > 0 and high - low <= TELLING and not remark:
+            return f"Between {_text(low, math.floor)}% and {_text(high, math.ceil)}% {predicate}."
+        if lower >= LEAST:
+            return f"At least {_text(lower, math.floor)}% {predicate}."
+        if upper <= TELLING:
+            return f"Fewer than {_text(upper, math.ceil)}% {predicate}{remark}."
+        return ""
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%" if share < TENTH else f"{share:.0%}"
+def _text(share: float, rounded: Callable[[float], int]) -> str:
+    """Return a share in per cent, rounded to one side."""
+    decimals = 1 + (share < FINE)
+    return f"{rounded(100 * share * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
 @dataclass(frozen=True)
@@ -75,20 +97,18 @@ class LeftOut:
     Args:
         figures: a row of the table of figures, as JSON has it.
         published: what the histogram says of itself.
+        keys: how many are released, or more.
     """
 
     figures: Mapping[str, Any]
     published: Published
+    keys: int = 0
 
     def share(self, name: str) -> Share | None:
         """Return what is left out, of all that is there; None where it is not present."""
         missing = self.number(f"{name}_left_out")
         present = self.number(name)
-        if missing is None or present is None:
-            return None
-        total = max(1.0, missing[0] + present[0])
-        error = math.hypot(missing[1] * present[0], present[1] * missing[0]) / total**2
-        return Share(missing[0] / total, error)
+        return None if missing is None or present is None else Share(missing, present, of_sum=True)
 
     def ratio(self, name: str, *bases: str) -> Share | None:
         """Return one figure as a share of others that it is a part of, added up."""
@@ -96,9 +116,8 @@ class LeftOut:
         totals = [total for base in bases if (total := self.number(base))]
         if part is None or len(totals) < len(bases):
             return None
-        size = max(1.0, sum(value for value, _ in totals))
-        error = math.hypot(*(error for _, error in totals))
-        return Share(part[0] / size, math.hypot(part[1], part[0] / size * error) / size)
+        base = sum(value for value, _ in totals), math.hypot(*(stderr for _, stderr in totals))
+        return Share(part, base)
 
     def shortfall(self) -> float:
         """Return the most that pairs left out are of pairs that count; infinite where nothing is known of them."""
@@ -106,13 +125,13 @@ class LeftOut:
         counted = self.number("pairs")
         if missing is None or counted is None:
             return math.inf
-        return max(0.0, sum(missing)) / max(1.0, counted[0] - counted[1])
+        return max(0.0, missing[0] + Z95 * missing[1]) / max(1.0, counted[0] - Z95 * counted[1])
 
-    def number(self, name: str) -> tuple[float, float] | None:
-        """Return a figure and its 95% error; None where it is not counted."""
+    def number(self, name: str) -> Figure | None:
+        """Return a figure and its standard error; None where it is not counted."""
         if name not in self.figures:
             return None
-        return self.figures[name], Z95 * self.figures[f"{name}_{STDERR}"]
+        return self.figures[name], self.figures[f"{name}_{STDERR}"]
 
     @property
     def run(self) -> Protects:
@@ -135,81 +154,51 @@ class LeftOut:
         per_key = self.run.max_rows_per_group or math.inf
         return min(self.run.max_rows or math.inf, groups * per_key)
 
-    def sentences(self) -> Iterator[str]:
-        """Yield what the figures say."""
+    def sentences(self) -> list[str]:
+        """Return what the figures say; nothing where no limit can leave a record out."""
+        if not has_limits(self.published):
+            return []
+        value, stderr = self.number("units") or (0.0, 1.0)
+        if self.published.once and value < Z95 * stderr:
+            return [FEW_IN_ALL.format(max(1, math.ceil(value + Z95 * stderr)), self.units)]
+        texts = self._of_units(), self._of_pairs(), self._of_rows(), self._of_bounds()
+        return [text for text in texts if text] or [FEW.format(self.units)]
+
+    def _of_units(self) -> str:
         active = self.ratio("units_over", "units")
-        count = self.number("units") or (0.0, 0.0)
-        if self.published.once and count[0] < count[1]:
-            yield FEW_IN_ALL.format(max(1.0, sum(count)), self.units)
-            return
-        if active is None or (active.high > MOST_UNSURE and not active.is_clear):
-            yield FEW.format(self.units)
-            return
-        yield from self._of_pairs(active)
-        yield from self._of_rows(active)
-        yield from self._of_bounds()
-
-    def _of_pairs(self, active: Share) -> Iterator[str]:
-        pairs = self.share("pairs")
-        if pairs is None:
-            return
-        people = [
-            printable(measure.alias)
-            for measure in self.published.measures
-            if measure.function is AggregateFunction.COUNT_DISTINCT_UNIT
-        ]
+        if active and self.share("rows"):
+            return active.sentence(RECORDS.format(self.units))
         keys = ", ".join(map(printable, self.published.names(Role.KEY)))
-        share = str(active).capitalize()
-        who_is_active = KEYS.format(share, self.units, self.max_keys, keys)
-        if self.share("rows"):
-            if people:
-                lacking = _too_low(f"the numbers of {', '.join(people)} above", pairs)
-                yield f"{lacking[0].upper()}{lacking[1:]}."
-        elif people:
-            yield f"{who_is_active}; {_too_low('the counts above', pairs)}."
-        else:
-            yield f"{who_is_active}."
-        yield from self._very_active("pairs", BEYOND * self.max_keys)
+        predicate = KEYS.format(self.units, self.max_keys, keys)
+        return self._of_keys(active.sentence(predicate)) if active and keys else ""
 
-    def _of_rows(self, active: Share) -> Iterator[str]:
+    def _of_pairs(self) -> str:
+        pairs = self.share("pairs")
+        functions = [measure.function for measure in self.published.measures]
+        is_counted = AggregateFunction.COUNT_DISTINCT_UNIT in functions or not self.share("rows")
+        remark = COUNTED.format(BEYOND * self.max_keys)
+        return self._of_keys(pairs.sentence(PAIRS, remark)) if pairs and is_counted else ""
+
+    def _of_keys(self, text: str) -> str:
+        """Return a sentence on keys, unless nobody can have more of them than may count."""
+        return "" if text.startswith("Fewer") and self.keys <= self.max_keys else text
+
+    def _of_rows(self) -> str:
         rows = self.share("rows")
-        if rows is None:
-            return
-        is_known = rows.is_clear or rows.high <= MOST_UNSURE
-        missing = f"at least {_percent(rows.value)}" if rows.is_clear else str(rows)
-        missing = missing if is_known else "an unknown share"
-        yield RECORDS.format(str(active).capitalize(), self.units, missing)
-        yield from self._very_active("rows", BEYOND * self.max_rows)
+        return rows.sentence(ROWS, COUNTED.format(BEYOND * self.max_rows)) if rows else ""
 
-    def _very_active(self, name: str, limit: float) -> Iterator[str]:
-        """Say so where units that are over lose so much that some must be beyond what is counted of one."""
-        share = self.share(name)
-        missing = self.number(f"{name}_left_out") or (0.0, 0.0)
-        active = self.number("units_over") or (0.0, 0.0)
-        if share and share.is_clear and missing[0] > max(1.0, active[0]) * limit / MOSTLY_FEW:
-            yield VERY_ACTIVE.format(limit, "records" if name == "rows" else name)
-
-    def _of_bounds(self) -> Iterator[str]:
+    def _of_bounds(self) -> str:
         """Say how many of the values, of the sums of a unit in a group, or of both are clamped."""
         kinds = {measure.per_group for measure in self.published.measures if measure.bounds}
         sums = ("pairs", SUMS) if self.published.names(Role.KEY) else ("units", SUMS_OF_UNITS)
         chosen = [("rows", VALUES)] * (False in kinds) + [sums] * (True in kinds)
         clamped = self.ratio("values_clamped", *(figure for figure, _ in chosen))
-        if clamped:
-            words = " and ".join(phrase for _, phrase in chosen)
-            yield CLAMPED.format(str(clamped).capitalize(), words, self._bounds())
+        words = " and ".join(phrase for _, phrase in chosen)
+        return clamped.sentence(CLAMPED.format(words, self._bounds())) if clamped else ""
 
     def _bounds(self) -> str:
         ends = {pair for measure in self.published.measures for pair in measure.ranges}
         return "{:g} or {:g}".format(*ends.pop()) if len(ends) == 1 else "a bound"
-
-
-def _too_low(numbers: str, pairs: Share) -> str:
-    if pairs.is_clear:
-        return f"{numbers} are too low by at least {_percent(pairs.value)} on average"
-    if pairs.high > MOST_UNSURE:
-        return f"there are too few units to say how much too low {numbers} are"
-    return f"{numbers} are too low by less than {_percent(pairs.high)} on average, as far as this capped estimate shows"
 
 
 def has_units(published: Published) -> bool:
@@ -224,7 +213,11 @@ def of_window(rows: PublicRows, start: datetime | None = None) -> LeftOut | None
     for figures in rows.left_out:
         text = figures.get(START)
         if start is None or (text and datetime.fromisoformat(text) == start):
-            return LeftOut(figures, rows.description)
+            return LeftOut(
+                figures,
+                rows.description,
+                len(rows.frame) if start is None else (rows.frame[START] == start).sum(),
+            )
     return None
 
 
@@ -238,6 +231,7 @@ def of_shown_windows(rows: PublicRows) -> list[dict[str, Any]]:
 
 def estimates(rows: PublicRows) -> tuple[str, ...]:
     """Return what the limits left out of the newest window of some rows that has figures; nothing where none has."""
+    rows = rows.newest
     if not rows.description.windows:
         left_out = of_window(rows)
         return tuple(left_out.sentences()) if left_out else ()
@@ -245,6 +239,7 @@ def estimates(rows: PublicRows) -> tuple[str, ...]:
     for start in starts:
         if left_out := of_window(rows, start.to_pydatetime()):
             place = f"Window {start:{TIME}}: " if len(starts) > 1 else ""
-            sentences = [*left_out.sentences()]
-            return (place + sentences[0], *sentences[1:])
+            return tuple(
+                place * (not number) + text for number, text in enumerate(left_out.sentences())
+            )
     return ()

@@ -7,9 +7,10 @@ import math
 from dpsql.description import START, Published
 from dpsql.parsed_query import Reading
 from dpsql.published.public_rows import PublicRows
-from dpsql.view.words import silence
+from dpsql.published.words import silence
 
 ROW = "dpsql_row"
+NONE_LEFT = "No released row meets the query's HAVING."
 PRIVATE = "The query has a condition (HAVING) that is not public, because it may name somebody: rows that it leaves out are shown, too."
 
 

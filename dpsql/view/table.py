@@ -14,6 +14,7 @@ from dpsql.description import DUE, END, START, Measure, Role
 from dpsql.errors import LakeError
 from dpsql.parsed_query import AggregateFunction, Reading
 from dpsql.published.public_rows import PublicRows
+from dpsql.published.words import silence
 from dpsql.text import Z95
 from dpsql.view import words
 from dpsql.view.cells import NONE, Cell, Head, quantile_columns
@@ -36,7 +37,6 @@ from dpsql.view.words import (
     key_text,
     printable,
     says_nothing,
-    silence,
     text_of,
 )
 

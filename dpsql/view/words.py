@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from numbers import Integral
 from typing import Any
 
 from dpsql.description import Column, Protects, Published, Role, Rows
 from dpsql.parsed_query import SKETCHES, AggregateFunction
-from dpsql.published.words import AT_END, TOO_FEW, appears, null_of
+from dpsql.published.words import (
+    AT_END,
+    MOST_RANK_ERROR,
+    TOO_FEW,
+    appears,
+    has_limits,
+    is_rough,
+    null_of,
+    silence,
+)
 from dpsql.text import Z95
 from dpsql.times import EPOCH, duration
 
@@ -19,9 +28,6 @@ from dpsql.times import EPOCH, duration
 
 UNITS = ((1_000_000_000, " bn"), (1_000_000, " M"), (1, ""))
 MOST_DECIMALS = 6
-MOST_RANK_ERROR = 0.5
-"""Share of all rows: quantiles whose ranks are so far off say nothing."""
-QUARTERS = 4
 ZERO_WIDTH_NON_JOINER = "\u200c"
 ZERO_WIDTH_JOINER = "\u200d"
 VIRAMA = 9
@@ -119,18 +125,6 @@ def measured(
     )
 
 
-def silence(alias: str, published: Published) -> tuple[str, float]:
-    """Return an aggregate's column of errors, and the standard error from which on its value says nothing: half of what its bounds allow, half of all
-    ranks; infinite for a count."""
-    if ranks := published.columns_of(alias, Role.RANK_STDERR):
-        return ranks[0], MOST_RANK_ERROR / Z95
-    within = next(
-        (measure.within for measure in published.measures if measure.alias == alias), None
-    )
-    width = math.inf if within is None else within[1] - within[0]
-    return published.stderr(alias), 0.999 * width / 2 / Z95
-
-
 def says_nothing(row: Mapping[Any, Any], alias: str, published: Published) -> bool:
     """Tell whether a row's 95% interval is all that is possible: a value in its middle would be read as one."""
     column, limit = silence(alias, published)
@@ -172,12 +166,6 @@ def quantiles_text(
     texts = quantile_texts(values, rank_error, bounds)
     mark = "? " if is_rough(values, rank_error) else ""
     return f"{mark}{', '.join(texts)}; ranks ± {rank_error:.2g} (share of rows)"
-
-
-def is_rough(values: Any, rank_error: float) -> bool:
-    """Tell whether ranks are off by more than half a step from one quantile to the next."""
-    parts = len(values) - 1 if isinstance(values, Sized) else QUARTERS
-    return rank_error > 0.5 / parts
 
 
 def quantile_texts(
@@ -262,12 +250,13 @@ def scale_texts(low: float, high: float) -> tuple[str, str]:
 # What the contribution bounds of a run leave out, in words: an error bar knows nothing of it.
 # From what a table says of itself.
 
-NOISE_ONLY = "± is 95% of the noise. It does not cover what the contribution bounds leave out."
+NOISE_ALONE = "± is 95% of the noise."
+NOISE_ONLY = f"{NOISE_ALONE} It does not cover what the contribution bounds leave out."
 PREDICTED = (
     "Where a slide was not measured by itself, the value is predicted, and its error is unknown."
 )
 NOT_ONE_PERSON = "What is protected is one row, not one person."
-NOISE_OF_ROWS = f"± is 95% of the noise. {NOT_ONE_PERSON}"
+NOISE_OF_ROWS = f"{NOISE_ALONE} {NOT_ONE_PERSON}"
 LISTED = (
     "± is 95% of values named before looking, noise and collisions with other values included; a value that made the list by luck is too high. "
     "Any value can be asked for: dpsql ask."
@@ -311,6 +300,8 @@ def left_out(published: Published, figures: Sequence[str] = ()) -> tuple[str, ..
         )
     if run is not None and not run.units:
         return (NOISE_OF_ROWS, *predicted)
+    if run is not None and not has_limits(published):
+        return (NOISE_ALONE, *predicted)
     grows = [
         measure.additive or measure.function in (AggregateFunction.COUNT_DISTINCT_UNIT, *SKETCHES)
         for measure in published.measures
@@ -368,7 +359,7 @@ def _allowance(run: Protects, published: Published) -> str:
 # Why a histogram has no rows, from what was promised alone: nothing here knows how close a key
 # came.
 
-HELPS = "What helps: longer windows, fewer and coarser keys, more epsilon; public_groups, where the keys are no secret."
+HELPS = "What helps: {}fewer and coarser keys, more epsilon; public_groups, where the keys are no secret."
 
 
 STATUS = "status.json, which the run keeps for its operator"
@@ -382,7 +373,8 @@ def why_nothing(published: Published, counts_file: str = "") -> str:
     more_text = ""
     if run.units_needed is not None:
         why = f"{why}, or no key had enough people"
-        more_text = f" {appears(run, published)} {HELPS}"
+        helps = HELPS.format("longer windows, " if published.windows else "")
+        more_text = f" {appears(run, published)} {helps}"
     elif published.windows and not published.lists:
         more_text = f" Rows begin with the first {span} after the source's `start`."
     if not counts_file:
