@@ -223,17 +223,19 @@ def open(path: str) -> OpenedTable:  # `dpsql.open`: nobody imports it by itself
         epsilon, and what each column is.
     """
     from dpsql.published.public_rows import newest, open_table
+    from dpsql.published.reader_frames import reader_frame
     from dpsql.view.plain_table import OpenedTable
     from dpsql.view.reading import as_read
 
-    return OpenedTable(as_read(newest(open_table(path), path)).visible.reset_index(drop=True))
+    return OpenedTable(reader_frame(as_read(newest(open_table(path), path))).reset_index(drop=True))
 
 
 def latest(lake: str, name: str) -> pd.DataFrame:
     """Return the newest release of every window that a query has published, read without Spark: in its order, if the query says one."""
     from dpsql.lake.runs import Lake
     from dpsql.published.public_rows import newest, own_reading
+    from dpsql.published.reader_frames import reader_frame
     from dpsql.view.reading import as_read
 
     rows = as_read(newest(Lake(lake), name), own_reading(Lake(lake), name))
-    return rows.visible.reset_index(drop=True)
+    return reader_frame(rows).reset_index(drop=True)

@@ -146,13 +146,13 @@ def place(location: str | Path) -> Place:
     return Path(location)
 
 
-def replace_file(path: Place, content: bytes) -> None:
+def replace_file(path: Place, content: bytes, mode: int = 0o600) -> None:
     """Replace a small file as a whole: after a crash it is the old one or the new one."""
     if isinstance(path, ObjectPath):
         path.write_bytes(content)
         return
     partial = path.with_name(f".{path.name}.{uuid4().hex}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

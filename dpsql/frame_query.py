@@ -19,6 +19,7 @@ from dpsql.local.spark_types import STRING, Columns, SparkType
 from dpsql.parsed_query import Reading
 from dpsql.published.cubes import newest_tables
 from dpsql.published.public_rows import PublicRows
+from dpsql.published.reader_frames import reader_frame
 from dpsql.published.sketches import PublishedSketch, ReleasedCells
 from dpsql.sources.config import Source, Sources
 from dpsql.sources.time_units import TEXT, UNITS, has_unit, wrong_unit
@@ -68,9 +69,9 @@ class Answer(PlainRows):
     def rows(self) -> pd.DataFrame:
         """The rows that are shown: of each window the newest trigger, as HAVING, ORDER BY and LIMIT say."""
         released = PublicRows.of_frame(self.all_rows)
-        if released.frame.empty:
-            return self.all_rows
-        return in_order(as_read(released.newest, self.reading)).visible.reset_index(drop=True)
+        if not released.frame.empty:
+            released = in_order(as_read(released.newest, self.reading))
+        return reader_frame(released).reset_index(drop=True)
 
     @property
     def reading(self) -> Reading:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 MANY = 1_000_000
 """Records that take long enough to say so in a terminal."""
@@ -30,7 +31,8 @@ def progress_line(records: int) -> Callable[[float], None]:
 
 def show_note(text: str) -> None:
     """Print a sentence on stderr; in a notebook, which shows stderr as if something were wrong, on stdout."""
-    print(text, file=sys.stdout if _is_in_a_notebook() else sys.stderr)
+    with suppress(OSError, ValueError):  # a result that is paid for does not depend on it
+        print(text, file=sys.stdout if _is_in_a_notebook() else sys.stderr)
 
 
 def _is_in_a_notebook() -> bool:

@@ -13,7 +13,7 @@ import click
 from dpsql.description import DUE, END, START
 from dpsql.errors import DataError
 from dpsql.jobs.options import INSTANT, json_option, lake_option, name_argument, secret_option
-from dpsql.jobs.terminal import print_json, print_table, records
+from dpsql.jobs.terminal import paid_output, print_json, print_table, records
 
 if TYPE_CHECKING:
     from dpsql.lake.runs import Lake
@@ -145,7 +145,8 @@ def ask(
         if pay and (max_error is None or trigger is not None):
             raise click.UsageError("--pay needs --max-error, and is of the newest trigger")
         payer = secret_file if pay else None
-        answer_question(lake, name, texts[0], trigger, max_error, as_json, pay, payer)
+        with paid_output():
+            answer_question(lake, name, texts[0], trigger, max_error, as_json, pay, payer)
         return
     if max_error is not None or pay:
         flag = "--pay" if max_error is None else "--max-error"

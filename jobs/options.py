@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,6 +118,9 @@ class Commands(click.Group):
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         with one_line_errors(debug=bool(ctx.params.get("debug"))):
             return super().invoke(ctx)
 
@@ -213,6 +219,10 @@ def files_by_source(
     return files
 
 
+RESERVED = 1 << 16
+"""Bytes that a disk must have room for."""
+
+
 def writable(target: Path, flag: str) -> None:
     """Refuse a file that could not be written, while nothing is spent yet.
 
@@ -221,8 +231,14 @@ def writable(target: Path, flag: str) -> None:
     """
     if not target.parent.is_dir():
         raise ConfigError(f"{flag} {target}: there is no folder {target.parent}")
-    if target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
+    if target.is_dir() or (target.exists() and not os.access(target, os.W_OK)):
         raise ConfigError(f"{flag} {target}: this cannot be written")
+    with (
+        reporting_os_errors(f"{flag} {target}: cannot write", ConfigError),
+        tempfile.TemporaryFile(dir=target.parent) as file,
+    ):
+        file.write(bytes(RESERVED))
+        file.flush()
 
 
 def check_wait(query: Query, until_us: int | None, remedy: str) -> bool:

@@ -127,7 +127,7 @@ def _document(selection: _Selection) -> dict[str, Any]:
     from dpsql.published import words
     from dpsql.published.public_rows import own_reading
     from dpsql.view.left_out import estimates, of_shown_windows
-    from dpsql.view.reading import as_read
+    from dpsql.view.reading import NONE_LEFT, as_read
     from dpsql.view.standing import live_notes
     from dpsql.view.words import left_out
 
@@ -137,7 +137,11 @@ def _document(selection: _Selection) -> dict[str, Any]:
     return {
         "name": selection.name,
         "live": list(live_notes(selection.lake, selection.name)),
-        "errors": [*left_out(published, estimates(rows)), *_unread(condition, published)],
+        "errors": [
+            *[NONE_LEFT] * rows.frame.empty,
+            *left_out(published, estimates(rows)),
+            *_unread(condition, published),
+        ],
         "left_out": of_shown_windows(rows),
         "promises": [asdict(run) for run in published.protects],
         "columns": dict(words.columns(published)),

@@ -18,7 +18,7 @@ from dpsql.text import Z95
 from dpsql.view.difference import AMONG_COUNTED
 from dpsql.view.left_out import estimates
 from dpsql.view.plain_table import NO_LIST, lines_of, value_text
-from dpsql.view.reading import has_oldest_first, is_ordered
+from dpsql.view.reading import NONE_LEFT, has_oldest_first, is_ordered
 from dpsql.view.table import finished, in_order, known_shortfall, places_shown, size_order
 from dpsql.view.words import (
     TIME,
@@ -139,6 +139,7 @@ def print_histogram(
     terminal.print(table)
     has_negative = bool((top_rows[published.amounts].fillna(0) < 0).to_numpy().any())
     sentences = (
+        (NONE_LEFT, rows.frame.empty),
         (SMALL, is_small[False]),
         (VAGUE, is_small[True]),
         (BELOW_ZERO, has_negative),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -25,13 +28,38 @@ PIPE_WIDTH = 200
 
 
 def note(message: str) -> None:
-    """Print one plain line or paragraph on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """Print one plain line or paragraph on stderr; if that fails, what follows goes on."""
+    with suppress(OSError):
+        print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def paid_output() -> Iterator[None]:
+    """Print on stdout what was paid for, and on stderr if that fails.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    if sys.stdout.isatty():
+        yield
+        return
+    text = io.StringIO()
+    try:
+        with redirect_stdout(text):
+            yield
+    finally:
+        try:
+            print(text.getvalue(), end="", flush=True)
+        except OSError as problem:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            reason = f"stdout cannot be written ({problem.strerror}), so this goes here:"
+            note(f"{reason}\n{text.getvalue()}")
+            raise SystemExit(1) from None
 
 
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout: times in ISO 8601 UTC, bytes in hex, NULL, NaN and what is unlimited as null."""
-    print(json.dumps(_json_value(document), ensure_ascii=False, allow_nan=False))
+    print(json.dumps(_json_value(document), allow_nan=False))
 
 
 def say(document: Mapping[str, Any], text: str, as_json: bool) -> None:
@@ -40,10 +68,12 @@ def say(document: Mapping[str, Any], text: str, as_json: bool) -> None:
 
 
 def records(frame: pd.DataFrame, published: Published | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a published table without columns that say nothing, errors to six digits."""
+    """Return the rows of a published table as they are reader_frame, errors to six digits."""
+    from dpsql.published.public_rows import PublicRows  # slow to import
+    from dpsql.published.reader_frames import reader_frame
+
     errors = {*published.names(Role.STDERR, Role.RANK_STDERR)} if published else ()
-    hidden = published.hidden if published else ()
-    rows = frame.drop(columns=hidden, errors="ignore").to_dict("records")
+    rows = (reader_frame(PublicRows(frame, published)) if published else frame).to_dict("records")
     return [
         {
             str(column): float(f"{value:.6g}") if column in errors else value
@@ -109,7 +139,7 @@ def note_totals(
     compared: bool = False,
     counts_file: str = "",
 ) -> None:
-    """Print on stderr how many records were read, how many dropped and why, if that may be told.
+    """Print on stderr how many records were read, how many dropped and why, if that may be reader_frame.
 
     Args:
         source: the stream.
@@ -120,7 +150,7 @@ def note_totals(
     if not may_be_told(source, compared):
         where = counts_file and f"; the owner finds it in {counts_file}"
         note(
-            f"not told: how many records were read or dropped, since {source.name} is not `public: true`{where}"
+            f"not reader_frame: how many records were read or dropped, since {source.name} is not `public: true`{where}"
         )
         return
     note(f"read {records:,} records")
@@ -137,7 +167,7 @@ class ProgressBar:
     """The progress of a command on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere.
 
     Args:
-        may_tell: whether exact totals may be told (`dpsql.privacy.totals`).
+        may_tell: whether exact totals may be reader_frame (`dpsql.privacy.totals`).
     """
 
     def __init__(self, may_tell: bool) -> None:

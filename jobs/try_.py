@@ -25,7 +25,7 @@ from dpsql.jobs.options import (
     writable,
 )
 from dpsql.jobs.show import SHOWN_ROWS
-from dpsql.jobs.terminal import ProgressBar, note, note_totals, print_json, records
+from dpsql.jobs.terminal import ProgressBar, note, note_totals, paid_output, print_json, records
 
 if TYPE_CHECKING:
     from dpsql import Query
@@ -82,13 +82,14 @@ def try_(
     dpsql try conf/queries/demo.sql --until 2015-09-13
     dpsql try conf/queries/demo.sql --input wiki=conf/demo/wiki/part-000.parquet --input wiki=conf/demo/wiki/part-001.parquet --compare
     """
+    from dpsql.files import reason
     from dpsql.local.feeder import try_query
     from dpsql.local.last_read import forget_last_read
     from dpsql.privacy.budget import budget_of, spent_facts, spent_text
     from dpsql.privacy.ledger import cap_for
     from dpsql.privacy.origin import origin_of
     from dpsql.privacy.totals import may_be_told
-    from dpsql.published.public_rows import write_parquet
+    from dpsql.published.reader_frames import write_parquet
 
     query = compiled(query_file, sources_file)
     files = files_by_source(inputs, query)
@@ -124,15 +125,22 @@ def try_(
     budget = budget_of(ledger.lines(), source, query.protects)
     query_limit = source.policy.max_epsilon_per_query
     note(spent_text(budget, f"sources.{source.name}.cap", query_limit))
+    is_written = False
     if output is not None:
-        write_parquet(trial.table, query.published, output)
-        note(f"wrote {len(trial.table)} rows to {output}")
-    if as_json:
-        drops = {"drops": trial.drops} if may_tell else {}
-        head = {"run_id": run_id, "query_identity": query.plan.identity}
-        print_json(head | drops | _document(query, trial) | {"budget": spent_facts(budget)})
-    else:
-        _print(query, trial, limit, counts_file, is_written=output is not None)
+        try:
+            write_parquet(trial.table, query.published, output)
+            is_written = True
+            note(f"wrote {len(trial.table)} rows to {output}")
+        except OSError as problem:
+            note(f"{output} cannot be written ({reason(problem)}), so the rows are printed")
+            limit = max(limit, len(trial.table))
+    with paid_output():
+        if as_json:
+            drops = {"drops": trial.drops} if may_tell else {}
+            head = {"run_id": run_id, "query_identity": query.plan.identity}
+            print_json(head | drops | _document(query, trial) | {"budget": spent_facts(budget)})
+        else:
+            _print(query, trial, limit, counts_file, is_written)
 
 
 def _check(
@@ -171,10 +179,12 @@ def _write_last_read(secret_file: Path | None, source: str, trial: TryResult) ->
 def _document(query: Query, trial: TryResult) -> dict[str, Any]:
     """Return the released rows, and what the comparison says, as JSON values."""
     from dpsql.published.public_rows import PublicRows
-    from dpsql.view.reading import as_read
+    from dpsql.view.reading import NONE_LEFT, as_read
 
     released = PublicRows.of_frame(trial.histogram)
     rows = records(as_read(released, query.reading).frame, query.published)
+    if not rows and not released.frame.empty:
+        note(NONE_LEFT)
     left_out = {"left_out": released.left_out}
     if not trial.comparison:
         return {"rows": rows, **left_out}

@@ -173,23 +173,6 @@ def shown_frame(
     return PublicRows(frame_of(rows, published, left_out), published).visible
 
 
-def write_parquet(rows: pa.Table, published: Published, path: Path) -> None:
-    """Write rows into a file that pandas reads as `frame_of` makes them, and others with the types of the table.
-
-    Args:
-        rows: of the table.
-        published: what it says of itself; the frame that pandas reads has it.
-        path: of the file.
-    """
-    from pyarrow.parquet import write_table  # slow to import
-
-    rows = rows.select([name for name in rows.column_names if name not in published.hidden])
-    frame = frame_of(rows.slice(0, 0), published)
-    metadata = dict(pa.Table.from_pandas(frame, preserve_index=False).schema.metadata)
-    metadata[PANDAS_ATTRIBUTES] = json.dumps({PROPERTY: published.text()})
-    write_table(rows.replace_schema_metadata(metadata), path)
-
-
 # What a query has published: its rows, and when they were written.
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from sqlglot import exp
 from sqlglot.tokens import Token
 
-from dpsql.description import DUE, END, START
+from dpsql.description import DUE, END, NOTE, START
 from dpsql.parsed_query import PAIRED, AggregateFunction
 from dpsql.sql.allowed import AGGREGATES
 from dpsql.sql.relations import needs_quotes, star_of, write
@@ -33,8 +33,8 @@ OUR_AGGREGATES = frozenset(
     }
 )
 """Aggregates of a group's records; `SKETCHES` are the others."""
-RESERVED_NAMES = frozenset({"window", START, END, "trigger", DUE})
-"""Every released table has these columns of its own."""
+RESERVED_NAMES = frozenset({"window", START, END, "trigger", DUE, NOTE})
+"""Every released table, or every reader of it, has these columns of its own."""
 
 WINDOW_CALLS = frozenset({"window", "session_window", "window_time", "tumble", "hop", "cumulate"})
 

@@ -9,6 +9,7 @@ from numbers import Number
 from typing import Any
 
 from dpsql.published.public_rows import PublicRows
+from dpsql.published.reader_frames import reader_frame
 from dpsql.view.words import absent, printable
 
 FORMULA = re.compile(r"(^|[;\t\r\n\"])(\s*)(?=['=+\-@＝＋－＠])")
@@ -25,7 +26,7 @@ def csv_text(rows: PublicRows) -> tuple[str, bool]:
 
     Heads of columns with marked texts say so. NULL is an empty cell, and an empty text is `""`.
     """
-    frame = rows.visible
+    frame = reader_frame(rows)
     columns = []
     has_marks = False
     records = frame.to_dict("records")

@@ -15,7 +15,7 @@ from dpsql.published import words
 from dpsql.published.public_rows import PublicRows
 from dpsql.text import Z95
 from dpsql.view.left_out import estimates
-from dpsql.view.reading import as_read
+from dpsql.view.reading import NONE_LEFT, as_read
 from dpsql.view.table import finished, in_order
 from dpsql.view.words import (
     TIME,
@@ -210,7 +210,7 @@ def plain_table(rows: PublicRows, reading: Reading) -> tuple[pd.DataFrame, list[
         return pd.DataFrame(listed[:SHOWN_ROWS]), [*left_out(published), *remainder_notes]
     ordered = in_order(as_read(rows.newest, reading)).frame
     text_rows = [_row(row, published) for row in ordered.head(SHOWN_ROWS).to_dict("records")]
-    notes = list(left_out(published, estimates(rows)))
+    notes = [NONE_LEFT] * ordered.empty + [*left_out(published, estimates(rows))]
     if published.selects:
         notes.append("A key that is missing is not zero.")
     if len(ordered) > SHOWN_ROWS:

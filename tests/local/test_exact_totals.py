@@ -222,13 +222,8 @@ def test_every_number_that_is_given_out_is_listed(place: Path, public: bool) -> 
             *files,
             *flags,
         )
-        for words in (
-            ("status",),
-            ("show",),
-            ("show", "--all"),
-            ("compare", "/q"),
-            ("verify", *query[1:]),
-        ):
+        seen.command("status", *lake, *flags, code=ALARM)  # many records are malformed
+        for words in (("show",), ("show", "--all"), ("compare", "/q"), ("verify", *query[1:])):
             seen.command(words[0], *lake, *words[1:], *flags)
         seen.command("status", *lake, "--max-drop-share", "0.5", *flags, code=ALARM)
         seen.command("savepoint", name, "first", *lake[1:], *flags, code=2)

@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsql
+from dpsql.description import NOTE
 from dpsql.errors import ConfigError, InputError
 from dpsql.local.comparison import check_comparable
 from dpsql.local.feeder import run_batches, run_local, try_query
 from dpsql.local.record_reader import RowReader
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
-from dpsql.published.public_rows import write_parquet
+from dpsql.published.reader_frames import write_parquet
 from dpsql.sources.domains import Domain
 from dpsql.tuning import check_tunable
 from dpsql.udfs.grid import NO_CLOCK
@@ -154,7 +155,7 @@ def test_rows_have_no_time_but_keys(compile_on: Compile, secret: Secret, tmp_pat
     assert result.table.column_names[:2] == ["trigger", "trigger_time"]
     assert set(result.table["trigger_time"].to_pylist()) == {datetime(1970, 1, 2, tzinfo=UTC)}
     write_parquet(result.table, query.published, tmp_path / "rows.parquet")
-    assert pq.read_schema(tmp_path / "rows.parquet").names == list(frame.columns)
+    assert pq.read_schema(tmp_path / "rows.parquet").names == [*frame.columns, NOTE]
     assert "1970" not in repr(PlainRows(frame))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpsql.description import PROPERTY, Protects
+from dpsql.description import NOTE, PROPERTY, Protects
 from dpsql.published.public_rows import PublicRows
 from dpsql.text import Z95
 from dpsql.view.csv_text import csv_text
@@ -268,7 +268,7 @@ def test_no_cell_of_the_csv_is_a_formula() -> None:
     text, is_marked = csv_text(newest)
     assert text.startswith("\ufeff") and is_marked
     head, *lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
-    assert head[4:] == ["page (' added before = + - @)", "n", "n_stderr"]
+    assert head[4:] == ["page (' added before = + - @)", "n", "n_stderr", NOTE]
     assert [unmarked(line[4]) for line in lines] == keys
     assert [line[4] for line in lines][len(FORMULAS) :] == [*HARMLESS]
     assert {line[5] for line in lines} == {"-5.5"} and lines[0][0] == "2024-03-01T00:00:00Z"
@@ -288,8 +288,8 @@ def test_the_csv_tells_null_from_nothing_and_keeps_lists() -> None:
     rows.loc[rows["page"] == "b", "page"] = None
     text, _ = csv_text(PublicRows.of_frame(rows).newest)
     _, empty, null, _ = text.split("\r\n")
-    assert empty.split(",", 4)[4] == '"",9.0,5.0,"[0.0, -2.5]"'
-    assert null.split(",", 4)[4] == ',8.0,5.0,"[0.0, -2.5]"'
+    assert empty.split(",", 4)[4] == '"",9.0,5.0,"[0.0, -2.5]","n: smaller than its error"'
+    assert null.split(",", 4)[4] == ',8.0,5.0,"[0.0, -2.5]","n: smaller than its error"'
 
 
 def test_scales_of_lines_and_limits_of_lists_are_told() -> None:

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from dpsql.description import NOTE
 from dpsql.jobs.cli import main
-from dpsql.published.public_rows import PublicRows, frame_of, write_parquet
+from dpsql.published.public_rows import PublicRows, frame_of
+from dpsql.published.reader_frames import reader_frame, write_parquet
 from tests.published.test_readers import query_and_rows
 from tests.unit.workplace import SOURCES, place
 
@@ -41,9 +43,12 @@ def test_written_rows_come_back(kind: str, tmp_path: Path) -> None:
     for rows in (every.slice(0, size) for size in SIZES):
         path = tmp_path / f"{len(rows)}.parquet"
         write_parquet(rows, query.published, path)
-        assert pq.read_schema(path).equals(rows.schema)
-        assert duckdb.read_parquet(str(path)).to_arrow_table().to_pylist() == rows.to_pylist()
-        frame = frame_of(rows, query.published)
+        frame = reader_frame(PublicRows(frame_of(rows, query.published), query.published))
+        kinds = {field.name: field.type for field in rows.schema} | {NOTE: pa.string()}
+        assert pq.read_schema(path).equals(pa.schema([(name, kinds[name]) for name in frame]))
+        read_back = duckdb.read_parquet(str(path)).to_arrow_table().select(rows.column_names)
+        for row, original in zip(read_back.to_pylist(), rows.to_pylist(), strict=True):
+            assert row == {name: original[name] if row[name] is not None else None for name in row}
         read = pd.read_parquet(path)
         pd.testing.assert_frame_equal(read, frame, check_dtype=False)
         assert PublicRows.of_frame(read).description == query.published

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import dpsql
 from dpsql.compiled import Query
+from dpsql.description import NOTE
 from dpsql.errors import LakeError
 from dpsql.frame_query import Answer
 from dpsql.jobs.cli import main
@@ -113,7 +114,11 @@ def read(folder: Path, *words: str) -> Result:
 def visible(query: Query) -> list[str]:
     """The columns that readers show: a one-time release has no times."""
     times = ("trigger", "trigger_time") if query.parsed.once else ()
-    return [column.name for column in query.published.columns if column.name not in times]
+    notes = [NOTE] if query.published.amounts or query.published.quantiles else []
+    return [
+        *(column.name for column in query.published.columns if column.name not in times),
+        *notes,
+    ]
 
 
 @pytest.mark.parametrize(

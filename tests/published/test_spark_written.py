@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
@@ -14,7 +15,8 @@ from pyspark.sql import types as T
 from dpsql.lake.marks import described_mark
 from dpsql.lake.runs import Lake
 from dpsql.published import words
-from dpsql.published.public_rows import read_histogram, write_parquet
+from dpsql.published.public_rows import read_histogram
+from dpsql.published.reader_frames import write_parquet
 from dpsql.streaming import published_table
 from dpsql.streaming.released import ReleasedRows
 from dpsql.streaming.sketch_tables import SketchTables
@@ -60,7 +62,8 @@ def test_spark_reads_files_of_rows(spark: SparkSession, tmp_path: Path) -> None:
         for rows in (every.slice(0, size) for size in SIZES):
             path = tmp_path / f"{kind}-{len(rows)}.parquet"
             write_parquet(rows, query.published, path)
-            assert spark.read.parquet(str(path)).toArrow().to_pylist() == rows.to_pylist(), kind
+            read = pq.read_table(path).to_pylist()
+            assert spark.read.parquet(str(path)).toArrow().to_pylist() == read, kind
 
 
 def spark_wrote(spark: SparkSession, name: str, folder: Path) -> tuple[Query, Path]:
