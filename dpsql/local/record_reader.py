@@ -87,7 +87,8 @@ class Ids:
         """Return the codes of records with those of their values where they had none."""
         if not self.codes.any():
             return drop
-        return np.where(drop == 0, self.codes[self.numbers], drop)
+        codes = self.codes[self.numbers]
+        return np.where((drop == 0) | (codes == MALFORMED), codes, drop)
 
     def columns(self, is_dropped: Bool) -> tuple[pa.DictionaryArray, pa.DictionaryArray]:
         """Return ids and encodings, numbered."""
@@ -275,13 +276,18 @@ class RowReader:
             for kind, name in zip(types, names, strict=True)
         ]
         is_missing = [f"{name} IS NULL" for name in names] if tag == "u" else []
+        # Several ids that are no UTF-8 would be one
+        texts = [name for kind, name in zip(types, names, strict=True) if kind.name == "string"]
+        is_replaced = [f"contains({name}, '\ufffd')" for name in texts if tag != "k"]
         longest = LIMIT_US if tag == "r" else max_encoded_bytes(len(types))
         prefix = (self._salt + tag.encode()).hex()
         hashed = self._batches(
-            f"SELECT row, CAST(CASE WHEN {' OR '.join(is_missing) or 'false'} THEN {NO_UNIT} "
+            f"SELECT row, CAST(CASE WHEN is_replaced AND octet_length(bytes) <= {longest} THEN {MALFORMED} "
+            f"WHEN {' OR '.join(is_missing) or 'false'} THEN {NO_UNIT} "
             f"WHEN octet_length(bytes) > {longest} THEN {TOO_LONG} ELSE 0 END AS TINYINT) AS code, bytes, "
             f"substr(sha256(from_hex('{prefix}') || bytes), 1, 16) AS id "
-            f"FROM (SELECT *, {_encoding(names)} AS bytes FROM (SELECT row{''.join(value_bytes)} FROM dpsql_distinct))"
+            f"FROM (SELECT *, {_encoding(names)} AS bytes FROM "
+            f"(SELECT row, {' OR '.join(is_replaced) or 'false'} AS is_replaced{''.join(value_bytes)} FROM dpsql_distinct))"
         ).read_all()
         # An id of another value would be another unit
         is_in_order = (np.diff(hashed["row"].to_numpy()) > 0).all()

@@ -46,7 +46,7 @@ from dpsql.local.spark_types import (
 )
 from dpsql.sources.change_feed import BESIDE, POSITION, FeedForm
 from dpsql.sources.config import Source, refused_schema
-from dpsql.sources.declared_types import fits, mismatch_text
+from dpsql.sources.declared_types import fits, mismatch_text, spark_lacks
 from dpsql.sources.file_list import files_in, match_pattern
 from dpsql.sources.folders import (
     FolderValues,
@@ -347,6 +347,9 @@ class InputReader:
                 if data_file is None:
                     raise DataError(misfit(field, kind))
                 raise DataError(f"{where}: {_misfit(field, kind, self._source.name)}")
+            is_fixed = data_file and pa.types.is_fixed_size_binary(field.type)
+            if is_fixed and (lack := spark_lacks("fixed", str(kind), f"column `{field.name}`")):
+                raise DataError(f"{where}: {lack}")
         return [field.name for field in fields]
 
     def _check_names(self, names: Collection[str], where: str) -> None:

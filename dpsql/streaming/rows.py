@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
@@ -22,7 +22,6 @@ from dpsql.lake.engine_file import Engine
 from dpsql.mechanisms import public_groups, registry
 from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.sources.change_feed import CHANGE, POSITION, kind_sql
-from dpsql.sources.declared_types import MAX_KEY_SCALE, no_key
 from dpsql.sources.time_units import no_time
 from dpsql.streaming import formats, internals
 from dpsql.streaming.failures import reason_of
@@ -74,11 +73,9 @@ def _call(session: SparkSession, method: tuple[str, str, T.DataType], *arguments
 
 DROPPED = "dpsql_dropped"
 MALFORMED = 1
-REASONS = dict(enumerate(NO_RECORD[1:], start=2))
-"""Names of the metrics that count records dropped here, by drop code (1, malformed, is counted where lines are read)."""
-
 LIMIT_US = 1 << 61
 US_PER_DAY = 86_400_000_000
+MAX_DECIMAL_SCALE = 6
 LISTED_HEADERS = 256
 TEMPORAL = (T.TimestampType, T.TimestampNTZType)
 NUMBERS = (
@@ -117,7 +114,9 @@ def records(session: SparkSession, plan: Plan, salt: bytes, buckets: int) -> Rec
     record_columns = _record_columns(plan)
     selected = _select(session, plan)
     types = {field.name: field.dataType for field in selected.schema.fields}
-    frame = _without_dropped_rows(_as_texts(selected, plan, record_columns, types), record_columns)
+    texts = {name for name, kind in types.items() if isinstance(kind, T.StringType)}
+    frame = _as_texts(selected, plan, record_columns, types)
+    frame = _without_dropped_rows(frame, record_columns, texts)
     frame = _with_user_and_key_ids(session, frame, record_columns, salt)
     # Where an intake has no state, tasks step over what they read, and nobody asks for the bucket.
     frame = frame.selectExpr(
@@ -186,15 +185,14 @@ def _as_texts(
     )
 
 
-def _without_dropped_rows(frame: DataFrame, columns: _RecordColumns) -> DataFrame:
-    """Count the records that are dropped, by reason, and leave them behind."""
-    code = _drop_code(columns.unit, columns.keys)
-    reasons = REASONS
+def _without_dropped_rows(frame: DataFrame, columns: _RecordColumns, texts: Set[str]) -> DataFrame:
+    """Count the records that are dropped, by reason, and leave them behind; `texts` are the columns that were STRING."""
+    code = _drop_code(columns, texts)
     if columns.image:
         code = f"CASE WHEN kind IS NULL THEN {MALFORMED} ELSE {code} END"
-        reasons = {MALFORMED: NO_RECORD[0], **REASONS}
     counts = (
-        F.expr(f"count_if(drop = {number})").alias(reason) for number, reason in reasons.items()
+        F.expr(f"count_if(drop = {number})").alias(reason)
+        for number, reason in enumerate(NO_RECORD, start=1)
     )
     return frame.selectExpr("*", f"{code} AS drop").observe(DROPPED, *counts).where("drop = 0")
 
@@ -306,9 +304,12 @@ def _text(column: str, kind: T.DataType, name: str) -> str:
         return f"cast(unix_date({column}) AS STRING)"
     if isinstance(kind, TEMPORAL):
         return f"cast(unix_micros(cast({column} AS TIMESTAMP)) AS STRING)"
-    if isinstance(kind, T.DecimalType) and 0 <= kind.scale <= MAX_KEY_SCALE:
+    if isinstance(kind, T.DecimalType) and 0 <= kind.scale <= MAX_DECIMAL_SCALE:
         return f"cast({column} AS STRING)"
-    raise DataError(no_key(name, kind.simpleString().upper()))
+    raise DataError(
+        f"column {name!r} has type {kind.simpleString().upper()}, which cannot be a key or a privacy unit: "
+        f"cast it to STRING, BIGINT, BOOLEAN, BINARY, DATE, TIMESTAMP or DECIMAL with a scale of at most {MAX_DECIMAL_SCALE}"
+    )
 
 
 def _number(column: str, kind: T.DataType, argument: Argument) -> str:
@@ -373,15 +374,30 @@ def _header(length: int) -> str:
     return f"X'{str(length).zfill(HEADER).encode().hex()}'"
 
 
-def _drop_code(unit: Sequence[str], keys: Sequence[str]) -> str:
-    nulls = " OR ".join(f"{column} IS NULL" for column in unit) or "false"
+def _drop_code(columns: _RecordColumns, texts: Set[str]) -> str:
+    nulls = " OR ".join(f"{column} IS NULL" for column in columns.unit) or "false"
     # A unit above the limit has no unambiguous header either.
-    too_long = " OR ".join(f"{_length(part)} > {MAX_KEY_BYTES}" for part in (keys, unit))
-    return f"CASE WHEN ts IS NULL THEN 2 WHEN {nulls} THEN 3 WHEN {too_long} THEN 4 ELSE 0 END"
+    unit, key = map(_is_long, (columns.unit, columns.keys))
+    malformed = f"({_is_replaced(columns.unit, texts)}) AND NOT {unit} OR {_is_replaced(columns.row, texts)}"
+    return (
+        f"CASE WHEN {malformed} THEN {MALFORMED} WHEN ts IS NULL THEN 2 WHEN {nulls} THEN 3 "
+        f"WHEN {unit} OR {key} THEN 4 ELSE 0 END"
+    )
 
 
-def _length(columns: Sequence[str]) -> str:
-    return " + ".join(f"coalesce(octet_length({column}), 0)" for column in columns) or "0"
+def _is_replaced(columns: Sequence[str], texts: Set[str]) -> str:
+    """Return SQL of whether a text is no UTF-8, or has what readers put in its place: several ids would be one."""
+    tests = (
+        f"NOT is_valid_utf8({column}) OR contains({column}, '\ufffd')"
+        for column in columns
+        if column in texts
+    )
+    return " OR ".join(tests) or "false"
+
+
+def _is_long(columns: Sequence[str]) -> str:
+    lengths = " + ".join(f"coalesce(octet_length({column}), 0)" for column in columns) or "0"
+    return f"{lengths} > {MAX_KEY_BYTES}"
 
 
 @contextmanager

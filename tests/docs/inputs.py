@@ -18,8 +18,14 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "DuckDB relations": (*(f"{OWN}; BIT, UHUGEINT rejected",) * 2, *(OWN,) * 2),
     "Spark DataFrames": (OWN,) * 4,
     "CSV, JSON, Kafka": ("declared type",) * 4,
-    "Parquet, ORC, Avro, Delta": (f"declared, else {OWN}",) * 4,
+    "Parquet, ORC, Avro, Delta": (
+        f"declared, else {OWN}; UUID and fixed length are BINARY",
+        f"declared, else {OWN}; UUID and fixed length are BINARY",
+        f"declared, else {OWN}",
+        f"declared, else {OWN}",
+    ),
     "`tables=`: public, so values may decide types": ("", OWN, OWN, OWN),
+    "in all: a text that is not UTF-8, or holds U+FFFD": ("malformed", "U+FFFD", "", ""),
 }
 
 

@@ -251,6 +251,7 @@ CASES = (
         records=FRAME_OF.to_dict("records"), sql=SQL.replace("visits", "(SELECT * FROM visits) AS v")),
     Case("local/frames.py check_columns", "several columns of the records", (FRAME,), records=pd.DataFrame([["zqvalue"] * 2], columns=["user", "USER"])),
     Case("local/frames.py check_columns #2", "have no column `user`", (FRAME,), records=FRAME_OF[["page"]]),
+    Case("local/sources.py _fields #4", "values of one length", (TRY,), parquet(page=pa.array([b"zqvalue"], pa.binary(7)))),
     Case("local/sources.py _fields #2", "of the records has type", (LOCAL,), records=FRAME_OF.assign(user_id="zqvalue", page=98765)),
     Case("frame_query.py release_time", "say until when", (FRAME,),
         records=ODD, sql=WINDOWS.replace("page, ", ""), arguments={"time": "ts", "start": "2026-01-01"}),
