@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,8 @@ FORMATS = {
     ".ndjson": "json",
 }
 COMPRESSED = (".gz", ".bz2", ".zst")
-LOOKED_AT = 100
-"""Lines from which types are guessed."""
+LOOKED_AT = 10_000
+"""Records from which names and types are guessed."""
 
 _HEAD_BYTES = 1 << 20
 _SEPARATORS = ",;\t|"
@@ -46,10 +46,11 @@ TYPES = ("STRING", "BIGINT", "DOUBLE", "BOOLEAN", "DATE", "TIMESTAMP")
 
 @dataclass(frozen=True)
 class FileColumn:
-    """A column of the records, and its type in Spark's words."""
+    """A column of the records, its type in Spark's words, and of text the first records as the readers take them."""
 
     name: str
     kind: str
+    sample: pa.Table | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class FileRecords:
         columns: in their order.
         options: of the reader.
         has_types: whether the files say the types; else they are guesses.
+        nested: names of columns that no expression can touch.
     """
 
     path: Path
@@ -69,6 +71,7 @@ class FileRecords:
     columns: tuple[FileColumn, ...]
     options: tuple[tuple[str, str], ...] = ()
     has_types: bool = True
+    nested: tuple[str, ...] = ()
 
 
 def is_data(path: Path) -> bool:
@@ -105,7 +108,7 @@ def read_records(path: Path) -> FileRecords:
         DataError: they say different things, or nothing that can be read; no value is named.
     """
     if (path / "_delta_log").is_dir():
-        return FileRecords(path, "delta", _delta_columns(path))
+        return _of_columns(path, "delta", _delta_columns(path))
     files = _files(path) if path.is_dir() else [path]
     kinds = {str(_format(file)) for file in files}
     if kinds == {"None"}:
@@ -141,16 +144,15 @@ def _of_arrow(file: Path, kind: str, schema: pa.Schema) -> FileRecords:
 
     fields = [field for field in schema if not PANDAS_INDEX.fullmatch(field.name)]
     columns = [(field.name, spark_type(field.type)) for field in fields]
-    return FileRecords(file, kind, _readable(columns))
+    return _of_columns(file, kind, columns)
 
 
-def _readable(columns: Sequence[tuple[str, SparkType]]) -> tuple[FileColumn, ...]:
-    """Return the columns that expressions may touch."""
-    return tuple(
-        FileColumn(name, str(kind))
-        for name, kind in columns
-        if kind.name not in ("nested", "other")
-    )
+def _of_columns(path: Path, form: str, columns: Sequence[tuple[str, Any]]) -> FileRecords:
+    """Return files whose types are known: as types of Spark, or None where they are nested."""
+    names = {name: "NESTED" if kind is None else str(kind) for name, kind in columns}
+    nested = tuple(name for name, kind in names.items() if kind == "NESTED")
+    readable = (FileColumn(name, kind) for name, kind in names.items() if name not in nested)
+    return FileRecords(path, form, tuple(readable), nested=nested)
 
 
 def _parquet(file: Path) -> FileRecords:
@@ -165,10 +167,10 @@ def _orc(file: Path) -> FileRecords:
     return _of_arrow(file, "orc", orc.ORCFile(str(file)).schema)
 
 
-def _delta_columns(path: Path) -> tuple[FileColumn, ...]:
+def _delta_columns(path: Path) -> Sequence[tuple[str, SparkType]]:
     from dpsql.local.delta_files import table_columns
 
-    return _readable(table_columns(path))
+    return table_columns(path)
 
 
 def _avro(file: Path) -> FileRecords:
@@ -183,8 +185,9 @@ def _avro(file: Path) -> FileRecords:
         if head[place - 1] < 128:
             break
     fields = json.loads(head[place : place + (length >> 1)])["fields"]
-    types = [(field["name"], _avro_type(field["type"])) for field in fields]
-    return FileRecords(file, "avro", tuple(FileColumn(name, kind) for name, kind in types if kind))
+    return _of_columns(
+        file, "avro", [(field["name"], _avro_type(field["type"])) for field in fields]
+    )
 
 
 def _avro_type(kind: Any) -> str | None:
@@ -201,6 +204,8 @@ def _first_lines(file: Path) -> list[str]:
         head = stream.read(_HEAD_BYTES)
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{file}: is UTF-16 text: save it as UTF-8")
+    if len(head) == _HEAD_BYTES:  # the last line may be cut
+        head = head[: head.rfind(b"\n") + 1]
     text = head.decode("utf-8-sig", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()][: LOOKED_AT + 1]
     if not lines:
@@ -216,9 +221,13 @@ def _csv(file: Path) -> FileRecords:
     rows = [fields for line in lines if len(fields := _fields(line, separator)) == len(names)]
     by_column = zip(*rows, strict=True) if rows else [()] * len(names)
     pairs = zip(names, by_column, strict=True)
-    columns = tuple(FileColumn(name, _guess(texts)) for name, texts in pairs)
+    columns = tuple(_guessed(name, texts, _fields_sample(texts)) for name, texts in pairs)
     options = [("header", "true")] + ([("sep", separator)] if separator != "," else [])
     return FileRecords(file, "csv", columns, tuple(options), has_types=False)
+
+
+def _fields_sample(texts: Sequence[str]) -> pa.Table:
+    return pa.table({"r0": pa.array([text or None for text in texts], pa.string())})
 
 
 def _fields(line: str, separator: str) -> list[str]:
@@ -246,12 +255,13 @@ def _json(file: Path) -> FileRecords:
     lines = _first_lines(file)
     if lines[0].lstrip().startswith("["):
         raise DataError(f"{file}: is one JSON array: write JSON lines, an object in each line")
-    objects = [json.loads(line) for line in lines[:LOOKED_AT] if _is_object(line)]
+    objects = [json.loads(line) for line in lines if _is_object(line)]
     if not objects or not _is_object(lines[0]):
         raise DataError(f"{file}: its first line is no JSON object")
-    names = list(objects[0])
+    names = list(dict.fromkeys(name for each in objects for name in each))
     _check_names(file, names, "Write each record as an object with the same fields")
-    columns = tuple(FileColumn(name, _guess(_texts(objects, name))) for name in names)
+    sample = pa.table({"line": lines})
+    columns = tuple(_guessed(name, _texts(objects, name), sample) for name in names)
     return FileRecords(file, "json", columns, has_types=False)
 
 
@@ -299,9 +309,9 @@ def _is_date(text: str) -> bool:
         return False
 
 
-def _guess(texts: Sequence[str]) -> str:
-    """Return the narrowest type that all texts fit; empty ones fit each."""
-    values = [text.strip() for text in texts if text.strip()]
+def _guessed(name: str, texts: Sequence[str], sample: pa.Table) -> FileColumn:
+    """Return a column with the narrowest type that all texts fit, and that the product's own reader reads in all; empty ones fit each."""
+    values = [text for text in texts if text]
     tests: dict[str, Callable[[str], object]] = {
         "BOOLEAN": lambda text: text.lower() in ("true", "false"),
         "BIGINT": re.compile(r"[+-]?(0|[1-9]\d{0,17})").fullmatch,
@@ -309,9 +319,30 @@ def _guess(texts: Sequence[str]) -> str:
         "DATE": _is_date,
         "TIMESTAMP": _is_time,
     }
-    return next(
-        (kind for kind, fits in tests.items() if values and all(map(fits, values))), "STRING"
+    column = FileColumn(name, "STRING", sample)
+    for kind, fits in tests.items():
+        if values and all(map(fits, values)) and not count_values(column, kind)[1]:
+            return replace(column, kind=kind)
+    return column
+
+
+def count_values(column: FileColumn, kind: str) -> tuple[int, int]:
+    """Return how many values of the sample a reader takes for a type, and how many it does not."""
+    from dpsql.local.connection import connect
+    from dpsql.local.lines import MISFIT, json_select, text_select
+    from dpsql.local.spark_types import identifier, parse_ddl
+
+    assert column.sample is not None
+    columns = parse_ddl(f"{quoted(column.name)} {kind}", "schema")
+    is_json = column.sample.column_names == ["line"]
+    connection = connect()
+    connection.register("dpsql_raw", column.sample)
+    select = json_select(columns) if is_json else text_select(columns, ())
+    counts = connection.sql(
+        f"SELECT count({identifier(column.name)}), count({MISFIT}) FROM ({select})"
     )
+    fitting, odd = counts.fetchall()[0]
+    return fitting, odd
 
 
 # What is written.

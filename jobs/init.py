@@ -14,7 +14,7 @@ from dpsql.files import reporting_os_errors
 from dpsql.jobs.terminal import note
 
 if TYPE_CHECKING:
-    from dpsql.jobs.declaration import FileRecords
+    from dpsql.jobs.declaration import FileColumn, FileRecords
 
 NEXT = """\
 made {conf}: sources.yaml, queries, and a day of Wikipedia edits that are public; and notebooks about that day. Next{where}:
@@ -86,6 +86,8 @@ def _declare(path: Path, unit: str | None, time: str | None, name: str | None) -
     from dpsql.sources.config import load_sources
 
     records = read_records(path)
+    if records.nested:
+        note(f"nested columns are left out: {', '.join(records.nested)}")
     is_asked = _is_terminal()
     unit = _column(records, unit or _asked_unit(records, is_asked))
     time = _column(records, time) if time else None
@@ -121,6 +123,10 @@ def _column(records: FileRecords, name: str) -> str:
     from dpsql.sql.values import suggest
 
     spellings = {column.name.lower(): column.name for column in records.columns}
+    if name.lower() in map(str.lower, records.nested):
+        raise ConfigError(
+            f"{records.path}: column `{name}` is nested, and is not read: write its fields as columns of their own"
+        )
     if name.lower() not in spellings:
         hint = suggest(name, spellings.values(), f"the columns are {', '.join(spellings.values())}")
         raise ConfigError(f"{records.path} has no column `{name}`: {hint}")
@@ -140,20 +146,29 @@ def _with_types(records: FileRecords, is_asked: bool) -> FileRecords:
     """Return the records with types that were confirmed; text is STRING where nobody can be asked."""
     from dataclasses import replace
 
-    from dpsql.jobs.declaration import TYPES
-
     if records.has_types:
         return records
+    return replace(
+        records,
+        columns=tuple(
+            replace(column, kind=_asked_type(column) if is_asked else "STRING")
+            for column in records.columns
+        ),
+    )
+
+
+def _asked_type(column: FileColumn) -> str:
+    """Return the type that was confirmed; ask again while no value of the first records has it."""
+    from dpsql.jobs.declaration import TYPES, count_values
+
     kinds = click.Choice(TYPES, case_sensitive=False)
-    columns = [
-        replace(
-            column,
-            kind=click.prompt(
-                f"Type of {column.name}", default=column.kind, type=kinds, err=True
-            ).upper()
-            if is_asked
-            else "STRING",
-        )
-        for column in records.columns
-    ]
-    return replace(records, columns=tuple(columns))
+    while True:
+        question = f"Type of {column.name}"
+        kind = str(click.prompt(question, default=column.kind, type=kinds, err=True)).upper()
+        fitting, odd = count_values(column, kind) if column.sample else (1, 0)
+        if odd:
+            note(
+                f"{column.name}: {odd} of the first {fitting + odd} values cannot be read as {kind}"
+            )
+        if fitting or not odd:
+            return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,11 +115,10 @@ def delta_files(path: Path, version: int | None = None) -> list[DataFile]:
     Raises:
         DataError: it cannot be read, or has something that the local engine does not understand.
     """
-    from deltalake import DeltaTable  # slow to import
-    from deltalake.exceptions import DeltaError
+    from deltalake.exceptions import DeltaError  # slow to import
 
     try:
-        delta_table = DeltaTable(str(path), version=version)
+        delta_table = _open_table(path, version)
         _check_understood(delta_table, path)
         vectors = pa.table(delta_table.deletion_vectors().read_all()).to_pydict()
         actions = pa.table(delta_table.get_add_actions())
@@ -158,10 +158,30 @@ def snapshot(path: Path, version: int) -> pa.Table:
 
 
 def table_columns(path: Path) -> Columns:
-    """Return the columns of a table as it is now."""
-    from deltalake import DeltaTable
+    """Return the columns of a table as it is now; raises as `delta_files`."""
+    return _columns(_open_table(path, None))
 
-    return _columns(DeltaTable(str(path)))
+
+def _open_table(path: Path, version: int | None) -> DeltaTable:
+    """Open a table; raises DataError with the features of its log's newest protocol that no reader here knows."""
+    from deltalake import DeltaTable  # slow to import
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return DeltaTable(str(path), version=version)
+    except (DeltaError, OSError):
+        features = _features(path) - UNDERSTOOD
+    uses = f"uses {', '.join(sorted(features))}, {ON_SPARK}" if features else "cannot be read"
+    raise DataError(f"{path}: the Delta table {uses}")
+
+
+def _features(path: Path) -> set[str]:
+    """Return the features that readers of a table must know, as the newest commit that names any says."""
+    for commit in sorted((path / "_delta_log").glob("*.json"), reverse=True):
+        for line in commit.read_text(encoding="utf-8").splitlines():
+            if features := json.loads(line).get("protocol", {}).get("readerFeatures"):
+                return set(features)
+    return set()
 
 
 def _columns(delta_table: DeltaTable) -> Columns:

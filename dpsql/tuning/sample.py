@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,8 @@ def read_sample(
             )
         if progress:
             progress(count)
-    return _sample(query, reader, tables)
+    where = f" ({', '.join(map(os.fspath, files[:3]))})"
+    return _sample(query, reader, tables, where)
 
 
 def frame_sample(query: Query, frame: Any, schema: str | None = None) -> Sample:
@@ -93,15 +95,18 @@ def frame_sample(query: Query, frame: Any, schema: str | None = None) -> Sample:
     return _sample(query, reader, [plain_rows(reader.frame(records))])
 
 
-def _sample(query: Query, reader: RowReader, tables: Sequence[pa.Table]) -> Sample:
+def _sample(query: Query, reader: RowReader, tables: Sequence[pa.Table], where: str = "") -> Sample:
     rows = pa.concat_tables(tables) if tables else None
     code = rows["drop"].to_numpy() if rows is not None else np.zeros(0, np.int8)
     drops = {
         reason: int((code == number).sum()) for number, reason in enumerate(NO_RECORD, start=1)
     }
     if rows is None or not (code == 0).any():
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in drops.items() if count)
+        columns = ", ".join(f"`{name}`" for name in reader.misfits if name)
         raise DataError(
-            f"the sample has no record of `{query.parsed.stream}` that the query reads ({len(code):,} rows in all)"
+            f"the sample{where} has no record of `{query.parsed.stream}` that the query reads: {reasons or 'it is empty'}"
+            f"{columns and f'; not of its type: column {columns}'}"
         )
     rows = rows.filter(code == 0).combine_chunks()
     public = reader.public_groups(query.source)

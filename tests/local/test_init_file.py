@@ -216,3 +216,62 @@ def test_a_folder_of_several_schemas_is_refused() -> None:
     assert done.exit_code == 2 and "files of csv and parquet" in done.stderr
     assert "no such file" in init("nowhere", "--unit", "who").stderr
     assert "did you mean who?" in init("in/a.csv", "--unit", "whoo").stderr
+
+
+def test_proposed_types_read_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: Enter at every question, after which all records are malformed and epsilon is spent."""
+    monkeypatch.setattr("dpsql.jobs.init._is_terminal", lambda: True)
+    row = {
+        "who": "u",
+        "zip": "10001",
+        "year": "2024",
+        "ok": "true",
+        "n": 5,
+        "part": 0.5,
+        "yes": True,
+    }
+    row |= {"day": "2026-01-31", "ts": "2026-01-31T10:00:00", "tags": ["a"], "in": {"a": 1}}
+    lines = [
+        json.dumps(row | {"who": f"u{i}"} | ({"late": 1} if i > 350 else {})) for i in range(400)
+    ]
+    Path("a.json").write_text("\n".join(lines))
+    kinds = {column.name: column.kind for column in read_records(Path("a.json")).columns}
+    assert kinds == {
+        **dict.fromkeys(("who", "zip", "year", "ok", "tags", "in"), "STRING"),
+        **{"n": "BIGINT", "part": "DOUBLE", "yes": "BOOLEAN", "day": "DATE", "ts": "TIMESTAMP"},
+        "late": "BIGINT",
+    }
+    assert init("a.json", answers="who\n" + "\n" * len(kinds)).exit_code == 0
+    tried = CliRunner().invoke(
+        main, ["try", "conf/queries/first.sql", "--secret-file", "keys/secret"]
+    )
+    assert tried.exit_code == 0 and "No rows" not in tried.output, tried.output
+    last_read = json.loads(next(Path("keys").rglob("*last*")).read_text())
+    assert '"malformed": 0' in json.dumps(last_read) and "400" in json.dumps(last_read)
+
+
+def test_types_that_fit_nothing_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a DATE or DOUBLE of other countries that is taken without a word."""
+    monkeypatch.setattr("dpsql.jobs.init._is_terminal", lambda: True)
+    lines = [f"u{i};09.06.2023;1.423,98;{'x' if i % 9 else 7}" for i in range(90)]
+    Path("a.csv").write_text("\n".join(["who;day;amount;mixed", *lines]))
+    answers = ["who", "", "date", "string", "double", "", "bigint"]
+    done = init("a.csv", answers="\n".join([*answers, ""]))
+    assert done.exit_code == 0, done.output
+    for said in (
+        "day: 90 of the first 90 values cannot be read as DATE",
+        "amount: 90 of",
+        "mixed: 80",
+    ):
+        assert said in done.stderr
+    source = yaml.safe_load(Path("conf/sources.yaml").read_text())["sources"]["a"]
+    assert source["schema"] == "who STRING, day STRING, amount STRING, mixed BIGINT"
+
+
+def test_nested_columns_are_named() -> None:
+    """Catches: `has no column`, of a column that is there."""
+    pq.write_table(pa.table({"user": [{"id": 1}], "page": ["a"]}), "a.parquet")
+    done = init("a.parquet", "--unit", "page")
+    assert done.exit_code == 0 and "nested columns are left out: user" in done.stderr
+    done = init("a.parquet", "--unit", "user")
+    assert done.exit_code == 2 and "column `user` is nested" in done.stderr

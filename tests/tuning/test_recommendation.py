@@ -273,12 +273,18 @@ def test_the_input_of_the_stream_itself_is_refused(
             and "say `public: true` at sources.wiki.public" in done.stderr
         )
     (tmp_path / "empty.json").write_text("")
+    (tmp_path / "odd.json").write_text('{"ts": "soon"}\n{"ts": 0.5}\n')
+    odd = f"the sample ({tmp_path / 'odd.json'}) has no record of `wiki` that the query reads: 2 malformed; not of its type: column `ts`"
     for arguments, says in (
         (
             ("--sample", str(tmp_path / "data")),
             "all files are in sub-folders",
         ),  # which are not read
-        (("--sample", str(tmp_path / "empty.json")), "the sample has no record of `wiki`"),
+        (
+            ("--sample", str(tmp_path / "empty.json")),
+            "has no record of `wiki` that the query reads: it is empty",
+        ),
+        (("--sample", str(tmp_path / "odd.json")), odd),
         (("--sample", "none.parquet"), "no such file or folder"),
         (
             ("--sample", "vivi=none.parquet"),
