@@ -178,7 +178,7 @@ def work(folder: Path, count: int) -> list[float]:
             files.append(StateFile(bucket, batch + 1, size, {"sha256": digests}))
             written += contributions.files.write(rows, bucket, batch)
         manifest.commit(batch, files, {"rows": ROWS * BUCKETS})
-        contributions.append(written, batch)
+        contributions.append(written, batch, [(0, ROWS * BUCKETS)])
         seconds.append(time.monotonic() - began)
         contributions.tick_by_clock(batch, (batch + 1) * ERA_US, 0)
         _publish(histogram, batch)

@@ -39,7 +39,7 @@ import dpsql  # noqa: E402
 from benchmarks.page import PERFORMANCE, write  # noqa: E402
 from benchmarks.throughput import machine  # noqa: E402
 from benchmarks.workload import PAPER_FLAT, PAPER_KEYS, identifiers  # noqa: E402
-from dpsql.lake.contributions import Contributions  # noqa: E402
+from dpsql.lake.contributions import Contributions, sum_by_bucket  # noqa: E402
 from dpsql.lake.manifest import Manifest  # noqa: E402
 from dpsql.mechanisms.histogram.stages import stages  # noqa: E402
 from dpsql.mechanisms.registry import shape  # noqa: E402
@@ -197,8 +197,10 @@ def trigger(run: Run, folder: Path, number: int, processes: int) -> tuple[Figure
     after = run.contributions.version
     files = [done.file for done in admitted]
     new_files = [entry for file in files for entry in file.counted["files"]]
-    run.manifests[ADMISSION].commit(number, files, {"rows": sum(f.counted["rows"] for f in files)})
-    run.contributions.append(new_files, number)
+    written = sum_by_bucket(files)
+    rows = sum(many for _, many in written)
+    run.manifests[ADMISSION].commit(number, files, {"rows": rows, "written": written})
+    run.contributions.append(new_files, number, written)
     intake = _figures(admitted, wall, time.process_time() - began, new_files)
     began = time.process_time()
     upto = run.contributions.tick_by_clock(number, (number + 1) * TRIGGER, 0)

@@ -230,6 +230,12 @@ def _search(file: pq.ParquetFile, bucket: int, columns: list[str], name: str) ->
     return rows.slice(begin, end - begin)
 
 
+def count_values(values: pa.ChunkedArray | pa.Array) -> list[list[int]]:
+    """Return each distinct integer of a column with the number of its rows, ascending."""
+    distinct, counts = np.unique(values.to_numpy(), return_counts=True)
+    return np.stack([distinct, counts], axis=1).tolist()
+
+
 class UnsortedRows(ValueError):
     """Rows that a file of contributions must have by bucket are in another order."""
 

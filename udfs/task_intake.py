@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.stage import Clock, Stage, StateFile
-from dpsql.udfs.task_files import ContributionFiles
+from dpsql.udfs.task_files import ContributionFiles, count_values
 from dpsql.udfs.worker import Frames, MicroBatch, to_arrow
 
 AT_ONCE = 1_000_000
@@ -95,7 +95,7 @@ class Gathered:
     def run(
         self, bucket: int, frames: Frames, sequence: int, task_message: str | None
     ) -> StateFile:
-        """Write one bucket's contributions; the report names the new files."""
+        """Write one bucket's contributions; the report is as that of `WorkerIntake`."""
         gathered = to_arrow(frames, pa.schema([*self.gives, (DROPPED, pa.binary())]))
         is_count = pc.not_equal(gathered[DROPPED], b"")
         drops = Counter[str]()
@@ -109,7 +109,7 @@ class Gathered:
             MicroBatch.from_message(task_message).number,
         )
         file = StateFile(bucket, sequence, 0, {"drops": dict(drops), "sha256": {}})
-        return file.counting(rows=rows.num_rows, files=new_files)
+        return file.counting(rows=count_values(key_bucket), files=new_files)
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from dpsql.udfs.bucket_state import BucketFiles
 from dpsql.udfs.release_plan import ReleasePlan
 from dpsql.udfs.stage import LEFT_OUT, Clock, Stage, StateFile, Tick, run_bucket
-from dpsql.udfs.task_files import ContributionFiles, ContributionRows, ReleasedFiles
+from dpsql.udfs.task_files import ContributionFiles, ContributionRows, ReleasedFiles, count_values
 
 Frames = Iterable[pd.DataFrame]
 
@@ -92,7 +92,7 @@ class WorkerIntake:
     def run(
         self, bucket: int, frames: Frames, sequence: int, task_message: str | None
     ) -> StateFile:
-        """Run one bucket; the report names the new files of contributions."""
+        """Run one bucket; the report names the new files of contributions, and says how many rows go to each bucket of keys."""
         batch = MicroBatch.from_message(task_message)
         # Dropped records were counted and left behind before the shuffle.
         counted_records = to_arrow(
@@ -108,7 +108,7 @@ class WorkerIntake:
         new_files = self.contributions.write(
             rows.append_column("bucket", key_bucket), bucket, batch.number
         )
-        return file.counting(rows=rows.num_rows, files=new_files)
+        return file.counting(rows=count_values(key_bucket), files=new_files)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,8 @@ class WorkerRelease:
     def run(
         self, bucket: int, frames: Frames, sequence: int, task_message: str | None
     ) -> StateFile:
-        """Run one bucket; the report tells which triggers have how many rows, in which file, and the ticks that released them."""
+        """Run one bucket; the report tells which triggers have how many rows, in which file, and the ticks that released them; and how many rows
+        of each micro-batch were read."""
         for _ in frames:  # they say that there is a micro-batch, and nothing else
             pass
         plan = ReleasePlan.from_message(task_message)
@@ -141,6 +142,7 @@ class WorkerRelease:
         file, released = run_bucket(
             self.stage, self.files, bucket, sequence, rows, plan.ticks, self.noise_key
         )
+        file = file.counting(read=count_values(rows["batch"]))
         if not released.num_rows:
             return file.counting(pairs=[], ticks=[], released=None)
         file_name = self.released.write(released, bucket)

@@ -6,13 +6,16 @@ Rows come in one commit per micro-batch of query 1, ticks in a commit of their o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
+from dpsql.errors import LakeError
 from dpsql.files import Place
 from dpsql.lake import delta_tables
 from dpsql.lake.delta_rows import check_files
@@ -20,11 +23,13 @@ from dpsql.lake.marks import closed_mark, forgotten_mark, rows_mark, tick_mark, 
 from dpsql.schedule import ERA, Schedule
 from dpsql.udfs.grid import NO_CLOCK
 from dpsql.udfs.release_plan import ReleasePlan
-from dpsql.udfs.stage import ADMISSION, TICK, Tick
+from dpsql.udfs.stage import ADMISSION, TICK, StateFile, Tick
 from dpsql.udfs.task_files import ContributionFiles, ContributionRows
 
 TICK_ERA = NO_CLOCK
 """Era of all ticks: no window is there, so deleting old eras never deletes a tick."""
+WRITTEN = "dpsql.written"
+"""What a commit of rows says of itself, as JSON: the micro-batch, and for each bucket of keys its number and that of its rows."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,18 @@ class Contributions:
             str(self.path), self.schema.remove(0), eras.column, eras.first, ERA * eras.step
         )
 
-    def append(self, files: Sequence[Mapping[str, Any]], batch: int) -> None:
-        """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing."""
-        delta_tables.append_files(self.path, files, {self._rows: batch})
+    def append(
+        self, files: Sequence[Mapping[str, Any]], batch: int, written: Sequence[Sequence[int]]
+    ) -> None:
+        """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing.
+
+        Args:
+            files: as `delta_tables.append_files` takes them.
+            batch: of query 1.
+            written: each bucket of keys with its number of rows, as counted before they were written.
+        """
+        info = written_info(batch, written)
+        delta_tables.append_files(self.path, files, {self._rows: batch}, info)
 
     def plan(self, after_version: int, upto: int, max_files: int | None = None) -> ReleasePlan:
         """Return what query 2 reads in the commits after a version and up to another.
@@ -111,6 +125,7 @@ class Contributions:
         """
         files = list[str]()
         ticks = list[Tick]()
+        written = list[tuple[int, int, int]]()
         last = after_version
         for version in range(after_version + 1, upto + 1):
             commit = delta_tables.commit_of(self.path, version)
@@ -118,10 +133,36 @@ class Contributions:
             if max_files is not None and files and len(files) + len(rows) > max_files:
                 break
             files += rows
+            if rows:
+                entry = json.loads(commit.info[WRITTEN])
+                written += [(entry["batch"], bucket, many) for bucket, many in entry["buckets"]]
             if self._closed in commit.marks:
                 ticks.append(Tick(commit.marks[self._ticked] - 1, commit.marks[self._closed]))
             last = version
-        return ReleasePlan(after_version, last, tuple(files), tuple(ticks))
+        return ReleasePlan(after_version, last, tuple(files), tuple(ticks), tuple(written))
+
+    def check_read(self, plan: ReleasePlan, read: Iterable[tuple[int, int, int]]) -> None:
+        """Refuse to go on where query 2 has not read the rows that query 1 has written, each once.
+
+        Args:
+            plan: what was to be read.
+            read: how many rows of which micro-batch of query 1 each bucket of keys has read, as (batch, bucket, rows).
+
+        Raises:
+            LakeError: says of which micro-batch.
+        """
+        differences = Counter[tuple[int, int]]()
+        for sign, entries in ((1, plan.written), (-1, read)):
+            for batch, bucket, rows in entries:
+                if not any(first <= batch <= last for first, last in self.void):
+                    # Of rows in buckets of another number only the sum over all buckets is known
+                    differences[batch, 0 if self.relabelled else bucket] += sign * rows
+        wrong = sorted({batch for (batch, _), rows in differences.items() if rows})
+        if wrong:
+            raise LakeError(
+                f"{self.path}: query 2 has not read the rows of micro-batch {wrong[0]} of query 1 as they were written, each once, so nothing is "
+                "published. This is a fault of dpsql: keep the lake and report it"
+            )
 
     def check(self, plan: ReleasePlan) -> None:
         """Refuse a damaged file among those of the commits of a plan: those with ticks too, which `verify` reads.
@@ -218,6 +259,20 @@ class Contributions:
     @property
     def _closed(self) -> str:
         return closed_mark(self.run_id)
+
+
+def sum_by_bucket(files: Sequence[StateFile]) -> list[tuple[int, int]]:
+    """Return each bucket of keys with the number of rows that the tasks of a micro-batch have written for it."""
+    rows = Counter[int]()
+    for file in files:
+        rows.update(dict(file.counted["rows"]))
+    return sorted(rows.items())
+
+
+def written_info(batch: int, written: Sequence[Sequence[int]]) -> dict[str, str]:
+    """Return what a commit of rows says of itself; arguments as of `Contributions.append`."""
+    entry = {"batch": batch, "buckets": [list(pair) for pair in written]}
+    return {WRITTEN: json.dumps(entry, separators=(",", ":"))}
 
 
 def check_ticks(path: Place) -> None:

@@ -179,7 +179,10 @@ def append(path: Place, rows: pa.Table, marks: Mapping[str, int]) -> bool:
 
 
 def append_files(
-    path: Place, files: Sequence[Mapping[str, Any]], marks: Mapping[str, int]
+    path: Place,
+    files: Sequence[Mapping[str, Any]],
+    marks: Mapping[str, int],
+    info: Mapping[str, str] = {},
 ) -> list[str]:
     """Append files that are in the table's folder already, under transaction marks, in one commit.
 
@@ -187,6 +190,7 @@ def append_files(
         path: the table.
         files: of each its `path` below the table, `bytes`, `rows`, `partition`: name -> value as text, and perhaps `stats` of its columns.
         marks: if the first already exists, nothing is written.
+        info: what the commit says of itself besides.
 
     Returns:
         The files of the commit, and those of the log that came with it, on a local disk.
@@ -198,7 +202,11 @@ def append_files(
     actions: list[AddAction | RemoveAction] = [_add_action(file, True) for file in files]
     version_before = table.version()
     table.create_write_transaction(
-        actions, "append", table.schema(), partition_by, commit_properties=_committing(marks)
+        actions,
+        "append",
+        table.schema(),
+        partition_by,
+        commit_properties=_committing(marks, custom_metadata=dict(info)),
     )
     return settle(path, version_before)
 
@@ -312,10 +320,12 @@ def added_files(path: Place, first: int, last: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of a table: the files that it has added whose rows are new (paths below the table), and its transaction marks."""
+    """A commit of a table: the files that it has added whose rows are new (paths below the table), its transaction marks, and what it says of
+    itself."""
 
     files: tuple[str, ...]
     marks: Mapping[str, int]
+    info: Mapping[str, Any]
 
 
 def commit_of(path: Place, version: int) -> Commit:
@@ -331,6 +341,7 @@ def commit_of(path: Place, version: int) -> Commit:
     return Commit(
         tuple(unquote(one["path"]) for one in actions_of_files if one.get("dataChange", True)),
         {str(mark["appId"]): int(mark["version"]) for mark in marks},
+        next((action["commitInfo"] for action in actions if "commitInfo" in action), {}),
     )
 
 

@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from dpsql.files import Place, replace_file
+from dpsql.lake.contributions import written_info
 from dpsql.lake.delta_rows import check_files
 from dpsql.lake.delta_tables import file_names
 from dpsql.lake.hadoop_checksums import checksum_path, differs
@@ -139,13 +140,13 @@ def rewritten(
     ]
     named_files = set(DATA_FILE.findall(torn_commit.path.read_bytes().decode(errors="replace")))
     fitting = [
-        (files, marks)
-        for files, marks in candidates
+        (files, marks, info)
+        for files, marks, info in candidates
         if named_files <= {file.rpartition("/")[2] for file, _ in files}
     ]
     if len(fitting) != 1:
         return None
-    files, marks = fitting[0]
+    files, marks, info = fitting[0]
     try:
         check_files(torn_commit.table, [name for name, _ in files])
     except OSError:
@@ -156,6 +157,7 @@ def rewritten(
             "timestamp": 0,
             "operation": "WRITE",
             "operationParameters": {"mode": "Append", "partitionBy": '["era"]'},
+            **info,
         }
     }
     return [
@@ -166,7 +168,7 @@ def rewritten(
 
 
 Files = list[tuple[str, pa.Table]]
-Candidate = tuple[Files, dict[str, int]]
+Candidate = tuple[Files, dict[str, int], dict[str, str]]
 
 
 def _ticks(
@@ -192,6 +194,7 @@ def _ticks(
             yield (
                 [(name, rows)],
                 {**number, closed_mark(run_id): closed_us, ticked_mark(run_id): batch + 1},
+                {},
             )
 
 
@@ -214,7 +217,8 @@ def _rows(
             if rows.num_rows and (rows["kind"][0].as_py(), rows["batch"][0].as_py()) == (ROW, batch)
         ]
         if sum(rows.num_rows for _, rows in files) == detail["rows"]:
-            yield files, {rows_mark(run_id, manifest.operator, manifest.generation): batch}
+            mark_name = rows_mark(run_id, manifest.operator, manifest.generation)
+            yield files, {mark_name: batch}, written_info(batch, detail["written"])
 
 
 def _unlisted_files(table: Place, listed_names: set[str]) -> Iterator[tuple[str, pa.Table]]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pyspark.sql import DataFrame
 
 from dpsql import record
-from dpsql.lake.contributions import Contributions
+from dpsql.lake.contributions import Contributions, sum_by_bucket
 from dpsql.lake.listed_versions import ListedVersions
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.read_files import ReadFiles
@@ -130,12 +130,14 @@ class AdmissionSink:
         record.write(self.manifest.path.parent / FILE, told_clock, VERSION)
         hand_over(frame, MicroBatch(batch, clock), self.versions.versions_before(batch))
         files = reports(frame)
-        rows = sum(file.counted["rows"] for file in files)
+        written = sum_by_bucket(files)
+        rows = sum(many for _, many in written)
         # One that only dropped records counts too: read again under a later clock, they might be admitted. A stage without state writes none.
         if rows or any(file.bytes or file.counted["drops"] for file in files):
             detail = {
                 "clock": asdict(clock),
                 "rows": rows,
+                "written": written,
                 "contributions": self.contributions.version,
             }
             self.manifest.commit(batch, files, {**position, **detail})
@@ -143,7 +145,7 @@ class AdmissionSink:
             self.read_files.add(files_read)
         if rows:
             self.contributions.append(
-                [entry for file in files for entry in file.counted["files"]], batch
+                [entry for file in files for entry in file.counted["files"]], batch, written
             )
         self.on_commit(batch, clock)
         for file in files:

@@ -86,12 +86,15 @@ class ReleaseSink:
 
         Raises:
             ReleaseConflict: it would publish a trigger otherwise than before; nothing is written.
+            LakeError: its tasks have not read what query 1 has written; nothing is written.
         """
         plan = failures.plan_of(self.plans, batch)
         if not plan.is_empty:
             self.plans.keep(batch, plan)
         hand_over(frame, plan, self._versions.versions_before(batch))
         files = reports(frame)
+        read = [(batch, file.bucket, n) for file in files for batch, n in file.counted["read"]]
+        self.plans.contributions.check_read(plan, read)
         pairs = _rows_by_pair(files, self.histogram.query.once)
         closed_before_us = self._closed_before(batch)
         names = tuple(file.counted["released"] for file in files if file.counted["released"])

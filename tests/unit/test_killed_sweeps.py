@@ -97,8 +97,8 @@ class Nights:
             for bucket in (0, 1)
             for file in self.contributions.files.write(rows, bucket, number)
         ]
-        self._step("admission", number, {"rows": 8})
-        self.contributions.append(files, number)
+        self._step("admission", number, {"rows": 8, "written": [(0, 4), (1, 4)]})
+        self.contributions.append(files, number, [(0, 4), (1, 4)])
         self.contributions.tick(number + 1, number, (number + 1) * ERA_US, (number + 2) * ERA_US)
         self._step(
             "release", number, {"offsets": [self._position()], "closed_us": (number + 1) * ERA_US}

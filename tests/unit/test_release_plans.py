@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpsql
-from dpsql.errors import DataError
+from dpsql.errors import DataError, LakeError
 from dpsql.lake import delta_tables
 from dpsql.lake.catch_up import FILE, finish, open_catch_up, read_catch_up
 from dpsql.lake.contributions import Contributions
@@ -25,6 +25,7 @@ from dpsql.sources.config import Source, Sources
 from dpsql.streaming.sources import resumed
 from dpsql.udfs.release_plan import ReleasePlan
 from dpsql.udfs.stage import Tick
+from dpsql.udfs.task_files import count_values
 from tests.unit.test_torn_commits import SQL
 
 RUN = "5a" * 16
@@ -77,7 +78,7 @@ def rows(table: Contributions, seed: int, size: int = 40) -> pa.Table:
 def commit(table: Contributions, batch: int, given: pa.Table) -> list[str]:
     """Append rows as query 1 does; returns the files."""
     files = table.files.write(given, 0, batch)
-    table.append(files, batch)
+    table.append(files, batch, count_values(given["bucket"]))
     return [file["path"] for file in files]
 
 
@@ -100,6 +101,33 @@ def test_every_commit_is_in_exactly_one_listed_plan(table: Contributions, listed
     assert plans.plan_for(1) == ReleasePlan(2, 4, tuple(later), (Tick(1, 2 * HOUR),))
     plans.list(1, plans.plan_for(1))
     assert plans.plan_for(2).is_empty and not plans.plan_for(1).is_empty
+
+
+def read_of(table: Contributions, plan: ReleasePlan) -> list[tuple[int, int, int]]:
+    """What the tasks of query 2 say that they have read."""
+    reader = table.rows_for(pa.schema([*TAKES, ("batch", pa.int64())]))
+    return [
+        (batch, bucket, many)
+        for bucket in range(BUCKET_COUNT)
+        for batch, many in count_values(reader.read(plan.files, bucket)["batch"])
+    ]
+
+
+def test_rows_written_are_rows_read(table: Contributions) -> None:
+    """A row that is lost, read twice or read by another bucket between the queries, which nobody counted."""
+    commit(table, 0, rows(table, 0))
+    commit(table, 1, rows(table, 1))
+    table.tick_by_clock(1, HOUR, HOUR)
+    plan = table.plan(0, table.version)
+    read = read_of(table, plan)
+    table.check_read(plan, read)
+    (batch, bucket, many), *others = read
+    moved = [(batch, bucket, many - 1), (batch, bucket + 1, 1), *others]
+    for wrong in (others, [*read, read[0]], moved, [(batch, bucket, many + 1), *others]):
+        with pytest.raises(LakeError, match=f"the rows of micro-batch {batch} of query 1"):
+            table.check_read(plan, wrong)
+    replace(table, relabelled=True).check_read(plan, moved)
+    replace(table, void=((batch, batch),)).check_read(plan, [e for e in others if e[0] > batch])
 
 
 def test_a_restored_query_begins_where_it_was_told(table: Contributions, listed: Manifest) -> None:

@@ -70,10 +70,10 @@ class Private:
 
     def read(self, batch: int, rows: int) -> None:
         files = self.write(batch, rows)
-        self.manifest.commit(
-            batch, [StateFile(0, batch + 1, 1, {})], {"rows": sum(file["rows"] for file in files)}
-        )
-        self.contributions.append(files, batch)
+        written = [(bucket, files[0]["rows"]) for bucket in (0, 1)]
+        detail = {"rows": sum(file["rows"] for file in files), "written": written}
+        self.manifest.commit(batch, [StateFile(0, batch + 1, 1, {})], detail)
+        self.contributions.append(files, batch, written)
 
     def newest(self) -> Path:
         version = DeltaTable(self.contributions.path).version()
