@@ -16,14 +16,14 @@ class ReleasePlan:
         after, upto: versions of the table: those after the first are read, up to the second.
         files: data files that they have added, below the table.
         ticks: that they have made.
-        written: how many rows of each micro-batch of query 1 they have for each bucket of keys, as (batch, bucket, rows); the driver's alone.
+        rows_written: how many rows of each micro-batch of query 1 they have for each bucket of keys, as (batch, bucket, rows); the driver's alone.
     """
 
     after: int
     upto: int
     files: tuple[str, ...] = ()
     ticks: tuple[Tick, ...] = ()
-    written: tuple[tuple[int, int, int], ...] = field(default=(), compare=False)
+    rows_written: tuple[tuple[int, int, int], ...] = field(default=(), compare=False)
 
     @property
     def is_empty(self) -> bool:

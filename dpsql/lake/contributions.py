@@ -29,7 +29,7 @@ from dpsql.udfs.task_files import ContributionFiles, ContributionRows
 TICK_ERA = NO_CLOCK
 """Era of all ticks: no window is there, so deleting old eras never deletes a tick."""
 WRITTEN = "dpsql.written"
-"""What a commit of rows says of itself, as JSON: the micro-batch, and for each bucket of keys its number and that of its rows."""
+"""Entry of a commit of rows, as JSON: the micro-batch, and for each bucket of keys its number and that of its rows."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ class Contributions:
         )
 
     def append(
-        self, files: Sequence[Mapping[str, Any]], batch: int, written: Sequence[Sequence[int]]
+        self, files: Sequence[Mapping[str, Any]], batch: int, bucket_rows: Sequence[Sequence[int]]
     ) -> None:
         """Add the rows of a micro-batch, in files that workers have written; adding them again changes nothing.
 
         Args:
             files: as `delta_tables.append_files` takes them.
             batch: of query 1.
-            written: each bucket of keys with its number of rows, as counted before they were written.
+            bucket_rows: each bucket of keys with its number of rows, as counted before they were written.
         """
-        info = written_info(batch, written)
+        info = written_info(batch, bucket_rows)
         delta_tables.append_files(self.path, files, {self._rows: batch}, info)
 
     def plan(self, after_version: int, upto: int, max_files: int | None = None) -> ReleasePlan:
@@ -125,7 +125,7 @@ class Contributions:
         """
         files = list[str]()
         ticks = list[Tick]()
-        written = list[tuple[int, int, int]]()
+        rows_written = list[tuple[int, int, int]]()
         last = after_version
         for version in range(after_version + 1, upto + 1):
             commit = delta_tables.commit_of(self.path, version)
@@ -135,24 +135,26 @@ class Contributions:
             files += rows
             if rows:
                 entry = json.loads(commit.info[WRITTEN])
-                written += [(entry["batch"], bucket, many) for bucket, many in entry["buckets"]]
+                rows_written += [
+                    (entry["batch"], bucket, many) for bucket, many in entry["buckets"]
+                ]
             if self._closed in commit.marks:
                 ticks.append(Tick(commit.marks[self._ticked] - 1, commit.marks[self._closed]))
             last = version
-        return ReleasePlan(after_version, last, tuple(files), tuple(ticks), tuple(written))
+        return ReleasePlan(after_version, last, tuple(files), tuple(ticks), tuple(rows_written))
 
-    def check_read(self, plan: ReleasePlan, read: Iterable[tuple[int, int, int]]) -> None:
+    def check_read(self, plan: ReleasePlan, rows_read: Iterable[tuple[int, int, int]]) -> None:
         """Refuse to go on where query 2 has not read the rows that query 1 has written, each once.
 
         Args:
             plan: what was to be read.
-            read: how many rows of which micro-batch of query 1 each bucket of keys has read, as (batch, bucket, rows).
+            rows_read: how many rows of which micro-batch of query 1 each bucket of keys has read, as (batch, bucket, rows).
 
         Raises:
             LakeError: says of which micro-batch.
         """
         differences = Counter[tuple[int, int]]()
-        for sign, entries in ((1, plan.written), (-1, read)):
+        for sign, entries in ((1, plan.rows_written), (-1, rows_read)):
             for batch, bucket, rows in entries:
                 if not any(first <= batch <= last for first, last in self.void):
                     # Of rows in buckets of another number only the sum over all buckets is known
@@ -269,9 +271,9 @@ def sum_by_bucket(files: Sequence[StateFile]) -> list[tuple[int, int]]:
     return sorted(rows.items())
 
 
-def written_info(batch: int, written: Sequence[Sequence[int]]) -> dict[str, str]:
+def written_info(batch: int, bucket_rows: Sequence[Sequence[int]]) -> dict[str, str]:
     """Return what a commit of rows says of itself; arguments as of `Contributions.append`."""
-    entry = {"batch": batch, "buckets": [list(pair) for pair in written]}
+    entry = {"batch": batch, "buckets": [list(pair) for pair in bucket_rows]}
     return {WRITTEN: json.dumps(entry, separators=(",", ":"))}
 
 

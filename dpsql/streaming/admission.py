@@ -130,14 +130,14 @@ class AdmissionSink:
         record.write(self.manifest.path.parent / FILE, told_clock, VERSION)
         hand_over(frame, MicroBatch(batch, clock), self.versions.versions_before(batch))
         files = reports(frame)
-        written = sum_by_bucket(files)
-        rows = sum(many for _, many in written)
+        bucket_rows = sum_by_bucket(files)
+        rows = sum(many for _, many in bucket_rows)
         # One that only dropped records counts too: read again under a later clock, they might be admitted. A stage without state writes none.
         if rows or any(file.bytes or file.counted["drops"] for file in files):
             detail = {
                 "clock": asdict(clock),
                 "rows": rows,
-                "written": written,
+                "written": bucket_rows,
                 "contributions": self.contributions.version,
             }
             self.manifest.commit(batch, files, {**position, **detail})
@@ -145,7 +145,7 @@ class AdmissionSink:
             self.read_files.add(files_read)
         if rows:
             self.contributions.append(
-                [entry for file in files for entry in file.counted["files"]], batch, written
+                [entry for file in files for entry in file.counted["files"]], batch, bucket_rows
             )
         self.on_commit(batch, clock)
         for file in files:

@@ -89,12 +89,7 @@ class ReleaseSink:
             LakeError: its tasks have not read what query 1 has written; nothing is written.
         """
         plan = failures.plan_of(self.plans, batch)
-        if not plan.is_empty:
-            self.plans.keep(batch, plan)
-        hand_over(frame, plan, self._versions.versions_before(batch))
-        files = reports(frame)
-        read = [(batch, file.bucket, n) for file in files for batch, n in file.counted["read"]]
-        self.plans.contributions.check_read(plan, read)
+        files = self._run_tasks(frame, batch, plan)
         pairs = _rows_by_pair(files, self.histogram.query.once)
         closed_before_us = self._closed_before(batch)
         names = tuple(file.counted["released"] for file in files if file.counted["released"])
@@ -113,6 +108,18 @@ class ReleaseSink:
         released.remove()
         self.has_published = True
         self.count(len(new_pairs), sum(new_pairs.values()))
+
+    def _run_tasks(self, frame: DataFrame, batch: int, plan: ReleasePlan) -> list[StateFile]:
+        """Return the reports of a micro-batch's tasks, which have read what its plan says."""
+        if not plan.is_empty:
+            self.plans.keep(batch, plan)
+        hand_over(frame, plan, self._versions.versions_before(batch))
+        files = reports(frame)
+        rows_read = [
+            (number, file.bucket, rows) for file in files for number, rows in file.counted["read"]
+        ]
+        self.plans.contributions.check_read(plan, rows_read)
+        return files
 
     def _closed_before(self, batch: int) -> int:
         """Return the time up to which triggers were closed before a micro-batch."""

@@ -101,3 +101,15 @@ def test_a_static_join_is_the_same_when_run_whole(
     query = wiki.query("static join", tmp_path / "data", FILES_PER_BATCH)
     there = same_rows.spark_rows(spark, query, wiki, 2 * FILES_PER_BATCH, (2, 3), tmp_path / "lake")
     assert same_rows.same(same_rows.local_rows(query, wiki, 1, (1, 1)), there)
+
+
+@pytest.mark.parametrize("name", ["three columns", "a table"])
+def test_borders_of_eras_lose_no_rows(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Micro-batches with rows on both sides of a border of 64 windows or triggers, figures among them; `tests/long/matrix` has every mechanism."""
+    stream = same_rows.wiki("10 minutes", "10 minutes")
+    query = stream.query(name, tmp_path / "data", FILES_PER_BATCH)
+    there = same_rows.spark_rows(
+        spark, query, stream, 2 * FILES_PER_BATCH, (2, 3), tmp_path / "lake"
+    )
+    assert len(set(there["trigger_time"].to_pylist())) >= 130
+    assert same_rows.same(same_rows.local_rows(query, stream, 1, (1, 1)), there)
