@@ -20,7 +20,14 @@ from dpsql.compiled import Query, compile_query
 from dpsql.errors import ConfigError
 from dpsql.frame_query import MOST, Answer, compiled, moment, public_table, release_time, schema_of
 from dpsql.local.feeder import run_frame
-from dpsql.local.frames import arrow_table, at_hand, check_columns, words_of
+from dpsql.local.frames import (
+    MISTAKE,
+    arrow_table,
+    at_hand,
+    check_columns,
+    without_values,
+    words_of,
+)
 from dpsql.local.frames import public_table as public_frame
 from dpsql.local.record_reader import row_columns
 from dpsql.local.spark_types import Columns, parse_ddl
@@ -82,6 +89,7 @@ class Session:
     ledger: Ledger
     tables: PublicTables
 
+    @without_values(MISTAKE)
     def plan(self, sql: str, **options: float | None) -> Query:
         """Return the plan of a query: nothing is read of the records but names and types of columns, and nothing is spent.
 
@@ -94,6 +102,7 @@ class Session:
         """
         return self._planned(sql, options)[0]
 
+    @without_values(MISTAKE)
     def query(
         self,
         sql: str,
@@ -174,6 +183,7 @@ def _numbers(options: Mapping[str, float | None]) -> dict[str, str]:
     return {name: repr(value) for name, value in options.items() if value is not None}
 
 
+@without_values(MISTAKE)
 def session(
     records: Any,
     *,

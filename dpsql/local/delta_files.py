@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -170,6 +171,8 @@ def _open_table(path: Path, version: int | None) -> DeltaTable:
     try:
         return DeltaTable(str(path), version=version)
     except (DeltaError, OSError):
+        features = set[str]()
+    with suppress(ValueError, AttributeError, OSError):  # the log itself is damaged
         features = _features(path) - UNDERSTOOD
     uses = f"uses {', '.join(sorted(features))}, {ON_SPARK}" if features else "cannot be read"
     raise DataError(f"{path}: the Delta table {uses}")

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dpsql.compiled import Query
 from dpsql.local.comparison import Truth
+from dpsql.local.frames import MISTAKE, without_values
 from dpsql.local.local_run import open_local_run
 from dpsql.local.record_reader import RowReader, frame_table
 from dpsql.local.sources import micro_batches, source_files
@@ -299,6 +300,7 @@ def _cells(
     return ReleasedCells(replace(shape.sketch, value=value), rows)
 
 
+@without_values(MISTAKE)
 def run_local(
     query: Query,
     frame: Any,

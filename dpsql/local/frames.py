@@ -22,6 +22,9 @@ from dpsql.sources.declared_types import loses_numbers
 
 _DTYPES = {"double": "float64", "float": "float32", "boolean": "boolean"}
 NO_TABLE = "the records are no table that can be read: give a pandas, polars, Arrow, DuckDB or Spark one, or a list of rows"
+MISTAKE = "stopped at these arguments: look at their names and types"
+"""A text for whatever a public function meets that no refusal foresees."""
+
 _ADVICE = {
     "Object": "pl.col({0!r}).map_elements(str, return_dtype=pl.String)",
     "BIT": "CAST({0} AS VARCHAR)",
@@ -66,14 +69,14 @@ def at_hand(records: Any) -> Any:
 
 
 @contextmanager
-def without_values() -> Iterator[None]:
-    """Tell of a failure its kind alone: what other programs say can quote a record."""
+def without_values(text: str = NO_TABLE) -> Iterator[None]:
+    """Tell of a failure its kind alone, behind a text: what other programs say can quote a record."""
     try:
         yield
     except DpsqlError:
         raise
     except Exception as problem:
-        raise DataError(f"{NO_TABLE} ({type(problem).__name__})") from None
+        raise DataError(f"{text} ({type(problem).__name__})") from None
 
 
 def column_names(frame: Any) -> list[str]:

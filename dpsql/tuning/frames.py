@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsql.compiled import Query
+from dpsql.local.frames import MISTAKE, without_values
 from dpsql.tuning.sample import frame_sample
 from dpsql.tuning.search import INTERVAL, around, edited, search
 from dpsql.tuning.workbench import Setting, Workbench, check_tunable
@@ -29,6 +30,7 @@ class Tuned:
     settings: pd.DataFrame
 
 
+@without_values(MISTAKE)
 def tune(
     query: Query,
     sample: Any,

@@ -232,6 +232,32 @@ def test_failures_quote_no_value(tmp_path: Path) -> None:
         assert CANARY not in told.replace(cast, "").split("dpsql.errors")[-1]
 
 
+ARGUMENTS: list[dict[str, Any]] = [
+    *(
+        {name: value}
+        for name in ("unit", "time", "start", "run_id", "max_users")
+        for value in (3, CANARY)
+    ),
+    *({name: 3} for name in ("schema", "sql", "until", "tables", "cap", "bounds", "secret")),
+    {"records": np.array([[CANARY]])},
+    {"records": pd.Series([CANARY])},
+    {"tables": {"g": [{"a": 1}, {"a": CANARY}]}},
+    {"unti": CANARY},
+]
+
+
+@pytest.mark.parametrize("changed", ARGUMENTS, ids=str)
+def test_only_refusals_leave_public_functions(changed: dict[str, Any], tmp_path: Path) -> None:
+    """Catches: an exception of another program, which can quote a record."""
+    settings = {"sql": COUNT, "records": frame_of([]), "unit": "u", "secret": tmp_path / "s"}
+    settings |= changed
+    try:
+        dpsql.query(settings.pop("sql"), settings.pop("records"), epsilon=9, **settings)
+    except DpsqlError as problem:
+        own = {"unit", "time", "start", "run_id"}  # names and times that the caller writes
+        assert CANARY not in str(problem) or own & changed.keys()
+
+
 def test_samples_are_read_once(tmp_path: Path) -> None:
     """Catches: settings that are tuned on the second reading of what ends with the first."""
     units = [f"u{i % 60}" for i in range(PEOPLE)]
