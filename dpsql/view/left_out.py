@@ -75,7 +75,7 @@ class Share:
         """
         lower, upper = self.ends(Z95)
         low, high = self.ends(Z_BOTH)
-        if low > 0 and high - low <= TELLING and not remark:
+        if low >= LEAST and high - low <= TELLING and not remark:
             return f"Between {_text(low, math.floor)}% and {_text(high, math.ceil)}% {predicate}."
         if lower >= LEAST:
             return f"At least {_text(lower, math.floor)}% {predicate}."
@@ -162,7 +162,8 @@ class LeftOut:
         if self.published.once and value < Z95 * stderr:
             return [FEW_IN_ALL.format(max(1, math.ceil(value + Z95 * stderr)), self.units)]
         texts = self._of_units(), self._of_pairs(), self._of_rows(), self._of_bounds()
-        return [text for text in texts if text] or [FEW.format(self.units)]
+        can_lack = self.share("rows") or self.keys > self.max_keys
+        return [text for text in texts if text] or [FEW.format(self.units)] * bool(can_lack)
 
     def _of_units(self) -> str:
         active = self.ratio("units_over", "units")
