@@ -302,24 +302,6 @@ def state_files(engine: Engine, operator: str) -> BucketFiles:
     )
 
 
-def check_files(engine: Engine, source: str) -> None:
-    """Refuse to repeat a micro-batch of query 1 of which files are gone; those of micro-batches that are finished are not asked for again.
-
-    Raises:
-        LakeError: some local files are gone.
-    """
-    checkpoint = engine.checkpoint(ADMISSION)
-    planned = checkpoint.newest_batch
-    if planned is None or planned == checkpoint.newest_commit:
-        return
-    if problem := missing_files(
-        f"source {source!r}", checkpoint.position(planned).get("files", [])
-    ):
-        raise LakeError(
-            f"{problem}: micro-batch {planned} was broken off, and reads them again. Put them back, or start a new run with another --name"
-        )
-
-
 def missing_files(source: str, uris: Iterable[str]) -> str | None:
     """Return which of these files a source no longer has, in words; those that are not on this machine are not looked for."""
     names = [

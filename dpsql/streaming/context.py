@@ -196,7 +196,6 @@ class RunContext:
                 {ADMISSION: tables.admission, RELEASE: tables.release},
             )
             preflight.check_beside(self.folder, public, tables.histogram_application)
-            preflight.check_files(self.engine, self.query.source.name)
         for path in public.values():
             if problem := damage(path, reads_bytes=isinstance(path, Path)):
                 self.tally.alarm(DAMAGED, problem)
@@ -254,9 +253,13 @@ class RunContext:
 
     def _has_read_once(self) -> bool:
         """Tell whether the only micro-batch of a one-time release is finished."""
+        return self.query.parsed.once and self.has_read
+
+    @property
+    def has_read(self) -> bool:
+        """Whether a micro-batch of query 1 is finished, perhaps before a restore."""
         is_begun = self.engine.parts[ADMISSION].first > 0
-        is_read = self.engine.checkpoint(ADMISSION).newest_commit is not None
-        return self.query.parsed.once and (is_begun or is_read)
+        return is_begun or self.engine.checkpoint(ADMISSION).newest_commit is not None
 
     @contextmanager
     def queries(self, static: sources.Pins, live: bool = False) -> Iterator[Queries]:
@@ -375,7 +378,7 @@ class RunContext:
         def check_files(uris: Sequence[str]) -> None:
             # Spark leaves out what has vanished since its listing.
             if problem := preflight.missing_files(f"source {source.name!r}", uris):
-                raise Unreachable(f"{problem}: start again when they are back")
+                raise Unreachable(f"{problem}: put them back, or start a new run as another --name")
             file_columns.check_files(self.spark, source, uris)
             file_columns.check_types(self.spark, source, uris)
             check_units(self.spark, source, numbers, uris)

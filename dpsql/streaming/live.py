@@ -94,7 +94,7 @@ def _attempt(context: RunContext, options: LiveOptions) -> Summary:
     _check_grid(context, ticker.closed_us, options)
     static = context.static_pins()
     begin_live(context.folder, static, interval_us)
-    is_accepted = options.accept_folder or checkpoint.newest_commit is None
+    is_accepted = options.accept_folder or not context.has_read
     with (
         watching(context.spark, context.query.source, context.tally, is_accepted) as watch,
         watch.excusing(checkpoint, context.stop),

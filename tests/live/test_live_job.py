@@ -190,7 +190,7 @@ def test_a_folder_that_is_away_loses_nothing(case: Case, tmp_path: Path) -> None
     until(lambda: len(case.rows()) > 4)
     assert not is_alarmed()
     link.unlink()
-    until(is_alarmed)
+    until(is_alarmed, 120)
     time.sleep(2 * TRIGGER)
     rows = case.rows()
     time.sleep(2 * TRIGGER)

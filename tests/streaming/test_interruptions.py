@@ -177,7 +177,7 @@ def test_a_file_that_vanishes_is_not_left_out(
 
         return drain(self, operator, frame, without, *given)
 
-    says = "no longer has 1 of the files .*: start again when they are back"
+    says = r"no longer has 1 of the files .*: put them back"
     with monkeypatch.context() as patch, pytest.raises(Unreachable, match=says):
         patch.setattr(context.RunContext, "drain", drain_less)
         one.go(START + DAY)

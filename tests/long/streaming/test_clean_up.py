@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.catch_ups import files
-from dpsql.errors import DataError, LakeError
+from dpsql.errors import DataError, LakeError, Unreachable
 from dpsql.lake import compaction, retention
 from dpsql.lake.manifest import Manifest
 from dpsql.lake.restore import restore
@@ -152,8 +152,8 @@ def test_input_of_a_micro_batch_that_was_broken_off_is_needed(
     content = last.read_bytes()
     last.unlink()
     with pytest.raises(
-        LakeError,
-        match=r"no longer has 1 of the files that this run needs \(one is 'part-002.parquet'\): micro-batch 2 was broken",
+        Unreachable,
+        match=r"no longer has 1 of the files that this run needs \(one is 'part-002.parquet'\): put them back",
     ):
         one.go()
     last.write_bytes(content)
