@@ -68,7 +68,7 @@ def say(document: Mapping[str, Any], text: str, as_json: bool) -> None:
 
 
 def records(frame: pd.DataFrame, published: Published | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a published table as they are reader_frame, errors to six digits."""
+    """Return the rows of a published table as readers have them, errors to six digits."""
     from dpsql.published.public_rows import PublicRows  # slow to import
     from dpsql.published.reader_frames import reader_frame
 
@@ -139,7 +139,7 @@ def note_totals(
     compared: bool = False,
     counts_file: str = "",
 ) -> None:
-    """Print on stderr how many records were read, how many dropped and why, if that may be reader_frame.
+    """Print on stderr how many records were read, how many dropped and why, if that may be told.
 
     Args:
         source: the stream.
@@ -150,7 +150,7 @@ def note_totals(
     if not may_be_told(source, compared):
         where = counts_file and f"; the owner finds it in {counts_file}"
         note(
-            f"not reader_frame: how many records were read or dropped, since {source.name} is not `public: true`{where}"
+            f"not told: how many records were read or dropped, since {source.name} is not `public: true`{where}"
         )
         return
     note(f"read {records:,} records")
@@ -167,7 +167,7 @@ class ProgressBar:
     """The progress of a command on stderr: a moving line in a terminal, plain lines for the Spark job's log elsewhere.
 
     Args:
-        may_tell: whether exact totals may be reader_frame (`dpsql.privacy.totals`).
+        may_tell: whether exact totals may be told (`dpsql.privacy.totals`).
     """
 
     def __init__(self, may_tell: bool) -> None:
