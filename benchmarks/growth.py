@@ -14,9 +14,11 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 if (
@@ -33,14 +35,13 @@ from benchmarks.page import FIGURES, PERFORMANCE, write  # noqa: E402
 from benchmarks.throughput import machine  # noqa: E402
 from benchmarks.workload import PAPER_FLAT, PAPER_KEYS, records, zipf_mandelbrot  # noqa: E402
 from dpsql.local.feeder import split  # noqa: E402
-from dpsql.mechanisms.histogram.stages import bounding_parameters, release_parameters  # noqa: E402
+from dpsql.mechanisms.histogram.stages import stages  # noqa: E402
 from dpsql.sources.config import Source  # noqa: E402
 from dpsql.udfs.bucket_state import BucketFiles  # noqa: E402
-from dpsql.udfs.histogram.release import ReleaseState, release  # noqa: E402
-from dpsql.udfs.intake.contribution_bounding import admit  # noqa: E402
-from dpsql.udfs.stage import Clock, Tick  # noqa: E402
+from dpsql.udfs.stage import Clock, Stage, Tick, run_bucket  # noqa: E402
 
 SECOND = 1_000_000
+NOISE_KEY = b"growth" * 5 + b"!!"
 BUCKETS = 4
 WARM = 3
 MEASURED = 3
@@ -105,58 +106,48 @@ LABELS = {
 
 @dataclass
 class Steps:
-    """Both steps of one load with their state in files."""
+    """Both stages of one load with their state in files."""
 
     load: Load
     folder: Path
 
     def __post_init__(self) -> None:
-        plan = self.load.query().plan
-        self.bounding = bounding_parameters(plan)
-        self.parameters = release_parameters(plan)
-        self.users = BucketFiles(str(self.folder), "admission", BUCKETS, 1, ("users",))
-        self.keys = BucketFiles(
-            str(self.folder), "release", BUCKETS, 1, ("groups", "pending", "seen")
+        self.stages = stages(self.load.query().plan)
+        self.files = tuple(
+            BucketFiles(str(self.folder), stage.operator, BUCKETS, 1, tuple(stage.tables))
+            for stage in self.stages
         )
-        self.versions: dict[tuple[str, int], int] = {}
+        self.versions: Counter[tuple[int, int]] = Counter()
         self.bytes = 0
 
     def trigger(self, number: int, rows: pa.Table) -> None:
         """One micro-batch and the tick after it."""
         self.bytes = 0
         start = self.load.triggers + number
+        contributions = self._run(0, rows, "user", Clock(start * SECOND))
+        given = contributions.append_column(
+            "batch", pa.array(np.full(contributions.num_rows, number))
+        )
+        self._run(1, given, "key", [Tick(number, (start + 1) * SECOND)])
+
+    def _run(self, which: int, rows: pa.Table, by: str, timing: Any) -> pa.Table:
+        """Run a stage over all buckets; returns the rows that go on."""
+        stage: Stage[Any] = self.stages[which]
         parts = []
-        for bucket, mine in split(rows, "user", BUCKETS):
-            before = self._load(self.users, bucket)
-            done = admit(
-                before["users"] if before else None, mine, Clock(start * SECOND), self.bounding
+        for bucket, mine in split(rows.select(stage.takes.names), by, BUCKETS):
+            version = self.versions[which, bucket]
+            file, part = run_bucket(
+                stage, self.files[which], bucket, version, mine, timing, NOISE_KEY
             )
-            self._store(self.users, bucket, {"users": done.state})
-            parts.append(done.contributions)
-        given = pa.concat_tables(parts).append_column(
-            "batch", pa.array(np.full(sum(p.num_rows for p in parts), number))
-        )
-        for bucket, mine in split(given, "key", BUCKETS):
-            before = self._load(self.keys, bucket)
-            tick = [Tick(number, (start + 1) * SECOND)]
-            step = release(
-                ReleaseState(**before) if before else None,
-                mine,
-                tick,
-                self.parameters,
-                b"growth" * 5 + b"!!",
-            )
-            self._store(self.keys, bucket, step.state.tables())
+            self.versions[which, bucket] = file.sequence
+            self.bytes += file.bytes
+            parts.append(part)
+        return pa.concat_tables(parts)
 
-    def _load(self, files: BucketFiles, bucket: int) -> dict[str, pa.Table] | None:
-        version = self.versions.get((files.operator, bucket), 0)
-        return files.load(bucket, version) if version else None
-
-    def _store(self, files: BucketFiles, bucket: int, tables: dict[str, pa.Table]) -> None:
-        version = self.versions[files.operator, bucket] = (
-            self.versions.get((files.operator, bucket), 0) + 1
-        )
-        self.bytes += files.store(bucket, version, tables)[0]
+    def user_rows(self) -> int:
+        """Return how many rows the state of units has."""
+        state = (self.files[0].load(b, self.versions[0, b]) for b in range(BUCKETS))
+        return sum(tables["users"].num_rows for tables in state)
 
 
 def cost(load: Load) -> tuple[float, float]:
@@ -186,9 +177,11 @@ def steady(load: Load) -> tuple[list[str], Panel]:
             steps.trigger(number, rows)
             spent.append(time.process_time() - begun)
             written.append(steps.bytes / 1e6)
-    at = {n: (statistics.median(spent[n - 6 : n + 5]), written[n - 1]) for n in (10, 30, 50, 95)}
     lines = ["| around trigger | CPU-s per trigger | state written |", "|---|---|---|"]
-    lines += [f"| {n} | {seconds:.2f} | {size:.1f} MB |" for n, (seconds, size) in at.items()]
+    for n in sorted({max(1, round(share * load.triggers)) for share in (0.1, 0.3, 0.5, 0.95)}):
+        seconds = statistics.median(spent[max(0, n - 6) : n + 5])
+        lines.append(f"| {n} | {seconds:.2f} | {written[n - 1]:.1f} MB |")
+    lines.append(f"| all | {sum(spent):.1f} | |")
     return lines, Panel(
         "Over a window", "trigger", SECONDS, [Line("measured", range(1, len(spent) + 1), spent)]
     )

@@ -41,6 +41,7 @@ from dpsql.udfs.intake.timeliness import count_drops, open_copies, timely
 from dpsql.udfs.intake.user_state import (
     GROUPS,
     KEYS,
+    LOST,
     Counted,
     Entries,
     count_entries,
@@ -49,6 +50,7 @@ from dpsql.udfs.intake.user_state import (
     has,
     merge,
     used_up,
+    whole_users,
 )
 from dpsql.udfs.stage import NO_RECORD, Clock
 
@@ -97,8 +99,8 @@ class BoundingParameters:
 
     @property
     def most_stored_rows(self) -> float:
-        """C, at which a unit keeps one entry and nothing more is asked about it; infinite where figures of it can still grow."""
-        return math.inf if self.figures else self.max_rows
+        """C, at which a unit keeps one entry; infinite where figures ask for its keys."""
+        return math.inf if self.figures and self.figures.most_pairs else self.max_rows
 
     @property
     def max_group_copies(self) -> int:
@@ -153,7 +155,7 @@ class Records:
     """Records of one micro-batch, by user and in order of arrival; one value per record.
 
     `increments` has one column per perturbation, and so has `sides_beyond` (`Increment.side_beyond`), where it is counted what bounds clamp;
-    `key_bytes` one value per distinct key.
+    `key_bytes` one value per distinct key. `refused` are further records, of units that had no row left before, as far as figures count them.
     """
 
     period: Int
@@ -163,6 +165,7 @@ class Records:
     increments: list[Int]
     key_bytes: pa.Array
     sides_beyond: list[Side]
+    refused: Entries
 
 
 @dataclass(frozen=True)
@@ -268,10 +271,14 @@ def keep_timely_records(
         sides_beyond = [rule.side_beyond(rows) for rule in p.increments]
     amounts = (*increments, *(side.astype(np.int64) for side in sides_beyond))
     order = sort_by_arrival(period, user, ts, key, amounts)
-    is_used_up = used_up(users, period[order], user.take(order), p.most_stored_rows)
+    is_used_up = used_up(users, KEYS, period[order], user.take(order), p.most_stored_rows)
     has_rows_left = count_drops(is_used_up, "over_max_rows", drops)
+    refused = order[~has_rows_left]
     if not has_rows_left.all():
         order = order[has_rows_left]
+    if p.figures and len(refused):
+        is_silent = used_up(users, LOST, period[refused], user.take(refused), p.figures.most_rows)
+        refused = refused[~is_silent]
     return Records(
         period[order],
         user.take(order),
@@ -280,6 +287,7 @@ def keep_timely_records(
         [column[order] for column in increments],
         name_keys(rows["key_bytes"], key),
         [column[order] for column in sides_beyond],
+        whole_users(period[refused], user.take(refused)),
     )
 
 
@@ -389,7 +397,7 @@ def count_left_out(
     clamped = (is_clamped & verdicts.is_admitted).astype(np.int64)
     if fill:
         clamped += fill.is_cut & verdicts.has_part
-    return add_figures(users, verdicts, p.figures, clamped)
+    return add_figures(users, verdicts, records.refused, p.figures, clamped)
 
 
 def copy_into_open_windows(

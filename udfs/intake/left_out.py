@@ -14,13 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsql.udfs.columns import Bool, Int, Numbered, run_starts, run_sums, running_count
-from dpsql.udfs.intake.user_state import Counted, Entries, count_entries, merge
+from dpsql.udfs.columns import Bool, Int, Numbered, run_starts, run_sums, running_count, sort_order
+from dpsql.udfs.intake.user_state import (
+    LOST,
+    REFUSED,
+    Counted,
+    Entries,
+    count_entries,
+    merge,
+    whole_users,
+)
 
-REFUSED = 2
-"""Part of the state of units: their keys of which no record counts."""
-LOST = 3
-"""Part of the state of units: one entry, with how many of their records do not count."""
 FIGURES = (
     "units",
     "units_over",
@@ -68,49 +72,59 @@ class Verdicts:
 
 
 def add_figures(
-    users: pa.Table, verdicts: Verdicts, limits: FigureLimits, clamped: Int
+    users: pa.Table, verdicts: Verdicts, refused: Entries, limits: FigureLimits, clamped: Int
 ) -> tuple[pa.Table, pa.Table]:
     """Count what one micro-batch adds to the figures.
 
     Args:
         users: the state of units.
         verdicts: of the timely records, by period and unit and in order of arrival.
+        refused: further records, of units that had no row left before.
         limits: what is counted.
         clamped: what each record adds to `values_clamped`.
 
     Returns:
-        The new state, and one row per period: `period`, and a column for each figure.
+        The new state, and rows of periods: `period`, and a column for each figure.
     """
     period = verdicts.keys.entries.period
-    amounts: dict[str, Bool | Int] = {name: np.zeros(len(period), bool) for name in limits.figures}
-    amounts["units"] = verdicts.is_first & (verdicts.rank == 1)
+    amounts: dict[str, Bool | Int] = {"units": verdicts.is_first & (verdicts.rank == 1)}
+    tables = []
     if limits.most_rows:
         amounts["rows"] = verdicts.is_admitted
-        users = _add_lost_rows(users, verdicts, limits.most_rows, amounts)
+        users, lost_rows = _add_lost_rows(users, verdicts, refused, limits)
+        tables.append(lost_rows)
     if limits.most_pairs:
         amounts["pairs"] = verdicts.is_first
         users = _add_refused_pairs(users, verdicts, limits, amounts)
     if limits.clamps:
         amounts["values_clamped"] = clamped
+    tables.append(_by_period(period, amounts, limits))
+    return users, pa.concat_tables(tables)
+
+
+def _by_period(period: Int, amounts: dict[str, Bool | Int], limits: FigureLimits) -> pa.Table:
+    """Add up amounts of records, sorted by period; figures that are not among them are 0."""
     starts = run_starts(period)
-    sums = {name: run_sums(column, starts) for name, column in amounts.items()}
-    return users, pa.table({"period": period[starts], **sums})
+    nothing = np.zeros(len(period), bool)
+    sums = {name: run_sums(amounts.get(name, nothing), starts) for name in limits.figures}
+    return pa.table({"period": period[starts], **sums})
 
 
 def _add_lost_rows(
-    users: pa.Table, verdicts: Verdicts, max_rows: int, amounts: dict[str, Bool | Int]
-) -> pa.Table:
-    """Count the records that do not count, and their units; return the new state."""
-    refused = np.flatnonzero(~verdicts.is_admitted)
+    users: pa.Table, verdicts: Verdicts, refused: Entries, limits: FigureLimits
+) -> tuple[pa.Table, pa.Table]:
+    """Count the records that do not count, and their units; return the new state, and both by period."""
     entries = verdicts.keys.entries
-    unit = Numbered(np.zeros(len(refused), np.int32), np.zeros(1, np.uint32))
-    refused_rows = count_entries(
-        users, LOST, Entries(entries.period[refused], entries.user.take(refused), unit)
-    )
-    is_within = refused_rows.prior_rows + refused_rows.occurrence <= max_rows
-    amounts["rows_left_out"][refused] = is_within
-    amounts["units_over"][refused] = ~refused_rows.is_known & (refused_rows.occurrence == 1)
-    return merge(users, LOST, refused_rows, is_within)
+    late = np.flatnonzero(~verdicts.is_admitted)
+    period = np.concatenate([refused.period, entries.period[late]])
+    numbers = np.concatenate([refused.user.numbers, entries.user.numbers[late]])
+    order = sort_order(period, numbers)
+    lost = whole_users(period[order], Numbered(numbers[order], entries.user.values))
+    tally = count_entries(users, LOST, lost)
+    is_within = tally.prior_rows + tally.occurrence <= limits.most_rows
+    is_new_unit = ~tally.is_known & (tally.occurrence == 1)
+    amounts: dict[str, Bool | Int] = {"rows_left_out": is_within, "units_over": is_new_unit}
+    return merge(users, LOST, tally, is_within), _by_period(lost.period, amounts, limits)
 
 
 def _add_refused_pairs(
@@ -127,10 +141,17 @@ def _add_refused_pairs(
     is_new = ~pairs.is_known & (pairs.occurrence == 1)
     rank = pairs.user_entries + running_count(is_new, run_starts(period, user.numbers))
     is_within = is_new & (rank <= limits.most_pairs)
-    amounts["pairs_left_out"][refused] = is_within
+    amounts["pairs_left_out"] = _at(refused, is_within, len(keys.pair))
     if not limits.most_rows:
-        amounts["units_over"][refused] = is_within & (rank == 1)
+        amounts["units_over"] = _at(refused, is_within & (rank == 1), len(keys.pair))
     return merge(users, REFUSED, pairs, is_within, counts_rows=False)
+
+
+def _at(positions: Int, flags: Bool, size: int) -> Bool:
+    """Return flags of some of so many records; of the others none is set."""
+    all_flags = np.zeros(size, bool)
+    all_flags[positions] = flags
+    return all_flags
 
 
 def figure_contributions(left_out: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -4,8 +4,8 @@ One row per (period, user, part, fingerprint): `period, user` int64, `part` uint
 part KEYS a row is one of the user's keys and `rows` its admitted records; in the part GROUPS (kept only where groups are not
 keys) a row is one of the user's (window, key) groups. Two keys of one user with the same 32-bit fingerprint share their
 allowance: less is admitted, never more. A user whose rows are used up keeps a single key's row that counts them all (and its groups: a
-neighbouring period may ask for them); nothing else is asked about that user until the period is over, and the state of a busy stream
-stops growing.
+neighbouring period may ask for them; and how many rows of it were lost, up to a number); so the state of a busy stream stops growing. Only
+figures of left-out keys need all of a user's keys.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ from dpsql.udfs.state_table import StateTable
 
 KEYS = 0
 GROUPS = 1
+REFUSED = 2
+"""Keys of which no record counts, where figures ask for them."""
+LOST = 3
+"""One entry: how many records do not count, where figures ask for that."""
 COLUMNS = ("period", "user", "part", "fingerprint", "rows")
 TABLES = {"users": StateTable(COLUMNS[:4], "user")}
 
@@ -51,6 +55,11 @@ class Entries:
     period: Int
     user: Numbered
     fingerprint: Numbered
+
+
+def whole_users(period: Int, user: Numbered) -> Entries:
+    """Return entries that tell no keys apart: one for each (period, user)."""
+    return Entries(period, user, Numbered(np.zeros(len(period), np.int32), np.zeros(1, np.uint32)))
 
 
 ExactGroups = tuple[Int, Bool]
@@ -172,14 +181,17 @@ def has(
     return match((period, user, parts, fingerprint), table) >= 0
 
 
-def used_up(state: pa.Table, period: Int, user: Numbered, max_rows: float) -> Bool:
-    """Tell whether the user of each record, sorted by (period, user), had no row left before this micro-batch."""
+def used_up(state: pa.Table, part: int, period: Int, user: Numbered, most: float) -> Bool:
+    """Tell whether the first entry of the user of each record, sorted by (period, user), had so many rows before this micro-batch.
+
+    Of KEYS: the user has no row left; of LOST: no more of its rows are counted.
+    """
     if not state.num_rows:
         return np.zeros(len(period), bool)
     is_new_user = run_starts(period, user.numbers)
-    low, high = _user_spans(state, KEYS, period[is_new_user], user.plain(is_new_user))
+    low, high = _user_spans(state, part, period[is_new_user], user.plain(is_new_user))
     rows = state["rows"].to_numpy()
-    is_full = (high > low) & (rows[np.minimum(low, len(rows) - 1)] >= max_rows)
+    is_full = (high > low) & (rows[np.minimum(low, len(rows) - 1)] >= most)
     return is_full[np.cumsum(is_new_user) - 1]
 
 
@@ -195,6 +207,8 @@ def merge(
 
     Users that have now used `max_rows` keep one entry. Where rows are not counted, an entry says that there is one.
     """
+    if not is_admitted.any():
+        return state
     is_known = tally.is_known_pair
     row_counts = np.bincount(tally.pair[is_admitted], minlength=len(tally.heads))
     row_counts = (row_counts if counts_rows else np.minimum(row_counts, ~is_known)).astype(np.int32)
