@@ -133,7 +133,7 @@ class Steps:
     def _run(self, which: int, rows: pa.Table, by: str, timing: Any) -> pa.Table:
         """Run a stage over all buckets; returns the rows that go on."""
         stage: Stage[Any] = self.stages[which]
-        parts = []
+        parts = [stage.gives.empty_table()]
         for bucket, mine in split(rows.select(stage.takes.names), by, BUCKETS):
             version = self.versions[which, bucket]
             file, part = run_bucket(

@@ -101,7 +101,7 @@ def measure(given: argparse.Namespace) -> None:
     streams = {name: Stream(*STREAMS[name], given.rows) for name in given.streams}
     folders = {
         name: stream.write(
-            given.out / "data", given.batches or max(BATCHES[engine] for engine in given.engines)
+            given.out / "data", max(batches_of(engine, given) for engine in given.engines)
         )
         for name, stream in streams.items()
     }
@@ -121,7 +121,7 @@ def measure(given: argparse.Namespace) -> None:
                 ]
                 command += [
                     "--batches",
-                    str(given.batches or BATCHES[engine]),
+                    str(batches_of(engine, given)),
                     "--silent",
                     str(given.silent),
                     "--lake",
@@ -139,6 +139,13 @@ def measure(given: argparse.Namespace) -> None:
                         stderr=log,
                     )
                 shutil.rmtree(given.out / "lake", ignore_errors=True)
+
+
+def batches_of(engine: str, given: argparse.Namespace) -> int:
+    """Return the micro-batches of a run. Everything is divided by the plain count, so it is never cut short: its JVM has to be warm."""
+    if engine == "count":
+        return max(given.warm, given.batches or 0)
+    return given.batches or BATCHES[engine]
 
 
 def table(given: argparse.Namespace) -> list[str]:
@@ -239,6 +246,9 @@ def main() -> int:
         "--batches",
         type=int,
         help="micro-batches of each run; default: as many as each engine needs to be steady",
+    )
+    parser.add_argument(
+        "--warm", type=int, default=BATCHES["count"], help="micro-batches of the plain count"
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--silent", type=int, default=3)

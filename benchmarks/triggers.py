@@ -275,7 +275,7 @@ class Variant:
         buckets: list[int] | None,
     ) -> None:
         self.label = label
-        self.found = {"batch": list[Any](), "silent": list[Any]()}
+        self.found = {"batch": list[Any](), "silent": list[Any](), "paused": list[Any]()}
         self.plain = name in PLAIN
         command = [
             sys.executable if checkout == CHECKOUT else str(checkout / ".venv/bin/python"),
@@ -303,9 +303,9 @@ class Variant:
         self._process.stdin.flush()
         return self._answer()
 
-    def turn(self, what: str, number: int) -> None:
+    def turn(self, what: str, number: int, counts_as: str = "") -> None:
         """One turn."""
-        self.found[what].append(json.loads(self.tell(what, number)))
+        self.found[counts_as or what].append(json.loads(self.tell(what, number)))
 
     def end(self) -> None:
         """No more turns."""
@@ -332,9 +332,10 @@ def cpu(turn: Any) -> float:
 def line(variant: Variant, what: str, base: float) -> str:
     """A row of the table: medians, and quartiles of what matters."""
     turns = variant.found[what]
-    turns = turns[len(turns) // 2 :] if what == "batch" else turns[1:]
+    if what != "paused":
+        turns = turns[len(turns) // 2 :] if what == "batch" else turns[1:]
     used = [cpu(turn) for turn in turns]
-    low, middle, high = statistics.quantiles(used, n=4)
+    low, middle, high = statistics.quantiles(used, n=4) if len(used) > 1 else used * 3
     parts = " / ".join(
         f"{statistics.median(turn['cpu'].get(kind, 0.0) for turn in turns):.2f}"
         for kind in ("jvm", "workers", "driver")
@@ -354,6 +355,11 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 1_000_000])
     parser.add_argument("--turns", type=int, default=24)
     parser.add_argument("--silent", type=int, default=12)
+    parser.add_argument("--paused", type=int, default=3, help="turns of dpsql that wait")
+    parser.add_argument(
+        "--pause", type=float, default=70, help="seconds: Spark ends idle workers after 60"
+    )
+    parser.add_argument("--users", type=int, default=USERS)
     parser.add_argument("--out", type=Path, default=Path("triggers-out"))
     parser.add_argument("--no-plain", action="store_true", help="leave plain counts away")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -366,7 +372,9 @@ def main() -> int:
     lines: list[str] = []
     given.out.mkdir(parents=True, exist_ok=True)
     for rows in given.rows:
-        folder = Stream(USERS, KEYS, rows).write(given.out.absolute() / "data", given.turns + 1)
+        last_batch = given.turns + given.paused
+        stream = Stream(given.users, KEYS, rows)
+        folder = stream.write(given.out.absolute() / "data", last_batch + 1)
         scratch = Path(tempfile.mkdtemp(dir=given.out.absolute()))
         wanted = [("dpsql", "dpsql", CHECKOUT)] + (
             [("dpsql", "dpsql before", given.before.absolute())] if given.before else []
@@ -381,7 +389,12 @@ def main() -> int:
                 for variant in (*variants[first:], *variants[:first]):
                     variant.turn("batch", number)
             private = [variant for variant in variants if not variant.plain]
-            for number in range(given.turns, given.turns + given.silent):
+            for number in range(given.turns, last_batch):
+                for variant in private:
+                    if variant is private[0]:
+                        time.sleep(given.pause)
+                    variant.turn("batch", number, "paused")
+            for number in range(last_batch, last_batch + given.silent):
                 for variant in private:
                     variant.turn("silent", number)
             for variant in private:
@@ -396,10 +409,13 @@ def main() -> int:
         lines += [
             f"Records per trigger: {rows:,}.",
             "",
-            "| | turns | CPU-s | of dpsql's | JVM / workers / driver | wall | classes compiled |",
+            "| | turns | CPU-s | of dpsql's | JVM / workers / driver | wall | jobs | classes compiled |",
         ]
         lines += ["|---|---|---|---|---|---|---|---|"]
         lines += [line(variant, "batch", base) for variant in variants]
+        if given.paused:
+            paused = line(variants[0], "paused", base)
+            lines.append(paused.replace("| dpsql", f"| dpsql, {given.pause:.0f} s apart", 1))
         base = statistics.median(cpu(turn) for turn in variants[0].found["silent"][1:])
         lines += [
             line(variant, "silent", base).replace("| dpsql", "| silent, dpsql", 1)

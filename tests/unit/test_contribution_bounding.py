@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import warnings
+from collections import Counter
 from unittest import mock
 
 import numpy as np
@@ -15,6 +16,7 @@ from dpsql.udfs.contributions import Increment
 from dpsql.udfs.grid import Grid
 from dpsql.udfs.intake import contribution_bounding
 from dpsql.udfs.intake.contribution_bounding import DROP_REASONS, BoundingParameters, admit
+from dpsql.udfs.intake.left_out import FigureLimits
 from dpsql.udfs.intake.user_state import GROUPS
 from dpsql.udfs.stage import Clock
 from tests.property.streams import cells, replay_stream, run_admission, table
@@ -327,6 +329,35 @@ def test_a_user_whose_rows_are_used_up_keeps_one_row_of_state() -> None:
         assert after.contributions.num_rows == 0
         assert after.drops["over_max_rows"] == 3
         assert after.state.equals(before)
+
+
+def test_a_unit_whose_rows_are_used_up_keeps_two_entries() -> None:
+    """Figures ask of it how many rows were lost, up to their limit: an entry per key would grow with busy units."""
+    p = dataclasses.replace(parameters(3), figures=FigureLimits(0, 6))
+    state = None
+    totals = Counter[str]()
+    rows = []
+    for batch in range(5):
+        done = admit(state, table([Record(ANN, batch, key) for key in (A, B, C)]), Clock(), p)
+        state = done.state
+        rows.append(state.column("rows").to_pylist())
+        assert done.left_out is not None
+        for figures in done.left_out.to_pylist():
+            totals.update({name: n for name, n in figures.items() if name != "period"})
+    assert rows == [[3], [3, 3], [3, 6], [3, 6], [3, 6]]
+    assert dict(totals) == {"units": 1, "units_over": 1, "rows": 3, "rows_left_out": 6}
+
+
+def test_left_out_keys_are_not_those_that_count() -> None:
+    """A unit whose rows are used up, and whose keys are forgotten."""
+    D = A ^ (1 << 40)
+    p = dataclasses.replace(parameters(3), figures=FigureLimits(6, 6))
+    first = admit(None, table([Record(ANN, 0, key) for key in (A, B, C)]), Clock(), p)
+    again = admit(first.state, table([Record(ANN, 1, key) for key in (A, B, D)]), Clock(), p)
+    assert again.left_out is not None
+    figures = again.left_out.to_pylist()
+    assert sum(row["rows_left_out"] for row in figures) == 3
+    assert sum(row["pairs_left_out"] for row in figures) == 1
 
 
 def test_why_a_record_is_dropped_does_not_depend_on_the_cut() -> None:

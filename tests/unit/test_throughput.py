@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.growth import Load, cost
+from benchmarks.growth import Load, cost, steady
 from benchmarks.stream_files import INTERVAL_US, START_US, Stream
 from benchmarks.throughput import costs
 
@@ -66,3 +66,9 @@ def test_costs_are_differences_and_the_first_half_does_not_count(tmp_path: Path)
 def test_a_point_of_the_growth(load: Load) -> None:
     seconds, written = cost(load)
     assert seconds > 0 and written > 0
+
+
+def test_a_whole_window_of_the_growth() -> None:
+    """A state with another table, which ended the benchmark at its first trigger."""
+    lines, _ = steady(Load(keys=50, users=40, rows=400, triggers=20))
+    assert len(lines) == 7

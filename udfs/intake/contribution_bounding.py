@@ -155,7 +155,8 @@ class Records:
     """Records of one micro-batch, by user and in order of arrival; one value per record.
 
     `increments` has one column per perturbation, and so has `sides_beyond` (`Increment.side_beyond`), where it is counted what bounds clamp;
-    `key_bytes` one value per distinct key. `refused` are further records, of units that had no row left before, as far as figures count them.
+    `key_bytes` one value per distinct key. `lost_rows` are further records, of units that had no row left before, as far as
+    figures count them.
     """
 
     period: Int
@@ -165,7 +166,7 @@ class Records:
     increments: list[Int]
     key_bytes: pa.Array
     sides_beyond: list[Side]
-    refused: Entries
+    lost_rows: Entries
 
 
 @dataclass(frozen=True)
@@ -273,12 +274,9 @@ def keep_timely_records(
     order = sort_by_arrival(period, user, ts, key, amounts)
     is_used_up = used_up(users, KEYS, period[order], user.take(order), p.most_stored_rows)
     has_rows_left = count_drops(is_used_up, "over_max_rows", drops)
-    refused = order[~has_rows_left]
+    lost_rows = order[is_used_up]
     if not has_rows_left.all():
         order = order[has_rows_left]
-    if p.figures and len(refused):
-        is_silent = used_up(users, LOST, period[refused], user.take(refused), p.figures.most_rows)
-        refused = refused[~is_silent]
     return Records(
         period[order],
         user.take(order),
@@ -287,8 +285,18 @@ def keep_timely_records(
         [column[order] for column in increments],
         name_keys(rows["key_bytes"], key),
         [column[order] for column in sides_beyond],
-        whole_users(period[refused], user.take(refused)),
+        _counted_losses(users, whole_users(period[lost_rows], user.take(lost_rows)), p),
     )
+
+
+def _counted_losses(users: pa.Table, lost_rows: Entries, p: BoundingParameters) -> Entries:
+    """Choose, among records of units that had no row left, those that figures count."""
+    period = lost_rows.period
+    user = lost_rows.user
+    if not p.figures:
+        return whole_users(period[:0], user.take(slice(0)))
+    is_counted = ~used_up(users, LOST, period, user, p.figures.most_rows)
+    return whole_users(period[is_counted], user.take(is_counted))
 
 
 def name_keys(key_bytes: pa.ChunkedArray, key: Numbered) -> pa.Array:
@@ -397,7 +405,7 @@ def count_left_out(
     clamped = (is_clamped & verdicts.is_admitted).astype(np.int64)
     if fill:
         clamped += fill.is_cut & verdicts.has_part
-    return add_figures(users, verdicts, records.refused, p.figures, clamped)
+    return add_figures(users, verdicts, records.lost_rows, p.figures, clamped)
 
 
 def copy_into_open_windows(

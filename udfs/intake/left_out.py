@@ -72,14 +72,14 @@ class Verdicts:
 
 
 def add_figures(
-    users: pa.Table, verdicts: Verdicts, refused: Entries, limits: FigureLimits, clamped: Int
+    users: pa.Table, verdicts: Verdicts, lost_rows: Entries, limits: FigureLimits, clamped: Int
 ) -> tuple[pa.Table, pa.Table]:
     """Count what one micro-batch adds to the figures.
 
     Args:
         users: the state of units.
         verdicts: of the timely records, by period and unit and in order of arrival.
-        refused: further records, of units that had no row left before.
+        lost_rows: further records, of units that had no row left before.
         limits: what is counted.
         clamped: what each record adds to `values_clamped`.
 
@@ -91,8 +91,8 @@ def add_figures(
     tables = []
     if limits.most_rows:
         amounts["rows"] = verdicts.is_admitted
-        users, lost_rows = _add_lost_rows(users, verdicts, refused, limits)
-        tables.append(lost_rows)
+        users, losses = _add_lost_rows(users, verdicts, lost_rows, limits)
+        tables.append(losses)
     if limits.most_pairs:
         amounts["pairs"] = verdicts.is_first
         users = _add_refused_pairs(users, verdicts, limits, amounts)
@@ -111,20 +111,20 @@ def _by_period(period: Int, amounts: dict[str, Bool | Int], limits: FigureLimits
 
 
 def _add_lost_rows(
-    users: pa.Table, verdicts: Verdicts, refused: Entries, limits: FigureLimits
+    users: pa.Table, verdicts: Verdicts, lost_rows: Entries, limits: FigureLimits
 ) -> tuple[pa.Table, pa.Table]:
     """Count the records that do not count, and their units; return the new state, and both by period."""
     entries = verdicts.keys.entries
-    late = np.flatnonzero(~verdicts.is_admitted)
-    period = np.concatenate([refused.period, entries.period[late]])
-    numbers = np.concatenate([refused.user.numbers, entries.user.numbers[late]])
+    positions = np.flatnonzero(~verdicts.is_admitted)
+    period = np.concatenate([lost_rows.period, entries.period[positions]])
+    numbers = np.concatenate([lost_rows.user.numbers, entries.user.numbers[positions]])
     order = sort_order(period, numbers)
-    lost = whole_users(period[order], Numbered(numbers[order], entries.user.values))
-    tally = count_entries(users, LOST, lost)
+    losses = whole_users(period[order], Numbered(numbers[order], entries.user.values))
+    tally = count_entries(users, LOST, losses)
     is_within = tally.prior_rows + tally.occurrence <= limits.most_rows
     is_new_unit = ~tally.is_known & (tally.occurrence == 1)
     amounts: dict[str, Bool | Int] = {"rows_left_out": is_within, "units_over": is_new_unit}
-    return merge(users, LOST, tally, is_within), _by_period(lost.period, amounts, limits)
+    return merge(users, LOST, tally, is_within), _by_period(losses.period, amounts, limits)
 
 
 def _add_refused_pairs(
@@ -141,13 +141,13 @@ def _add_refused_pairs(
     is_new = ~pairs.is_known & (pairs.occurrence == 1)
     rank = pairs.user_entries + running_count(is_new, run_starts(period, user.numbers))
     is_within = is_new & (rank <= limits.most_pairs)
-    amounts["pairs_left_out"] = _at(refused, is_within, len(keys.pair))
+    amounts["pairs_left_out"] = flag_records(refused, is_within, len(keys.pair))
     if not limits.most_rows:
-        amounts["units_over"] = _at(refused, is_within & (rank == 1), len(keys.pair))
+        amounts["units_over"] = flag_records(refused, is_within & (rank == 1), len(keys.pair))
     return merge(users, REFUSED, pairs, is_within, counts_rows=False)
 
 
-def _at(positions: Int, flags: Bool, size: int) -> Bool:
+def flag_records(positions: Int, flags: Bool, size: int) -> Bool:
     """Return flags of some of so many records; of the others none is set."""
     all_flags = np.zeros(size, bool)
     all_flags[positions] = flags

@@ -181,7 +181,7 @@ def has(
     return match((period, user, parts, fingerprint), table) >= 0
 
 
-def used_up(state: pa.Table, part: int, period: Int, user: Numbered, most: float) -> Bool:
+def used_up(state: pa.Table, part: int, period: Int, user: Numbered, max_rows: float) -> Bool:
     """Tell whether the first entry of the user of each record, sorted by (period, user), had so many rows before this micro-batch.
 
     Of KEYS: the user has no row left; of LOST: no more of its rows are counted.
@@ -191,7 +191,7 @@ def used_up(state: pa.Table, part: int, period: Int, user: Numbered, most: float
     is_new_user = run_starts(period, user.numbers)
     low, high = _user_spans(state, part, period[is_new_user], user.plain(is_new_user))
     rows = state["rows"].to_numpy()
-    is_full = (high > low) & (rows[np.minimum(low, len(rows) - 1)] >= most)
+    is_full = (high > low) & (rows[np.minimum(low, len(rows) - 1)] >= max_rows)
     return is_full[np.cumsum(is_new_user) - 1]
 
 
