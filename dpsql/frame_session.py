@@ -29,8 +29,8 @@ from dpsql.local.frames import (
     words_of,
 )
 from dpsql.local.frames import public_table as public_frame
-from dpsql.local.record_reader import row_columns
-from dpsql.local.spark_types import Columns, parse_ddl
+from dpsql.local.record_reader import declared_columns, row_columns
+from dpsql.local.spark_types import Columns
 from dpsql.parsed_query import PrivacyLevel
 from dpsql.privacy.budget import Budget, CapState, Total, budget_of, spent_text
 from dpsql.privacy.ledger import Ledger
@@ -243,7 +243,7 @@ def session(
         max_keys=max_keys,
         start_us=None if start is None else moment(start, "start"),
     )
-    declared = parse_ddl(schema, "schema=") if schema else ()
+    declared = declared_columns(schema)
     own_secret = secret if isinstance(secret, Secret) else _loaded(secret)
     return Session(
         at_hand(records),

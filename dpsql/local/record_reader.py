@@ -15,7 +15,7 @@ import sqlglot
 from sqlglot import exp
 
 from dpsql.compiled import Query
-from dpsql.errors import DataError, SparkOnly
+from dpsql.errors import ConfigError, DataError, SparkOnly
 from dpsql.local.connection import connect
 from dpsql.local.frames import arrow_table, at_hand, with_advice, words_of
 from dpsql.local.from_clause import LocalScope, LocalTable, read_from, split_select
@@ -28,7 +28,7 @@ from dpsql.mechanisms.protocol import Argument, Plan
 from dpsql.mechanisms.public_groups import public_groups
 from dpsql.sources.change_feed import BESIDE, CHANGE, POSITION, kind_sql
 from dpsql.sources.config import Source
-from dpsql.sources.declared_types import MAX_KEY_SCALE, no_key
+from dpsql.sources.declared_types import MAX_KEY_SCALE, no_key, refused_type
 from dpsql.sources.time_units import no_time
 from dpsql.udfs.columns import (
     Bool,
@@ -469,6 +469,13 @@ def check_input(query: Query, inputs: Mapping[str, Sequence[Path]]) -> None:
     reader.public_groups(query.source)
 
 
+def declared_columns(schema: str | None) -> Columns:
+    """Return the columns of an argument `schema=`; raises ConfigError as a source's does."""
+    if problem := refused_type(schema or ""):
+        raise ConfigError(f"schema=: {problem}")
+    return parse_ddl(schema, "schema=") if schema else ()
+
+
 def frame_table(query: Query, records: Any, schema: str | None = None) -> pa.Table:
     """Return the columns of records at hand that a query names; raises as `check_frame`.
 
@@ -477,8 +484,7 @@ def frame_table(query: Query, records: Any, schema: str | None = None) -> pa.Tab
         records: what `dpsql.local.frames.at_hand` takes.
         schema: types of columns of objects, as a source declares them (default: those of the source).
     """
-    ddl = schema or query.source.schema
-    declared = parse_ddl(ddl, "schema=") if ddl else ()
+    declared = declared_columns(schema or query.source.schema)
     frame = at_hand(records)
     if isinstance(frame, list):
         frame = row_columns(query, frame, declared)

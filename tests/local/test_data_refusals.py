@@ -247,6 +247,7 @@ CASES = (
     Case("local/frames.py _check_exports", "keeps no values", (FRAME,), records=duckdb.sql("SELECT 'zqvalue' AS user, '101'::BIT AS page")),
     Case("local/frames.py _typed", "no type that is supported", (FRAME,), records=FRAME_OF.assign(page=98765j)),
     Case("local/frames.py with_advice", "columns of objects are read as STRING", (FRAME,), records=FRAME_OF.assign(seconds="zqvalue"), sql=SUMS),
+    Case("local/record_reader.py declared_columns", "schema=: several columns", (FRAME,), records=FRAME_OF, arguments={"schema": "page STRING, PAGE INT"}),
     Case("local/record_reader.py row_columns", "name them, like schema=", (FRAME,),
         records=FRAME_OF.to_dict("records"), sql=SQL.replace("visits", "(SELECT * FROM visits) AS v")),
     Case("local/frames.py check_columns", "several columns of the records", (FRAME,), records=pd.DataFrame([["zqvalue"] * 2], columns=["user", "USER"])),
