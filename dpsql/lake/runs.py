@@ -188,6 +188,8 @@ def is_bare(folder: Place) -> bool:
         return all(entry.name.startswith(".") for entry in folder.iterdir())
     except FileNotFoundError:
         return True
+    except NotADirectoryError:
+        return False
 
 
 def _checked(name: str) -> str:
