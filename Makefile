@@ -57,7 +57,7 @@ DEMO := conf/queries/demo.sql
 demo: setup ## a small stream, a private histogram of it, and what it promises
 	@rm -rf demo-out && cat $(DEMO)
 	@for command in "explain $(DEMO)" "run $(DEMO) --lake demo-out/lake --until-caught-up --until 2015-09-13" \
-		"show demo --lake demo-out/lake" "verify demo --lake demo-out/lake" "try $(DEMO) --until 2015-09-13 --compare --limit 8"; do \
+		"show demo --lake demo-out/lake" "try $(DEMO) --until 2015-09-13 --compare --limit 8" "verify demo --lake demo-out/lake"; do \
 		echo; echo "$$ dpsql $$command"; DPSQL_SECRET_FILE=demo-out/secret/secret $(RUN) -m dpsql.jobs.cli $$command || exit; done
 
 # A file of tests stays with one worker, which starts Spark once for all of its files; their order is that of tests/conftest.py

@@ -70,7 +70,7 @@ KINDS = (
 )
 """Golden queries: windows with keys and without, sliding ones, tables that grow and whose rows end, averages, quantiles, lists, CUBE, HAVING."""
 
-TRIGGERS = {"sketch_sums": 4}
+TRIGGERS = {"sketch_sums": 5}
 """Its lists take a second for each trigger."""
 
 
@@ -278,8 +278,9 @@ def test_the_page_has_every_column_or_says_which_it_has_not(made: tuple[Query, P
     assert all(name in said for name in asked(query) if name not in query.published.keys), said[
         -2000:
     ]
-    has_columns = query.published.amounts or query.published.quantiles or query.published.lists
-    assert done.exit_code == 0 or not has_columns or "no value is listed" in said
+    assert done.exit_code == 0 or not (
+        query.published.amounts or query.published.quantiles or query.published.lists
+    )
 
 
 def test_compare_has_every_column_or_says_which_it_has_not(made: tuple[Query, Path]) -> None:
