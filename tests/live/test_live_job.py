@@ -1,6 +1,7 @@
 """Live runs on Spark: broken off and started again, ended by SIGTERM and `dpsql stop`, and what they publish."""
 
 import json
+import os
 import pkgutil
 import threading
 import time
@@ -17,6 +18,7 @@ import dpsql
 from dpsql.errors import LakeError
 from dpsql.lake.event_log import AWAY, newest_events
 from dpsql.lake.runs import Lake, read_run
+from dpsql.lake.spark_checkpoint import Checkpoint
 from dpsql.local.verification import Verification, verify_run
 from dpsql.privacy.ledger import Ledger
 from dpsql.privacy.secret import Secret
@@ -188,8 +190,13 @@ def test_a_folder_that_is_away_loses_nothing(case: Case, tmp_path: Path) -> None
 
     handle = case.start()
     until(lambda: len(case.rows()) > 4)
+    case.writing.clear()  # no micro-batch is at work: polls find nothing
+    checkpoint = Checkpoint(case.lake.private("visits") / "checkpoints/admission")
+    time.sleep(1)
+    until(lambda: len(checkpoint.files(checkpoint.newest_commit)) == len(os.listdir(case.folder)))
     assert not is_alarmed()
     link.unlink()
+    case.writing.set()
     until(is_alarmed, 120)
     time.sleep(2 * TRIGGER)
     rows = case.rows()
