@@ -158,10 +158,17 @@ def read_integers(rows: pa.Table, name: str) -> Int:
 
 
 def read_numbers(rows: pa.Table, name: str) -> Numbered:
-    """Return a column of integers, be it plain or numbered already: as a dictionary of Arrow whose values ascend."""
+    """Return a column of integers, be it plain or numbered already: as a dictionary of Arrow whose values ascend.
+
+    Raises:
+        ValueError: they do not.
+    """
     array = rows[name].combine_chunks()
     if pa.types.is_dictionary(array.type):
-        return Numbered(array.indices.to_numpy(), array.dictionary.to_numpy())
+        values = array.dictionary.to_numpy()
+        if not is_sorted([values], distinct=True):
+            raise ValueError(f"the distinct values of column {name} do not ascend")
+        return Numbered(array.indices.to_numpy(), values)
     return number_values(read_integers(rows, name))
 
 

@@ -14,6 +14,7 @@ from dpsql.udfs.columns import (
     match,
     number_rows,
     places,
+    read_numbers,
     run_starts,
     run_sums,
     running_count,
@@ -143,3 +144,18 @@ def test_number_rows_numbers_distinct_rows(size: int) -> None:
     assert [values.take(numbers).to_pylist() for values in distinct] == [
         column.to_pylist() for column in twice
     ]
+
+
+def test_lookups_of_tests_refuse_tables_out_of_order() -> None:
+    """An order that is promised and not kept: rows would not be found, and nothing would say so."""
+    ordered = [np.array([1, 2, 2]), np.array([5, 1, 3])]
+    assert match([np.array([2]), np.array([3])], ordered).tolist() == [2]
+    with pytest.raises(AssertionError, match="not sorted"):
+        match([np.array([2]), np.array([3])], [np.array([1, 2, 2]), np.array([5, 3, 1])])
+
+
+def test_numbered_columns_ascend() -> None:
+    """Numbers that do not compare as their values do: units would be taken for others' neighbours."""
+    numbered = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array([7, 3]))
+    with pytest.raises(ValueError, match="do not ascend"):
+        read_numbers(pa.table({"user": numbered}), "user")
