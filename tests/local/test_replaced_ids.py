@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,19 +53,31 @@ def rows_of(query: Query, path: Path) -> pa.Table:
     return pa.concat_tables(RowReader(query.plan, query.sources, SALT, {}).files([path]))
 
 
+def is_plain(id_: bytes) -> bool:
+    """Whether an id stands for itself in a text file, also where it is the first there: a mark of the byte order would not."""
+    return set(id_) <= PLAIN and bool(id_.strip()) and not id_.startswith(codecs.BOM_UTF8)
+
+
 def is_whole(id_: bytes) -> bool:
     return "\ufffd" not in id_.decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("form", WRITERS)
-@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=30)
+@settings(
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+    database=None,
+    derandomize=True,
+    max_examples=30,
+)
 @given(drawn=st.lists(IDS, min_size=1, max_size=9, unique=True))
+@example(drawn=[codecs.BOM_UTF8])
 @example(drawn=[b"\x80", b"\x81", b"a", "\ufffd".encode()])
 def test_two_ids_are_never_one(
     drawn: list[bytes], form: str, compile_on: Compile, tmp_path: Path
 ) -> None:
     """Catches: units that become one since a reader replaces their bytes; a unit whose leaving moves the records of another."""
-    ids = [id_ for id_ in drawn if form == "parquet" or (set(id_) <= PLAIN and id_.strip())]
+    ids = [id_ for id_ in drawn if form == "parquet" or is_plain(id_)]
     if not ids:
         return
     query = compile_on(SQL, SCHEMA, format=form, event_time=None)

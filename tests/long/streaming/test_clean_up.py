@@ -100,8 +100,8 @@ def test_input_that_was_read_may_go(
             one.go(START + (day + 1) * DAY)
     finally:
         os.umask(before)
-    # All files of the histogram are looked at once per start, however many triggers are published; everybody may read them.
-    assert looked == {"newest_trigger_us": 3, "_everything": 3}
+    # All files of the histogram, and of its figures, are looked at once per start, however many triggers are published; everybody may read them.
+    assert looked == {"newest_trigger_us": 3, "_everything": 6}
     assert all(
         path.stat().st_mode & 0o044 == 0o044
         for path in one.lake.histogram("demo").rglob("*")
